@@ -1,0 +1,116 @@
+# Every target sets up what it needs. Plain Python 3.11 or newer is enough to begin with.
+#
+#   make demo               a coordinator and four hospitals on this machine
+#   make test               all tests          (make test ARGS="tests/e2e -k https")
+#   make bench              all benchmarks     (make bench crash footprint)
+
+SHELL := /bin/sh
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Test processes. Each also starts servers and sites of its own.
+JOBS ?= 2
+ARGS ?=
+
+RUN_STAMP := $(VENV)/.installed-run
+DEV_STAMP := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo serve test lint format bench openapi docs dist clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+	@echo 'other targets: install serve lint format openapi docs dist clean'
+
+install: $(DEV_STAMP)
+
+demo: $(RUN_STAMP)
+	$(BIN)/fedclust-service demo $(ARGS)
+
+serve: $(RUN_STAMP)
+	$(BIN)/fedclust-service serve $(ARGS)
+
+# Two OpenMP threads make small k-means calls many times slower; the numbers rest on one anyway.
+test: $(DEV_STAMP)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) \
+		--dist worksteal $(ARGS)
+
+lint: $(DEV_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/fedclust-service openapi --check
+
+format: $(DEV_STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+openapi: $(DEV_STAMP)
+	$(BIN)/fedclust-service openapi
+	$(BIN)/python openapi/make_examples.py
+
+docs: $(DEV_STAMP)
+	$(BIN)/python docs/render.py
+	$(BIN)/python -m fedclust_service.domain.diagram > docs/states.md
+
+# The words after `bench` name parts: benchmarks/<part>.py. Without any, all of them run.
+ifeq (bench,$(firstword $(MAKECMDGOALS)))
+PARTS := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
+ifneq (,$(PARTS))
+.PHONY: $(PARTS)
+$(PARTS):
+	@:
+endif
+endif
+PARTS ?= $(patsubst benchmarks/%.py,%,$(sort $(wildcard benchmarks/[a-z]*.py)))
+
+bench: $(DEV_STAMP)
+	@set -e; for part in $(PARTS); do \
+		echo "== $$part"; \
+		OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/$$part.py $(ARGS); \
+	done
+
+dist: $(DEV_STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# --- the virtual environment ----------------------------------------------------------------------
+
+$(VENV)/.created:
+	@set -e; \
+	good='import sys; sys.exit(sys.version_info < (3, 11))'; \
+	python=''; bare=''; \
+	for name in $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3 python; do \
+		"$$name" -c "$$good" >/dev/null 2>&1 || continue; \
+		if "$$name" -c 'import venv, ensurepip' >/dev/null 2>&1; then python="$$name"; break; fi; \
+		bare="$${bare:-$$name}"; \
+	done; \
+	if [ -z "$$python" ]; then \
+		if [ -n "$$bare" ]; then \
+			version=$$("$$bare" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+			echo "fedclust: Python $$version is here, but cannot make virtual environments." >&2; \
+			echo "Debian, Ubuntu: sudo apt install python$$version-venv" >&2; \
+		else \
+			echo "fedclust: Python 3.11 or newer is needed and was not found." >&2; \
+			echo "Debian, Ubuntu: sudo apt install python3 python3-venv" >&2; \
+			echo "Fedora, RHEL 9: sudo dnf install python3.11 python3.11-pip" >&2; \
+			echo "macOS:          brew install python@3.13" >&2; \
+			echo "Or name one:    make install PYTHON=/path/to/python" >&2; \
+		fi; \
+		exit 1; \
+	fi; \
+	echo "fedclust: $(VENV) from $$("$$python" --version)"; \
+	"$$python" -m venv $(VENV); \
+	touch $@
+
+$(RUN_STAMP): pyproject.toml $(VENV)/.created
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[service]'
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml $(RUN_STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[service,postgres,data]' --group dev
+	@touch $@

@@ -1,0 +1,199 @@
+"""Promises about the tree itself: what is in it, how it reads, how large it may get."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from support.lines import code_lines
+
+ROOT = Path(__file__).parents[1]
+SITE = ROOT / "client_sdk" / "fedclust"
+#: Everything at a site that touches the network or says what travels.
+NETWORK_FACING = [*(SITE / f"{name}.py" for name in ("_http", "client", "site", "journal"))]
+NETWORK_FACING += sorted((SITE / "wire").glob("*.py"))
+
+
+def tracked(*suffixes: str) -> list[Path]:
+    """Return the repository's own text files; vendored assets are not ours to judge."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode == 0:
+        paths = [ROOT / line for line in listed.stdout.splitlines()]
+    else:  # an unpacked source distribution
+        hidden = {path for path in ROOT.iterdir() if path.name.startswith(".")} - {ROOT / ".ci"}
+        paths = [path for path in ROOT.rglob("*") if not hidden & set(path.parents)]
+    return [
+        path
+        for path in paths
+        if path.is_file()
+        and "static" not in path.parts
+        and (path.suffix in suffixes or path.name in suffixes)
+    ]
+
+
+def test_what_every_repository_has_is_there() -> None:
+    for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"):
+        assert (ROOT / name).stat().st_size > 500, name
+    assert "Apache License" in (ROOT / "LICENSE").read_text("utf-8")
+    assert "## Unreleased" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_lines_fit_100_columns() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in tracked(".py", ".md", "Makefile", ".toml")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        # A table's row cannot be broken.
+        if len(line) > 100 and not line.startswith("|")
+    ]
+    assert not long, "\n".join(long)
+
+
+def test_no_unfinished_business_and_no_path_of_somebodys_machine() -> None:
+    # Spelled apart, so that this file does not find itself.
+    marks = ["TO" + "DO", "FIX" + "ME", "XX" + "X:", "place" + "holder"]
+    roots = [f"/{name}/" for name in ("home", "Users", "root", "work", "tmp")]
+    indices = ["index-u" + "rl", "extra-ind" + "ex"]
+    bad = re.compile("|".join([*marks, *(rf"{root}\w" for root in roots), *indices]))
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in tracked(".py", ".md", "Makefile", "run", ".toml", ".mako", ".json", ".ini")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if bad.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)} -> {target}"
+        for page in tracked(".md")
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8"))
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_every_decision_and_every_page_is_linked() -> None:
+    index = (ROOT / "docs" / "adr" / "README.md").read_text("utf-8")
+    for page in (ROOT / "docs" / "adr").glob("0*.md"):
+        number = page.name[:4]
+        assert f"[{number}]({page.name})" in index
+        assert page.read_text("utf-8").startswith(f"# {number}: ")
+    everywhere = "".join(page.read_text("utf-8") for page in tracked(".md"))
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert f"{page.name})" in everywhere, f"nothing links to {page.name}"
+
+
+def test_what_touches_the_network_at_a_site_is_read_in_an_afternoon() -> None:
+    lines = {path.name: code_lines(path) for path in NETWORK_FACING}
+    assert sum(lines.values()) <= 1500, lines
+
+
+def test_a_bare_install_is_at_most_30_distributions() -> None:
+    needed: set[str] = set()
+    waiting = ["fedclust"]
+    while waiting:
+        name = waiting.pop()
+        if canonicalize_name(name) in needed:
+            continue
+        needed.add(canonicalize_name(name))
+        for line in importlib.metadata.requires(name) or []:
+            requirement = Requirement(line)
+            marker = requirement.marker
+            if marker is None or marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name)
+    assert len(needed) <= 30, sorted(needed)
+
+
+def test_a_site_imports_only_what_its_bare_install_has() -> None:
+    """pandas, the server and the databases are extras; none may be needed to import the SDK."""
+    forbidden = ["pandas", "fastapi", "sqlalchemy", "sqlmodel", "uvicorn", "structlog", "sklearn"]
+    program = (
+        "import sys, fedclust, fedclust.cli.main, fedclust.site, fedclust.client\n"
+        f"print([name for name in {forbidden!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_readme_keeps_a_sites_code_to_six_lines() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    code = next(
+        block for block in re.findall(r"```python\n(.*?)```", readme, re.S) if "Site(" in block
+    )
+    assert len([line for line in code.splitlines() if line.strip()]) <= 6
+    assert "make demo" in readme
+    assert "make test" in readme
+
+
+def test_declared_versions_hold_here() -> None:
+    """The ranges of pyproject.toml admit what the tests run with."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    for line in [*project["dependencies"], *(line for extra in extras for line in extra)]:
+        requirement = Requirement(line)
+        installed = importlib.metadata.version(requirement.name)
+        assert requirement.specifier.contains(installed), f"{line}: {installed} is installed"
+
+
+def _renderer() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_render", ROOT / "docs" / "render.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_rendered_parts_of_the_documentation_are_current() -> None:
+    renderer = _renderer()
+    for page in {page for page, _ in renderer.blocks()}:
+        text = (ROOT / "docs" / page).read_text("utf-8")
+        assert renderer.render(page, text) == text, f"{page}: run `make docs`"
+
+
+def test_every_method_has_a_page() -> None:
+    from fedclust.algorithms.registry import METHODS
+
+    for name in METHODS:
+        assert (ROOT / "docs" / "methods" / f"{name}.md").exists()
+
+
+def test_the_data_model_names_every_table_and_column() -> None:
+    from fedclust_service.store.tables import metadata
+
+    page = (ROOT / "docs" / "data_model.md").read_text("utf-8")
+    sections = dict(re.findall(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", page, re.S | re.M))
+    described = {name: set(re.findall(r"`(\w+)`", text)) for name, text in sections.items()}
+    actual = {
+        table.name: {column.name for column in table.columns} for table in metadata.tables.values()
+    }
+    assert described.keys() == actual.keys()
+    for name, columns in actual.items():
+        assert columns <= described[name], f"{name}: {sorted(columns - described[name])}"
+
+
+def test_the_settings_are_documented() -> None:
+    from fedclust_service.settings import Settings
+
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    missing = [name for name in Settings.model_fields if f"`FEDCLUST_{name.upper()}`" not in page]
+    assert missing == []
