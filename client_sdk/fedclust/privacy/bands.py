@@ -1,0 +1,60 @@
+"""Size bands: how many rows a site has, told coarsely enough to be shown."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fedclust.privacy.rules import RuleViolation
+
+__all__ = ["BANDS", "band_limits", "check_band", "size_band"]
+
+#: Lowest number of rows of each band, and its label. A band ends where the next one starts.
+BANDS: Final[tuple[tuple[int, str], ...]] = (
+    (0, "<50"),
+    (50, "50-199"),
+    (200, "200-999"),
+    (1_000, "1000-4999"),
+    (5_000, "5000-19999"),
+    (20_000, "20000-99999"),
+    (100_000, ">=100000"),
+)
+
+
+def size_band(n: int) -> str:
+    """Return the label of the band that holds ``n`` rows.
+
+    Raises
+    ------
+    ValueError
+        If ``n`` is negative.
+    """
+    if n < 0:
+        raise ValueError("a number of rows is not negative")
+    return next(label for lowest, label in reversed(BANDS) if n >= lowest)
+
+
+def band_limits(label: str) -> tuple[int, int | None]:
+    """Return the smallest and largest number of rows in a band; None where it has no upper end.
+
+    Raises
+    ------
+    RuleViolation
+        If there is no band of that label.
+    """
+    for position, (lowest, name) in enumerate(BANDS):
+        if name == label:
+            last = position + 1 == len(BANDS)
+            return lowest, None if last else BANDS[position + 1][0] - 1
+    labels = ", ".join(name for _, name in BANDS)
+    raise RuleViolation("size-band", f"a size band is one of {labels}")
+
+
+def check_band(n: int, label: str, pointer: str = "/n") -> None:
+    """Raise RuleViolation unless ``n`` rows lie within the band a site declared on joining."""
+    lowest, highest = band_limits(label)
+    if n < lowest or (highest is not None and n > highest):
+        raise RuleViolation(
+            "size-band",
+            "the number of rows lies outside the size band that the site declared on joining",
+            pointer,
+        )

@@ -1,0 +1,238 @@
+"""How a wanted partition becomes one that may be sent; the guard's working part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.privacy.counting import BoolVector, PersonIndex
+from fedclust.privacy.cuts import Overlaps, small_cut
+
+__all__ = ["Draft"]
+
+IntVector = NDArray[np.int64]
+RowNumbers = NDArray[np.intp]
+
+
+class Draft:
+    """A wanted partition on its way to one that may be sent.
+
+    Within, cells are numbered 0 to K - 1 and the rest is K, so that ascending order is the order
+    of the rule: lowest index first, the rest last. "Set" means a cell or the rest.
+
+    Parameters
+    ----------
+    index : PersonIndex
+    p : int
+        Smallest number of persons.
+    views : sequence of (n,) bool
+        Row sets within which every rule holds as well.
+    sent : sequence of (n,) int16
+        Partitions sent before in the session; -1 is their rest.
+    wanted : (n,) int64
+        Wanted cell of each row; -1 for none.
+    n_cells : int
+    last : (n,) int16, optional
+        The candidate's last sent partition.
+    """
+
+    def __init__(
+        self,
+        index: PersonIndex,
+        p: int,
+        views: Sequence[BoolVector],
+        sent: Sequence[NDArray[np.int16]],
+        wanted: IntVector,
+        n_cells: int,
+        last: NDArray[np.int16] | None,
+    ) -> None:
+        self._index, self._p, self._certain = index, p, index.certain(p)
+        self._rest = n_cells
+        self._views = [np.flatnonzero(view) for view in views]
+        self._in_view = [np.ones(index.n, dtype=np.bool_), *views]
+        # Set 0 of an earlier partition is its rest, set 1 + c its cell c.
+        self._sent = np.array(sent, dtype=np.int16).reshape(len(sent), index.n) + np.int16(1)
+        self._n_sets = int(self._sent.max(initial=0)) + 1
+        self._earlier = np.stack(
+            [self._tally(np.flatnonzero(view)) for view in self._in_view], axis=0
+        )
+        self._wanted = np.where(wanted < 0, n_cells, wanted)
+        self._now = self._wanted.copy()
+        self._last: IntVector | None = None
+        if last is not None:
+            self._last = np.where(last < 0, n_cells, last.astype(np.int64))
+        elif len(sent):
+            self._last = self._nearest()
+        # Sets that changed since they were last found to differ enough from everything sent.
+        self._unchecked = set(range(n_cells + 1))
+        self._found_at = 0
+
+    def settled(self) -> IntVector:
+        """Return the (n,) cell numbers of a partition that may be sent, -1 for the rest.
+
+        Where settling withholds rows, the last partition is tried whole, and of the two the one
+        that leaves more rows in the cell they are wanted in is taken.
+        """
+        last = None if self._last is None else self._last.copy()
+        self._settle()
+        first = self._now.copy()
+        if last is not None and ((first == self._rest) & (self._wanted != self._rest)).any():
+            self._last = last
+            self._move(np.arange(last.size), last)
+            self._settle()
+            if self._served(self._now) <= self._served(first):
+                return self._numbered(first)
+        return self._numbered(self._now)
+
+    def _served(self, places: IntVector) -> int:
+        return int(np.count_nonzero((places == self._wanted) & (places != self._rest)))
+
+    def _numbered(self, places: IntVector) -> IntVector:
+        return np.where(places == self._rest, -1, places)
+
+    def _nearest(self) -> IntVector:
+        """Return the earlier partition most like the wanted one, its cells renumbered to match.
+
+        It stands in for the last partition of a candidate that has none.
+        """
+        best, nearest, pairs = -1, self._sent[0], Overlaps(self._now, self._now)
+        for earlier in self._sent[::-1]:
+            shared = Overlaps(self._now, earlier.astype(np.int64))
+            cells = (shared.first != self._rest) & (shared.second > 0)
+            forth = np.zeros(self._rest + 1, dtype=np.int64)
+            back = np.zeros(self._n_sets, dtype=np.int64)
+            np.maximum.at(forth, shared.first[cells], shared.rows[cells])
+            np.maximum.at(back, shared.second[cells], shared.rows[cells])
+            # Both ways: one large cell holds everything, but nothing is like it.
+            alike = min(int(forth.sum()), int(back.sum()))
+            if alike > best:
+                best, nearest, pairs = alike, earlier, shared
+        match = np.full(self._n_sets, self._rest, dtype=np.int64)
+        free = np.ones(self._rest, dtype=np.bool_)
+        for pair in np.argsort(-pairs.rows, kind="stable"):
+            cell, earlier_set = int(pairs.first[pair]), int(pairs.second[pair])
+            if cell == self._rest or earlier_set == 0 or match[earlier_set] != self._rest:
+                continue
+            if free[cell]:
+                match[earlier_set], free[cell] = cell, False
+        # A cell that overlaps with none takes any number that is left.
+        left = 1 + np.flatnonzero(match[1:] == self._rest)
+        spare = np.flatnonzero(free)[: left.size]
+        match[left[: spare.size]] = spare
+        stand_in: IntVector = match[nearest]
+        return stand_in
+
+    def _settle(self) -> None:
+        """Change the partition until it may be sent.
+
+        It ends. Closing takes a cell out for good, so there are at most K closings. Between two
+        of them only undoing happens, and each undoing lowers the number of rows whose place
+        differs from the last partition's.
+
+        It ends well. With every cell closed all rows are in the rest, and that is allowed: what
+        is left of the total without earlier cells and rests is a union of the other sets of that
+        earlier partition, each of which was sent with 0 or at least p persons in every view, so
+        the union has 0 or at least p as well.
+        """
+        while True:
+            self._settle_sizes()
+            places = self._too_close()
+            if not places:
+                return
+            if any(self._undo(place) for place in places):
+                continue
+            if (self._now == self._rest).all():
+                return
+            self._close(places[0] if places[0] != self._rest else self._smallest())
+
+    def _settle_sizes(self) -> None:
+        """Withhold small cells, then further cells until the rest is 0 or at least p persons."""
+        for cell in sorted(self._unchecked - {self._rest}):
+            if not self._large_enough(cell):
+                self._close(cell)
+        while not self._large_enough(self._rest) and (self._now != self._rest).any():
+            self._close(self._smallest())
+
+    def _large_enough(self, place: int) -> bool:
+        rows = self._rows_of(place)
+        return all(self._index.allows(rows[view[rows]], self._p) for view in self._in_view)
+
+    def _smallest(self) -> int:
+        """Return the cell of fewest rows among those that have any."""
+        sizes = np.bincount(self._now, minlength=self._rest + 1)[: self._rest]
+        return int(np.where(sizes > 0, sizes, self._now.size + 1).argmin())
+
+    def _too_close(self) -> list[int]:
+        """Return sets to change because of a difference of too few persons; none where all is well.
+
+        The lowest set that is too close to one sent before; else the sets at the rows by which a
+        union is too close to a union sent before, lowest first.
+        """
+        for place in sorted(self._unchecked):
+            if self._close_to_one(place):
+                return [place]
+            self._unchecked.discard(place)
+        for number in np.roll(np.arange(len(self._sent)), -self._found_at):
+            for view in (None, *self._views):
+                rows = np.arange(self._now.size) if view is None else view
+                now = self._now[rows]
+                then = self._sent[number].take(rows).astype(np.int64)
+                across = small_cut(now, then, self._index, self._p, rows)
+                if across.size:
+                    # Where one was found the next is likely: begin there after the change.
+                    self._found_at = int(number)
+                    return [int(place) for place in np.unique(now[across])]
+        return []
+
+    def _close_to_one(self, place: int) -> bool:
+        """Return whether a set differs from one sent before by 1 to p - 1 persons in some view.
+
+        Sets that share no row in a view differ there by both of them, whose sizes are in order.
+        """
+        members = self._rows_of(place)
+        for view, sizes in zip(self._in_view, self._earlier, strict=True):
+            rows = members[view[members]]
+            shared = self._tally(rows)
+            differ = rows.size + sizes - 2 * shared
+            doubtful = (shared > 0) & (differ > 0) & (differ < self._certain)
+            if (differ[doubtful] < self._p).any():
+                return True
+            for earlier, number in np.argwhere(doubtful):
+                apart = (self._now == place) != (self._sent[earlier] == number)
+                if not self._index.reaches(apart & view, self._p):
+                    return True
+        return False
+
+    def _tally(self, rows: RowNumbers) -> IntVector:
+        """Return how many of the rows are in each set of each earlier partition, (H, sets)."""
+        table = np.zeros((len(self._sent), self._n_sets), dtype=np.int64)
+        for tally, earlier in zip(table, self._sent, strict=True):
+            tally += np.bincount(earlier.take(rows), minlength=self._n_sets)
+        return table
+
+    def _rows_of(self, place: int) -> RowNumbers:
+        return np.flatnonzero(self._now == place)
+
+    def _undo(self, place: int) -> bool:
+        """Put back the rows that came to or left a set since the last partition; False if none."""
+        if self._last is None:
+            return False
+        touching = (self._now == place) | (self._last == place)
+        rows = np.flatnonzero(touching & (self._now != self._last))
+        if rows.size == 0:
+            return False
+        self._move(rows, self._last[rows])
+        return True
+
+    def _close(self, cell: int) -> None:
+        """Put a cell's rows into the rest, where later undoings leave them."""
+        rows = self._rows_of(cell)
+        self._move(rows, np.full(rows.size, self._rest))
+        if self._last is not None:
+            self._last[self._last == cell] = self._rest
+
+    def _move(self, rows: RowNumbers, places: IntVector) -> None:
+        self._unchecked.update(np.unique(self._now[rows]).tolist(), np.unique(places).tolist())
+        self._now[rows] = places

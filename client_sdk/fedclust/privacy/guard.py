@@ -1,0 +1,176 @@
+"""The differencing guard: what may be sent, given all that was sent before (rules 2 and 3).
+
+Whoever keeps a session's payloads can subtract them: a cell of one round from the same cell of
+the next, cells from totals. The guard sees to it that no such difference is made of fewer than p
+persons. It looks at sets of rows only; sums, counts and costs are computed afterwards, from the
+partition it gives back.
+
+It goes further than the rule as written in three places. Unions of sets are compared as well
+(``cuts``): with four cells or more, a row that moves alone can hide among larger moves in the
+difference of every single cell and still stand alone in that of two cells together. A candidate's
+first partition is measured against the most similar one of the session, so that being a few rows
+away from it does not cost whole cells. And where rows would be withheld, sending the last
+partition again is weighed against it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.privacy.counting import BoolVector, PersonIndex
+from fedclust.privacy.drafting import Draft
+
+__all__ = ["Guard"]
+
+IntVector = NDArray[np.int64]
+
+_MOST_CELLS: Final = 32_000
+_FORMAT: Final = 1
+
+
+class Guard:
+    """Decides which partition of a site's rows may be sent for a task.
+
+    Parameters
+    ----------
+    index : PersonIndex
+        Counts persons in sets of the site's rows.
+    p : int
+        Smallest number of persons.
+    views : sequence of (n,) bool
+        Row sets that single features' sums concern, where values are imputed: every rule holds
+        within each of them as well. See ``counting.distinct_views``.
+    memory : dict, optional
+        What :meth:`memory` gave after the session's last answer. None or empty: nothing was sent.
+    differencing : bool
+        False: only sizes and complement are looked at, not what was sent before.
+
+    Raises
+    ------
+    ValueError
+        If ``memory`` was made for other rows, or a view holds 1 to p - 1 persons.
+    """
+
+    def __init__(
+        self,
+        index: PersonIndex,
+        p: int,
+        *,
+        views: Sequence[BoolVector] = (),
+        memory: dict[str, Any] | None = None,
+        differencing: bool = True,
+    ) -> None:
+        if not all(index.allows(view, p) for view in views):
+            raise ValueError(f"a feature observed in fewer than {p} persons may not be sent at all")
+        self._index = index
+        self._p = p
+        self._views = tuple(views)
+        # With p = 1 every set may be sent, and so may every difference.
+        self._differencing = differencing and p > 1
+        self._sent: list[NDArray[np.int16]] = []
+        self._packed: list[bytes] = []
+        self._cells: list[int] = []
+        self._last: dict[str, int] = {}
+        if memory:
+            self._recall(memory)
+
+    def release(self, labels: IntVector, n_cells: int, candidate: str = "0") -> IntVector:
+        """Return the partition to send in place of the one that is wanted, and remember it.
+
+        Parameters
+        ----------
+        labels : (n,) int64
+            Wanted cell of each row, 0 to ``n_cells`` - 1; -1 for rows wanted in none.
+        n_cells : int
+        candidate : str
+            Whose partition it is. A cell number means the same cell in every partition of one
+            candidate: phases that number their cells differently take different names.
+
+        Returns
+        -------
+        (n,) int64
+            Cell of each row; -1 for the rest, which may not be sent in any form.
+
+        Raises
+        ------
+        ValueError
+            If ``labels`` has another length or holds other numbers, or there are too many cells.
+        """
+        if not 0 <= n_cells <= _MOST_CELLS:
+            raise ValueError(f"a partition has at most {_MOST_CELLS} cells")
+        wanted = np.asarray(labels, dtype=np.int64)
+        if wanted.shape != (self._index.n,):
+            raise ValueError("one cell number is needed for each row")
+        if wanted.min(initial=0) < -1 or wanted.max(initial=-1) >= n_cells:
+            raise ValueError("cell numbers run from 0 to n_cells - 1; -1 is the rest")
+        draft = Draft(
+            self._index,
+            self._p,
+            self._views,
+            self._sent if self._differencing else (),
+            wanted,
+            n_cells,
+            self._last_of(candidate, n_cells),
+        )
+        released = draft.settled()
+        if self._differencing:
+            self._remember(released, n_cells, candidate)
+        return released
+
+    def memory(self) -> dict[str, Any]:
+        """Return what was sent so far, as a tree for the site's journal. Never leaves the site."""
+        return {
+            "format": _FORMAT,
+            "rows": self._index.n,
+            "cells": np.array(self._cells, dtype=np.int64),
+            "partitions": tuple(self._packed),
+            "last": dict(self._last),
+        }
+
+    def _last_of(self, candidate: str, n_cells: int) -> NDArray[np.int16] | None:
+        place = self._last.get(candidate)
+        if not self._differencing or place is None or self._cells[place] != n_cells:
+            return None
+        return self._sent[place]
+
+    def _remember(self, released: IntVector, n_cells: int, candidate: str) -> None:
+        # All rows in the rest: nothing was sent, and the total counts as sent in any case.
+        if not (released >= 0).any():
+            return
+        labels = released.astype(np.int16)
+        for place, earlier in enumerate(self._sent):
+            if self._cells[place] == n_cells and np.array_equal(earlier, labels):
+                self._last[candidate] = place
+                return
+        self._packed.append(_pack(labels, self._sent[-1] if self._sent else None))
+        self._cells.append(n_cells)
+        self._sent.append(labels)
+        self._last[candidate] = len(self._sent) - 1
+
+    def _recall(self, memory: dict[str, Any]) -> None:
+        if memory.get("format") != _FORMAT or memory.get("rows") != self._index.n:
+            raise ValueError("the session's disclosure memory belongs to other rows")
+        for packed in memory["partitions"]:
+            before = self._sent[-1] if self._sent else None
+            self._sent.append(_unpack(packed, self._index.n, before))
+            self._packed.append(packed)
+        self._cells = [int(cells) for cells in memory["cells"]]
+        self._last = {str(name): int(place) for name, place in memory["last"].items()}
+
+
+def _pack(labels: NDArray[np.int16], before: NDArray[np.int16] | None) -> bytes:
+    """Deflate what changed since the partition before: after a few rounds, next to nothing."""
+    changes = labels if before is None else labels ^ before
+    return zlib.compress(changes.astype("<i2").tobytes(), 1)
+
+
+def _unpack(packed: bytes, n: int, before: NDArray[np.int16] | None) -> NDArray[np.int16]:
+    changes = np.frombuffer(zlib.decompress(packed), dtype="<i2").astype(np.int16)
+    if changes.shape != (n,):
+        raise ValueError("the session's disclosure memory belongs to other rows")
+    return changes if before is None else changes ^ before

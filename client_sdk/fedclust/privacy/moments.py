@@ -1,0 +1,292 @@
+"""Counts, means and sums of squared deviations of cells, and the rounding of prevalences.
+
+Moments are taken block by block, in row order, and merged pairwise (Chan, Golub & LeVeque 1983,
+"Algorithms for computing the sample variance", eq. 2.1), so that rows in memory and rows read
+piece by piece give the same bits, and a large common offset costs no digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.privacy.counting import BoolVector, PersonIndex
+
+__all__ = [
+    "BLOCK_ROWS",
+    "CellMoments",
+    "FeatureMoments",
+    "cell_costs",
+    "cell_moments",
+    "merge_cells",
+    "merge_features",
+    "round_feature_prevalence",
+    "round_prevalence",
+    "total_moments",
+]
+
+FloatArray = NDArray[np.float64]
+IntVector = NDArray[np.int64]
+
+#: Rows added up before partial results are merged. Part of the arithmetic: another value gives
+#: other last bits.
+BLOCK_ROWS: Final = 8_192
+
+
+@dataclass(frozen=True)
+class CellMoments:
+    """Moments of K cells: ``counts`` (K,) int64, ``means`` and ``m2`` (K, d); 0 in empty cells."""
+
+    counts: IntVector
+    means: FloatArray
+    m2: FloatArray
+
+    @property
+    def sums(self) -> FloatArray:
+        """Sum of the rows of each cell, (K, d)."""
+        return self.means * self.counts[:, None]
+
+
+@dataclass(frozen=True)
+class FeatureMoments:
+    """Moments of d features over the rows that have them.
+
+    ``counts`` (d,) int64, ``means`` and ``m2`` (d,); 0 where a feature has no rows.
+    """
+
+    counts: IntVector
+    means: FloatArray
+    m2: FloatArray
+
+
+def cell_moments(X: FloatArray, labels: IntVector, n_cells: int) -> CellMoments:
+    """Return count, mean and sum of squared deviations of every cell.
+
+    Parameters
+    ----------
+    X : (n, d) float64
+        May be memory-mapped: it is read once, in blocks of ``BLOCK_ROWS``.
+    labels : (n,) int64
+        Cell of each row; -1 leaves a row out.
+    n_cells : int
+
+    Returns
+    -------
+    CellMoments
+    """
+    n, d = X.shape
+    merged = CellMoments(
+        np.zeros(n_cells, dtype=np.int64), np.zeros((n_cells, d)), np.zeros((n_cells, d))
+    )
+    if n_cells == 0:
+        return merged
+    for start in range(0, n, BLOCK_ROWS):
+        block = np.asarray(X[start : start + BLOCK_ROWS], dtype=np.float64)
+        part = _block_moments(block, labels[start : start + BLOCK_ROWS], n_cells)
+        merged = merge_cells(merged, part)
+    return merged
+
+
+def _block_moments(block: FloatArray, labels: IntVector, n_cells: int) -> CellMoments:
+    # Row n_cells collects what is left out, so that no row has to be copied away first.
+    inside = np.where(labels >= 0, labels, n_cells)
+    counts = np.bincount(inside, minlength=n_cells + 1)
+    weights = np.zeros((n_cells + 1, block.shape[0]))
+    weights[inside, np.arange(block.shape[0])] = 1.0
+    divisor = np.maximum(counts, 1).astype(np.float64)[:, None]
+    # Twice: the first mean carries the rounding of a large offset, the second pass takes it out
+    # of both the mean and the squares (the corrected two-pass formula, ibid. eq. 1.7).
+    means = (weights @ block) / divisor
+    deviations = block - means[inside]
+    residue = weights @ deviations
+    np.multiply(deviations, deviations, out=deviations)
+    m2 = np.maximum(weights @ deviations - residue**2 / divisor, 0.0)
+    means += residue / divisor
+    return CellMoments(counts[:n_cells].astype(np.int64), means[:n_cells], m2[:n_cells])
+
+
+def merge_cells(a: CellMoments, b: CellMoments) -> CellMoments:
+    """Return the moments of the union of two disjoint sets of rows, cell by cell."""
+    counts, means, m2 = _merge(a.counts[:, None], a.means, a.m2, b.counts[:, None], b.means, b.m2)
+    return CellMoments(counts[:, 0], means, m2)
+
+
+def merge_features(a: FeatureMoments, b: FeatureMoments) -> FeatureMoments:
+    """Return the moments of the union of two disjoint sets of rows, feature by feature."""
+    return FeatureMoments(*_merge(a.counts, a.means, a.m2, b.counts, b.means, b.m2))
+
+
+def _merge(
+    n_a: IntVector,
+    mean_a: FloatArray,
+    m2_a: FloatArray,
+    n_b: IntVector,
+    mean_b: FloatArray,
+    m2_b: FloatArray,
+) -> tuple[IntVector, FloatArray, FloatArray]:
+    n = n_a + n_b
+    share = n_b / np.maximum(n, 1)
+    gap = mean_b - mean_a
+    # Where one side is empty the other's numbers are taken as they are, to the last bit.
+    mean = np.where(n_a == 0, mean_b, np.where(n_b == 0, mean_a, mean_a + gap * share))
+    apart = gap * gap * (n_a * share)
+    m2 = np.where(n_a == 0, m2_b, np.where(n_b == 0, m2_a, m2_a + m2_b + apart))
+    return n, mean, m2
+
+
+def total_moments(X: FloatArray, observed: NDArray[np.bool_] | None = None) -> FeatureMoments:
+    """Return count, mean and sum of squared deviations of every feature.
+
+    Parameters
+    ----------
+    X : (n, d) float64
+        May hold anything, NaN included, where ``observed`` is False.
+    observed : (n, d) bool, optional
+        Values to count. None: all.
+
+    Returns
+    -------
+    FeatureMoments
+    """
+    n, d = X.shape
+    merged = FeatureMoments(np.zeros(d, dtype=np.int64), np.zeros(d), np.zeros(d))
+    for start in range(0, n, BLOCK_ROWS):
+        block = np.asarray(X[start : start + BLOCK_ROWS], dtype=np.float64)
+        seen = (
+            np.ones(block.shape, dtype=np.bool_)
+            if observed is None
+            else observed[start : start + BLOCK_ROWS]
+        )
+        counts = seen.sum(axis=0, dtype=np.int64)
+        divisor = np.maximum(counts, 1).astype(np.float64)
+        means = np.where(seen, block, 0.0).sum(axis=0) / divisor
+        deviations = np.where(seen, block - means, 0.0)
+        residue = deviations.sum(axis=0)
+        m2 = np.maximum((deviations**2).sum(axis=0) - residue**2 / divisor, 0.0)
+        part = FeatureMoments(counts, np.where(counts > 0, means + residue / divisor, 0.0), m2)
+        merged = merge_features(merged, part)
+    return merged
+
+
+def cell_costs(moments: CellMoments, centroids: FloatArray) -> FloatArray:
+    """Return (K,) sums of squared distances of each cell's rows to its centroid.
+
+    From moments only, never from rows: once a prevalence has been rounded, a cost taken from the
+    rows would give the exact one back.
+    """
+    apart = (moments.means - centroids) ** 2
+    costs: FloatArray = (moments.m2 + moments.counts[:, None] * apart).sum(axis=1)
+    return costs
+
+
+def round_prevalence(
+    moments: CellMoments,
+    X: FloatArray,
+    labels: IntVector,
+    index: PersonIndex,
+    p: int,
+    *,
+    columns: BoolVector,
+    center: FloatArray,
+    scale: FloatArray,
+    observed: NDArray[np.bool_] | None = None,
+) -> CellMoments:
+    """Return moments in which no binary mean rests on fewer than ``p`` persons (rule 4).
+
+    In every cell, the persons with and the persons without a binary property number 0 or at least
+    ``p`` each; where they do not, the mean is rounded to the nearest multiple of p/n, clipped to
+    [0, 1], in own units, and M2 becomes n m (1 - m) of the rounded mean m. Totals minus the exact
+    cells would give back what the other cells and the rest hold together: where that falls short
+    of ``p`` on either side, the smallest of the exact cells is rounded too, until it does not.
+
+    Parameters
+    ----------
+    moments : CellMoments
+        Of ``X`` under ``labels``.
+    X : (n, d) float64
+        Scaled rows: own units = X * scale + center.
+    labels : (n,) int64
+        Cell of each row; -1 leaves a row out.
+    index : PersonIndex
+    p : int
+    columns : (d,) bool
+        Which features are binary.
+    center, scale : (d,) float64
+        The scaled space.
+    observed : (n, d) bool, optional
+        False where a value was imputed: such rows count for neither side.
+    """
+    means, m2 = moments.means.copy(), moments.m2.copy()
+    for j in np.flatnonzero(columns):
+        positive = X[:, j] * scale[j] + center[j] > 0.5
+        seen = np.ones_like(positive) if observed is None else observed[:, j]
+        uneven = _uneven_cells((seen & positive, seen & ~positive), labels, moments, index, p)
+        for cell in np.flatnonzero(uneven):
+            n = int(moments.counts[cell])
+            raw = _rounded(float(means[cell, j] * scale[j] + center[j]), n, p)
+            means[cell, j] = (raw - center[j]) / scale[j]
+            m2[cell, j] = n * raw * (1.0 - raw) / scale[j] ** 2
+    return CellMoments(moments.counts, means, m2)
+
+
+def _uneven_cells(
+    sides: tuple[BoolVector, BoolVector],
+    labels: IntVector,
+    moments: CellMoments,
+    index: PersonIndex,
+    p: int,
+) -> BoolVector:
+    """Return which cells' shares are to be rounded, (K,); ``sides`` have, or lack, a property."""
+    n_cells, certain = moments.counts.size, index.certain(p)
+    # Column 0 is the rest, 1 + c cell c.
+    rows = [np.bincount(labels[side] + 1, minlength=n_cells + 1) for side in sides]
+    uneven = np.zeros(n_cells, dtype=np.bool_)
+    for side, sizes in zip(sides, rows, strict=True):
+        for cell in np.flatnonzero((sizes[1:] > 0) & (sizes[1:] < certain)):
+            uneven[cell] |= not index.reaches(side & (labels == cell), p)
+    exact = [cell for cell in np.argsort(moments.counts, kind="stable") if not uneven[cell]]
+    for cell in (cell for cell in exact if moments.counts[cell]):
+        hidden = np.append(True, uneven)
+        if all(
+            int(sizes[hidden].sum()) >= certain or index.allows(side & hidden[labels + 1], p)
+            for side, sizes in zip(sides, rows, strict=True)
+        ):
+            break
+        uneven[cell] = True
+    return uneven
+
+
+def round_feature_prevalence(
+    moments: FeatureMoments,
+    X: FloatArray,
+    index: PersonIndex,
+    p: int,
+    *,
+    columns: BoolVector,
+    center: FloatArray,
+    scale: FloatArray,
+    observed: NDArray[np.bool_] | None = None,
+) -> FeatureMoments:
+    """Return moments of all rows with their binary means rounded as in :func:`round_prevalence`.
+
+    For totals and the preparation round. ``X`` may be in own units (center 0, scale 1).
+    """
+    means, m2 = moments.means.copy(), moments.m2.copy()
+    for j in np.flatnonzero(columns & (moments.counts > 0)):
+        seen = np.ones(X.shape[0], dtype=np.bool_) if observed is None else observed[:, j]
+        positive = seen & (X[:, j] * scale[j] + center[j] > 0.5)
+        if index.allows(positive, p) and index.allows(seen & ~positive, p):
+            continue
+        n = int(moments.counts[j])
+        raw = _rounded(float(means[j] * scale[j] + center[j]), n, p)
+        means[j] = (raw - center[j]) / scale[j]
+        m2[j] = n * raw * (1.0 - raw) / scale[j] ** 2
+    return FeatureMoments(moments.counts, means, m2)
+
+
+def _rounded(mean: float, n: int, p: int) -> float:
+    """Return the multiple of p/n nearest to a prevalence, within [0, 1]."""
+    return min(max(round(mean * n / p) * p / n, 0.0), 1.0)

@@ -1,0 +1,363 @@
+"""One attacker for every method (ALGORITHMS, "Disclosure control", rule 8).
+
+He holds every payload that one site sent in a session, and nothing else: statistics of sets of
+rows whose members he does not know. He looks for records in single vectors, in differences of any
+two statistics, in what totals leave when cells are taken off, and in unions of cells. Only to
+judge him are the site's true rows used: a vector counts as recovered when it is one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray: TypeAlias = NDArray[np.float64]
+#: Gives the vectors (m, d) of m candidates by their numbers.
+_Vectors: TypeAlias = Callable[[NDArray[np.intp]], FloatArray]
+
+#: A vector is a row when every feature agrees to this many of its standard deviations.
+CLOSE = 1e-6
+#: Up to so many cells and one rest, every union of them is tried.
+_ALL_UNIONS_UP_TO = 9
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """Something a site sent about a set of its rows.
+
+    Attributes
+    ----------
+    name : str
+        For messages, such as ``"round 3, cell 2"``.
+    count : int or None
+        Rows in the set. None: the site did not say; ``vector`` is then looked at as it is.
+    vector : (d,) float64
+        Sum of the set's rows, scaled; any vector where ``count`` is None.
+    group : str
+        Cells of one partition share a group; "" for totals and single vectors.
+    """
+
+    name: str
+    count: int | None
+    vector: FloatArray
+    group: str = ""
+
+
+def cells(group: str, counts: ArrayLike, sums: ArrayLike) -> list[Statistic]:
+    """Return the statistics of a partition: ``counts`` (K,) and scaled ``sums`` (K, d)."""
+    pairs = zip(np.asarray(counts), np.asarray(sums, dtype=np.float64), strict=True)
+    return [Statistic(f"{group}, cell {k}", int(n), s, group) for k, (n, s) in enumerate(pairs)]
+
+
+def total(name: str, n: int, mean: ArrayLike) -> Statistic:
+    """Return the statistic of all rows, from their number and scaled ``mean`` (d,)."""
+    return Statistic(name, int(n), n * np.asarray(mean, dtype=np.float64))
+
+
+def vectors(name: str, array: ArrayLike) -> list[Statistic]:
+    """Return vectors (m, d) sent without a count: landmarks, anchors, seeds, in any units."""
+    rows = np.asarray(array, dtype=np.float64)
+    return [Statistic(f"{name}, vector {i}", None, row) for i, row in enumerate(rows)]
+
+
+def recover(
+    statistics: Iterable[Statistic],
+    rows: FloatArray,
+    rows_original: FloatArray | None = None,
+    *,
+    p: int,
+    discrete: bool = False,
+) -> set[int]:
+    """Return the row numbers that the statistics give away.
+
+    Parameters
+    ----------
+    statistics : iterable of Statistic
+        All that the site sent in the session, in order.
+    rows, rows_original : (n, d) float64
+        The site's true rows, scaled and in their own units.
+    p : int
+        Differences of up to p - 1 rows are taken apart.
+    discrete : bool
+        The values are yes/no or few levels, and vectors coincide by chance. A row then counts as
+        recovered only if fewer than ``p`` rows are equal to it; a mean of ``p`` rows or more that
+        was rounded (rule 4) may be the majority's vector and is no finding; differences of two
+        rows, which are nearly all equal to others, are not looked for.
+    """
+    return {row for row, _ in findings(statistics, rows, rows_original, p=p, discrete=discrete)}
+
+
+def findings(
+    statistics: Iterable[Statistic],
+    rows: FloatArray,
+    rows_original: FloatArray | None = None,
+    *,
+    p: int,
+    discrete: bool = False,
+) -> list[tuple[int, str]]:
+    """Return each recovered row with how it was; parameters as for :func:`recover`."""
+    statistics = list(statistics)
+    sent = [item for item in statistics if item.count != 0]
+    target = _Target(rows, p if discrete else None)
+    original = None if rows_original is None else _Target(rows_original, p if discrete else None)
+    found: list[tuple[int, str]] = []
+    for item in sent:
+        if discrete and item.count is not None and item.count >= p:
+            continue
+        vector = item.vector if item.count is None else item.vector / item.count
+        for truth in (target, original):
+            if truth is not None:
+                found += [(row, f"{item.name} as sent") for row in truth.match_one(vector)]
+    counted = [item for item in sent if item.count is not None]
+    partitions = _partitions(statistics)
+    rests = [partition.rest for partition in partitions if partition.rest is not None]
+    found += _pairs([*counted, *rests], target, p, swaps=not discrete)
+    for later, second in enumerate(partitions):
+        for first in partitions[:later]:
+            if len(first.counts) == len(second.counts):
+                found += _same_unions(first, second, target, p, swaps=not discrete)
+        if later:
+            found += _any_unions(partitions[later - 1], second, target, p)
+    return found
+
+
+def small_prevalences(
+    statistics: Iterable[Statistic],
+    *,
+    p: int,
+    columns: NDArray[np.bool_],
+    center: FloatArray,
+    scale: FloatArray,
+) -> list[str]:
+    """Return where a yes/no feature is told to be true of 1 to ``p`` - 1 rows.
+
+    Parameters
+    ----------
+    columns : (d,) bool
+        Which features are yes/no.
+    center, scale : (d,) float64
+        Own units = scaled * scale + center.
+    """
+    told: list[str] = []
+    for item in statistics:
+        if not item.count:
+            continue
+        positives = item.vector * scale + item.count * center
+        few = columns & (positives > 1e-6) & (positives < p - 1e-6)
+        told += [f"{item.name}, feature {feature}" for feature in np.flatnonzero(few)]
+    return told
+
+
+class _Target:
+    """The true rows, in standard deviations, indexed by a projection to compare many at once."""
+
+    def __init__(self, rows: FloatArray, rarer_than: int | None) -> None:
+        deviation = rows.std(axis=0)
+        self._unit = np.where(deviation > 0, deviation, 1.0)
+        self._rows = rows / self._unit
+        self._axis = np.random.default_rng(0).normal(size=rows.shape[1]) / self._unit
+        self._reach = CLOSE * float(np.abs(self._axis * self._unit).sum())
+        self._rare = np.ones(len(rows), dtype=np.bool_)
+        if rarer_than is not None:
+            same = np.unique(self._rows, axis=0, return_inverse=True, return_counts=True)
+            self._rare = same[2][same[1].reshape(-1)] < rarer_than
+        self._places = rows @ self._axis
+        self._order = np.argsort(self._places)
+        self._gaps: tuple[FloatArray, NDArray[np.intp], NDArray[np.intp]] | None = None
+
+    def project(self, sums: FloatArray) -> FloatArray:
+        """Return where vectors (m, d) fall on the axis, (m,)."""
+        return np.asarray(sums @ self._axis)
+
+    def match(self, places: FloatArray, vectors: _Vectors) -> list[tuple[int, int]]:
+        """Return (candidate, row) for candidates equal to a row.
+
+        ``places`` (m,) are the candidates' projections; ``vectors`` gives those of some numbers.
+        """
+        hits, at = _near(places, self._places[self._order], self._reach)
+        rows = self._order[at]
+        return [
+            (int(i), int(row))
+            for i, row in self._agreeing(hits, rows, vectors, self._rows)
+            if self._rare[row]
+        ]
+
+    def match_one(self, vector: FloatArray) -> list[int]:
+        """Return the rows equal to a vector (d,)."""
+        found = self.match(
+            self.project(vector[None]), lambda i: vector[None].repeat(i.size, axis=0)
+        )
+        return [row for _, row in found]
+
+    def match_swaps(self, places: FloatArray, vectors: _Vectors) -> list[tuple[int, int]]:
+        """Return (candidate, row) for candidates that are the difference of two rows."""
+        if self._gaps is None:
+            first, second = np.triu_indices(len(self._rows), 1)
+            gaps = self._places[first] - self._places[second]
+            order = np.argsort(gaps)
+            self._gaps = gaps[order], first[order], second[order]
+        gaps, first, second = self._gaps
+        found: list[tuple[int, int]] = []
+        for sign in (1.0, -1.0):
+            hits, at = _near(sign * places, gaps, self._reach)
+            apart = sign * (self._rows[first[at]] - self._rows[second[at]])
+            chosen = self._agreeing(hits, np.arange(at.size), vectors, apart)
+            for i, which in chosen:
+                found += [(int(i), int(first[at[which]])), (int(i), int(second[at[which]]))]
+        return found
+
+    def _agreeing(
+        self,
+        hits: NDArray[np.intp],
+        rows: NDArray[np.intp],
+        vectors: _Vectors,
+        truth: FloatArray,
+    ) -> Iterator[tuple[int, int]]:
+        for begin in range(0, hits.size, 10_000):
+            i, row = hits[begin : begin + 10_000], rows[begin : begin + 10_000]
+            gap = np.abs(vectors(i) / self._unit - truth[row]).max(axis=1)
+            yield from zip(i[gap <= CLOSE].tolist(), row[gap <= CLOSE].tolist(), strict=True)
+
+
+def _near(
+    places: FloatArray, known: FloatArray, reach: float
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return all pairs (i, j) with places[i] within reach of known[j]; ``known`` is sorted."""
+    begin = np.searchsorted(known, places - reach)
+    number = np.searchsorted(known, places + reach) - begin
+    hits = np.repeat(np.arange(places.size), number)
+    within = np.arange(hits.size) - np.repeat(np.cumsum(number) - number, number)
+    return hits, begin[hits] + within
+
+
+@dataclass(frozen=True)
+class _Partition:
+    """The cells of one group and, where a total is known, the rest as the last of them."""
+
+    name: str
+    counts: NDArray[np.int64]
+    sums: FloatArray
+    rest: Statistic | None
+
+    def unions(self) -> NDArray[np.int64]:
+        """Return (s, m) 0-1 rows: all unions of few cells, the pairs of many."""
+        m = len(self.counts)
+        if m <= _ALL_UNIONS_UP_TO:
+            return (np.arange(1, 1 << m)[:, None] >> np.arange(m)) & 1
+        first, second = np.triu_indices(m, 1)
+        chosen = np.zeros((first.size, m), dtype=np.int64)
+        chosen[np.arange(first.size), first] = chosen[np.arange(first.size), second] = 1
+        return chosen
+
+
+def _partitions(statistics: Sequence[Statistic]) -> list[_Partition]:
+    whole = next((s for s in statistics if s.count is not None and not s.group), None)
+    groups: dict[str, list[Statistic]] = {}
+    for item in statistics:
+        if item.group and item.count is not None:
+            groups.setdefault(item.group, []).append(item)
+    partitions: list[_Partition] = []
+    for name, members in groups.items():
+        counts = np.array([item.count for item in members], dtype=np.int64)
+        sums = np.array([item.vector for item in members])
+        rest = None
+        if whole is not None and whole.count is not None:
+            left = whole.count - int(counts.sum())
+            rest = Statistic(f"{name}, rest", left, whole.vector - sums.sum(axis=0), name)
+            counts, sums = np.append(counts, left), np.vstack([sums, rest.vector])
+        before = partitions[-1] if partitions else None
+        repeated = (
+            before is not None
+            and np.array_equal(before.counts, counts)
+            and np.array_equal(before.sums, sums)
+        )
+        if not repeated:
+            partitions.append(_Partition(name, counts, sums, rest if rest and rest.count else None))
+    return partitions
+
+
+def _pairs(
+    sets: Sequence[Statistic], target: _Target, p: int, *, swaps: bool
+) -> list[tuple[int, str]]:
+    """Subtract every two sets of rows from each other."""
+    if not sets:
+        return []
+    # Nothing at all is one of the sets: a difference from it is a set by itself.
+    sets = [*sets, Statistic("nothing", 0, np.zeros_like(sets[0].vector))]
+    counts = np.array([item.count for item in sets], dtype=np.int64)
+    sums = np.array([item.vector for item in sets])
+    first, second = np.triu_indices(len(sets), 1)
+    return _compare(
+        counts[first] - counts[second],
+        target.project(sums)[first] - target.project(sums)[second],
+        lambda i: sums[first[i]] - sums[second[i]],
+        lambda i: f"{sets[first[i]].name} minus {sets[second[i]].name}",
+        target,
+        p,
+        swaps=swaps,
+    )
+
+
+def _same_unions(
+    a: _Partition, b: _Partition, target: _Target, p: int, *, swaps: bool
+) -> list[tuple[int, str]]:
+    """Subtract unions of the cells of one number."""
+    unions = a.unions()
+    gap = a.sums - b.sums
+    return _compare(
+        unions @ (a.counts - b.counts),
+        unions @ target.project(gap),
+        lambda i: unions[i] @ gap,
+        lambda i: f"cells {np.flatnonzero(unions[i])} of {a.name} and {b.name}",
+        target,
+        p,
+        swaps=swaps,
+    )
+
+
+def _any_unions(a: _Partition, b: _Partition, target: _Target, p: int) -> list[tuple[int, str]]:
+    """Subtract every union of one partition from every union of the other."""
+    left, right = a.unions(), b.unions()
+    counts = (left @ a.counts)[:, None] - (right @ b.counts)[None, :]
+    places = (left @ target.project(a.sums))[:, None] - (right @ target.project(b.sums))[None, :]
+    width = len(right)
+    return _compare(
+        counts.reshape(-1),
+        places.reshape(-1),
+        lambda i: left[i // width] @ a.sums - right[i % width] @ b.sums,
+        lambda i: (
+            f"cells {np.flatnonzero(left[i // width])} of {a.name} minus "
+            f"cells {np.flatnonzero(right[i % width])} of {b.name}"
+        ),
+        target,
+        p,
+        swaps=False,
+    )
+
+
+def _compare(
+    counts: NDArray[np.int64],
+    places: FloatArray,
+    vectors: _Vectors,
+    name_of: Callable[[int], str],
+    target: _Target,
+    p: int,
+    *,
+    swaps: bool,
+) -> list[tuple[int, str]]:
+    """Return the rows that differences give away, given their counts and projections (m,)."""
+    few = np.flatnonzero((counts != 0) & (np.abs(counts) < max(p, 2)))
+    found = target.match(
+        places[few] / counts[few],
+        lambda i: vectors(few[i]) / counts[few[i]][:, None],
+    )
+    told = [(row, f"{name_of(int(few[i]))}, {counts[few[i]]} rows") for i, row in found]
+    if swaps:
+        same = np.flatnonzero((counts == 0) & (np.abs(places) > 1e-6))
+        found = target.match_swaps(places[same], lambda i: vectors(same[i]))
+        told += [(row, f"{name_of(int(same[i]))}, a swap") for i, row in found]
+    return told
