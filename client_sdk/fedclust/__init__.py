@@ -1,0 +1,80 @@
+"""Clustering across organisations that may not pool their data.
+
+At a site::
+
+    from fedclust import Site
+
+    with Site("https://coordinator.example", token="fcs_...") as site:
+        result = site.participate("heart-2026", "cohort.csv")
+
+In one process, to try things out::
+
+    from fedclust import simulate
+
+    result = simulate("lloyd", {"a": Xa, "b": Xb, "c": Xc}, config={"n_clusters": 4})
+
+Everything but ``simulate`` is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+# At once, unlike the rest: a function that is called like its module has to take the module's
+# place here after the module was imported, whoever imports it first.
+from fedclust.simulate import SimulationResult, simulate
+
+if TYPE_CHECKING:
+    from fedclust import errors as errors
+    from fedclust.algorithms.base import Feature as Feature
+    from fedclust.algorithms.base import MethodFailure as MethodFailure
+    from fedclust.algorithms.base import Policy as Policy
+    from fedclust.algorithms.base import RuleViolation as RuleViolation
+    from fedclust.client import Client as Client
+    from fedclust.errors import FedclustError as FedclustError
+    from fedclust.results import SiteResult as SiteResult
+    from fedclust.site import Site as Site
+
+    __version__: str
+
+_LAZY = {
+    "Client": "fedclust.client",
+    "Feature": "fedclust.algorithms.base",
+    "FedclustError": "fedclust.errors",
+    "MethodFailure": "fedclust.algorithms.base",
+    "Policy": "fedclust.algorithms.base",
+    "RuleViolation": "fedclust.algorithms.base",
+    "Site": "fedclust.site",
+    "SiteResult": "fedclust.results",
+}
+
+__all__ = [
+    "Client",
+    "Feature",
+    "FedclustError",
+    "MethodFailure",
+    "Policy",
+    "RuleViolation",
+    "SimulationResult",
+    "Site",
+    "SiteResult",
+    "__version__",
+    "errors",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("fedclust")
+    if name == "errors":
+        return import_module("fedclust.errors")
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'fedclust' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,88 @@
+"""Array types for payloads, tasks and states: strict, finite, of a declared rank.
+
+JSON carries nested lists; the binary form carries arrays, which arrive here as
+:class:`numpy.ndarray`. Both become read-only, C-contiguous arrays of one dtype, so that a
+method never sees which form a site used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import PydanticCustomError, core_schema
+
+
+@dataclass(frozen=True)
+class _ArrayOf:
+    """Pydantic annotation: an array of ``ndim`` axes of int64 or float64."""
+
+    ndim: int
+    integer: bool = False
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        items: core_schema.CoreSchema
+        if self.integer:
+            items = core_schema.int_schema(strict=True, ge=-(2**63), le=2**63 - 1)
+        else:
+            items = core_schema.float_schema(strict=True, allow_inf_nan=False)
+        for _ in range(self.ndim):
+            items = core_schema.list_schema(items, strict=True)
+        return core_schema.json_or_python_schema(
+            json_schema=core_schema.no_info_after_validator_function(self._from_lists, items),
+            python_schema=core_schema.no_info_plain_validator_function(self._from_array),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda array: array.tolist(), when_used="json"
+            ),
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        items: JsonSchemaValue = {"type": "integer" if self.integer else "number"}
+        for _ in range(self.ndim):
+            items = {"type": "array", "items": items}
+        return items
+
+    def _from_lists(self, values: list[Any]) -> NDArray[Any]:
+        dtype = np.int64 if self.integer else np.float64
+        try:
+            array = np.array(values, dtype=dtype)
+        except ValueError:
+            raise PydanticCustomError("ragged_array", "rows must be equally long") from None
+        if array.size == 0 and array.ndim < self.ndim:
+            array = array.reshape((0,) * self.ndim)
+        return self._finish(array)
+
+    def _from_array(self, value: Any) -> NDArray[Any]:
+        if not isinstance(value, np.ndarray):
+            raise PydanticCustomError("array_type", "an array is needed here")
+        kinds = "iu" if self.integer else "f"
+        if value.dtype.kind not in kinds:
+            wanted = "integers" if self.integer else "floats"
+            raise PydanticCustomError("array_dtype", "the array must hold {w}", {"w": wanted})
+        if value.ndim != self.ndim:
+            raise PydanticCustomError(
+                "array_rank", "the array must have {n} axes", {"n": self.ndim}
+            )
+        if not self.integer and not np.isfinite(value).all():
+            raise PydanticCustomError("finite_number", "every number must be finite")
+        return self._finish(value.astype(np.int64 if self.integer else np.float64))
+
+    def _finish(self, array: NDArray[Any]) -> NDArray[Any]:
+        array = np.ascontiguousarray(array)
+        array.flags.writeable = False
+        return array
+
+
+FloatVector = Annotated[NDArray[np.float64], _ArrayOf(1)]
+FloatMatrix = Annotated[NDArray[np.float64], _ArrayOf(2)]
+FloatTensor3 = Annotated[NDArray[np.float64], _ArrayOf(3)]
+IntVector = Annotated[NDArray[np.int64], _ArrayOf(1, integer=True)]
+IntMatrix = Annotated[NDArray[np.int64], _ArrayOf(2, integer=True)]

@@ -1,0 +1,407 @@
+"""What a method is: the interface that every method module implements.
+
+A method module holds, under the same headings in the same order: what the paper says,
+``Config``, payloads, the local step, the aggregation, convergence, labelling; and at its end one
+:class:`Method` that names them. Nothing here or there does I/O, reads a clock or knows a site's
+address: the same functions run at a hospital, in the coordinator and in ``simulate``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
+
+from fedclust.algorithms.arrays import FloatMatrix, FloatVector
+from fedclust.privacy.counting import PersonIndex
+from fedclust.privacy.rules import RuleViolation
+
+__all__ = [
+    "Contribution",
+    "Disclosure",
+    "Done",
+    "Feature",
+    "HistoryEntry",
+    "LocalAnswer",
+    "Memory",
+    "Method",
+    "MethodFailure",
+    "Model",
+    "Next",
+    "Phase",
+    "Policy",
+    "Quality",
+    "Result",
+    "RuleViolation",
+    "RunConfig",
+    "SiteData",
+    "SiteTask",
+    "Slug",
+    "Space",
+    "Task",
+    "Totals",
+    "Tree",
+]
+
+#: What codecs carry: None, bool, int, float, str, bytes, arrays, and tuples and str-keyed dicts
+#: of them.
+Tree: TypeAlias = Any
+Memory: TypeAlias = dict[str, Tree]
+
+Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+FeatureName = Annotated[
+    str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")
+]
+
+
+class Model(BaseModel):
+    """Base of everything that is stored or travels: strict, closed, immutable.
+
+    Sequences are tuples: the binary codec decodes arrays of things to tuples, and strict
+    validation takes no list for one.
+    """
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, arbitrary_types_allowed=True
+    )
+
+
+class MethodFailure(RuntimeError):
+    """The method cannot go on with what the sites answered: the session fails.
+
+    ``reason`` is a stable snake_case code, ``message`` says what to change. Neither may contain
+    anything that a site sent.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+# --- what the analyst declares --------------------------------------------------------------------
+
+
+class Feature(Model):
+    """One column that every site is asked for, in the units of the session."""
+
+    name: FeatureName
+    unit: Annotated[str, StringConstraints(max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
+    lower: FiniteFloat | None = None
+    upper: FiniteFloat | None = None
+    kind: Literal["numeric", "binary", "categorical"] = "numeric"
+    levels: tuple[FeatureName, ...] | None = None
+    transform: Literal["none", "log", "log1p"] = "none"
+    weight: Annotated[FiniteFloat, Field(gt=0)] = 1.0
+
+
+class Policy(Model):
+    """The privacy and pacing rules of a session; see DESIGN §3 for each."""
+
+    min_sites: Annotated[int, Field(ge=1, le=10_000)] = 3
+    quorum: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    round_timeout_s: Annotated[int, Field(ge=1, le=31_536_000)] = 3_600
+    fail_after_s: Annotated[int, Field(ge=1, le=31_536_000)] = 604_800
+    max_rounds: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    min_cluster_size: Annotated[int, Field(ge=1, le=1_000_000)] = 5
+    differencing: Literal["guard", "off"] = "guard"
+    scaling: Literal["none", "standard", "bounds"] = "standard"
+    missing: Literal["drop", "impute", "mask"] = "drop"
+
+
+# --- what a method is given -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Space:
+    """The affine map between a feature's own units and the scaled space of the method.
+
+    ``center`` and ``scale`` have shape (d,); ``impute`` (d,), in own units, or None.
+    """
+
+    center: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    impute: NDArray[np.float64] | None = None
+
+    @classmethod
+    def identity(cls, d: int) -> Space:
+        return cls(np.zeros(d), np.ones(d))
+
+    def to_scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Map rows (n, d) in own units to the scaled space."""
+        return (rows - self.center) / self.scale
+
+    def to_original(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Map rows or centroids (n, d) of the scaled space to own units."""
+        return rows * self.scale + self.center
+
+
+class Totals(Model):
+    """What a site says of all its rows together: sent once, in the first phase it answers.
+
+    A phase that asks for them has a payload with a field ``totals: Totals | None``; the engine
+    remembers what came (or derives it from the preparation round) and hands it to later steps in
+    :attr:`RunConfig.totals`.
+
+    Attributes
+    ----------
+    n : int
+        Rows.
+    mean, m2 : (d,) float64
+        Means and sums of squared deviations from them, in the scaled space, imputed values
+        included.
+    """
+
+    n: Annotated[int, Field(ge=1)]
+    mean: FloatVector
+    m2: FloatVector
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All that a step may know besides its task and, at a site, its rows.
+
+    Attributes
+    ----------
+    options : Model
+        The method's own ``Config``.
+    features : tuple of Feature
+        In the session's order; d is their number.
+    policy : Policy
+    roster : tuple of str
+        Site names that the next round would address, sorted.
+    p : int
+        Smallest number of persons behind anything sent: at a site and in ``check``, the larger of
+        the session's and that site's own; in ``aggregate``, the session's.
+    size_band : str or None
+        That site's declared band (``privacy.bands``); None in ``aggregate``.
+    space : Space
+        The scaled space; the identity until the preparation round has closed.
+    totals : mapping of site to Totals
+        In ``start`` and ``aggregate``: of every site that has sent them so far. Elsewhere empty.
+    """
+
+    options: Any
+    features: tuple[Feature, ...]
+    policy: Policy
+    roster: tuple[str, ...]
+    p: int
+    size_band: str | None = None
+    space: Space = field(default_factory=lambda: Space.identity(0))
+    totals: Mapping[str, Totals] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """A site's rows as the methods see them; never leaves the site.
+
+    Attributes
+    ----------
+    X : (n, d) float64
+        Rows. Given to the engine in own units, NaN where missing; given to a method scaled and
+        free of NaN.
+    persons : (n,) int64 or None
+        Which person each row belongs to; None: each row is a person.
+    observed : (n, d) bool or None
+        False where a value was imputed; None: every value was observed.
+    index : PersonIndex or None
+        Counts the persons behind rows; the engine sets it before it calls a method.
+    """
+
+    X: NDArray[np.float64]
+    persons: NDArray[np.int64] | None = None
+    observed: NDArray[np.bool_] | None = None
+    index: PersonIndex | None = None
+
+
+# --- what a method returns ------------------------------------------------------------------------
+
+
+class Disclosure(Model):
+    """One line of what leaves the hospital in a phase. Shown to data protection officers."""
+
+    field: str
+    shape: str
+    meaning: str
+    identifies: str
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A kind of round: its task, its answer, and what the answer discloses."""
+
+    name: str
+    summary: str
+    task: type[Model]
+    payload: type[Model]
+    discloses: tuple[Disclosure, ...]
+    site_part: type[Model] | None = None
+    needs_all: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a round asks. ``sites`` None means every site of the roster.
+
+    ``per_site`` holds a part of its own for each addressed site, where the phase has one.
+    ``space`` is set by the engine: every task after the preparation carries it.
+    """
+
+    phase: str
+    common: Model
+    per_site: Mapping[str, Model] = field(default_factory=dict)
+    sites: tuple[str, ...] | None = None
+    needs_all: bool = False
+    space: Space | None = None
+
+
+@dataclass(frozen=True)
+class SiteTask:
+    """A task as one site sees it; ``space`` is None in the preparation round alone."""
+
+    phase: str
+    common: Any
+    site: Any = None
+    space: Space | None = None
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A site's answer to a round; ``payload`` is None for an empty answer."""
+
+    site: str
+    payload: Any
+    p: int
+
+
+class Quality(Model):
+    """How good the clustering is, over the rows of sent cells (ALGORITHMS, Common rules)."""
+
+    inertia: float
+    simplified_silhouette: float | None
+    davies_bouldin: float | None
+    n_rows: int
+
+
+class HistoryEntry(Model):
+    """One closed round as the analyst sees it. Aggregates over at least ``min_sites`` sites."""
+
+    round: int
+    phase: str
+    n_sites: int
+    inertia: float | None = None
+    centroid_shift: float | None = None
+
+
+class Result(Model):
+    """One clustering that every site can apply to its own rows.
+
+    Attributes
+    ----------
+    centroids : (K, d) float64
+        Scaled space, rows in lexicographic order.
+    centroids_original : (K, d) float64
+        The same in the features' own units.
+    center, scale : (d,) float64
+        The scaled space; ``impute`` (d,), in own units, where missing values are imputed.
+    sizes : tuple of int or None, length K
+        Rows in sent cells; None where suppressed. None altogether without evaluation.
+    site_sizes : dict of site to tuple
+        The same by site. Released whole to nobody: each site sees its own.
+    mapping : dict of site to tuple of int
+        Local cluster to global cluster, where the method has local clusters.
+    n_rounds : int
+        Rounds of the method itself, as ``max_rounds`` counts them: without preparation and
+        evaluation, which ``history`` shows too.
+    extra : dict
+        What the method's ``label`` needs beyond centroids.
+    """
+
+    centroids: FloatMatrix
+    centroids_original: FloatMatrix
+    center: FloatVector
+    scale: FloatVector
+    impute: FloatVector | None = None
+    sizes: tuple[int | None, ...] | None = None
+    site_sizes: dict[str, tuple[int | None, ...]] = Field(default_factory=dict)
+    mapping: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    quality: Quality | None = None
+    history: tuple[HistoryEntry, ...] = ()
+    n_rounds: int = 0
+    stopped_because: str = ""
+    warnings: tuple[str, ...] = ()
+    extra: dict[str, Tree] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Next:
+    """Another round is needed. ``metrics`` describe the round that has just closed."""
+
+    state: Model
+    task: Task
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Done:
+    """The clustering is found. ``metrics`` describe the round that has just closed."""
+
+    result: Result
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+LocalAnswer: TypeAlias = tuple[Model | None, Memory]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method: the functions of its module, by name.
+
+    Attributes
+    ----------
+    start : (config, seed) -> (state, task)
+    local_step : (task, data, config, rng, memory) -> (payload or None, memory)
+        None: nothing may be sent, the site answers empty.
+    check : (task, payload, config) -> None
+        Raises :class:`RuleViolation`. Runs at the site before sending and at the coordinator
+        before storing.
+    aggregate : (state, contributions, config) -> Next or Done
+        Deterministic; contributions come sorted by site name.
+    finish : (state, config) -> Result
+        The best clustering so far: what a session that used up its rounds ends with.
+    label : (result, rows in own units (n, d), memory) -> (n,) int64
+        -1 where a row cannot be labelled.
+    check_config : (config) -> None
+        Raises :class:`RuleViolation` for options that do not fit features or policy.
+    takes_masks : bool
+        Whether sites may lack features (``missing: mask``).
+    """
+
+    name: str
+    version: int
+    title: str
+    citation: str
+    options: type[Model]
+    default_max_rounds: int
+    joins_late: bool
+    state: type[Model]
+    phases: tuple[Phase, ...]
+    check_config: Callable[[RunConfig], None]
+    start: Callable[[RunConfig, int], tuple[Model, Task]]
+    local_step: Callable[[SiteTask, SiteData, RunConfig, np.random.Generator, Memory], LocalAnswer]
+    check: Callable[[SiteTask, Any, RunConfig], None]
+    aggregate: Callable[[Any, Sequence[Contribution], RunConfig], Next | Done]
+    finish: Callable[[Any, RunConfig], Result]
+    label: Callable[[Result, NDArray[np.float64], Memory | None], NDArray[np.int64]]
+    takes_masks: bool = False
+
+    def phase(self, name: str) -> Phase:
+        """Return the phase called ``name``; KeyError where there is none."""
+        for phase in self.phases:
+            if phase.name == name:
+                return phase
+        raise KeyError(name)

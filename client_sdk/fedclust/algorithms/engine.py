@@ -1,0 +1,615 @@
+"""A session's rounds, whatever the method: preparation, the method's rounds, evaluation.
+
+The coordinator, the SDK and ``simulate`` drive a session through these functions alone, so that
+none of them knows a method by name. A round is one task-and-answer exchange; the preparation
+round is round 1 and, like the closing evaluation, outside ``max_rounds``.
+
+At the coordinator: :func:`start`, then :func:`advance` for every closed round, until it returns
+:class:`Done`. At a site: :func:`read_task`, :func:`local_step`, and :func:`label` at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from fedclust.algorithms import evaluation, preparation
+from fedclust.algorithms.arrays import FloatVector
+from fedclust.algorithms.assigning import refuse_infinite
+from fedclust.algorithms.base import (
+    Contribution,
+    Done,
+    Feature,
+    HistoryEntry,
+    LocalAnswer,
+    Memory,
+    Method,
+    MethodFailure,
+    Model,
+    Next,
+    Phase,
+    Policy,
+    Result,
+    RuleViolation,
+    RunConfig,
+    SiteData,
+    SiteTask,
+    Slug,
+    Space,
+    Task,
+    Totals,
+    Tree,
+)
+from fedclust.algorithms.finishing import complete
+from fedclust.algorithms.releasing import persons, sendable_values
+from fedclust.algorithms.seeding import one_thread, site_rng
+from fedclust.algorithms.spaces import declared_space
+from fedclust.privacy.counting import PersonIndex
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A session's definition as the engine needs it.
+
+    Attributes
+    ----------
+    method : Method
+    options : Model
+        An instance of ``method.options``.
+    features : tuple of Feature
+        In the session's order.
+    policy : Policy
+    seed : int
+    """
+
+    method: Method
+    options: Model
+    features: tuple[Feature, ...]
+    policy: Policy
+    seed: int
+
+
+class EngineState(Model):
+    """All that a session needs to go on after a round: stored whole, every round.
+
+    Attributes
+    ----------
+    stage : {"prepare", "method", "evaluate"}
+        What the open round belongs to.
+    round : int
+        Number of the open round, from 1.
+    method_rounds : int
+        Rounds of the method that were opened so far; ``max_rounds`` limits these.
+    phase : str
+        What the open round asks.
+    center, scale, impute : (d,) float64 or None
+        The space; None until it is known.
+    totals : dict of site to Totals
+    method : dict
+        The method's own state, as a tree; None before its start.
+    result : Result or None
+        In the evaluation: what is being evaluated, not yet sorted.
+    history : tuple of HistoryEntry
+    """
+
+    stage: Literal["prepare", "method", "evaluate"]
+    round: int
+    phase: str = preparation.NAME
+    method_rounds: int = 0
+    center: FloatVector | None = None
+    scale: FloatVector | None = None
+    impute: FloatVector | None = None
+    totals: dict[str, Totals] = Field(default_factory=dict)
+    method: dict[str, Tree] | None = None
+    result: Result | None = None
+    history: tuple[HistoryEntry, ...] = ()
+
+
+# --- at the coordinator ---------------------------------------------------------------------------
+
+
+def max_rounds(plan: Plan) -> int:
+    """Return how many rounds the method itself may take."""
+    return plan.policy.max_rounds or plan.method.default_max_rounds
+
+
+def start(plan: Plan, roster: Sequence[str]) -> Next:
+    """Return the state and the task of round 1. ``roster``: the sites that take part."""
+    with one_thread():
+        if preparation.needed(plan.policy):
+            return Next(EngineState(stage="prepare", round=1), preparation.task())
+        space = declared_space(plan.features, plan.policy.scaling)
+        state = EngineState(stage="method", round=0, center=space.center, scale=space.scale)
+        return _start_method(plan, state, _config(plan, state, roster), {})
+
+
+def advance(
+    plan: Plan, state: EngineState, contributions: Sequence[Contribution], roster: Sequence[str]
+) -> Next | Done:
+    """Close a round and return the next one's task, or the result.
+
+    Parameters
+    ----------
+    plan : Plan
+    state : EngineState
+        What the previous call returned (or what was stored of it).
+    contributions : sequence of Contribution
+        One for each site that answered, in any order; an empty answer has payload None.
+    roster : sequence of str
+        The sites that the next round would address.
+
+    Returns
+    -------
+    Next or Done
+
+    Raises
+    ------
+    MethodFailure
+        Too few sites answered with something, or the method cannot go on.
+    """
+    names = [contribution.site for contribution in contributions]
+    if len(set(names)) != len(names):
+        raise ValueError("a site answers a round once")
+    ordered = sorted(contributions, key=lambda contribution: contribution.site)
+    answered = sum(contribution.payload is not None for contribution in ordered)
+    if answered < plan.policy.min_sites:
+        raise MethodFailure(
+            "too_few_contributors",
+            f"{answered} sites answered round {state.round} with something, "
+            f"{plan.policy.min_sites} are needed: invite more or larger sites, or lower "
+            "min_cluster_size",
+        )
+    with one_thread(), np.errstate(over="raise", invalid="raise"):
+        try:
+            return _advance(plan, state, ordered, roster, answered)
+        except FloatingPointError:
+            raise MethodFailure(
+                "overflow",
+                "the sites' numbers are too large to be added up: declare bounds for the features",
+            ) from None
+
+
+def write_task(
+    plan: Plan, session: str, round_number: int, task: Task, site: str | None
+) -> tuple[Tree, Tree | None]:
+    """Return what travels to a site: the part common to all, and that site's own or None."""
+    space = task.space
+    common = {
+        "session": session,
+        "round": round_number,
+        "phase": task.phase,
+        "space": None
+        if space is None
+        else {"center": space.center, "scale": space.scale, "impute": space.impute},
+        "parameters": task.common.model_dump(mode="python"),
+    }
+    part = None if site is None else task.per_site.get(site)
+    if part is None or phase(plan, task.phase).site_part is None:
+        return common, None
+    return common, part.model_dump(mode="python")
+
+
+def _config(
+    plan: Plan,
+    state: EngineState,
+    roster: Sequence[str],
+) -> RunConfig:
+    space = Space.identity(len(plan.features))
+    if state.center is not None and state.scale is not None:
+        space = Space(state.center, state.scale, state.impute)
+    return RunConfig(
+        options=plan.options,
+        features=plan.features,
+        policy=plan.policy,
+        roster=tuple(sorted(roster)),
+        p=plan.policy.min_cluster_size,
+        space=space,
+        totals=state.totals,
+    )
+
+
+def _advance(
+    plan: Plan,
+    state: EngineState,
+    contributions: Sequence[Contribution],
+    roster: Sequence[str],
+    answered: int,
+) -> Next | Done:
+    if state.stage == "prepare":
+        space = preparation.merge(contributions, _config(plan, state, roster))
+        state = state.model_copy(
+            update={
+                "center": space.center,
+                "scale": space.scale,
+                "impute": space.impute,
+                "totals": preparation.totals(contributions, space),
+                "history": (_entry(state, preparation.NAME, answered, {}),),
+            }
+        )
+        metrics = {"n_sites": float(answered)}
+        return _start_method(plan, state, _config(plan, state, roster), metrics)
+    if state.stage == "evaluate":
+        return _close_evaluation(plan, state, contributions, roster, answered)
+    return _close_method_round(plan, state, contributions, roster, answered)
+
+
+def _start_method(
+    plan: Plan, state: EngineState, config: RunConfig, metrics: Mapping[str, float]
+) -> Next:
+    method_state, task = plan.method.start(config, plan.seed)
+    return _open(
+        state,
+        task,
+        config,
+        metrics,
+        stage="method",
+        method_rounds=1,
+        method=_tree(method_state),
+        phase=task.phase,
+    )
+
+
+def _open(
+    state: EngineState,
+    task: Task,
+    config: RunConfig,
+    metrics: Mapping[str, float],
+    **update: Any,
+) -> Next:
+    """Open the next round: number it, and put the space into its task."""
+    following = state.model_copy(update={"round": state.round + 1, **update})
+    return Next(following, replace(task, space=config.space), metrics)
+
+
+def _close_method_round(
+    plan: Plan,
+    state: EngineState,
+    contributions: Sequence[Contribution],
+    roster: Sequence[str],
+    answered: int,
+) -> Next | Done:
+    method = plan.method
+    state = state.model_copy(update={"totals": _with_new_totals(state.totals, contributions)})
+    config = _config(plan, state, roster)
+    outcome = method.aggregate(method.state.model_validate(state.method), contributions, config)
+    metrics = {"n_sites": float(answered), **outcome.metrics}
+    state = state.model_copy(
+        update={"history": (*state.history, _entry(state, state.phase, answered, metrics))}
+    )
+    if isinstance(outcome, Done):
+        return _end_method(plan, state, outcome.result, config, metrics)
+    if state.method_rounds >= max_rounds(plan):
+        finished = method.finish(outcome.state, config)
+        finished = finished.model_copy(update={"stopped_because": "max_rounds"})
+        return _end_method(plan, state, finished, config, metrics)
+    return _open(
+        state,
+        outcome.task,
+        config,
+        metrics,
+        method_rounds=state.method_rounds + 1,
+        method=_tree(outcome.state),
+        phase=outcome.task.phase,
+    )
+
+
+def _end_method(
+    plan: Plan, state: EngineState, raw: Result, config: RunConfig, metrics: Mapping[str, float]
+) -> Next | Done:
+    evaluate = getattr(plan.options, "evaluate", False) and len(raw.centroids) > 0
+    if not evaluate:
+        return Done(_complete(plan, state, raw), metrics)
+    task = evaluation.task(raw, config)
+    return _open(
+        state, task, config, metrics, stage="evaluate", method=None, result=raw, phase=task.phase
+    )
+
+
+def _close_evaluation(
+    plan: Plan,
+    state: EngineState,
+    contributions: Sequence[Contribution],
+    roster: Sequence[str],
+    answered: int,
+) -> Done:
+    raw = state.result
+    if raw is None:
+        raise ValueError("there is nothing to evaluate in this state")
+    outcome = evaluation.aggregate(raw, contributions, _config(plan, state, roster))
+    metrics = {"n_sites": float(answered)}
+    if outcome.quality is not None:
+        metrics["inertia"] = outcome.quality.inertia
+    state = state.model_copy(
+        update={"history": (*state.history, _entry(state, state.phase, answered, metrics))}
+    )
+    result = _complete(
+        plan,
+        state,
+        raw,
+        sizes=outcome.sizes,
+        site_sizes=outcome.site_sizes,
+        quality=outcome.quality,
+    )
+    return Done(result, metrics)
+
+
+def _complete(plan: Plan, state: EngineState, raw: Result, **measured: Any) -> Result:
+    wanted = getattr(plan.options, "n_clusters", None)
+    return complete(
+        raw,
+        n_clusters=wanted if isinstance(wanted, int) else None,
+        history=state.history,
+        n_rounds=state.method_rounds,
+        **measured,
+    )
+
+
+def _with_new_totals(
+    known: Mapping[str, Totals], contributions: Sequence[Contribution]
+) -> dict[str, Totals]:
+    """Add the totals that came in this round; the first that a site sent stand."""
+    merged = dict(known)
+    for contribution in contributions:
+        totals = getattr(contribution.payload, "totals", None)
+        if totals is not None:
+            merged.setdefault(contribution.site, totals)
+    return dict(sorted(merged.items()))
+
+
+def _entry(
+    state: EngineState, phase_name: str, answered: int, metrics: Mapping[str, float]
+) -> HistoryEntry:
+    return HistoryEntry(
+        round=state.round,
+        phase=phase_name,
+        n_sites=answered,
+        inertia=metrics.get("inertia"),
+        centroid_shift=metrics.get("centroid_shift"),
+    )
+
+
+def _tree(state: Model) -> dict[str, Tree]:
+    return dict(state.model_dump(mode="python"))
+
+
+# --- at a site ------------------------------------------------------------------------------------
+
+
+def read_task(plan: Plan, common: Tree, site: Tree | None) -> SiteTask:
+    """Read what :func:`write_task` wrote; RuleViolation where it is not a task of this plan."""
+    try:
+        envelope = _Common.model_validate(common)
+        described = phase(plan, envelope.phase)
+        parameters = described.task.model_validate(envelope.parameters)
+        part = None
+        if site is not None:
+            if described.site_part is None:
+                raise RuleViolation("task", "this phase has no part of a site's own")
+            part = described.site_part.model_validate(site)
+    except KeyError:
+        raise RuleViolation("task", "the task's phase is unknown", "/phase") from None
+    except ValidationError:
+        raise RuleViolation("task", "the task does not have its phase's form") from None
+    space = None if envelope.space is None else _read_space(plan, envelope.space)
+    if (space is None) != (envelope.phase == preparation.NAME):
+        raise RuleViolation("task", "every task but the preparation's names the space", "/space")
+    return SiteTask(phase=envelope.phase, common=parameters, site=part, space=space)
+
+
+def local_step(
+    plan: Plan,
+    task: SiteTask,
+    data: SiteData,
+    *,
+    site: str,
+    round_number: int,
+    p: int,
+    size_band: str | None,
+    memory: Memory,
+) -> LocalAnswer:
+    """Compute a site's answer to a task from all its rows.
+
+    Parameters
+    ----------
+    plan : Plan
+    task : SiteTask
+    data : SiteData
+        All rows in own units, NaN where a value is missing; persons alongside. The same rows in
+        the same order in every round of a session.
+    site : str
+    round_number : int
+    p : int
+        The larger of the session's smallest count and the site's own.
+    size_band : str or None
+        The band that the site declared.
+    memory : dict
+        What the previous call returned; ``{}`` at first. It never leaves the site and must be
+        stored together with the answer, before the answer is sent.
+
+    Returns
+    -------
+    payload : Model or None
+        None: nothing may be sent; the site answers empty.
+    memory : dict
+
+    Raises
+    ------
+    RuleViolation
+        The rows, the task or the answer break a rule; names column and count, never a value.
+    """
+    with one_thread():
+        config = _site_config(plan, task, p, size_band)
+        kept = _take(plan, data)
+        if persons(kept) < config.p:
+            return None, memory
+        payload: Model | None
+        if task.space is None:
+            payload = preparation.local_step(kept, config)
+        else:
+            memory = _pin_space(task.space, memory)
+            scaled = _to_scaled(kept, task.space, config.p)
+            if task.phase == evaluation.NAME:
+                memory = _evaluate_once(memory)
+                payload, memory = evaluation.local_step(task, scaled, config, memory)
+            else:
+                rng = site_rng(plan.seed, site, round_number)
+                payload, memory = plan.method.local_step(task, scaled, config, rng, memory)
+        check(plan, task, payload, p=p, size_band=size_band)
+        return payload, memory
+
+
+def check(plan: Plan, task: SiteTask, payload: Any, *, p: int, size_band: str | None) -> None:
+    """Check an answer against its task, at either end; RuleViolation. None always passes."""
+    if payload is None:
+        return
+    config = _site_config(plan, task, p, size_band)
+    # Numbers near the largest float overflow in the checks' own arithmetic: not within bounds.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if task.phase == preparation.NAME:
+            preparation.check(payload, config)
+        elif task.phase == evaluation.NAME:
+            evaluation.check(task, payload, config)
+        else:
+            plan.method.check(task, payload, config)
+
+
+def usable_rows(plan: Plan, X: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which rows (n,) take part: with ``missing`` "drop", those without NaN."""
+    rows = _matrix(plan, X)
+    if plan.policy.missing != "drop":
+        return np.ones(len(rows), dtype=np.bool_)
+    return np.asarray(~np.isnan(rows).any(axis=1))
+
+
+def label(
+    plan_or_method: Plan | Method,
+    result: Result,
+    X: NDArray[np.float64],
+    memory: Memory | None = None,
+) -> NDArray[np.int64]:
+    """Label rows (n, d) in own units; -1 where missing values forbid it."""
+    method = plan_or_method.method if isinstance(plan_or_method, Plan) else plan_or_method
+    with one_thread():
+        return method.label(result, np.asarray(X, dtype=np.float64), memory)
+
+
+class _SpaceTree(Model):
+    center: FloatVector
+    scale: FloatVector
+    impute: FloatVector | None
+
+
+class _Common(Model):
+    session: Slug
+    round: int
+    phase: str
+    space: _SpaceTree | None
+    parameters: dict[str, Tree]
+
+
+def _read_space(plan: Plan, tree: _SpaceTree) -> Space:
+    d = len(plan.features)
+    vectors = [tree.center, tree.scale] + ([] if tree.impute is None else [tree.impute])
+    if any(vector.shape != (d,) for vector in vectors) or not (tree.scale > 0).all():
+        raise RuleViolation("task", "the space does not fit the session's features", "/space")
+    if (tree.impute is not None) != (plan.policy.missing == "impute"):
+        raise RuleViolation("task", "values are imputed as the definition says", "/space/impute")
+    return Space(tree.center, tree.scale, tree.impute)
+
+
+def _site_config(plan: Plan, task: SiteTask, p: int, size_band: str | None) -> RunConfig:
+    return RunConfig(
+        options=plan.options,
+        features=plan.features,
+        policy=plan.policy,
+        roster=(),
+        p=max(p, plan.policy.min_cluster_size),
+        size_band=size_band,
+        space=task.space or Space.identity(len(plan.features)),
+    )
+
+
+def _matrix(plan: Plan, X: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return rows (n, d) as float64; RuleViolation for another shape or infinite values."""
+    rows = np.asarray(X, dtype=np.float64)
+    if rows.ndim != 2 or rows.shape[1] != len(plan.features):
+        raise RuleViolation(
+            "shape", f"rows must have {len(plan.features)} columns, one for each feature"
+        )
+    refuse_infinite(rows, tuple(feature.name for feature in plan.features))
+    return rows
+
+
+def _take(plan: Plan, data: SiteData) -> SiteData:
+    """Return the rows that take part, in own units, with what counts their persons."""
+    usable = usable_rows(plan, data.X)
+    rows = np.asarray(data.X, dtype=np.float64)
+    owners = data.persons
+    if owners is not None and owners.shape != (len(rows),):
+        raise RuleViolation("shape", "one person is needed for each row")
+    if not usable.all():
+        rows = rows[usable]
+        owners = None if owners is None else owners[usable]
+    observed = None
+    if np.isnan(rows).any():
+        observed = ~np.isnan(rows)
+    return SiteData(rows, owners, observed, PersonIndex(rows, owners))
+
+
+def _pin_space(space: Space, memory: Memory) -> Memory:
+    """Remember the session's space at its first task; a later task may not have another."""
+    pinned = {"center": space.center, "scale": space.scale, "impute": space.impute}
+    known = memory.get("space")
+    if known is None:
+        return {**memory, "space": pinned}
+    if any(not _same(known[name], value) for name, value in pinned.items()):
+        raise RuleViolation("task", "the session's scaled space has changed", "/space")
+    return memory
+
+
+def _same(a: NDArray[np.float64] | None, b: NDArray[np.float64] | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return np.array_equal(a, b)
+
+
+def _evaluate_once(memory: Memory) -> Memory:
+    """Refuse a second evaluation.
+
+    Sums of distances from many different centroids could be solved for the rows behind them;
+    costs could not, which follow from counts, means and total spread.
+    """
+    if memory.get("evaluated"):
+        raise RuleViolation("task", "a session is evaluated once", "/phase")
+    return {**memory, "evaluated": True}
+
+
+def _to_scaled(data: SiteData, space: Space, p: int) -> SiteData:
+    """Impute, then scale. A feature that fewer than p persons have is imputed in every row."""
+    if space.impute is None:
+        return replace(data, X=space.to_scaled(data.X))
+    observed = sendable_values(data, p)
+    rows = data.X if observed is None else np.where(observed, data.X, space.impute)
+    return replace(data, X=space.to_scaled(rows), observed=observed)
+
+
+# --- phases ---------------------------------------------------------------------------------------
+
+
+def phase(plan_or_method: Plan | Method, name: str) -> Phase:
+    """Return the phase called ``name``, the engine's own included; KeyError where there is none."""
+    method = plan_or_method.method if isinstance(plan_or_method, Plan) else plan_or_method
+    for own in (preparation.PHASE, evaluation.PHASE):
+        if own.name == name:
+            return own
+    return method.phase(name)
+
+
+def all_phases(method: Method) -> tuple[Phase, ...]:
+    """Return every phase that a session of this method may have, in order."""
+    return (preparation.PHASE, *method.phases, evaluation.PHASE)

@@ -1,0 +1,292 @@
+"""The closing round: how good the final centroids are, over the rows of sent cells.
+
+What it computes
+    Inertia and sizes; the simplified silhouette, the mean over rows of (b - a) / max(a, b) with a
+    the distance to the row's own centroid and b to the nearest other one (Hruschka, de Castro &
+    Campello, "Evolutionary algorithms for clustering gene-expression data", 2004), 0 where both
+    are 0; and the Davies-Bouldin index (Davies & Bouldin, "A cluster separation measure", 1979)
+    with distances to the centroids. Sums over sites are exact. With one cluster the last two
+    are null.
+
+It is the last round of every session whose method ends in centroids, unless ``evaluate`` is
+false; it is outside ``max_rounds`` and under the same disclosure rules as every other round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.algorithms.arrays import FloatMatrix, FloatVector, IntVector
+from fedclust.algorithms.assigning import BLOCK, nearest, squared_distances
+from fedclust.algorithms.base import (
+    Contribution,
+    Disclosure,
+    LocalAnswer,
+    Memory,
+    Model,
+    Phase,
+    Quality,
+    Result,
+    RuleViolation,
+    RunConfig,
+    SiteData,
+    SiteTask,
+    Task,
+)
+from fedclust.algorithms.finishing import merged
+from fedclust.algorithms.releasing import Released, release
+from fedclust.algorithms.totals import SitePart, check_sizes, site_parts
+from fedclust.privacy.checks import check_empty, check_shape
+from fedclust.privacy.moments import cell_costs
+from fedclust.privacy.sizes import suppress_sizes
+
+NAME = "evaluate"
+_SLACK = 1e-9
+
+
+class EvaluationTask(Model):
+    """Measure your rows against these centroids.
+
+    Attributes
+    ----------
+    centroids : (K, d) float64
+        Scaled, no two equal.
+    cells : (C,) int64
+        For each cell of the method's rounds, its centroid. The guard compares this round's
+        partition with earlier ones, cell by cell.
+    """
+
+    centroids: FloatMatrix
+    cells: IntVector
+
+
+class Evaluation(Model):
+    """A site's part of the quality: additive.
+
+    Attributes
+    ----------
+    counts : (K,) int64
+    costs, distances, silhouettes : (K,) float64
+        Squared distances, distances and silhouette terms of each cell's rows, added up. With one
+        centroid ``silhouettes`` is 0.
+    """
+
+    counts: IntVector
+    costs: FloatVector
+    distances: FloatVector
+    silhouettes: FloatVector
+
+
+_GUARDED = (
+    "Each number describes 0 or at least the smallest count of persons, held back by the guard "
+    "like every earlier answer."
+)
+PHASE = Phase(
+    name=NAME,
+    summary="Sizes and quality of the final clusters.",
+    task=EvaluationTask,
+    site_part=SitePart,
+    payload=Evaluation,
+    discloses=(
+        Disclosure(
+            field="counts",
+            shape="K numbers",
+            meaning="How many of your rows are in each final cluster.",
+            identifies=_GUARDED,
+        ),
+        Disclosure(
+            field="costs",
+            shape="K numbers",
+            meaning="How far these rows lie from their centroid, squared and added up.",
+            identifies=_GUARDED,
+        ),
+        Disclosure(
+            field="distances",
+            shape="K numbers",
+            meaning="How far these rows lie from their centroid, added up.",
+            identifies=_GUARDED,
+        ),
+        Disclosure(
+            field="silhouettes",
+            shape="K numbers",
+            meaning=(
+                "How much closer these rows lie to their own centroid than to the next one, "
+                "between -1 and 1 a row, added up."
+            ),
+            identifies=_GUARDED,
+        ),
+    ),
+)
+
+
+def task(raw: Result, config: RunConfig) -> Task:
+    """Return the task that evaluates a method's outcome."""
+    centroids, cells = merged(raw.centroids)
+    return Task(
+        NAME,
+        EvaluationTask(centroids=centroids, cells=cells),
+        per_site=site_parts(config, ask=False),
+    )
+
+
+# --- Local step -----------------------------------------------------------------------------------
+
+
+def local_step(task: SiteTask, data: SiteData, config: RunConfig, memory: Memory) -> LocalAnswer:
+    """Measure a site's scaled rows against the task's centroids."""
+    centroids, cells = task.common.centroids, task.common.cells
+    n_clusters = len(centroids)
+    check_shape(centroids, (n_clusters, data.X.shape[1]), "/parameters/centroids")
+    # The first of the method's cells that stands for each centroid takes its rows.
+    used, first = np.unique(cells, return_index=True)
+    if not np.array_equal(used, np.arange(n_clusters)):
+        raise RuleViolation("cells", "every centroid needs a cell", "/parameters/cells")
+    wanted = first[nearest(data.X, centroids)]
+    released, memory = release(data, config, memory, wanted, len(cells))
+    if released.empty:
+        return None, memory
+    moments = released.moments
+    place = np.where(moments.counts > 0, cells, 0)
+    counts = np.zeros(n_clusters, dtype=np.int64)
+    costs = np.zeros(n_clusters)
+    np.add.at(counts, place, moments.counts)
+    np.add.at(
+        costs, place, np.where(moments.counts > 0, cell_costs(moments, centroids[cells]), 0.0)
+    )
+    distances, silhouettes = _measure(data, released, centroids, cells)
+    return (
+        Evaluation(counts=counts, costs=costs, distances=distances, silhouettes=silhouettes),
+        memory,
+    )
+
+
+def _measure(
+    data: SiteData,
+    released: Released,
+    centroids: NDArray[np.float64],
+    cells: NDArray[np.int64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return sums of distances and of silhouette terms, each (K,), over the sent rows.
+
+    Where a prevalence was rounded, the cell's rounded moments stand in for the column's values:
+    a sum of distances over yes/no values would give the exact prevalence back.
+    """
+    n_clusters = len(centroids)
+    moments, rounded = released.moments, released.rounded
+    spread = np.where(rounded, moments.m2, 0.0).sum(axis=1) / np.maximum(moments.counts, 1)
+    any_rounded = bool(rounded.any())
+    distances, silhouettes = np.zeros(n_clusters), np.zeros(n_clusters)
+    for begin in range(0, len(data.X), BLOCK):
+        labels = released.labels[begin : begin + BLOCK]
+        sent = labels >= 0
+        labels = labels[sent]
+        rows = data.X[begin : begin + BLOCK][sent]
+        if not len(rows):
+            continue
+        if any_rounded:
+            rows = np.where(rounded[labels], moments.means[labels], rows)
+        own = cells[labels]
+        # Directly, not expanded: rows on their centroid are at distance 0 wherever that is.
+        offsets = rows - centroids[own]
+        a = np.sqrt(np.einsum("ij,ij->i", offsets, offsets) + spread[labels])
+        distances += np.bincount(own, weights=a, minlength=n_clusters)
+        if n_clusters > 1:
+            squares = squared_distances(rows, centroids) + spread[labels, None]
+            squares[np.arange(len(rows)), own] = np.inf
+            b = np.sqrt(squares.min(axis=1))
+            widest = np.maximum(a, b)
+            terms = np.divide(b - a, widest, out=np.zeros_like(a), where=widest > 0)
+            silhouettes += np.bincount(own, weights=terms, minlength=n_clusters)
+    return distances, silhouettes
+
+
+# --- Check ----------------------------------------------------------------------------------------
+
+
+def check(task: SiteTask, payload: Evaluation, config: RunConfig) -> None:
+    """Check a site's evaluation at either end; RuleViolation."""
+    n_clusters = len(task.common.centroids)
+    check_shape(payload.counts, (n_clusters,), "/counts")
+    check_sizes(payload.counts, None, task.site, config)
+    for name in ("costs", "distances", "silhouettes"):
+        values = getattr(payload, name)
+        check_shape(values, (n_clusters,), f"/{name}")
+        check_empty(payload.counts, values, f"/{name}")
+    # Cauchy-Schwarz: a sum of n terms is at most the root of n times the sum of their squares.
+    # Rounding is of the size of the coordinates, not of the distances.
+    norms = 1.0 + np.sqrt((task.common.centroids**2).sum(axis=1))
+    widest = np.sqrt(payload.counts * np.maximum(payload.costs, 0.0))
+    wide = payload.distances > widest * (1.0 + _SLACK) + _SLACK * payload.counts * norms
+    wrong = (payload.costs < 0) | (payload.distances < 0) | wide
+    _refuse(wrong, "distances", "the distances do not fit the cost")
+    wrong = np.abs(payload.silhouettes) > payload.counts * (1.0 + _SLACK)
+    _refuse(wrong, "silhouettes", "the silhouette is outside -1 to 1 a row")
+
+
+def _refuse(wrong: NDArray[np.bool_], name: str, message: str) -> None:
+    if wrong.any():
+        cell = int(np.flatnonzero(wrong)[0])
+        raise RuleViolation(name, f"cell {cell}: {message}", f"/{name}/{cell}")
+
+
+# --- Aggregation ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The quality and the sizes (K,) of the distinct centroids, in the task's order.
+
+    ``sizes`` are suppressed where they must be; ``site_sizes`` are each site's own.
+    """
+
+    quality: Quality | None
+    sizes: tuple[int | None, ...]
+    site_sizes: dict[str, tuple[int | None, ...]]
+
+
+def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunConfig) -> Outcome:
+    """Add up what the sites measured; contributions sorted by site."""
+    centroids, _ = merged(raw.centroids)
+    n_clusters = len(centroids)
+    answered = [c for c in contributions if c.payload is not None]
+    parts = np.array([c.payload.counts for c in answered], dtype=np.int64)
+    counts = parts.reshape(-1, n_clusters).sum(axis=0)
+    costs, distances, silhouettes = np.zeros((3, n_clusters))
+    for contribution in answered:
+        costs = costs + contribution.payload.costs
+        distances = distances + contribution.payload.distances
+        silhouettes = silhouettes + contribution.payload.silhouettes
+    n_rows = int(counts.sum())
+    quality = None
+    if n_rows:
+        quality = Quality(
+            inertia=float(costs.sum()),
+            simplified_silhouette=float(silhouettes.sum() / n_rows) if n_clusters > 1 else None,
+            davies_bouldin=_davies_bouldin(centroids, counts, distances),
+            n_rows=n_rows,
+        )
+    strictest = max([config.p, *(c.p for c in answered)])
+    return Outcome(
+        quality=quality,
+        sizes=suppress_sizes(counts, parts, strictest),
+        site_sizes={c.site: tuple(int(n) for n in c.payload.counts) for c in answered},
+    )
+
+
+def _davies_bouldin(
+    centroids: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    distances: NDArray[np.float64],
+) -> float | None:
+    """Return the index over the clusters that hold rows; None with fewer than two of them."""
+    filled = counts > 0
+    if filled.sum() < 2:
+        return None
+    spread = distances[filled] / counts[filled]
+    apart = np.sqrt(squared_distances(centroids[filled], centroids[filled]))
+    np.fill_diagonal(apart, np.inf)
+    return float(((spread[:, None] + spread[None, :]) / apart).max(axis=1).mean())

@@ -1,0 +1,503 @@
+"""lloyd: exact distributed Lloyd, the baseline that the federated k-means papers compare with.
+
+What it says and cites
+    Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982). A k-means step
+    needs of each site only the sum, the count and the cost of every cluster, so its distributed
+    form equals the central one from the same start: same labels, centres to rounding, as long as
+    no cell is withheld, guarded or rounded.
+
+The start is ``given``, or (``cells``) the weighted k-means of all sites' local cell means.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, FiniteFloat
+
+from fedclust.algorithms.arrays import FloatMatrix, FloatVector, IntVector
+from fedclust.algorithms.assigning import label_by_centroid, nearest, squared_distances
+from fedclust.algorithms.base import (
+    Contribution,
+    Disclosure,
+    Done,
+    LocalAnswer,
+    Memory,
+    Method,
+    MethodFailure,
+    Model,
+    Next,
+    Phase,
+    Result,
+    RuleViolation,
+    RunConfig,
+    SiteData,
+    SiteTask,
+    Task,
+    Totals,
+)
+from fedclust.algorithms.finishing import raw_result
+from fedclust.algorithms.judging import Judgement, judge, rest_cost
+from fedclust.algorithms.kmeans import weighted_kmeans
+from fedclust.algorithms.releasing import persons, release, site_totals
+from fedclust.algorithms.seeding import server_rng
+from fedclust.algorithms.spaces import own_bounds, scaled_bounds
+from fedclust.algorithms.totals import (
+    DISCLOSURE,
+    SitePart,
+    check_sizes,
+    check_totals,
+    site_parts,
+)
+from fedclust.privacy.checks import check_costs, check_empty, check_means, check_shape
+from fedclust.privacy.moments import cell_costs, cell_moments
+
+VERSION = 1
+#: The local cells' partition and its place in a site's memory.
+_LOCAL = "cells"
+
+# --- Config ---------------------------------------------------------------------------------------
+
+
+class Config(Model):
+    """What the analyst chooses.
+
+    Attributes
+    ----------
+    n_clusters : int
+        Number of clusters K.
+    start : {"cells", "given"}
+        Where the first centroids come from.
+    centroids : (K, d) float64 or None
+        In the features' own units; needed by ``start: given``.
+    n_init : int
+        Restarts of each site's local k-means.
+    tol : float
+        Relative improvement of the inertia below which a round counts as no improvement.
+    evaluate : bool
+        Whether a closing round measures the quality of the final centroids.
+    """
+
+    n_clusters: Annotated[int, Field(ge=1, le=10_000)]
+    start: Literal["cells", "given"] = "cells"
+    centroids: FloatMatrix | None = None
+    n_init: Annotated[int, Field(ge=1, le=100)] = 3
+    tol: Annotated[FiniteFloat, Field(ge=0, lt=1)] = 1e-6
+    evaluate: bool = True
+
+
+def check_config(config: RunConfig) -> None:
+    """Refuse options that do not fit each other or the features."""
+    options: Config = config.options
+    if options.start == "cells":
+        if options.centroids is not None:
+            raise RuleViolation(
+                "start", "centroids are only for start: given; leave them out", "/centroids"
+            )
+        return
+    if options.centroids is None:
+        raise RuleViolation("start", "start: given needs centroids", "/centroids")
+    check_shape(options.centroids, (options.n_clusters, len(config.features)), "/centroids")
+    check_means(
+        np.ones(options.n_clusters, dtype=np.int64),
+        options.centroids,
+        *own_bounds(config.features),
+        "/centroids",
+    )
+
+
+# --- Payloads -------------------------------------------------------------------------------------
+
+
+class CellsTask(Model):
+    """Cluster your rows by yourself into at most ``n_clusters`` cells, with ``n_init`` starts."""
+
+    n_clusters: Annotated[int, Field(ge=1)]
+    n_init: Annotated[int, Field(ge=1)]
+
+
+class Cells(Model):
+    """A site's local cells.
+
+    Attributes
+    ----------
+    counts : (K,) int64
+        Rows in each cell; 0 for the cells that are not there, whose means are 0.
+    means : (K, d) float64
+        Scaled.
+    totals : Totals or None
+    """
+
+    counts: IntVector
+    means: FloatMatrix
+    totals: Totals | None = None
+
+
+class StepTask(Model):
+    """Assign your rows to the nearest of these ``centroids`` (K, d), scaled; ties to the lowest."""
+
+    centroids: FloatMatrix
+
+
+class Step(Model):
+    """A site's part of one Lloyd step: additive, and of the same shape at every site.
+
+    Attributes
+    ----------
+    counts : (K,) int64
+    sums : (K, d) float64
+        Scaled.
+    costs : (K,) float64
+        Squared distances of the rows from the task's centroid, added up.
+    totals : Totals or None
+    """
+
+    counts: IntVector
+    sums: FloatMatrix
+    costs: FloatVector
+    totals: Totals | None = None
+
+
+_GUARDED = (
+    "Each number describes 0 or at least the smallest count of persons. The guard holds back "
+    "whatever would single out fewer when this answer is compared with any earlier one."
+)
+PHASES = (
+    Phase(
+        name="cells",
+        summary="Each site clusters its own rows; the cells' means give the first centroids.",
+        task=CellsTask,
+        site_part=SitePart,
+        payload=Cells,
+        discloses=(
+            Disclosure(
+                field="counts",
+                shape="K numbers",
+                meaning="How many of your rows are in each cell of your own clustering.",
+                identifies=_GUARDED,
+            ),
+            Disclosure(
+                field="means",
+                shape="K x d numbers",
+                meaning="The mean of each feature over the rows of each cell, scaled.",
+                identifies=(
+                    _GUARDED + " No mean is a person's record. The share of a yes/no feature is "
+                    "rounded where fewer than the smallest count have, or lack, it."
+                ),
+            ),
+            DISCLOSURE,
+        ),
+    ),
+    Phase(
+        name="lloyd",
+        summary="Each site assigns its rows to the nearest centroid and adds them up.",
+        task=StepTask,
+        site_part=SitePart,
+        payload=Step,
+        discloses=(
+            Disclosure(
+                field="counts",
+                shape="K numbers",
+                meaning="How many of your rows are nearest to each centroid.",
+                identifies=_GUARDED,
+            ),
+            Disclosure(
+                field="sums",
+                shape="K x d numbers",
+                meaning="The sum of each feature over these rows, scaled.",
+                identifies=(
+                    _GUARDED + " The share of a yes/no feature is rounded where fewer than the "
+                    "smallest count have, or lack, it."
+                ),
+            ),
+            Disclosure(
+                field="costs",
+                shape="K numbers",
+                meaning="How far these rows lie from their centroid, squared and added up.",
+                identifies=_GUARDED,
+            ),
+            DISCLOSURE,
+        ),
+    ),
+)
+
+
+def check(task: SiteTask, payload: Cells | Step, config: RunConfig) -> None:
+    """Check an answer at either end: shapes, counts, complement, bounds, costs."""
+    d = len(config.features)
+    lower, upper = scaled_bounds(config)
+    check_totals(payload.totals, task.site, config)
+    if isinstance(payload, Cells):
+        n_cells = task.common.n_clusters
+        check_shape(payload.counts, (n_cells,), "/counts")
+        check_shape(payload.means, (n_cells, d), "/means")
+        check_sizes(payload.counts, payload.totals, task.site, config)
+        check_empty(payload.counts, payload.means, "/means")
+        check_means(payload.counts, payload.means, lower, upper, "/means")
+        return
+    centroids = task.common.centroids
+    check_shape(payload.counts, (len(centroids),), "/counts")
+    check_shape(payload.sums, (len(centroids), d), "/sums")
+    check_shape(payload.costs, (len(centroids),), "/costs")
+    check_sizes(payload.counts, payload.totals, task.site, config)
+    check_empty(payload.counts, payload.sums, "/sums")
+    check_empty(payload.counts, payload.costs, "/costs")
+    means = payload.sums / np.maximum(payload.counts, 1)[:, None]
+    check_means(payload.counts, means, lower, upper, "/sums")
+    check_costs(payload.counts, payload.sums, payload.costs, centroids)
+
+
+# --- Local step -----------------------------------------------------------------------------------
+
+
+def local_step(
+    task: SiteTask, data: SiteData, config: RunConfig, rng: np.random.Generator, memory: Memory
+) -> LocalAnswer:
+    """Answer a task from a site's scaled rows (n, d)."""
+    asked = task.site is not None and task.site.totals
+    totals = site_totals(data, config) if asked else None
+    if task.phase == "cells":
+        return _cells(task.common, data, config, rng, memory, totals)
+    return _step(task.common, data, config, memory, totals)
+
+
+def _cells(
+    task: CellsTask,
+    data: SiteData,
+    config: RunConfig,
+    rng: np.random.Generator,
+    memory: Memory,
+    totals: Totals | None,
+) -> LocalAnswer:
+    wanted = min(task.n_clusters, persons(data) // config.p)
+    labels = _local_kmeans(data.X, wanted, task.n_init, rng)
+    released, memory = release(data, config, memory, labels, task.n_clusters, candidate=_LOCAL)
+    memory = {**memory, _LOCAL: released.labels}
+    if released.empty and totals is None:
+        return None, memory
+    moments = released.moments
+    return Cells(counts=moments.counts, means=moments.means, totals=totals), memory
+
+
+def _local_kmeans(
+    X: NDArray[np.float64], n_clusters: int, n_init: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return the cell (n,) of each row in the site's own k-means; fewer cells where rows repeat."""
+    seed = int(rng.integers(2**31))
+    if n_clusters <= 1:
+        return np.zeros(len(X), dtype=np.int64)
+    # Imported here: it takes seconds, and only this step needs it.
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    kmeans = KMeans(n_clusters, n_init=n_init, random_state=seed, algorithm="lloyd")
+    with warnings.catch_warnings():
+        # Fewer distinct rows than clusters: the surplus cells stay empty, which is what we want.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        labels = kmeans.fit(X).labels_
+    return np.asarray(labels, dtype=np.int64)
+
+
+def _step(
+    task: StepTask, data: SiteData, config: RunConfig, memory: Memory, totals: Totals | None
+) -> LocalAnswer:
+    centroids = task.centroids
+    check_shape(centroids, (len(centroids), data.X.shape[1]), "/parameters/centroids")
+    memory = _lay_base(centroids, data, config, memory)
+    labels = nearest(data.X, centroids)
+    released, memory = release(data, config, memory, labels, len(centroids))
+    if released.empty and totals is None:
+        return None, memory
+    moments = released.moments
+    # From the rounded moments: a cost taken from rows would give an exact prevalence back.
+    costs = np.where(moments.counts > 0, cell_costs(moments, centroids), 0.0)
+    return Step(counts=moments.counts, sums=moments.sums, costs=costs, totals=totals), memory
+
+
+def _lay_base(
+    centroids: NDArray[np.float64], data: SiteData, config: RunConfig, memory: Memory
+) -> Memory:
+    """Give the guard, once, a partition to go back to: the site's own cells, each whole.
+
+    Rows that the guard may not let change place in the first step would otherwise take their
+    whole cell into the rest. Every sent cell goes to the centroid nearest its mean, so this
+    partition says nothing that the cells did not say; it is remembered as if it had been sent.
+    """
+    cells = memory.get(_LOCAL)
+    if cells is None:
+        return memory
+    memory = {name: kept for name, kept in memory.items() if name != _LOCAL}
+    sent = cells >= 0
+    if not sent.any():
+        return memory
+    moments = cell_moments(data.X, cells, int(cells.max()) + 1)
+    whole = np.where(sent, nearest(moments.means, centroids)[cells], -1)
+    return release(data, config, memory, whole, len(centroids))[1]
+
+
+# --- Aggregation ----------------------------------------------------------------------------------
+
+
+class State(Model):
+    """What a session keeps between rounds.
+
+    Attributes
+    ----------
+    phase : {"cells", "lloyd"}
+        What the open round asks.
+    seed : int
+    centroids : (K, d) float64 or None
+        Scaled; what the open round assigns to.
+    judgement : Judgement
+    """
+
+    phase: Literal["cells", "lloyd"]
+    seed: int
+    centroids: FloatMatrix | None = None
+    judgement: Judgement = Judgement()
+
+
+def start(config: RunConfig, seed: int) -> tuple[State, Task]:
+    """Return the first state and task."""
+    options: Config = config.options
+    if options.centroids is not None:
+        centroids = config.space.to_scaled(options.centroids)
+        state = State(phase="lloyd", seed=seed, centroids=centroids)
+        return state, _step_task(centroids, config)
+    task = CellsTask(n_clusters=options.n_clusters, n_init=options.n_init)
+    return State(phase="cells", seed=seed), Task("cells", task, per_site=site_parts(config))
+
+
+def _step_task(centroids: NDArray[np.float64], config: RunConfig) -> Task:
+    return Task("lloyd", StepTask(centroids=centroids), per_site=site_parts(config))
+
+
+def aggregate(
+    state: State, contributions: Sequence[Contribution], config: RunConfig
+) -> Next | Done:
+    """Close a round; contributions sorted by site."""
+    if state.phase == "cells" or state.centroids is None:
+        return _first_centroids(state, contributions, config)
+    return _lloyd_step(state, state.centroids, contributions, config)
+
+
+def _first_centroids(
+    state: State, contributions: Sequence[Contribution], config: RunConfig
+) -> Next:
+    options: Config = config.options
+    sent: list[Cells] = [c.payload for c in contributions if c.payload is not None]
+    counts = np.concatenate([cells.counts for cells in sent])
+    if not counts.any():
+        raise _nothing_to_release()
+    means = np.concatenate([cells.means for cells in sent])[counts > 0]
+    centroids = weighted_kmeans(
+        means,
+        counts[counts > 0].astype(np.float64),
+        options.n_clusters,
+        server_rng(state.seed, "lloyd-start"),
+    )
+    following = state.model_copy(update={"phase": "lloyd", "centroids": centroids})
+    return Next(following, _step_task(centroids, config))
+
+
+def _lloyd_step(
+    state: State,
+    centroids: NDArray[np.float64],
+    contributions: Sequence[Contribution],
+    config: RunConfig,
+) -> Next | Done:
+    options: Config = config.options
+    counts = np.zeros(len(centroids), dtype=np.int64)
+    sums = np.zeros_like(centroids)
+    costs: dict[str, float | None] = {}
+    for contribution in contributions:
+        step: Step | None = contribution.payload
+        costs[contribution.site] = _judged_cost(
+            step, config.totals.get(contribution.site), centroids
+        )
+        if step is not None:
+            counts += step.counts
+            sums += step.sums
+    if not counts.any():
+        raise _nothing_to_release()
+    moved = centroids.copy()
+    filled = counts > 0
+    moved[filled] = sums[filled] / counts[filled, None]
+    metrics = {
+        "inertia": float(sum(cost or 0.0 for cost in costs.values())),
+        "centroid_shift": float(np.sqrt(((moved - centroids) ** 2).sum(axis=1).max())),
+    }
+    judgement = judge(state.judgement, centroids, costs, config, options.tol)
+    following = state.model_copy(update={"centroids": moved, "judgement": judgement})
+    if judgement.converged:
+        return Done(finish(following, config), metrics)
+    return Next(following, _step_task(moved, config), metrics)
+
+
+def _judged_cost(
+    step: Step | None, totals: Totals | None, centroids: NDArray[np.float64]
+) -> float | None:
+    """Return what the centroids cost at a site, its rest included; None for an unknown site."""
+    if step is None:
+        if totals is None:
+            return None
+        gap = squared_distances(totals.mean[None], centroids).min()
+        return float(totals.m2.sum() + totals.n * gap)
+    cost = float(step.costs.sum())
+    if totals is not None:
+        cost += rest_cost(totals, step.counts, step.sums, step.costs, centroids)
+    return cost
+
+
+def _nothing_to_release() -> MethodFailure:
+    return MethodFailure(
+        "nothing_to_release",
+        "no site may send any cell: every cell stands for fewer persons than the smallest count. "
+        "Ask for fewer clusters, lower min_cluster_size, or invite larger sites",
+    )
+
+
+# --- Convergence ----------------------------------------------------------------------------------
+
+
+def finish(state: State, config: RunConfig) -> Result:
+    """Return the best centroids ever judged; without any, the last ones."""
+    best = state.judgement.best
+    centroids = state.centroids if best is None else best.centroids
+    if centroids is None:
+        raise _nothing_to_release()
+    because = "converged" if state.judgement.converged else ""
+    return raw_result(centroids, config, stopped_because=because)
+
+
+# --- Labelling ------------------------------------------------------------------------------------
+
+
+def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
+    """Label rows (n, d) in own units by the nearest centroid; ``memory`` plays no part."""
+    del memory
+    return label_by_centroid(result, X)
+
+
+METHOD = Method(
+    name="lloyd",
+    version=VERSION,
+    title="Exact distributed Lloyd (k-means)",
+    citation="S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28, 1982",
+    options=Config,
+    default_max_rounds=100,
+    joins_late=True,
+    state=State,
+    phases=PHASES,
+    check_config=check_config,
+    start=start,
+    local_step=local_step,
+    check=check,
+    aggregate=aggregate,
+    finish=finish,
+    label=label,
+)

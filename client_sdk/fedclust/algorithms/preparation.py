@@ -1,0 +1,223 @@
+"""The preparation round: federated means and variances, before any method starts.
+
+What it computes
+    Every site sends n, and for each feature the number of observed rows, their mean and their sum
+    of squared deviations M2. The server merges (n, mean, M2) pairwise (Chan, Golub & LeVeque,
+    "Updating formulae and a pairwise algorithm for computing sample variances", 1979): raw sums
+    of squares are wrong by 7 % at an offset of 1e8. ddof 0; imputed rows count in n and add
+    nothing to M2; a constant feature gets scale 1.
+
+It is round 1 of every session with ``scaling: standard`` or ``missing: impute``, whatever the
+method, and outside ``max_rounds``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedclust.algorithms.arrays import FloatVector, IntVector
+from fedclust.algorithms.base import (
+    Contribution,
+    Disclosure,
+    MethodFailure,
+    Model,
+    Phase,
+    Policy,
+    RuleViolation,
+    RunConfig,
+    SiteData,
+    Space,
+    Task,
+    Totals,
+)
+from fedclust.algorithms.releasing import feature_moments
+from fedclust.algorithms.spaces import declared_space, own_bounds
+from fedclust.privacy.bands import check_band
+from fedclust.privacy.checks import check_moments, check_shape
+
+NAME = "prepare"
+#: Standard deviations below this multiple of |mean| are rounding noise of a constant feature.
+_CONSTANT = 1024 * float(np.finfo(np.float64).eps)
+
+
+class PreparationTask(Model):
+    """Nothing but the question: everything else is in the definition."""
+
+
+class Moments(Model):
+    """A site's rows, feature by feature, in own units.
+
+    Attributes
+    ----------
+    n : int
+        Rows that take part.
+    observed : (d,) int64
+        Rows with a value, by feature; 0 where fewer than p persons have one.
+    mean, m2 : (d,) float64
+        Over the observed rows; 0 where ``observed`` is 0.
+    """
+
+    n: Annotated[int, Field(ge=1)]
+    observed: IntVector
+    mean: FloatVector
+    m2: FloatVector
+
+
+PHASE = Phase(
+    name=NAME,
+    summary="Means and variances of every feature, to put all sites' rows on one scale.",
+    task=PreparationTask,
+    payload=Moments,
+    discloses=(
+        Disclosure(
+            field="n",
+            shape="one number",
+            meaning="How many of your rows take part.",
+            identifies="The size of your cohort; no person.",
+        ),
+        Disclosure(
+            field="observed",
+            shape="d numbers",
+            meaning="For each feature, how many of these rows have a value.",
+            identifies="How complete your records are; no person.",
+        ),
+        Disclosure(
+            field="mean",
+            shape="d numbers",
+            meaning="For each feature, the mean over all rows with a value, in its own unit.",
+            identifies=(
+                "Describes all your rows together. Nothing is sent of a feature that fewer than "
+                "the smallest count of persons have; the share of a yes/no feature is rounded "
+                "where fewer than that have, or lack, it."
+            ),
+        ),
+        Disclosure(
+            field="m2",
+            shape="d numbers",
+            meaning="For each feature, the sum of squared deviations from that mean.",
+            identifies="How widely all your rows together are spread; as for the means.",
+        ),
+    ),
+)
+
+
+def needed(policy: Policy) -> bool:
+    """Return whether a session has a preparation round."""
+    return policy.scaling == "standard" or policy.missing == "impute"
+
+
+def task() -> Task:
+    """Return the task of round 1."""
+    return Task(NAME, PreparationTask())
+
+
+def local_step(data: SiteData, config: RunConfig) -> Moments | None:
+    """Return the moments of a site's rows (n, d) in own units, NaN where missing."""
+    observed, mean, m2 = feature_moments(data, config)
+    if not observed.any():
+        return None
+    return Moments(n=len(data.X), observed=observed, mean=mean, m2=m2)
+
+
+def check(payload: Moments, config: RunConfig) -> None:
+    """Check a site's moments at either end; RuleViolation."""
+    d = len(config.features)
+    for name in ("observed", "mean", "m2"):
+        check_shape(getattr(payload, name), (d,), f"/{name}")
+    lower, upper = own_bounds(config.features)
+    check_moments(
+        payload.observed,
+        payload.mean,
+        payload.m2,
+        n=payload.n,
+        p=config.p,
+        lower=lower,
+        upper=upper,
+    )
+    if config.policy.missing != "impute" and (payload.observed != payload.n).any():
+        feature = int(np.flatnonzero(payload.observed != payload.n)[0])
+        raise RuleViolation(
+            "complement",
+            f"feature {feature}: rows without a value are dropped in this session, so every "
+            "feature is observed in all rows",
+            f"/observed/{feature}",
+        )
+    if config.size_band is not None:
+        check_band(payload.n, config.size_band)
+
+
+def merge(contributions: Sequence[Contribution], config: RunConfig) -> Space:
+    """Return the common space from all sites' moments; contributions sorted by site.
+
+    Raises
+    ------
+    MethodFailure
+        If no site sent moments of some feature.
+    """
+    d = len(config.features)
+    n, mean, m2 = np.zeros(d), np.zeros(d), np.zeros(d)
+    rows = 0
+    for contribution in contributions:
+        moments: Moments | None = contribution.payload
+        if moments is None:
+            continue
+        rows += moments.n
+        n, mean, m2 = _chan(n, mean, m2, moments)
+    absent = [feature.name for feature, seen in zip(config.features, n, strict=True) if seen == 0]
+    if absent:
+        names = ", ".join(repr(name) for name in absent[:10])
+        raise MethodFailure(
+            "feature_without_values",
+            f"no site has enough values of {names}: leave it out, or invite a site that has it",
+        )
+    impute = mean if config.policy.missing == "impute" else None
+    if config.policy.scaling != "standard":
+        declared = declared_space(config.features, config.policy.scaling)
+        return Space(declared.center, declared.scale, impute)
+    deviation = np.sqrt(m2 / rows)
+    constant = deviation <= _CONSTANT * np.abs(mean)
+    return Space(mean, np.where(constant, 1.0, deviation), impute)
+
+
+def _chan(
+    n: NDArray[np.float64],
+    mean: NDArray[np.float64],
+    m2: NDArray[np.float64],
+    moments: Moments,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Merge a site's moments into the running ones, feature by feature."""
+    added = moments.observed.astype(np.float64)
+    merged = n + added
+    share = np.divide(added, merged, out=np.zeros_like(merged), where=merged > 0)
+    step = moments.mean - mean
+    return (
+        merged,
+        np.where(added > 0, mean + step * share, mean),
+        m2 + moments.m2 + np.where(added > 0, step**2 * n * share, 0.0),
+    )
+
+
+def totals(contributions: Sequence[Contribution], space: Space) -> dict[str, Totals]:
+    """Return each site's totals in the scaled space, imputed values included.
+
+    They follow from the moments, so no site is asked for them again.
+    """
+    known = {}
+    for contribution in contributions:
+        moments: Moments | None = contribution.payload
+        if moments is None:
+            continue
+        mean, m2 = moments.mean, moments.m2
+        if space.impute is not None:
+            filled = moments.n - moments.observed
+            m2 = m2 + moments.observed * (filled / moments.n) * (mean - space.impute) ** 2
+            mean = mean + (space.impute - mean) * (filled / moments.n)
+        known[contribution.site] = Totals(
+            n=moments.n, mean=(mean - space.center) / space.scale, m2=m2 / space.scale**2
+        )
+    return known

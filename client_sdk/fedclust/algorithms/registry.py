@@ -1,0 +1,13 @@
+"""The methods, by the name that the API gives them. Nothing else knows a method by name."""
+
+from __future__ import annotations
+
+from fedclust.algorithms import lloyd
+from fedclust.algorithms.base import Method
+
+METHODS: dict[str, Method] = {method.name: method for method in (lloyd.METHOD,)}
+
+
+def get_method(name: str) -> Method:
+    """Return the method called ``name``; KeyError where there is none."""
+    return METHODS[name]

@@ -1,0 +1,197 @@
+"""From what an analyst asks for to the frozen definition that sites consent to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from fedclust.algorithms.base import Feature, Model, RuleViolation, RunConfig
+from fedclust.algorithms.engine import Plan
+from fedclust.algorithms.registry import METHODS
+from fedclust.wire.codec import canonical_json, sha256
+from fedclust.wire.models import Definition, SessionCreate
+from fedclust.wire.problems import FieldError
+from fedclust.wire.submissions import field_errors
+
+
+class DefinitionError(ValueError):
+    """A session cannot be defined like this; ``errors`` names each field and what to change."""
+
+    def __init__(self, errors: list[FieldError]) -> None:
+        super().__init__("; ".join(f"{error.pointer}: {error.message}" for error in errors))
+        self.errors = errors
+
+
+def freeze(request: SessionCreate, seed: int, *, simulated: bool = False) -> Definition:
+    """Check a request and pin what later versions could change: seed, defaults, method version.
+
+    Parameters
+    ----------
+    request : SessionCreate
+    seed : int
+        Used where the request names none.
+    simulated : bool
+        As in :func:`check_definition`.
+
+    Raises
+    ------
+    DefinitionError
+    """
+    check_definition(request, simulated=simulated)
+    method = METHODS[request.algorithm]
+    fields = request.model_dump(mode="json")
+    fields["config"] = _options(request).model_dump(mode="json")
+    fields["seed"] = seed if request.seed is None else request.seed
+    fields["method_version"] = method.version
+    return Definition.model_validate_json(canonical_json(fields))
+
+
+def canonical(definition: Definition) -> bytes:
+    """Return the bytes whose SHA-256 sites consent to: sorted keys, no spaces, UTF-8."""
+    return canonical_json(definition.model_dump(mode="json"))
+
+
+def read_definition(data: bytes) -> Definition:
+    """Inverse of :func:`canonical`."""
+    return Definition.model_validate_json(data)
+
+
+def request_hash(request: SessionCreate) -> str:
+    """Return what tells a repeated creation from another one: the fields that were sent."""
+    return sha256(canonical_json(request.model_dump(mode="json", exclude_unset=True)))
+
+
+def plan_of(definition: Definition) -> Plan:
+    """Return what the engine runs; DefinitionError where the pinned version is not spoken here."""
+    method = METHODS.get(definition.algorithm)
+    if method is None or method.version != definition.method_version:
+        spoken = "none" if method is None else str(method.version)
+        message = (
+            f"the session uses version {definition.method_version} of this method; "
+            f"this program speaks: {spoken}. Upgrade with: pip install --upgrade fedclust"
+        )
+        raise DefinitionError([_error("/method_version", "method-version", message)])
+    return Plan(
+        method=method,
+        options=_options(definition),
+        features=definition.features,
+        policy=definition.policy,
+        seed=definition.seed,
+    )
+
+
+def check_definition(definition: SessionCreate, *, simulated: bool = False) -> None:
+    """Refuse what no session may be; ``simulated`` admits p = 1 and a single site.
+
+    Raises
+    ------
+    DefinitionError
+        With every fault that was found.
+    """
+    errors = _check_sites(definition, simulated) + _check_features(definition)
+    method = METHODS.get(definition.algorithm)
+    if method is None:
+        known = ", ".join(sorted(METHODS))
+        errors.append(_error("/algorithm", "algorithm", f"choose one of: {known}"))
+        raise DefinitionError(errors)
+    if definition.policy.missing == "mask" and not method.takes_masks:
+        errors.append(
+            _error("/policy/missing", "mask", "this method needs every feature: drop or impute")
+        )
+    try:
+        options = _options(definition)
+    except DefinitionError as error:
+        raise DefinitionError(errors + error.errors) from None
+    if not errors:
+        roster = tuple(sorted(definition.sites))
+        policy = definition.policy
+        config = RunConfig(options, definition.features, policy, roster, policy.min_cluster_size)
+        try:
+            method.check_config(config)
+        except RuleViolation as error:
+            errors.append(_error("/config" + error.pointer, error.rule, error.message))
+    if errors:
+        raise DefinitionError(errors)
+
+
+def _options(definition: SessionCreate) -> Model:
+    options: type[Model] = METHODS[definition.algorithm].options
+    try:
+        return options.model_validate_json(canonical_json(definition.config))
+    except ValidationError as error:
+        errors = field_errors(error, at="/config")
+    except ValueError:  # canonical JSON has no NaN
+        errors = [_error("/config", "finite_number", "every number must be finite")]
+    known = ", ".join(options.model_fields)
+    errors = [
+        error.model_copy(update={"message": f"unknown option; there are: {known}"})
+        if error.rule == "extra_forbidden"
+        else error
+        for error in errors
+    ]
+    raise DefinitionError(errors)
+
+
+def _check_sites(definition: SessionCreate, simulated: bool) -> list[FieldError]:
+    n, policy = len(definition.sites), definition.policy
+    errors = [
+        _error(f"/sites/{index}", "unique", "each site is named once")
+        for index in _repeated(definition.sites)
+    ]
+    if not simulated and policy.min_cluster_size < 2:
+        errors.append(
+            _error("/policy/min_cluster_size", "smallest-count", "at least 2; 5 is the default")
+        )
+    if not simulated and policy.min_sites < 2:
+        errors.append(_error("/policy/min_sites", "min-sites", "at least 2; 3 is the default"))
+    if policy.min_sites == 2 and n != 2 and not simulated:
+        errors.append(
+            _error("/policy/min_sites", "min-sites", "2 is for sessions of exactly two sites")
+        )
+    if policy.min_sites > n:
+        message = "no more than the session has sites: name more sites, or lower it"
+        errors.append(_error("/policy/min_sites", "min-sites", message))
+    if policy.quorum is not None and not policy.min_sites <= policy.quorum <= n:
+        errors.append(_error("/policy/quorum", "quorum", "from min_sites to the number of sites"))
+    return errors
+
+
+def _check_features(definition: SessionCreate) -> list[FieldError]:
+    errors = [
+        _error(f"/features/{index}/name", "unique", "each feature is named once")
+        for index in _repeated([feature.name for feature in definition.features])
+    ]
+    for index, feature in enumerate(definition.features):
+        at = f"/features/{index}"
+        errors += [
+            _error(at + pointer, rule, message) for pointer, rule, message in _faults(feature)
+        ]
+        needs_bounds = definition.policy.scaling == "bounds" and feature.kind != "binary"
+        if needs_bounds and (feature.lower is None or feature.upper is None):
+            errors.append(_error(at, "bounds", "scaling by bounds needs lower and upper"))
+    return errors
+
+
+def _faults(feature: Feature) -> list[tuple[str, str, str]]:
+    faults = []
+    if feature.kind == "categorical" or feature.levels is not None:
+        faults.append(("/kind", "categorical", "categorical features are not supported yet"))
+    if feature.transform != "none":
+        faults.append(("/transform", "transform", "transforms are not supported yet"))
+    if feature.weight != 1.0:
+        faults.append(("/weight", "weight", "weights are not supported yet"))
+    if feature.kind == "binary" and (feature.lower, feature.upper) not in {(None, None), (0, 1)}:
+        faults.append(("/kind", "bounds", "a binary feature is 0 or 1: leave its bounds out"))
+    if feature.lower is not None and feature.upper is not None and feature.lower >= feature.upper:
+        faults.append(("/lower", "bounds", "lower must be below upper"))
+    return faults
+
+
+def _repeated(names: Sequence[str]) -> list[int]:
+    first = {name: index for index, name in reversed(list(enumerate(names)))}
+    return [index for index, name in enumerate(names) if first[name] != index]
+
+
+def _error(pointer: str, rule: str, message: str) -> FieldError:
+    return FieldError(pointer=pointer, rule=rule, message=message)

@@ -1,0 +1,302 @@
+"""Run a session over sites in this process: the same code and the same bytes as the service.
+
+Tasks, answers and states pass through the wire codec in every round, so what ``simulate`` gives
+is what the service gives for the same seed and site names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedclust.algorithms import engine
+from fedclust.algorithms.base import (
+    Contribution,
+    Done,
+    Feature,
+    HistoryEntry,
+    Memory,
+    Model,
+    Next,
+    Quality,
+    Result,
+    RuleViolation,
+    SiteData,
+    SiteTask,
+)
+from fedclust.algorithms.engine import EngineState, Plan
+from fedclust.definition import freeze, plan_of
+from fedclust.wire import codec
+from fedclust.wire.models import Definition, SessionCreate
+from fedclust.wire.submissions import payload_bytes, payload_from_bytes
+
+__all__ = ["SimulationResult", "TraceEntry", "simulate"]
+
+_SESSION = "simulation"
+
+
+@dataclass(frozen=True)
+class TraceEntry:
+    """One answer of one site: exactly what left it.
+
+    Attributes
+    ----------
+    round : int
+    phase : str
+    site : str
+    task : SiteTask
+        What was asked.
+    payload : Model or None
+        None: the site answered empty.
+    size : int
+        Bytes of the payload in binary form.
+    """
+
+    round: int
+    phase: str
+    site: str
+    task: SiteTask
+    payload: Any
+    size: int
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """A finished session. Names end in an underscore as scikit-learn's fitted attributes do.
+
+    Attributes
+    ----------
+    result_ : Result
+        What the service would release.
+    labels_ : dict of site to (n,) int64
+        Labels of each site's rows, -1 where missing values forbid one.
+    trace_ : tuple of TraceEntry
+        Everything that left a site, in the order of rounds and sites.
+    definition_ : Definition
+    """
+
+    result_: Result
+    labels_: dict[str, NDArray[np.int64]]
+    trace_: tuple[TraceEntry, ...]
+    definition_: Definition
+    _plan: Plan = field(repr=False)
+
+    @property
+    def cluster_centers_(self) -> NDArray[np.float64]:
+        """Centroids (K, d) in the data's own units."""
+        return self.result_.centroids_original
+
+    @property
+    def quality_(self) -> Quality | None:
+        """Inertia and indices over the rows of sent cells; None without evaluation."""
+        return self.result_.quality
+
+    @property
+    def inertia_(self) -> float | None:
+        """Sum of squared distances in the scaled space; None without evaluation."""
+        return None if self.result_.quality is None else self.result_.quality.inertia
+
+    @property
+    def n_rounds_(self) -> int:
+        """Rounds of the method, without preparation and evaluation."""
+        return self.result_.n_rounds
+
+    @property
+    def history_(self) -> tuple[HistoryEntry, ...]:
+        """Every round that closed."""
+        return self.result_.history
+
+    @property
+    def sizes_(self) -> tuple[int | None, ...] | None:
+        """Rows in each cluster, None where suppressed; None altogether without evaluation."""
+        return self.result_.sizes
+
+    @property
+    def warnings_(self) -> tuple[str, ...]:
+        """What the analyst should know."""
+        return self.result_.warnings
+
+    @property
+    def stopped_because_(self) -> str:
+        """Why the rounds ended: ``converged`` or ``max_rounds``."""
+        return self.result_.stopped_because
+
+    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
+        """Label rows (n, d) in own units, columns in the session's order."""
+        return engine.label(self._plan, self.result_, np.asarray(X, dtype=np.float64))
+
+
+def simulate(
+    method: str,
+    sites: Mapping[str, Any],
+    *,
+    config: Mapping[str, Any],
+    policy: Mapping[str, Any] | None = None,
+    features: Sequence[Mapping[str, Any] | str] | None = None,
+    seed: int = 0,
+    persons: Mapping[str, ArrayLike] | None = None,
+    arrival: Callable[[int, list[str]], Sequence[str]] | None = None,
+) -> SimulationResult:
+    """Cluster rows that several sites hold, without a network.
+
+    Parameters
+    ----------
+    method : str
+        Name of a method, for example ``"lloyd"``.
+    sites : mapping of site name to rows
+        Rows (n, d): an array, or a DataFrame, whose columns are matched by name. NaN is missing.
+    config : mapping
+        The method's options.
+    policy : mapping, optional
+        As in a session's definition, with its defaults, except that ``min_sites`` is 3 or the
+        number of sites, whichever is smaller. ``min_cluster_size`` 1, ``min_sites`` 1 and
+        ``differencing`` ``"off"`` are admitted: nothing leaves this process.
+    features : sequence of mapping or str, optional
+        Declared features in order, or their names. By default the columns of the first DataFrame,
+        or ``x0``, ``x1``, ...
+    seed : int
+    persons : mapping of site name to (n,) int array, optional
+        Which person each row belongs to.
+    arrival : callable, optional
+        ``(round, sites) -> sites``: the order in which answers reach the server. It must not
+        matter; tests show that it does not.
+
+    Returns
+    -------
+    SimulationResult
+
+    Raises
+    ------
+    ValueError
+        The definition, rows or person numbers are not valid.
+    MethodFailure
+        The session failed, for the reason that the service would give.
+    """
+    definition = _define(method, sites, config, policy, features, seed)
+    plan = plan_of(definition)
+    names = sorted(sites)
+    rows = {site: _rows(sites[site], definition.features) for site in names}
+    owners = {site: _owners(persons, site) for site in names}
+    memories: dict[str, Memory] = {site: {} for site in names}
+    trace: list[TraceEntry] = []
+    step: Next | Done = engine.start(plan, names)
+    while isinstance(step, Next):
+        state = codec.decode_model(EngineState, codec.encode_model(step.state))
+        addressed = names if step.task.sites is None else sorted(step.task.sites)
+        answers = []
+        for site in addressed:
+            entry, memories[site] = _answer(
+                plan, step, state.round, site, SiteData(rows[site], owners[site]), memories[site]
+            )
+            trace.append(entry)
+            answers.append(Contribution(site, entry.payload, p=plan.policy.min_cluster_size))
+        if arrival is not None:
+            order = list(arrival(state.round, addressed))
+            answers = [answers[addressed.index(site)] for site in order]
+        step = engine.advance(plan, state, answers, names)
+    result = codec.decode_model(Result, codec.encode_model(step.result))
+    labels = {site: engine.label(plan, result, rows[site], memories[site]) for site in names}
+    return SimulationResult(result, labels, tuple(trace), definition, plan)
+
+
+def _answer(
+    plan: Plan, step: Next, round_number: int, site: str, data: SiteData, memory: Memory
+) -> tuple[TraceEntry, Memory]:
+    """Take a task to a site and its answer back, by way of the bytes that would travel."""
+    common, part = engine.write_task(plan, _SESSION, round_number, step.task, site)
+    sent = codec.decode(codec.encode({"common": common, "site": part}))
+    task = engine.read_task(plan, sent["common"], sent["site"])
+    p = plan.policy.min_cluster_size
+    payload: Model | None
+    payload, memory = engine.local_step(
+        plan,
+        task,
+        data,
+        site=site,
+        round_number=round_number,
+        p=p,
+        size_band=None,
+        memory=codec.decode(codec.encode(memory)),
+    )
+    body = payload_bytes(payload)
+    payload = payload_from_bytes(engine.phase(plan, task.phase), body)
+    engine.check(plan, task, payload, p=p, size_band=None)
+    entry = TraceEntry(round_number, task.phase, site, task, payload, len(body or b""))
+    return entry, memory
+
+
+def _define(
+    method: str,
+    sites: Mapping[str, Any],
+    config: Mapping[str, Any],
+    policy: Mapping[str, Any] | None,
+    features: Sequence[Mapping[str, Any] | str] | None,
+    seed: int,
+) -> Definition:
+    if not sites:
+        raise ValueError("name at least one site")
+    declared = _features(sites, features)
+    request = {
+        "name": _SESSION,
+        "algorithm": method,
+        "config": _plain(config),
+        "seed": seed,
+        "features": declared,
+        "sites": sorted(sites),
+        "policy": {"min_sites": min(3, len(sites)), **_plain(policy or {})},
+    }
+    return freeze(
+        SessionCreate.model_validate_json(codec.canonical_json(request)), seed, simulated=True
+    )
+
+
+def _features(
+    sites: Mapping[str, Any], features: Sequence[Mapping[str, Any] | str] | None
+) -> list[dict[str, Any]]:
+    if features is not None:
+        return [
+            {"name": feature} if isinstance(feature, str) else _plain(feature)
+            for feature in features
+        ]
+    for site in sorted(sites):
+        if hasattr(sites[site], "columns"):
+            return [{"name": str(column)} for column in sites[site].columns]
+    first = np.asarray(sites[min(sites)])
+    if first.ndim != 2:
+        raise RuleViolation("shape", "each site's rows are an array of two axes")
+    return [{"name": f"x{j}"} for j in range(first.shape[1])]
+
+
+def _plain(value: Any) -> Any:
+    """Return mappings, sequences, arrays and models as JSON has them."""
+    if isinstance(value, Model):
+        return value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _rows(rows: Any, features: tuple[Feature, ...]) -> NDArray[np.float64]:
+    """Return a site's rows (n, d) in the session's order of features."""
+    if hasattr(rows, "columns"):
+        absent = [feature.name for feature in features if feature.name not in rows.columns]
+        if absent:
+            raise RuleViolation("shape", f"a site lacks the columns {', '.join(absent)}")
+        rows = rows[[feature.name for feature in features]]
+    return np.array(rows, dtype=np.float64)
+
+
+def _owners(persons: Mapping[str, ArrayLike] | None, site: str) -> NDArray[np.int64] | None:
+    if persons is None or site not in persons:
+        return None
+    return np.unique(np.asarray(persons[site]), return_inverse=True)[1].reshape(-1)

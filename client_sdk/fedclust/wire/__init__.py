@@ -1,0 +1,1 @@
+"""What both ends share: models, codec, catalogue of problems."""

@@ -1,0 +1,338 @@
+"""What travels: strict models of every request and response body of protocol version 1."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from fedclust.algorithms.base import Feature, FeatureName, Model, Policy, Slug, Tree
+
+PROTOCOL_VERSION = 1
+MAX_SEED = 2**53 - 1
+
+
+def _read_time(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        time = datetime.fromisoformat(value)
+        if time.tzinfo is not None:
+            return time.astimezone(UTC)
+    except (ValueError, OverflowError):  # no time, or one that UTC has no year for
+        pass
+    raise PydanticCustomError("time", "a time must be RFC 3339 with a UTC offset")
+
+
+def _write_time(value: datetime) -> str:
+    return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+#: RFC 3339 in UTC on the wire.
+Timestamp = Annotated[
+    datetime,
+    BeforeValidator(_read_time),
+    PlainSerializer(_write_time, return_type=str),
+]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+#: One line of text: a NUL has no place in a PostgreSQL text, a line break none in a log.
+Line = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Role = Literal["operator", "analyst", "site"]
+SessionState = Literal["recruiting", "running", "completed", "failed", "cancelled"]
+RoundState = Literal["collecting", "aggregating", "closed", "failed"]
+ParticipationState = Literal["invited", "joined", "left", "excluded"]
+TaskStatus = Literal["invited", "waiting", "work", "answered", "left", "ended"]
+
+
+# --- principals -----------------------------------------------------------------------------------
+
+
+class WhoAmI(Model):
+    """Who a token speaks for, and what this coordinator is."""
+
+    role: Role
+    name: str
+    expires_at: Timestamp
+    server_version: str
+    protocol_version: int
+
+
+class PrincipalCreate(Model):
+    """Register a site or an analyst."""
+
+    name: Slug
+    title: Line = ""
+
+
+class PrincipalPatch(Model):
+    """Change a site or an analyst; a disabled one's tokens stop working."""
+
+    title: Line | None = None
+    disabled: bool | None = None
+
+
+class TokenInfo(Model):
+    """A token without its secret."""
+
+    id: str
+    created_at: Timestamp
+    expires_at: Timestamp
+    revoked_at: Timestamp | None = None
+    last_used_at: Timestamp | None = None
+
+
+class PrincipalInfo(Model):
+    """A site or an analyst. Token metadata is shown to operators only."""
+
+    name: Slug
+    title: str
+    disabled: bool
+    created_at: Timestamp
+    last_seen_at: Timestamp | None = None
+    tokens: tuple[TokenInfo, ...] | None = None
+
+
+class TokenCreate(Model):
+    """Issue a token."""
+
+    expires_in_days: Annotated[int, Field(ge=1, le=3650)] = 365
+
+
+class TokenIssued(Model):
+    """The only time that a token's secret is shown."""
+
+    id: str
+    token: str
+    expires_at: Timestamp
+
+
+# --- algorithms -----------------------------------------------------------------------------------
+
+
+class PhaseInfo(Model):
+    """A phase of a method and, line by line, what leaves a site in it."""
+
+    name: str
+    summary: str
+    needs_all: bool
+    discloses: tuple[dict[str, str], ...]
+
+
+class AlgorithmInfo(Model):
+    """A method that this coordinator runs."""
+
+    name: str
+    title: str
+    version: int
+    citation: str
+    joins_late: bool
+    default_max_rounds: int
+    config_schema: dict[str, Any]
+    phases: tuple[PhaseInfo, ...]
+
+
+# --- sessions -------------------------------------------------------------------------------------
+
+
+class SessionCreate(Model):
+    """An analyst's definition of a session. Frozen when the session is created."""
+
+    name: Slug
+    algorithm: Line
+    config: dict[str, Any]
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
+    features: Annotated[tuple[Feature, ...], Field(min_length=1, max_length=10_000)]
+    sites: Annotated[tuple[Slug, ...], Field(min_length=1, max_length=10_000)]
+    start: Literal["when_all_joined", "manual"] = "when_all_joined"
+    policy: Policy = Policy()
+
+
+class Definition(SessionCreate):
+    """A frozen definition: the seed is drawn, the method's version and defaults are pinned."""
+
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
+    method_version: int
+
+
+class SitePresence(Model):
+    """Of another site: its name and whether it takes part and has answered. Nothing more."""
+
+    name: Slug
+    state: ParticipationState
+    answered: bool | None = None
+    late: bool | None = None
+
+
+class SessionInfo(Model):
+    """A session as its analyst, an operator or one of its sites reads it."""
+
+    name: Slug
+    state: SessionState
+    created_by: str
+    created_at: Timestamp
+    started_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
+    stopped_because: str | None = None
+    failure: str | None = None
+    round: int | None = None
+    definition: Definition
+    definition_sha256: Sha256
+    sites: tuple[SitePresence, ...]
+
+
+class SessionPatch(Model):
+    """Move the open round's deadline, or invite more sites."""
+
+    deadline: Timestamp | None = None
+    invite: Annotated[tuple[Slug, ...], Field(max_length=10_000)] = ()
+
+
+class Consents(Model):
+    """What a site agrees to beyond the definition itself."""
+
+    two_sites_with: Slug | None = None
+    differencing_off: bool = False
+
+
+class Participation(Model):
+    """A site joins: what it consents to, what it has, and what its SDK speaks."""
+
+    definition_sha256: Sha256
+    consents: Consents = Consents()
+    features: Annotated[tuple[FeatureName, ...], Field(max_length=10_000)]
+    min_cluster_size: Annotated[int, Field(ge=2, le=1_000_000)] | None = None
+    size_band: Line
+    sdk_version: Line
+    methods: dict[str, tuple[int, ...]]
+
+
+class ParticipationInfo(Model):
+    """A site's participation as the site itself reads it."""
+
+    session: Slug
+    site: Slug
+    state: ParticipationState
+    joined_at: Timestamp | None = None
+    min_cluster_size: int | None = None
+    size_band: str | None = None
+
+
+# --- rounds ---------------------------------------------------------------------------------------
+
+
+class TaskDocument(Model):
+    """What a site is asked in a round. ``digest`` covers ``common`` and ``site``."""
+
+    phase: str
+    digest: Sha256
+    common: dict[str, Tree]
+    site: dict[str, Tree] | None = None
+
+
+class Progress(Model):
+    """How far the round is; outside the task's ETag."""
+
+    answered: int
+    addressed: int
+    overdue: bool = False
+
+
+class TaskResponse(Model):
+    """A site's view of its session: what to do now."""
+
+    session_state: SessionState
+    status: TaskStatus
+    round: int | None = None
+    deadline: Timestamp | None = None
+    task: TaskDocument | None = None
+    progress: Progress | None = None
+
+
+class SubmissionHead(Model):
+    """The envelope of a submission; ``payload`` null is an empty answer."""
+
+    phase: Line
+    task_digest: Sha256
+
+
+class Receipt(Model):
+    """Proof that a submission is stored, durably."""
+
+    session: Slug
+    site: Slug
+    round: int
+    phase: str
+    sha256: Sha256
+    size: int
+    received_at: Timestamp
+
+
+class RoundSite(Model):
+    """Whether a site has answered a round. A site reads only names and states."""
+
+    name: Slug
+    answered: bool
+    answered_at: Timestamp | None = None
+    empty: bool | None = None
+    late: bool
+
+
+class RoundInfo(Model):
+    """A round without any payload."""
+
+    session: Slug
+    number: int
+    phase: str
+    state: RoundState
+    overdue: bool
+    needs_all: bool
+    opened_at: Timestamp
+    deadline: Timestamp
+    closed_at: Timestamp | None = None
+    close_reason: str | None = None
+    aggregation_s: float | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
+    sites: tuple[RoundSite, ...]
+
+
+class Page(Model):
+    """A page of a list; ``next`` is the cursor of the following one."""
+
+    items: tuple[Any, ...]
+    next: str | None = None
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+class ProvenanceEntry(Model):
+    """One submission that the result rests on. Sites read their own alone."""
+
+    round: int
+    site: Slug
+    sha256: Sha256
+
+
+class Provenance(Model):
+    """What the result was made from and with."""
+
+    definition_sha256: Sha256
+    algorithm: str
+    method_version: int
+    seed: int
+    sites: tuple[Slug, ...]
+    server_version: str
+    platform: dict[str, str]
+    submissions: tuple[ProvenanceEntry, ...]
+
+
+class ResultDocument(Model):
+    """``result`` is :class:`fedclust.algorithms.base.Result`, cut to what the reader may see."""
+
+    session: Slug
+    completed_at: Timestamp
+    features: tuple[Feature, ...]
+    result: dict[str, Tree]
+    provenance: Provenance

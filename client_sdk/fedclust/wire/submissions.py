@@ -1,0 +1,111 @@
+"""Submission bodies: written by a site, read by the coordinator, in JSON or in binary."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedclust.algorithms.base import Model, Phase
+from fedclust.wire import codec
+from fedclust.wire.models import SubmissionHead
+from fedclust.wire.problems import FieldError
+
+JSON = "application/json"
+BINARY = codec.CONTENT_TYPE
+P = TypeVar("P")
+
+
+class SubmissionError(ValueError):
+    """A body that cannot be read as what it should be; ``errors`` names the fields."""
+
+    def __init__(self, errors: list[FieldError]) -> None:
+        super().__init__("the body is not a valid submission")
+        self.errors = errors
+
+
+class _Head(SubmissionHead):
+    model_config = ConfigDict(extra="ignore")
+
+
+class Submission(SubmissionHead, Generic[P]):
+    """A site's answer to one round; ``payload`` null is an empty answer."""
+
+    payload: P | None
+
+
+def submission_model(payload: type[Model]) -> type[BaseModel]:
+    """Return the strict model of a whole body whose payload is ``payload`` or null."""
+    return cast("type[BaseModel]", Submission.__class_getitem__(payload))
+
+
+def read_head(body: bytes, media: str) -> SubmissionHead:
+    """Read which phase and task a body answers, and nothing else; SubmissionError."""
+    head = _validate(_Head, body, media)
+    return SubmissionHead(phase=head.phase, task_digest=head.task_digest)
+
+
+def read_payload(phase: Phase, body: bytes, media: str) -> Model | None:
+    """Read a body's payload strictly; None for an empty answer. SubmissionError."""
+    submission: Any = _validate(submission_model(phase.payload), body, media)
+    payload: Model | None = submission.payload
+    return payload
+
+
+def _validate(model: type[BaseModel], body: bytes, media: str) -> Any:
+    try:
+        if media == BINARY:
+            return model.model_validate(codec.decode(body))
+        return model.model_validate_json(body)
+    except codec.CodecError as error:
+        raise SubmissionError(
+            [FieldError(pointer="", rule="binary-form", message=str(error))]
+        ) from None
+    except ValidationError as error:
+        raise SubmissionError(field_errors(error)) from None
+
+
+def write_submission(phase: str, digest: str, payload: Model | None, media: str = BINARY) -> bytes:
+    """Return the body that a site sends; the same bytes for the same payload."""
+    tree = {
+        "phase": phase,
+        "task_digest": digest,
+        "payload": None if payload is None else codec.to_tree(payload),
+    }
+    return codec.encode(tree) if media == BINARY else codec.to_json(tree)
+
+
+def payload_bytes(payload: Model | None) -> bytes | None:
+    """Return the form that payloads are stored in, whichever form they came in."""
+    return None if payload is None else codec.encode_model(payload)
+
+
+def payload_from_bytes(phase: Phase, data: bytes | None) -> Model | None:
+    """Inverse of :func:`payload_bytes`."""
+    return None if data is None else codec.decode_model(phase.payload, data)
+
+
+def field_errors(error: ValidationError, at: str = "") -> list[FieldError]:
+    """Turn pydantic's errors into JSON pointers, without anything that the sender wrote.
+
+    The name of a field that does not exist is the sender's: its parent is named instead.
+    """
+    errors, known = [], _field_names(Model)
+    for item in error.errors(include_url=False, include_context=False, include_input=False):
+        location, message = list(item["loc"]), item["msg"]
+        if item["type"] == "extra_forbidden":
+            location, message = location[:-1], "there is a field here that is not in the schema"
+        elif item["type"] == "value_error":
+            message = "the value is not valid"
+        # A map's key is the sender's too.
+        ours = [part for part in location if isinstance(part, int) or part in known]
+        pointer = "".join(f"/{part}" for part in ours)
+        errors.append(FieldError(pointer=at + pointer, rule=item["type"], message=message))
+        if len(errors) == 20:
+            break
+    return errors
+
+
+def _field_names(model: type[Model]) -> set[str]:
+    """Return the names of all fields of a model and of those derived from it."""
+    return set(model.model_fields).union(*map(_field_names, model.__subclasses__()))

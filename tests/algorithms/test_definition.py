@@ -1,0 +1,143 @@
+"""A session's definition: what is refused, what is pinned, and what its hash covers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fedclust.definition import (
+    DefinitionError,
+    canonical,
+    check_definition,
+    freeze,
+    plan_of,
+    read_definition,
+    request_hash,
+)
+from fedclust.wire.codec import canonical_json, sha256
+from fedclust.wire.models import Definition, SessionCreate
+
+
+def request(**changes: Any) -> SessionCreate:
+    """A valid request with some fields replaced; dots reach into the policy."""
+    body: dict[str, Any] = {
+        "name": "heart-2026",
+        "algorithm": "lloyd",
+        "config": {"n_clusters": 4},
+        "features": [{"name": "age", "lower": 0, "upper": 120}, {"name": "sex", "kind": "binary"}],
+        "sites": ["budapest", "cleveland", "zurich"],
+    }
+    for key, value in changes.items():
+        if key.startswith("policy_"):
+            body.setdefault("policy", {})[key.removeprefix("policy_")] = value
+        else:
+            body[key] = value
+    return SessionCreate.model_validate_json(json.dumps(body))
+
+
+def pointers(definition: SessionCreate) -> list[str]:
+    with pytest.raises(DefinitionError) as caught:
+        check_definition(definition)
+    return [error.pointer for error in caught.value.errors]
+
+
+def test_a_frozen_definition_pins_seed_version_and_defaults() -> None:
+    definition = freeze(request(), seed=7)
+    assert definition.seed == 7
+    assert definition.method_version == plan_of(definition).method.version
+    assert set(definition.config) == set(plan_of(definition).method.options.model_fields)
+    assert freeze(request(seed=3), seed=7).seed == 3
+
+
+def test_the_canonical_form_is_stable_and_comes_back() -> None:
+    definition = freeze(request(), seed=7)
+    data = canonical(definition)
+    assert canonical(read_definition(data)) == data
+    assert json.loads(data) == json.loads(definition.model_dump_json())
+    assert b": " not in data
+    assert list(json.loads(data)) == sorted(json.loads(data))
+
+
+def test_the_hash_changes_with_every_field() -> None:
+    first = sha256(canonical(freeze(request(seed=1), seed=0)))
+    others = {
+        sha256(canonical(freeze(other, seed=0)))
+        for other in [
+            request(seed=2),
+            request(seed=1, config={"n_clusters": 5}),
+            request(seed=1, policy_min_cluster_size=6),
+            request(seed=1, start="manual"),
+        ]
+    }
+    assert len(others) == 4
+    assert first not in others
+
+
+def test_the_request_hash_covers_what_was_sent_and_not_the_drawn_seed() -> None:
+    assert request_hash(request()) == request_hash(request())
+    assert request_hash(request()) != request_hash(request(seed=1))
+
+
+def test_another_version_of_the_method_is_refused_with_the_command() -> None:
+    frozen = json.loads(canonical(freeze(request(), seed=7)))
+    frozen["method_version"] += 1
+    newer = Definition.model_validate_json(canonical_json(frozen))
+    with pytest.raises(DefinitionError, match="pip install --upgrade fedclust"):
+        plan_of(newer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"algorithm": "nonesuch"}, "/algorithm"),
+        ({"config": {}}, "/config/n_clusters"),
+        ({"config": {"n_clusters": 0}}, "/config/n_clusters"),
+        ({"config": {"n_clusters": True}}, "/config/n_clusters"),
+        ({"config": {"n_clusters": 3, "tolerance": 1}}, "/config"),
+        ({"features": [{"name": "a"}, {"name": "a"}]}, "/features/1/name"),
+        ({"features": [{"name": "a", "kind": "categorical"}]}, "/features/0/kind"),
+        ({"features": [{"name": "a", "transform": "log"}]}, "/features/0/transform"),
+        ({"features": [{"name": "a", "weight": 2}]}, "/features/0/weight"),
+        ({"features": [{"name": "a", "lower": 1, "upper": 1}]}, "/features/0/lower"),
+        ({"features": [{"name": "a", "kind": "binary", "upper": 2}]}, "/features/0/kind"),
+        ({"features": [{"name": "a"}], "policy_scaling": "bounds"}, "/features/0"),
+        ({"policy_missing": "mask"}, "/policy/missing"),
+        ({"policy_min_cluster_size": 1}, "/policy/min_cluster_size"),
+        ({"policy_min_sites": 1}, "/policy/min_sites"),
+        ({"policy_min_sites": 2}, "/policy/min_sites"),
+        ({"policy_min_sites": 4}, "/policy/min_sites"),
+        ({"policy_quorum": 2}, "/policy/quorum"),
+        ({"policy_quorum": 4}, "/policy/quorum"),
+        ({"sites": ["a", "b", "a"]}, "/sites/2"),
+        ({"config": {"n_clusters": 1, "start": "given"}}, "/config/centroids"),
+    ],
+)
+def test_a_faulty_definition_names_the_field(changes: dict[str, Any], pointer: str) -> None:
+    assert pointer in pointers(request(**changes))
+
+
+def test_two_sites_may_work_together_by_themselves() -> None:
+    check_definition(request(sites=["a", "b"], policy_min_sites=2))
+
+
+def test_a_simulation_may_do_what_leaves_no_process() -> None:
+    alone = request(sites=["a"], policy_min_sites=1, policy_min_cluster_size=1)
+    check_definition(alone, simulated=True)
+
+
+def test_every_fault_is_listed_at_once() -> None:
+    faulty = request(
+        policy_min_cluster_size=1, features=[{"name": "a", "weight": 2}], config={"n_clusters": 0}
+    )
+    assert pointers(faulty) == [
+        "/policy/min_cluster_size",
+        "/features/0/weight",
+        "/config/n_clusters",
+    ]
+
+
+def test_an_unknown_option_lists_those_that_exist() -> None:
+    with pytest.raises(DefinitionError, match="n_clusters, "):
+        check_definition(request(config={"n_clusters": 2, "n_cluster": 3}))

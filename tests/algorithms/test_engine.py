@@ -1,0 +1,569 @@
+"""The engine: what travels, what is stored, who takes part, and how a session ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedclust.algorithms import engine, evaluation, lloyd, preparation
+from fedclust.algorithms.base import (
+    Contribution,
+    Done,
+    Feature,
+    MethodFailure,
+    Next,
+    Policy,
+    Result,
+    RuleViolation,
+    SiteData,
+    Space,
+    Task,
+)
+from fedclust.algorithms.engine import EngineState, Plan
+from fedclust.algorithms.finishing import complete, merged
+from fedclust.algorithms.registry import METHODS, get_method
+from fedclust.algorithms.seeding import server_rng, site_rng
+from fedclust.wire import codec
+from support.hospitals import blobs
+from support.rounds import drive, plan_for
+
+CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
+
+
+def _sites(sizes: tuple[int, ...] = (12, 20, 31)) -> dict[str, np.ndarray]:
+    return blobs(CENTRES, sizes)
+
+
+# --- rounds ---------------------------------------------------------------------------------------
+
+
+def test_preparation_then_the_method_then_evaluation() -> None:
+    run = drive(plan_for(2, {"n_clusters": 3}), _sites())
+    phases = [opened.phase for opened in run.rounds]
+
+    assert phases[:3] == ["prepare", "cells", "lloyd"]
+    assert phases[-1] == "evaluate"
+    assert set(phases[2:-1]) == {"lloyd"}
+    assert run.result is not None
+    assert [entry.phase for entry in run.result.history] == phases
+    assert [entry.round for entry in run.result.history] == list(range(1, len(phases) + 1))
+    assert run.result.n_rounds == len(phases) - 2
+    assert run.result.stopped_because == "converged"
+
+
+@pytest.mark.parametrize(
+    ("policy", "prepared"),
+    [
+        ({"scaling": "none"}, False),
+        ({"scaling": "standard"}, True),
+        ({"scaling": "none", "missing": "impute"}, True),
+    ],
+)
+def test_preparation_is_there_only_when_needed(policy: dict[str, Any], prepared: bool) -> None:
+    run = drive(plan_for(2, {"n_clusters": 3}, policy), _sites())
+
+    assert (run.rounds[0].phase == "prepare") == prepared
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_max_rounds_counts_the_methods_rounds_alone(limit: int) -> None:
+    plan = plan_for(2, {"n_clusters": 3, "tol": 0.0}, {"max_rounds": limit})
+    run = drive(plan, _sites())
+
+    assert run.result is not None
+    assert run.result.stopped_because == "max_rounds"
+    assert run.result.n_rounds == limit
+    assert len(run.rounds) == limit + 2
+    assert run.result.quality is not None
+
+
+def test_without_evaluation_quality_and_sizes_are_null() -> None:
+    run = drive(plan_for(2, {"n_clusters": 3, "evaluate": False}), _sites())
+
+    assert run.rounds[-1].phase == "lloyd"
+    assert run.result is not None
+    assert run.result.quality is None
+    assert run.result.sizes is None
+    assert run.result.site_sizes == {}
+
+
+@pytest.mark.parametrize("phase", ["prepare", "cells", "lloyd", "evaluate"])
+def test_too_few_contributors_fail_the_session_in_every_phase(phase: str) -> None:
+    plan = plan_for(2, {"n_clusters": 3})
+    run = drive(plan, _sites())
+    opened = next(opened for opened in run.rounds if opened.phase == phase)
+    answers = [Contribution(s, opened.payloads[s] if s != "b" else None, 5) for s in "abc"]
+
+    with pytest.raises(MethodFailure) as caught:
+        engine.advance(plan, opened.state, answers, "abc")
+    assert caught.value.reason == "too_few_contributors"
+
+
+def test_a_site_answers_a_round_once() -> None:
+    plan = plan_for(2, {"n_clusters": 3})
+    opened = drive(plan, _sites()).rounds[0]
+    answer = Contribution("a", opened.payloads["a"], 5)
+
+    with pytest.raises(ValueError, match="once"):
+        engine.advance(plan, opened.state, [answer, answer, answer], "abc")
+
+
+def test_every_round_is_the_same_from_stored_state_and_in_any_order() -> None:
+    plan = plan_for(2, {"n_clusters": 3}, {"max_rounds": 6})
+    run = drive(plan, _sites())
+    for opened in run.rounds:
+        stored = codec.decode_model(EngineState, codec.encode_model(opened.state))
+        outcomes = []
+        for state, order in ((opened.state, "abc"), (stored, "bca"), (stored, "cba")):
+            answers = [
+                Contribution(
+                    site,
+                    codec.decode_model(
+                        engine.phase(plan, opened.phase).payload,
+                        codec.encode_model(opened.payloads[site]),
+                    ),
+                    5,
+                )
+                for site in order
+            ]
+            step = engine.advance(plan, state, answers, order)
+            model = step.state if isinstance(step, Next) else step.result
+            outcomes.append(codec.encode_model(model))
+        assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+def test_numbers_too_large_to_add_up_fail_the_session_and_nothing_worse() -> None:
+    plan = plan_for(1, {"n_clusters": 1})
+    huge = preparation.Moments(
+        n=9, observed=np.array([9]), mean=np.array([1e200]), m2=np.array([1e300])
+    )
+    small = huge.model_copy(update={"mean": np.array([-1e200])})
+    state = engine.start(plan, "abc").state
+
+    with pytest.raises(MethodFailure) as caught:
+        engine.advance(
+            plan,
+            state,
+            [Contribution("a", huge, 5), Contribution("b", small, 5), Contribution("c", small, 5)],
+            "abc",
+        )
+    assert caught.value.reason == "overflow"
+
+
+# --- who takes part -------------------------------------------------------------------------------
+
+
+def test_a_late_joiner_is_asked_for_totals_once_and_uses_the_sessions_scale() -> None:
+    sites = blobs(CENTRES, (12, 20, 31, 15))
+    plan = plan_for(2, {"n_clusters": 3, "tol": 0.0}, {"max_rounds": 6})
+    run = drive(plan, sites, roster=lambda number: "abcd" if number >= 3 else "abc")
+    asked = {
+        (opened.number, site)
+        for opened in run.rounds
+        for site, task in opened.tasks.items()
+        if getattr(task.site, "totals", False)
+    }
+
+    assert asked == {(3, "d")}
+    assert run.rounds[2].payloads["d"].totals.n == 45
+    spaces = [opened.tasks["a"].space for opened in run.rounds[1:]]
+    assert all(np.array_equal(space.center, spaces[0].center) for space in spaces)
+    assert run.result is not None
+    assert sorted(run.result.site_sizes) == ["a", "b", "c", "d"]
+    assert run.result.sizes == (78, 78, 78)
+
+
+def test_a_site_that_leaves_stops_nobody() -> None:
+    sites = blobs(CENTRES, (12, 20, 31, 15))
+    run = drive(
+        plan_for(2, {"n_clusters": 3}),
+        sites,
+        roster=lambda number: "abc" if number >= 4 else "abcd",
+    )
+
+    assert run.result is not None
+    assert run.result.stopped_because == "converged"
+    assert sorted(run.result.site_sizes) == ["a", "b", "c"]
+    np.testing.assert_allclose(run.result.centroids_original, CENTRES[[0, 2, 1]], atol=0.1)
+
+
+def test_a_site_that_missed_a_round_is_asked_in_the_next_and_for_its_totals_then() -> None:
+    sites = blobs(CENTRES, (12, 20, 31, 15))
+    plan = plan_for(2, {"n_clusters": 3}, {"quorum": 3})
+    run = drive(plan, sites, silent=lambda number: "d" if number in (1, 2, 4) else "")
+    asked = {
+        (opened.number, site)
+        for opened in run.rounds
+        for site, task in opened.tasks.items()
+        if getattr(task.site, "totals", False)
+    }
+
+    assert asked == {(3, "d")}
+    assert run.result is not None
+    assert run.result.stopped_because == "converged"
+    assert run.result.sizes == (78, 78, 78)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4])
+def test_a_site_with_fewer_rows_than_p_answers_empty_throughout(rows: int) -> None:
+    sites = _sites() | {"tiny": np.arange(rows * 2.0).reshape(rows, 2)}
+    run = drive(plan_for(2, {"n_clusters": 3}), sites)
+
+    assert all(opened.payloads["tiny"] is None for opened in run.rounds)
+    assert run.result is not None
+    assert run.result.stopped_because == "converged"
+    assert run.result.sizes == (63, 63, 63)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def _one_step(plan: Plan, X: Any, *, persons: Any = None, p: int = 5) -> Any:
+    step = engine.start(plan, "abc")
+    common, part = engine.write_task(plan, "s", 1, step.task, "a")
+    return engine.local_step(
+        plan,
+        engine.read_task(plan, common, part),
+        SiteData(np.array(X, dtype=float), persons),
+        site="a",
+        round_number=1,
+        p=p,
+        size_band=None,
+        memory={},
+    )[0]
+
+
+def test_an_infinite_value_is_refused_naming_column_and_count() -> None:
+    plan = plan_for(2, {"n_clusters": 3})
+    rows = np.ones((9, 2))
+    rows[2:5, 1] = [np.inf, -np.inf, np.inf]
+
+    with pytest.raises(RuleViolation, match=r"'x1': 3"):
+        _one_step(plan, rows)
+    with pytest.raises(RuleViolation, match="column"):
+        engine.label(plan, _result(), rows)
+
+
+def test_rows_with_a_missing_value_are_dropped_or_imputed_as_the_policy_says() -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 2))
+    rows[:6, 1] = np.nan
+    dropping = plan_for(2, {"n_clusters": 3})
+    imputing = plan_for(2, {"n_clusters": 3}, {"missing": "impute"})
+
+    assert engine.usable_rows(dropping, rows).sum() == 14
+    assert _one_step(dropping, rows).n == 14
+    assert engine.usable_rows(imputing, rows).all()
+    assert _one_step(imputing, rows).n == 20
+    assert _one_step(imputing, rows).observed.tolist() == [20, 14]
+
+
+def test_persons_count_not_rows() -> None:
+    plan = plan_for(2, {"n_clusters": 3})
+    rows = np.random.default_rng(0).normal(size=(20, 2))
+
+    assert _one_step(plan, rows, persons=np.arange(20) % 4) is None
+    assert _one_step(plan, rows, persons=np.arange(20) % 5) is not None
+    assert _one_step(plan, np.ones((20, 2))) is None
+    assert _one_step(plan, np.ones((20, 2)), persons=np.arange(20)) is not None
+
+
+def test_a_sites_own_larger_p_holds_and_a_smaller_one_does_not() -> None:
+    plan = plan_for(2, {"n_clusters": 3})
+    rows = np.random.default_rng(0).normal(size=(9, 2))
+
+    assert _one_step(plan, rows, p=10) is None
+    assert _one_step(plan, rows[:4], p=2) is None
+
+
+def test_rows_of_another_width_are_refused() -> None:
+    with pytest.raises(RuleViolation, match="columns"):
+        _one_step(plan_for(2, {"n_clusters": 3}), np.ones((9, 3)))
+
+
+def test_the_memory_goes_through_the_codec_and_decides_the_next_answer() -> None:
+    plan = plan_for(2, {"n_clusters": 3})
+    sites = _sites()
+    run = drive(plan, sites)
+    opened = [r for r in run.rounds if r.phase != "prepare"]
+    memory: dict[str, Any] = {}
+    for entry in opened:
+        payload, memory = engine.local_step(
+            plan,
+            entry.tasks["b"],
+            SiteData(sites["b"]),
+            site="b",
+            round_number=entry.number,
+            p=5,
+            size_band=None,
+            memory=codec.decode(codec.encode(memory)),
+        )
+        assert codec.encode_model(payload) == codec.encode_model(entry.payloads["b"])
+
+
+def _again(run: Any, phase: str, space: Space | None = None) -> None:
+    """Ask site b, once more after the session, for an answer of some phase."""
+    plan = plan_for(2, {"n_clusters": 3})
+    memory: dict[str, Any] = {}
+    for entry in [*run.rounds, next(entry for entry in run.rounds if entry.phase == phase)]:
+        task = entry.tasks["b"]
+        if memory and space is not None and entry.phase == phase:
+            task = replace(task, space=space)
+        _, memory = engine.local_step(
+            plan,
+            task,
+            SiteData(_sites()["b"]),
+            site="b",
+            round_number=entry.number,
+            p=5,
+            size_band=None,
+            memory=memory,
+        )
+
+
+def test_a_second_evaluation_is_refused() -> None:
+    run = drive(plan_for(2, {"n_clusters": 3}), _sites())
+    _again(run, "lloyd")
+
+    with pytest.raises(RuleViolation, match="evaluated once"):
+        _again(run, "evaluate")
+
+
+def test_a_space_that_changes_within_a_session_is_refused() -> None:
+    run = drive(plan_for(2, {"n_clusters": 3}), _sites())
+
+    with pytest.raises(RuleViolation, match="space has changed"):
+        _again(run, "lloyd", Space(np.zeros(2), np.array([1.0, 1e-9])))
+
+
+_THREADS = """
+import threading
+import numpy, scipy.linalg
+from threadpoolctl import threadpool_info
+from fedclust.algorithms.seeding import one_thread
+
+def numbers():
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+before, seen = numbers(), []
+entered, leave = threading.Event(), threading.Event()
+
+def inside():
+    with one_thread():
+        entered.set()
+        leave.wait(30)
+        seen.append(numbers())
+
+other = threading.Thread(target=inside)
+with one_thread():
+    seen.append(numbers())
+    other.start()
+    entered.wait(30)
+leave.set()
+other.join(30)
+print(seen == [{1}, {1}], numbers() == before)
+with one_thread():
+    print(numbers() == {1})
+print(numbers() == before)
+"""
+
+
+def test_threads_inside_keep_one_another_at_one_blas_thread() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _THREADS],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"},
+    )
+
+    assert done.stdout.split() == ["True"] * 4
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def test_a_task_travels_and_comes_back() -> None:
+    plan = plan_for(2, {"n_clusters": 3})
+    for opened in drive(plan, _sites()).rounds:
+        task = opened.tasks["a"]
+        rebuilt = Task(
+            task.phase,
+            task.common,
+            per_site={} if task.site is None else {"a": task.site},
+            space=task.space,
+        )
+        common, part = engine.write_task(plan, "s", 2, rebuilt, "a")
+        assert set(common) == {"session", "round", "phase", "space", "parameters"}
+        assert (common["session"], common["round"]) == ("s", 2)
+        sent = codec.decode(codec.encode({"common": common, "site": part}))
+        again = engine.read_task(plan, sent["common"], sent["site"])
+        assert codec.encode_model(again.common) == codec.encode_model(task.common)
+        assert again.site == task.site
+
+
+def _tampered(change: str) -> tuple[Any, Any]:
+    task = Task(
+        "lloyd",
+        lloyd.StepTask(centroids=np.zeros((3, 2))),
+        per_site={"a": lloyd.SitePart(rows=9)},
+        space=Space(np.zeros(2), np.ones(2)),
+    )
+    common, part = engine.write_task(plan_for(2, {"n_clusters": 3}), "s", 2, task, "a")
+    space = dict(common["space"])
+    changes: dict[str, dict[str, Any]] = {
+        "phase": {"phase": "elbow"},
+        "engine": {"phase": "prepare"},
+        "extra": {"more": 1},
+        "parameters": {"parameters": {"centroids": "none"}},
+        "space": {"space": None},
+        "width": {"space": space | {"center": np.zeros(3)}},
+        "scale": {"space": space | {"scale": np.array([1.0, 0.0])}},
+        "impute": {"space": space | {"impute": np.zeros(2)}},
+        "session": {"session": "../x"},
+        "centroids": {"parameters": {"centroids": np.zeros((3, 3))}},
+        "none": {},
+    }
+    return common | changes[change], part
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["phase", "engine", "extra", "parameters", "space", "width", "scale", "impute", "session"],
+)
+def test_a_task_that_does_not_fit_the_plan_is_refused_at_the_site(change: str) -> None:
+    plan = plan_for(2, {"n_clusters": 3})
+    engine.read_task(plan, *_tampered("none"))
+
+    with pytest.raises(RuleViolation):
+        engine.read_task(plan, *_tampered(change))
+
+
+def test_centroids_of_another_width_are_refused_at_the_site() -> None:
+    plan = plan_for(2, {"n_clusters": 3})
+    task = engine.read_task(plan, *_tampered("centroids"))
+
+    with pytest.raises(RuleViolation, match="shape"):
+        engine.local_step(
+            plan,
+            task,
+            SiteData(_sites()["a"]),
+            site="a",
+            round_number=2,
+            p=5,
+            size_band=None,
+            memory={},
+        )
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+def _result(**update: Any) -> Result:
+    return Result(
+        centroids=np.array([[0.0, 0.0], [1.0, 1.0]]),
+        centroids_original=np.array([[10.0, 5.0], [12.0, 6.0]]),
+        center=np.array([10.0, 5.0]),
+        scale=np.array([2.0, 1.0]),
+        **update,
+    )
+
+
+def test_labels_are_by_nearest_scaled_centroid_and_missing_rows_get_none() -> None:
+    rows = np.array([[10.2, 5.1], [12.4, 6.0], [np.nan, 5.6]])
+
+    assert engine.label(get_method("lloyd"), _result(), rows).tolist() == [0, 1, -1]
+    imputing = _result(impute=np.array([12.0, 5.9]))
+    assert engine.label(get_method("lloyd"), imputing, rows).tolist() == [0, 1, 1]
+    with pytest.raises(RuleViolation, match="columns"):
+        engine.label(get_method("lloyd"), _result(), np.ones((2, 3)))
+
+
+@given(st.permutations(range(4)), st.integers(0, 3))
+@settings(max_examples=30)
+def test_results_are_sorted_once_and_equal_centroids_are_merged(
+    order: list[int], repeated: int
+) -> None:
+    centroids = np.array([[0.0, 1.0], [0.0, 2.0], [-0.0, 3.0], [5.0, -1.0]])
+    raw = np.concatenate([centroids[order], centroids[[repeated]]])
+    distinct, cells = merged(raw)
+    np.testing.assert_array_equal(distinct[cells], raw)
+    sizes = [10 * (int(centroid[1]) + 2) for centroid in distinct]
+    result = complete(
+        Result(
+            centroids=raw,
+            centroids_original=raw,
+            center=np.array([1.0, 0.0]),
+            scale=np.array([2.0, 1.0]),
+            mapping={"a": (0, 4)},
+        ),
+        n_clusters=5,
+        sizes=sizes,
+        site_sizes={"a": sizes},
+    )
+
+    np.testing.assert_array_equal(result.centroids, centroids)
+    np.testing.assert_array_equal(result.centroids_original, centroids * [2, 1] + [1, 0])
+    assert result.sizes == result.site_sizes["a"] == (30, 40, 50, 10)
+    assert result.mapping["a"] == (order[0], repeated)
+    assert len(result.warnings) == 1
+    assert "4 distinct" in result.warnings[0]
+
+
+def test_generators_depend_on_seed_site_and_round_and_on_nothing_else() -> None:
+    draws = {
+        site_rng(seed, site, number).integers(2**62)
+        for seed in (0, 1)
+        for site in ("a", "a1", "b")
+        for number in (1, 11)
+    }
+
+    assert len(draws) == 12
+    assert site_rng(0, "a", 11).integers(2**62) == site_rng(0, "a", 11).integers(2**62)
+    assert server_rng(0, "a").integers(2**62) != site_rng(0, "a", 1).integers(2**62)
+
+
+# --- phases ---------------------------------------------------------------------------------------
+
+
+def test_every_phase_of_every_method_declares_every_field_that_it_sends() -> None:
+    for method in METHODS.values():
+        for phase in engine.all_phases(method):
+            declared = [line.field for line in phase.discloses]
+            assert declared == list(phase.payload.model_fields), phase.name
+            assert engine.phase(method, phase.name) is phase
+            for line in phase.discloses:
+                assert line.meaning.endswith(".")
+                assert line.identifies.endswith(".")
+    with pytest.raises(KeyError):
+        engine.phase(get_method("lloyd"), "elbow")
+
+
+def test_names_of_methods_and_phases_are_unique() -> None:
+    for name, method in METHODS.items():
+        assert method.name == name
+        names = [phase.name for phase in engine.all_phases(method)]
+        assert len(set(names)) == len(names)
+        assert {preparation.NAME, evaluation.NAME} <= set(names)
+
+
+def test_a_session_over_bounds_needs_no_preparation() -> None:
+    features = (Feature(name="x0", lower=-1, upper=7), Feature(name="x1", lower=-1, upper=7))
+    base = plan_for(2, {"n_clusters": 3}, {"scaling": "bounds"})
+    plan = Plan(base.method, base.options, features, Policy(scaling="bounds"), 0)
+    run = drive(plan, _sites())
+
+    assert run.rounds[0].phase == "cells"
+    assert run.result is not None
+    assert run.result.center.tolist() == [-1.0, -1.0]
+    assert run.result.scale.tolist() == [8.0, 8.0]
+    assert isinstance(engine.max_rounds(plan), int)
+    assert not isinstance(run.result, Done)

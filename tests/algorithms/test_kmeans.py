@@ -1,0 +1,109 @@
+"""Weighted k-means and nearest centroids against brute force."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedclust.algorithms.assigning import nearest, squared_distances
+from fedclust.algorithms.kmeans import restarts, weighted_kmeans
+
+
+def _inertia(points: np.ndarray, weights: np.ndarray, centroids: np.ndarray) -> float:
+    gaps = ((points[:, None] - centroids) ** 2).sum(axis=2).min(axis=1)
+    return float((weights * gaps).sum())
+
+
+def _optimum(points: np.ndarray, weights: np.ndarray, k: int) -> float:
+    """Return the lowest inertia over every assignment."""
+    best = np.inf
+    for labels in product(range(k), repeat=len(points)):
+        chosen = np.array(labels)
+        cost = 0.0
+        for c in range(k):
+            inside = chosen == c
+            if inside.any():
+                mean = np.average(points[inside], axis=0, weights=weights[inside])
+                cost += (weights[inside] * ((points[inside] - mean) ** 2).sum(axis=1)).sum()
+        best = min(best, cost)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_finds_the_optimum_of_small_problems(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points, weights = rng.normal(size=(8, 2)), rng.integers(1, 50, size=8).astype(float)
+    centroids = weighted_kmeans(points, weights, 3, np.random.default_rng(0))
+
+    assert _inertia(points, weights, centroids) == pytest.approx(_optimum(points, weights, 3))
+
+
+def test_weights_are_counts_of_rows() -> None:
+    rng = np.random.default_rng(1)
+    points, counts = rng.normal(size=(10, 2)), rng.integers(1, 6, size=10)
+    weighted = weighted_kmeans(points, counts.astype(float), 3, np.random.default_rng(0))
+    repeated = np.repeat(points, counts, axis=0)
+    unweighted = weighted_kmeans(repeated, np.ones(len(repeated)), 3, np.random.default_rng(0))
+
+    np.testing.assert_allclose(sorted(weighted.tolist()), sorted(unweighted.tolist()), rtol=1e-9)
+
+
+@given(
+    arrays(np.float64, (7, 2), elements=st.integers(-2, 2).map(float)),
+    st.integers(1, 9),
+)
+@settings(max_examples=60)
+def test_repeated_points_give_that_many_distinct_centroids(points: np.ndarray, k: int) -> None:
+    distinct = np.unique(points + 0.0, axis=0)
+    centroids = weighted_kmeans(points, np.ones(7), k, np.random.default_rng(0), n_restarts=2)
+
+    assert len(centroids) == min(k, len(distinct))
+    assert len(np.unique(centroids, axis=0)) == len(centroids)
+    if len(distinct) <= k:
+        np.testing.assert_array_equal(centroids, distinct)
+
+
+def test_the_same_generator_gives_the_same_bytes() -> None:
+    points = np.random.default_rng(2).normal(size=(60, 4))
+    first, again = (
+        weighted_kmeans(points, np.ones(60), 5, np.random.default_rng(9)) for _ in range(2)
+    )
+
+    assert first.tobytes() == again.tobytes()
+
+
+def test_restarts_fall_with_size_by_a_fixed_rule() -> None:
+    sizes = [restarts(m, 30, 8) for m in (10, 10_000, 100_000, 10_000_000)]
+
+    assert sizes[0] == 50
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] == 2
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+def test_distances_keep_their_digits_far_from_zero(offset: float) -> None:
+    rng = np.random.default_rng(3)
+    X, centroids = rng.integers(-9, 9, (50, 3)) + offset, rng.integers(-9, 9, (4, 3)) + offset
+    exact = ((X[:, None] - centroids) ** 2).sum(axis=2)
+
+    np.testing.assert_allclose(squared_distances(X, centroids), exact, rtol=1e-9, atol=1e-5)
+
+
+@given(
+    arrays(np.float64, (20, 2), elements=st.floats(-100, 100)),
+    arrays(np.float64, (5, 2), elements=st.integers(-3, 3).map(float)),
+)
+def test_equal_centroids_never_share_rows(X: np.ndarray, centroids: np.ndarray) -> None:
+    labels = nearest(X, centroids)
+
+    for k in range(5):
+        earlier = (centroids[:k] == centroids[k]).all(axis=1).any()
+        assert not (earlier and (labels == k).any())
+    gaps = ((X[:, None] - centroids) ** 2).sum(axis=2)
+    chosen = gaps[np.arange(20), labels]
+    np.testing.assert_allclose(chosen, gaps.min(axis=1), rtol=1e-9, atol=1e-9)

@@ -1,0 +1,81 @@
+"""Whatever the rows, a session ends with a result or with a reason that says what to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedclust.algorithms.base import MethodFailure
+from fedclust.simulate import SimulationResult, simulate
+
+REASONS = {"too_few_contributors", "nothing_to_release", "feature_without_values"}
+_VALUES = {
+    "numeric": st.sampled_from([0.0, -0.0, 1.0, 2.5, -7.0, 1e6, np.nan]),
+    "binary": st.sampled_from([0.0, 1.0, np.nan]),
+}
+
+
+@st.composite
+def sessions(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw sites with few, many, repeated and missing rows, and a session over them."""
+    kinds = draw(st.lists(st.sampled_from(["numeric", "binary"]), min_size=1, max_size=3))
+    sites = {}
+    for name in ("a", "b", "c"):
+        n = draw(st.integers(0, 14))
+        columns = [draw(arrays(np.float64, n, elements=_VALUES[kind])) for kind in kinds]
+        sites[name] = np.column_stack(columns) if n else np.empty((0, len(kinds)))
+    p = draw(st.integers(1, 4))
+    return {
+        "sites": sites,
+        "config": {"n_clusters": draw(st.integers(1, 6))},
+        "features": [{"name": f"x{j}", "kind": kind} for j, kind in enumerate(kinds)],
+        "policy": {
+            "min_cluster_size": p,
+            "min_sites": draw(st.integers(1, 3)) if p == 1 else draw(st.sampled_from([1, 3])),
+            "scaling": draw(st.sampled_from(["none", "standard"])),
+            "missing": draw(st.sampled_from(["drop", "impute"])),
+            "max_rounds": 5,
+        },
+        "persons": draw(
+            st.sampled_from([None, {name: np.arange(len(rows)) for name, rows in sites.items()}])
+        ),
+    }
+
+
+@given(sessions())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_session_ends_well_or_says_why(session: dict[str, Any]) -> None:
+    reason = None
+    try:
+        _check(simulate("lloyd", **session), session)
+    except MethodFailure as failure:
+        reason = failure.reason
+    assert reason is None or reason in REASONS
+
+
+def _check(result: SimulationResult, session: dict[str, Any]) -> None:
+    centroids = result.cluster_centers_
+    n_rows = sum(len(rows) for rows in session["sites"].values())
+    p = session["policy"]["min_cluster_size"]
+
+    assert 1 <= len(centroids) <= session["config"]["n_clusters"]
+    assert np.isfinite(centroids).all()
+    assert len(np.unique(result.result_.centroids, axis=0)) == len(centroids)
+    assert result.sizes_ is not None
+    assert all(size is None or size == 0 or size >= p for size in result.sizes_)
+    assert sum(size or 0 for size in result.sizes_) <= n_rows
+    for site, rows in session["sites"].items():
+        labels = result.labels_[site]
+        assert labels.shape == (len(rows),)
+        missing = np.isnan(rows).any(axis=1)
+        if session["policy"]["missing"] == "impute":
+            missing[:] = False
+        np.testing.assert_array_equal(labels == -1, missing)
+    for entry in result.trace_:
+        counts = getattr(entry.payload, "counts", None)
+        if counts is not None:
+            assert ((counts == 0) | (counts >= p)).all()

@@ -1,0 +1,44 @@
+"""The package's front door: every name resolves, and importing it is light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import fedclust
+
+
+def test_every_exported_name_resolves() -> None:
+    for name in fedclust.__all__:
+        assert getattr(fedclust, name) is not None
+    assert set(fedclust.__all__) <= set(dir(fedclust))
+
+
+def _python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    heavy = (
+        "('sklearn', 'scipy', 'httpx', 'pandas', 'threadpoolctl', 'fastapi', 'fedclust_service')"
+    )
+    code = f"import sys, fedclust; print([name for name in {heavy} if name in sys.modules])"
+
+    assert _python(code) == "[]"
+
+
+def test_simulate_is_the_function_whoever_imports_its_module_first() -> None:
+    code = (
+        "import fedclust.simulate; from fedclust.simulate import simulate as a; "
+        "from fedclust import simulate as b; import fedclust; "
+        "print(a is b is fedclust.simulate, callable(b))"
+    )
+
+    assert _python(code) == "True True"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    assert not hasattr(fedclust, "elbow")

@@ -1,0 +1,299 @@
+"""Whole sessions: equality with central Lloyd, orders of arrival, and every awkward case."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedclust.algorithms.base import MethodFailure, RuleViolation
+from fedclust.definition import DefinitionError
+from fedclust.simulate import SimulationResult, simulate
+from fedclust.wire.codec import encode_model
+from support.hospitals import blobs, breast_cancer, central_lloyd, pooled
+
+CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
+EXACT = {"min_cluster_size": 2, "differencing": "off"}
+
+
+def _pooled_labels(result: SimulationResult) -> np.ndarray:
+    return np.concatenate([result.labels_[site] for site in sorted(result.labels_)])
+
+
+# --- equality with the central algorithm ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n_clusters", "seed"), [(2, 1), (3, 2), (5, 7)])
+@pytest.mark.parametrize("scaling", ["none", "standard"])
+def test_equals_central_lloyd_when_nothing_is_withheld(
+    n_clusters: int, seed: int, scaling: str
+) -> None:
+    sites = breast_cancer(seed)
+    X = pooled(sites)
+    start = X[np.random.default_rng(seed).choice(len(X), n_clusters, replace=False)]
+    result = simulate(
+        "lloyd",
+        sites,
+        config={"n_clusters": n_clusters, "start": "given", "centroids": start, "tol": 0.0},
+        policy={**EXACT, "scaling": scaling, "max_rounds": 500},
+    )
+    assert all(
+        sum(entry.payload.counts) == len(sites[entry.site])
+        for entry in result.trace_
+        if entry.phase in ("lloyd", "evaluate")
+    ), "a start from which some cell holds one row of a site: choose another"
+    center, scale = (X.mean(axis=0), X.std(axis=0)) if scaling == "standard" else (0.0, 1.0)
+    centroids, labels, inertia = central_lloyd((X - center) / scale, (start - center) / scale)
+    order = np.lexsort(centroids.T[::-1])
+
+    assert result.stopped_because_ == "converged"
+    assert result.quality_ is not None
+    assert result.quality_.n_rows == len(X)
+    np.testing.assert_allclose(result.result_.centroids, centroids[order], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        result.cluster_centers_, centroids[order] * scale + center, rtol=1e-10
+    )
+    np.testing.assert_array_equal(_pooled_labels(result), np.argsort(order)[labels])
+    assert result.inertia_ == pytest.approx(inertia, rel=1e-10)
+    assert result.sizes_ == tuple(np.bincount(labels)[order])
+
+
+def test_equals_central_lloyd_with_the_guard_where_no_row_moves() -> None:
+    sites = blobs(CENTRES, (5, 9, 30))
+    X = pooled(sites)
+    result = simulate(
+        "lloyd",
+        sites,
+        config={"n_clusters": 4, "start": "given", "centroids": CENTRES + 1.0},
+        policy={"min_cluster_size": 2, "scaling": "none"},
+    )
+    centroids, labels, _ = central_lloyd(X, CENTRES + 1.0)
+    order = np.lexsort(centroids.T[::-1])
+
+    np.testing.assert_allclose(result.cluster_centers_, centroids[order], rtol=1e-10)
+    np.testing.assert_array_equal(_pooled_labels(result), np.argsort(order)[labels])
+
+
+def test_an_offset_of_1e8_changes_nothing_but_the_offset() -> None:
+    sites = blobs(CENTRES, (12, 20, 31))
+    shifted = {site: rows + 1e8 for site, rows in sites.items()}
+    config = {"n_clusters": 4}
+    here, there = (simulate("lloyd", rows, config=config) for rows in (sites, shifted))
+
+    np.testing.assert_allclose(there.cluster_centers_ - 1e8, here.cluster_centers_, atol=1e-6)
+    np.testing.assert_array_equal(_pooled_labels(there), _pooled_labels(here))
+    np.testing.assert_allclose(there.result_.scale, here.result_.scale, rtol=1e-7)
+
+
+def test_cells_find_separated_clusters_from_nothing() -> None:
+    result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})
+
+    assert sorted((result.cluster_centers_ / 6).round().tolist()) == [
+        [0, 0],
+        [0, 1],
+        [1, 0],
+        [1, 1],
+    ]
+    assert result.sizes_ == (63, 63, 63, 63)
+    assert result.quality_ is not None
+    assert result.quality_.simplified_silhouette is not None
+    assert result.quality_.simplified_silhouette > 0.9
+
+
+# --- same bytes -----------------------------------------------------------------------------------
+
+
+def test_the_order_of_arrival_changes_no_byte() -> None:
+    sites = breast_cancer()
+    reference = simulate("lloyd", sites, config={"n_clusters": 4}, seed=5)
+    for number in range(3):
+        shuffle = random.Random(number).sample
+
+        def arrival(_: int, names: list[str], shuffle: Any = shuffle) -> list[str]:
+            return list(shuffle(names, len(names)))
+
+        again = simulate("lloyd", sites, config={"n_clusters": 4}, seed=5, arrival=arrival)
+        assert encode_model(again.result_) == encode_model(reference.result_)
+    reordered = simulate("lloyd", dict(reversed(sites.items())), config={"n_clusters": 4}, seed=5)
+    assert encode_model(reordered.result_) == encode_model(reference.result_)
+
+
+def test_results_are_in_lexicographic_order_and_labels_and_sizes_follow() -> None:
+    result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})
+    centroids = result.result_.centroids
+
+    assert centroids.tolist() == sorted(centroids.tolist())
+    for site, labels in result.labels_.items():
+        assert result.result_.site_sizes[site] == tuple(np.bincount(labels, minlength=4))
+
+
+# --- defined for every awkward case ---------------------------------------------------------------
+
+
+def test_three_distinct_rows_and_sixteen_clusters() -> None:
+    sites = {
+        site: np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], 8, axis=0) for site in ("a", "b", "c")
+    }
+    # Identical rows stand for one person each unless it is said whose they are.
+    persons = {site: np.arange(24) for site in sites}
+    result = simulate("lloyd", sites, config={"n_clusters": 16}, persons=persons)
+
+    assert sorted(result.cluster_centers_.round(12).tolist()) == [[0, 0], [0, 1], [1, 0]]
+    assert result.sizes_ == (24, 24, 24)
+    assert "3 distinct" in result.warnings_[0]
+    assert result.inertia_ == pytest.approx(0.0, abs=1e-20)
+
+
+def test_fewer_received_cells_than_clusters_are_returned_with_a_warning() -> None:
+    sites = blobs(CENTRES[:1], (6, 7, 8))
+    result = simulate("lloyd", sites, config={"n_clusters": 12})
+
+    assert len(result.cluster_centers_) < 12
+    assert len(result.warnings_) == 1
+    assert result.sizes_ is not None
+    assert sum(size or 0 for size in result.sizes_) == 21
+
+
+@pytest.mark.parametrize(
+    ("scaling", "reason"),
+    # With scaling the totals went in the preparation: the sites have nothing left to send.
+    [("none", "nothing_to_release"), ("standard", "too_few_contributors")],
+)
+def test_all_cells_below_p_everywhere_fails_and_says_what_to_change(
+    scaling: str, reason: str
+) -> None:
+    with pytest.raises(MethodFailure, match="min_cluster_size") as caught:
+        simulate(
+            "lloyd",
+            blobs(CENTRES, (3, 3, 3)),
+            config={"n_clusters": 4, "start": "given", "centroids": CENTRES},
+            policy={"scaling": scaling},
+        )
+
+    assert caught.value.reason == reason
+
+
+def test_rows_that_are_all_one_person_are_never_sent() -> None:
+    sites = {site: np.full((40, 2), 3.5) for site in ("a", "b", "c")}
+
+    with pytest.raises(MethodFailure) as caught:
+        simulate("lloyd", sites, config={"n_clusters": 2})
+    assert caught.value.reason == "too_few_contributors"
+
+
+def test_repeated_given_centroids_are_one_with_a_warning() -> None:
+    result = simulate(
+        "lloyd",
+        blobs(CENTRES[:1], (20, 20, 20)),
+        config={"n_clusters": 3, "start": "given", "centroids": [[0, 0], [99, 99], [99, 99]]},
+        policy={"scaling": "none"},
+    )
+
+    assert result.cluster_centers_[1].tolist() == [99.0, 99.0]
+    assert result.sizes_ == (60, 0)
+    assert "2 distinct" in result.warnings_[0]
+
+
+def test_constant_columns_and_one_cluster() -> None:
+    rng = np.random.default_rng(0)
+    sites = {
+        site: np.column_stack([np.full(30, 7.25), rng.normal(size=30)]) for site in ("a", "b", "c")
+    }
+    result = simulate("lloyd", sites, config={"n_clusters": 1})
+
+    assert result.result_.scale[0] == 1.0
+    assert result.cluster_centers_[0, 0] == 7.25
+    assert result.inertia_ == pytest.approx(90.0)
+    assert result.quality_ is not None
+    assert result.quality_.simplified_silhouette is None
+    assert result.quality_.davies_bouldin is None
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_a_single_site_and_single_persons_in_a_simulation(p: int) -> None:
+    X = pooled(blobs(CENTRES, (3,)))
+    result = simulate(
+        "lloyd", {"only": X}, config={"n_clusters": 4}, policy={"min_cluster_size": p}
+    )
+
+    assert result.sizes_ == (3, 3, 3, 3)
+    np.testing.assert_array_equal(result.predict(X), result.labels_["only"])
+
+
+def test_missing_values_drop_or_impute() -> None:
+    sites = blobs(CENTRES, (20, 20, 20))
+    sites["a"][::7, 0] = np.nan
+    dropped = simulate("lloyd", sites, config={"n_clusters": 4})
+    imputed = simulate("lloyd", sites, config={"n_clusters": 4}, policy={"missing": "impute"})
+
+    assert (dropped.labels_["a"] == -1).sum() == 12
+    assert (imputed.labels_["a"] >= 0).all()
+    assert sum(size or 0 for size in dropped.sizes_ or ()) == 228
+    assert imputed.quality_ is not None
+    assert imputed.quality_.n_rows == 240
+
+
+def test_a_site_without_a_feature_takes_part_with_it_imputed() -> None:
+    sites = blobs(CENTRES, (20, 20, 20, 20))
+    sites["b"][:, 1] = np.nan
+    result = simulate("lloyd", sites, config={"n_clusters": 4}, policy={"missing": "impute"})
+    own = {
+        entry.payload.observed[1]
+        for entry in result.trace_
+        if entry.site == "b" and entry.phase == "prepare"
+    }
+
+    assert own == {0}
+    assert (result.labels_["b"] >= 0).all()
+
+
+# --- how it is called -----------------------------------------------------------------------------
+
+
+def test_columns_of_data_frames_are_matched_by_name() -> None:
+    sites = blobs(CENTRES, (12, 20, 31))
+    frames = {
+        site: pd.DataFrame(rows, columns=["dose", "age"]).assign(note="x")[["note", "age", "dose"]]
+        for site, rows in sites.items()
+    }
+    result = simulate("lloyd", frames, config={"n_clusters": 4}, features=["dose", "age"])
+    plain = simulate(
+        "lloyd", sites, config={"n_clusters": 4}, features=[{"name": "dose"}, {"name": "age"}]
+    )
+
+    assert encode_model(result.result_) == encode_model(plain.result_)
+    with pytest.raises(RuleViolation, match="weight"):
+        simulate("lloyd", frames, config={"n_clusters": 4}, features=["dose", "weight"])
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"method": "lloid"}, "/algorithm"),
+        ({"config": {"n_clusters": 0}}, "/config/n_clusters"),
+        ({"config": {"n_clusters": 2, "start": "given"}}, "/config/centroids"),
+        ({"policy": {"missing": "mask"}}, "/policy/missing"),
+        ({"policy": {"min_sites": 4}}, "/policy/min_sites"),
+        ({"features": [{"name": "x", "kind": "categorical"}, "y"]}, "/features/0/kind"),
+    ],
+)
+def test_what_the_service_refuses_a_simulation_refuses_too(
+    change: dict[str, Any], pointer: str
+) -> None:
+    arguments = {"method": "lloyd", "config": {"n_clusters": 2}, **change}
+
+    with pytest.raises(DefinitionError) as caught:
+        simulate(sites=blobs(CENTRES, (9, 9, 9)), **arguments)
+    assert [error.pointer for error in caught.value.errors] == [pointer]
+
+
+def test_the_trace_holds_what_every_site_sent_in_every_round() -> None:
+    result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})
+    rounds = [entry.round for entry in result.history_]
+
+    assert [(e.round, e.site) for e in result.trace_] == [(n, s) for n in rounds for s in "abc"]
+    assert all(entry.size > 0 for entry in result.trace_)
+    assert result.n_rounds_ == len(rounds) - 2

@@ -1,0 +1,65 @@
+"""Sites with real and made-up rows, and the central algorithms that answers are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer
+
+FloatArray = NDArray[np.float64]
+
+NAMES = ("basel", "gdansk", "lyon", "turku")
+#: Uneven: the smallest site has 49 of the 569 rows.
+CUTS = (250, 420, 520)
+
+
+def breast_cancer(seed: int = 0) -> dict[str, FloatArray]:
+    """Return scikit-learn's breast-cancer rows (569, 30), shuffled and split unevenly."""
+    X = load_breast_cancer().data
+    order = np.random.default_rng(seed).permutation(len(X))
+    return dict(zip(NAMES, np.split(X[order], CUTS), strict=True))
+
+
+def binarised(sites: dict[str, FloatArray], columns: Sequence[int]) -> dict[str, FloatArray]:
+    """Return some columns of all sites as 0 or 1: above the pooled 0.8 quantile or not."""
+    pooled = np.concatenate(list(sites.values()))[:, columns]
+    threshold = np.quantile(pooled, 0.8, axis=0)
+    return {site: (rows[:, columns] > threshold).astype(float) for site, rows in sites.items()}
+
+
+def blobs(
+    centres: FloatArray, sizes: Sequence[int], spread: float = 0.1, seed: int = 0
+) -> dict[str, FloatArray]:
+    """Return sites ``a``, ``b``, ... of ``sizes`` rows for each of the ``centres`` (K, d)."""
+    rng = np.random.default_rng(seed)
+    sites = {}
+    for number, size in enumerate(sizes):
+        rows = np.repeat(centres, size, axis=0)
+        sites["abcdefgh"[number]] = rows + spread * rng.standard_normal(rows.shape)
+    return sites
+
+
+def pooled(sites: dict[str, FloatArray]) -> FloatArray:
+    """Return all rows, sites in order of their names."""
+    return np.concatenate([sites[site] for site in sorted(sites)])
+
+
+def central_lloyd(
+    X: FloatArray, start: FloatArray, rounds: int = 1000
+) -> tuple[FloatArray, NDArray[np.int64], float]:
+    """Return centroids, labels and inertia of textbook Lloyd, run until nothing moves."""
+    centroids = np.array(start, dtype=np.float64)
+    for _ in range(rounds):
+        distances = ((X[:, None, :] - centroids[None, :, :]) ** 2).sum(axis=2)
+        labels = distances.argmin(axis=1)
+        moved = centroids.copy()
+        for k in range(len(centroids)):
+            if (labels == k).any():
+                moved[k] = X[labels == k].mean(axis=0)
+        if np.array_equal(moved, centroids):
+            break
+        centroids = moved
+    distances = ((X[:, None, :] - centroids[None, :, :]) ** 2).sum(axis=2)
+    return centroids, distances.argmin(axis=1), float(distances.min(axis=1).sum())

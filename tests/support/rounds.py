@@ -1,0 +1,106 @@
+"""Drive the engine by hand, with sites that come late, leave, or miss a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.algorithms import engine, lloyd
+from fedclust.algorithms.base import (
+    Contribution,
+    Feature,
+    Memory,
+    Next,
+    Policy,
+    Result,
+    SiteData,
+    SiteTask,
+)
+from fedclust.algorithms.engine import Plan
+
+
+def plan_for(
+    d: int, config: Mapping[str, Any], policy: Mapping[str, Any] | None = None, seed: int = 0
+) -> Plan:
+    """Return a lloyd plan over features x0, x1, ..."""
+    options = lloyd.Config(**config)
+    features = tuple(Feature(name=f"x{j}") for j in range(d))
+    return Plan(lloyd.METHOD, options, features, Policy(**(policy or {})), seed)
+
+
+@dataclass
+class Round:
+    """A round as it happened."""
+
+    number: int
+    phase: str
+    tasks: dict[str, SiteTask]
+    payloads: dict[str, Any]
+    state: engine.EngineState
+
+
+@dataclass
+class Run:
+    """A session as it happened."""
+
+    rounds: list[Round] = field(default_factory=list)
+    result: Result | None = None
+
+
+def drive(
+    plan: Plan,
+    sites: Mapping[str, NDArray[np.float64]],
+    *,
+    roster: Callable[[int], Sequence[str]] | None = None,
+    silent: Callable[[int], Sequence[str]] | None = None,
+) -> Run:
+    """Run a session to its result.
+
+    Parameters
+    ----------
+    plan : Plan
+    sites : mapping of site to rows (n, d)
+    roster : callable, optional
+        ``round -> sites`` that are joined when the round opens; by default all.
+    silent : callable, optional
+        ``round -> sites`` that do not answer it.
+    """
+
+    def joined(number: int) -> Sequence[str]:
+        return sorted(sites) if roster is None else roster(number)
+
+    memory: dict[str, Memory] = {site: {} for site in sites}
+    run = Run()
+    step: Any = engine.start(plan, joined(1))
+    number = 0
+    while isinstance(step, Next):
+        number += 1
+        tasks: dict[str, SiteTask] = {}
+        payloads: dict[str, Any] = {}
+        for site in joined(number):
+            if silent is not None and site in silent(number):
+                continue
+            common, part = engine.write_task(plan, "session", number, step.task, site)
+            tasks[site] = engine.read_task(plan, common, part)
+            payloads[site], memory[site] = engine.local_step(
+                plan,
+                tasks[site],
+                SiteData(np.asarray(sites[site], dtype=np.float64)),
+                site=site,
+                round_number=number,
+                p=plan.policy.min_cluster_size,
+                size_band=None,
+                memory=memory[site],
+            )
+        run.rounds.append(Round(number, step.task.phase, tasks, payloads, step.state))
+        answers = [
+            Contribution(site, payload, plan.policy.min_cluster_size)
+            for site, payload in payloads.items()
+        ]
+        step = engine.advance(plan, step.state, answers, joined(number + 1))
+    run.result = step.result
+    return run

@@ -1,0 +1,112 @@
+"""The binary form: what it carries, what it refuses, and that its bytes are canonical."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from fedclust.wire import codec
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+arrays = npst.arrays(
+    st.sampled_from([np.dtype("float64"), np.dtype("int64"), np.dtype("float32")]),
+    npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+    elements={"allow_nan": False, "allow_infinity": False},
+)
+leaves = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite | st.text() | arrays
+trees = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=3).filter(
+            lambda tree: set(tree) != {"dtype", "shape", "data"}
+        )
+    ),
+    max_leaves=8,
+)
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+@given(trees)
+def test_a_tree_comes_back_as_it_was(tree: object) -> None:
+    assert same(codec.decode(codec.encode(tree)), tree)
+
+
+@given(st.dictionaries(st.text(max_size=4), leaves, min_size=2, max_size=5))
+def test_the_bytes_do_not_depend_on_the_order_of_keys(tree: dict[str, object]) -> None:
+    backwards = dict(reversed(list(tree.items())))
+    assert codec.encode(tree) == codec.encode(backwards)
+
+
+def test_an_array_is_raw_little_endian_bytes_in_c_order() -> None:
+    array = np.arange(6, dtype=np.float64).reshape(2, 3).T.astype(">f8")
+    plain = msgpack.unpackb(codec.encode({"a": array.astype("float64")}))["a"]
+    assert plain["dtype"] == "float64"
+    assert plain["shape"] == [3, 2]
+    assert plain["data"] == np.ascontiguousarray(array, dtype="<f8").tobytes()
+
+
+def test_the_task_digest_is_the_sha256_of_both_parts() -> None:
+    expected = hashlib.sha256(
+        msgpack.packb({"common": {"a": 1, "b": [0.5]}, "site": None})
+    ).hexdigest()
+    assert codec.task_digest({"b": (0.5,), "a": 1}, None) == expected
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), np.array([np.nan]), np.array(["a"]), object(), {1: 2}]
+)
+def test_what_has_no_binary_form_is_refused(value: object) -> None:
+    with pytest.raises(codec.CodecError):
+        codec.encode({"x": value} if not isinstance(value, dict) else value)
+
+
+def packed_array(dtype: object, shape: object, data: object) -> bytes:
+    return bytes(msgpack.packb({"dtype": dtype, "shape": shape, "data": data}))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x81\xa1a",
+        b"\x93" * 100_000,
+        b"\x01\x01",
+        msgpack.packb({1: 2}),
+        msgpack.packb(msgpack.ExtType(5, b"x")),
+        packed_array("float64", [2**40], b""),
+        packed_array("float64", [2**62, 2**62], b""),
+        packed_array("float64", [-1], b""),
+        packed_array("float64", [True], b"\0" * 8),
+        packed_array("float64", [1], "text"),
+        packed_array("object", [1], b"\0" * 8),
+        packed_array(["f8"], [1], b"\0" * 8),
+        packed_array("float64", [1] * 5, b"\0" * 8),
+    ],
+)
+def test_a_body_that_lies_or_is_cut_short_is_refused(body: bytes) -> None:
+    with pytest.raises(codec.CodecError):
+        codec.decode(body)
+
+
+def test_deep_nesting_is_refused_before_it_is_walked() -> None:
+    tree: object = 1
+    for _ in range(100):
+        tree = [tree]
+    with pytest.raises(codec.CodecError, match="deep"):
+        codec.decode(msgpack.packb(tree))

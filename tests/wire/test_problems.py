@@ -1,0 +1,42 @@
+"""The catalogue of problems."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from fedclust.algorithms.base import Model
+from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
+from fedclust.wire.submissions import field_errors
+
+
+@pytest.mark.parametrize("slug", CATALOGUE)
+def test_a_problem_document_comes_back_as_it_was(slug: str) -> None:
+    document = problem(slug, "Do this next.", round=3)
+    back = Problem.model_validate_json(document.model_dump_json())
+    assert back == document
+    assert back.slug == slug
+    assert back.status == CATALOGUE[slug][0]
+    assert back.model_extra == {"round": 3}
+
+
+def test_at_most_twenty_errors_are_listed() -> None:
+    errors = [FieldError(pointer=f"/{n}", rule="r", message="m") for n in range(30)]
+    assert len(problem("invalid", "Mend these.", errors).errors) == 20
+
+
+def test_errors_never_repeat_what_was_sent() -> None:
+    class Inner(Model):
+        number: int
+
+    class Outer(Model):
+        inner: dict[str, Inner]
+
+    secret = "patient_4711"
+    body = f'{{"inner": {{"{secret}": {{"number": "{secret}", "{secret}": 1}}}}}}'
+    with pytest.raises(ValidationError) as caught:
+        Outer.model_validate_json(body)
+    errors = field_errors(caught.value)
+    assert len(errors) == 2
+    assert secret not in repr(errors)
+    assert {error.pointer for error in errors} == {"/inner/number", "/inner"}
