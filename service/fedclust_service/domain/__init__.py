@@ -1,0 +1,1 @@
+"""Sessions, rounds, submissions, access: states and rules as data, without I/O."""

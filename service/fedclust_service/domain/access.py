@@ -1,0 +1,164 @@
+"""Who may do and see what. Decided here and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from fedclust.algorithms.base import Result
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.session import Participation, ParticipationState
+
+
+class Role(StrEnum):
+    OPERATOR = "operator"
+    ANALYST = "analyst"
+    SITE = "site"
+
+
+@dataclass(frozen=True)
+class Principal:
+    """A registered operator, analyst or site."""
+
+    id: int
+    role: Role
+    name: str
+    title: str
+    disabled: bool
+    created_at: datetime
+    last_seen_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token without its secret; ``secret_hmac`` under ``FEDCLUST_SECRET_KEY``."""
+
+    id: str
+    principal_id: int
+    secret_hmac: str
+    created_at: datetime
+    expires_at: datetime
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who speaks in a request: a principal through one of its tokens."""
+
+    role: Role
+    name: str
+    token_id: str
+    expires_at: datetime
+
+    @property
+    def key(self) -> str:
+        """What stored rows call the actor; an analyst and an operator may share a name."""
+        return f"{self.role.value}:{self.name}"
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """Something that somebody did. Never holds a payload, a token or a record."""
+
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    details: dict[str, str | int | float | bool | None]
+
+
+# --- what a role may do ---------------------------------------------------------------------------
+
+#: Every use case and the roles that may ask for it. Which rows they reach is decided below.
+PERMISSIONS: dict[str, frozenset[Role]] = {
+    "principal.create": frozenset({Role.OPERATOR}),
+    "principal.change": frozenset({Role.OPERATOR}),
+    "site.read": frozenset({Role.OPERATOR, Role.ANALYST}),
+    "analyst.read": frozenset({Role.OPERATOR}),
+    "operator.read": frozenset({Role.OPERATOR}),
+    "token.issue": frozenset({Role.OPERATOR}),
+    "token.revoke": frozenset({Role.OPERATOR}),
+    "session.create": frozenset({Role.OPERATOR, Role.ANALYST}),
+    "session.read": frozenset(Role),
+    "session.manage": frozenset({Role.OPERATOR, Role.ANALYST}),
+    "session.join": frozenset({Role.SITE}),
+    "task.read": frozenset({Role.SITE}),
+    "submission.put": frozenset({Role.SITE}),
+    "round.read": frozenset(Role),
+    "result.read": frozenset(Role),
+}
+
+
+def require(actor: Actor, action: str) -> None:
+    """Refuse an actor whose role may not do this, whatever it would be done to."""
+    allowed = PERMISSIONS[action]
+    if actor.role not in allowed:
+        names = ", ".join(role.value for role in Role if role in allowed)
+        raise Refusal("forbidden", f"Use a token with one of these roles: {names}.")
+
+
+def absent(what: str) -> Refusal:
+    """Return the one answer for what is not there and for what the actor may not see."""
+    return Refusal("not-found", f"There is no {what} of this name that this token may see.")
+
+
+# --- which rows a role reaches --------------------------------------------------------------------
+
+
+def sees_session(actor: Actor, created_by: str, *, takes_part: bool) -> bool:
+    """Operators see every session, analysts those they created, sites their own."""
+    if actor.role is Role.OPERATOR:
+        return True
+    if actor.role is Role.ANALYST:
+        return created_by == actor.key
+    return takes_part
+
+
+def reads_result(own: Participation | None) -> bool:
+    """Whoever sees a session reads its result, but a site that was excluded from it."""
+    return own is None or own.state is not ParticipationState.EXCLUDED
+
+
+def sees_tokens(actor: Actor) -> bool:
+    """Whether token metadata (never a secret) is shown."""
+    return actor.role is Role.OPERATOR
+
+
+def sees_answer_details(actor: Actor, site: str) -> bool:
+    """Whether the actor sees when ``site`` answered and whether it answered empty.
+
+    Of other sites a site reads the name and whether they answered or are late.
+    """
+    return actor.role is not Role.SITE or actor.name == site
+
+
+def sees_submission_hash(actor: Actor, site: str) -> bool:
+    """Whether the provenance shown to the actor names the hash of a submission of ``site``."""
+    return actor.role is not Role.SITE or actor.name == site
+
+
+def visible_result(actor: Actor, result: Result, p: int) -> Result:
+    """Cut a result to what the actor may see.
+
+    A site reads its own sizes and mapping. Analysts and operators read sizes by site and no
+    mapping; where the size of a cluster is suppressed, or one site's part in it is smaller than
+    ``p``, no site's part is shown, or the others would give it away.
+    """
+    if actor.role is Role.SITE:
+        own = {actor.name}
+        sizes = {site: row for site, row in result.site_sizes.items() if site in own}
+        mapping = {site: row for site, row in result.mapping.items() if site in own}
+        return result.model_copy(update={"site_sizes": sizes, "mapping": mapping})
+    hidden = [
+        (result.sizes is not None and result.sizes[k] is None)
+        or any(0 < (row[k] or 0) < p for row in result.site_sizes.values())
+        for k in range(len(result.centroids))
+    ]
+    sizes = {
+        site: tuple(None if hide else n for n, hide in zip(row, hidden, strict=True))
+        for site, row in result.site_sizes.items()
+    }
+    return result.model_copy(update={"site_sizes": sizes, "mapping": {}})

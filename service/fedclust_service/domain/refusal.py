@@ -1,0 +1,36 @@
+"""The one error that a use case answers a caller with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
+
+
+class Refusal(Exception):
+    """A request that is refused; ``slug`` names the problem type of the wire's catalogue.
+
+    ``detail`` says what to do next and never repeats what was sent.
+    """
+
+    def __init__(
+        self,
+        slug: str,
+        detail: str,
+        errors: list[FieldError] | None = None,
+        retry_after_s: int | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__(slug)
+        self.slug = slug
+        self.detail = detail
+        self.errors = errors or []
+        self.retry_after_s = retry_after_s
+        self.extra = extra
+
+    @property
+    def status(self) -> int:
+        return CATALOGUE[self.slug][0]
+
+    def to_problem(self) -> Problem:
+        return problem(self.slug, self.detail, self.errors, **self.extra)

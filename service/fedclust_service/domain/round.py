@@ -1,0 +1,220 @@
+"""A round: one task-and-answer exchange with the sites that it addresses, and when it closes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from fedclust_service.domain.session import ParticipationState, SessionState
+from fedclust_service.domain.transition import Transition
+
+
+class RoundState(StrEnum):
+    COLLECTING = "collecting"
+    AGGREGATING = "aggregating"
+    CLOSED = "closed"
+    FAILED = "failed"
+
+
+ROUND_TRANSITIONS = (
+    Transition(RoundState.COLLECTING, RoundState.AGGREGATING, "all answered, deadline or operator"),
+    Transition(RoundState.COLLECTING, RoundState.FAILED, "too few contributors, or given up"),
+    Transition(RoundState.AGGREGATING, RoundState.CLOSED, "aggregated"),
+    Transition(RoundState.AGGREGATING, RoundState.FAILED, "the aggregation failed"),
+)
+
+
+class CloseReason(StrEnum):
+    """Why a round stopped collecting and went to be aggregated."""
+
+    ALL_ANSWERED = "all_answered"
+    QUORUM_AT_DEADLINE = "quorum_at_deadline"
+    OPERATOR = "operator"
+
+
+class FailureReason(StrEnum):
+    """Why a round and its session failed, where no method says so itself."""
+
+    TOO_FEW_CONTRIBUTORS = "too_few_contributors"
+    QUORUM_NOT_REACHED = "quorum_not_reached"
+    AGGREGATION_ERROR = "aggregation_error"
+    AGGREGATION_TIMEOUT = "aggregation_timeout"
+    AGGREGATION_ABANDONED = "aggregation_abandoned"
+    METHOD_VERSION_UNSUPPORTED = "method_version_unsupported"
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to aggregate a round. ``holder`` names a process, ``token`` one taking."""
+
+    token: str
+    holder: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round of a session; ``common`` is the canonical binary form of the task's common part."""
+
+    id: int
+    session_id: int
+    number: int
+    phase: str
+    state: RoundState
+    needs_all: bool
+    common: bytes
+    opened_at: datetime
+    deadline: datetime
+    overdue_since: datetime | None = None
+    closed_at: datetime | None = None
+    close_reason: str | None = None
+    lease: Lease | None = None
+    attempts: int = 0
+    aggregation_s: float | None = None
+    metrics: dict[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Addressee:
+    """A site that a round addresses: its own part of the task, and whether it still counts.
+
+    ``released`` is set when the site left or was excluded without having answered.
+    """
+
+    round_id: int
+    site: str
+    site_part: bytes
+    task_digest: str
+    released: bool = False
+
+
+# --- when a collecting round closes ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Turnout:
+    """How far a round has come.
+
+    Attributes
+    ----------
+    pending : int
+        Addressed sites that have neither answered nor been released.
+    answered : int
+        Stored answers.
+    nonempty : int
+        Stored answers with contents, those of sites that left since included.
+    joined : int
+        Addressed sites that still take part. A site that joined after the round was opened
+        cannot answer it and does not count.
+    """
+
+    pending: int
+    answered: int
+    nonempty: int
+    joined: int
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What of a session's policy decides when a round closes."""
+
+    min_sites: int
+    quorum: int | None
+    fail_after: timedelta
+    needs_all: bool
+
+    def quorum_of(self, turnout: Turnout) -> int:
+        """Return how many answers with contents close the round before everybody answered."""
+        named = turnout.joined if self.quorum is None else self.quorum
+        return max(named, self.min_sites)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The round goes on collecting."""
+
+    overdue: bool
+
+
+@dataclass(frozen=True)
+class Close:
+    """The round is aggregated."""
+
+    reason: CloseReason
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Round and session fail."""
+
+    reason: FailureReason
+
+
+def judge(
+    turnout: Turnout,
+    rules: Rules,
+    *,
+    deadline: datetime,
+    overdue_since: datetime | None,
+    now: datetime,
+    asked: bool = False,
+) -> Wait | Close | Fail:
+    """Decide what becomes of a collecting round.
+
+    Called after everything that can change the outcome: an answer, a departure, a moved deadline,
+    the operator's wish (``asked``), the passing of time.
+    """
+    if turnout.pending == 0:
+        if turnout.nonempty >= rules.min_sites:
+            return Close(CloseReason.ALL_ANSWERED)
+        if turnout.joined >= rules.min_sites:
+            # Everybody is here and has spoken: waiting changes nothing.
+            return Fail(FailureReason.TOO_FEW_CONTRIBUTORS)
+    elif not rules.needs_all and turnout.nonempty >= rules.quorum_of(turnout):
+        if now >= deadline:
+            return Close(CloseReason.QUORUM_AT_DEADLINE)
+        if asked:
+            return Close(CloseReason.OPERATOR)
+    overdue = now >= deadline or turnout.joined < rules.min_sites
+    if overdue and overdue_since is not None and now >= overdue_since + rules.fail_after:
+        return Fail(FailureReason.QUORUM_NOT_REACHED)
+    return Wait(overdue)
+
+
+# --- what a site is told --------------------------------------------------------------------------
+
+
+class TaskStatus(StrEnum):
+    INVITED = "invited"
+    WAITING = "waiting"
+    WORK = "work"
+    ANSWERED = "answered"
+    LEFT = "left"
+    ENDED = "ended"
+
+
+def status_of(
+    session: SessionState,
+    participation: ParticipationState,
+    current: RoundState | None,
+    *,
+    addressed: bool,
+    answered: bool,
+) -> TaskStatus:
+    """Return what a site should do; ``current`` is the state of the session's latest round.
+
+    An answered site is told the same while the round collects and while it is aggregated: a
+    waiting site is woken by what concerns it alone.
+    """
+    if session.ended:
+        return TaskStatus.ENDED
+    if participation in (ParticipationState.LEFT, ParticipationState.EXCLUDED):
+        return TaskStatus.LEFT
+    if participation is ParticipationState.INVITED:
+        return TaskStatus.INVITED
+    if not addressed or current is None:
+        return TaskStatus.WAITING
+    if answered:
+        return TaskStatus.ANSWERED
+    return TaskStatus.WORK if current is RoundState.COLLECTING else TaskStatus.WAITING

@@ -1,0 +1,90 @@
+"""A session and the sites that take part in it: states, and transitions as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from fedclust_service.domain.transition import Transition
+
+
+class SessionState(StrEnum):
+    RECRUITING = "recruiting"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return self in (self.COMPLETED, self.FAILED, self.CANCELLED)
+
+
+class ParticipationState(StrEnum):
+    INVITED = "invited"
+    JOINED = "joined"
+    LEFT = "left"
+    EXCLUDED = "excluded"
+
+
+SESSION_TRANSITIONS = (
+    Transition(SessionState.RECRUITING, SessionState.RUNNING, "started"),
+    Transition(SessionState.RECRUITING, SessionState.CANCELLED, "cancelled"),
+    Transition(SessionState.RUNNING, SessionState.COMPLETED, "the method is done"),
+    Transition(SessionState.RUNNING, SessionState.FAILED, "a round failed"),
+    Transition(SessionState.RUNNING, SessionState.CANCELLED, "cancelled"),
+)
+
+PARTICIPATION_TRANSITIONS = (
+    Transition(ParticipationState.INVITED, ParticipationState.JOINED, "joins with consent"),
+    Transition(ParticipationState.INVITED, ParticipationState.LEFT, "declines"),
+    Transition(ParticipationState.INVITED, ParticipationState.EXCLUDED, "excluded"),
+    Transition(ParticipationState.JOINED, ParticipationState.LEFT, "leaves"),
+    Transition(ParticipationState.JOINED, ParticipationState.EXCLUDED, "excluded"),
+)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A clustering session.
+
+    ``definition`` is the canonical JSON that was frozen at creation and ``definition_sha256`` its
+    hash; ``request_sha256`` that of the request as it was sent, before the seed was drawn.
+    ``version`` grows with every change that somebody may be waiting for.
+    """
+
+    id: int
+    name: str
+    algorithm: str
+    method_version: int
+    definition: bytes
+    definition_sha256: str
+    request_sha256: str
+    created_by: str
+    state: SessionState
+    version: int
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    stopped_because: str | None = None
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Participation:
+    """One site in one session; what it declared when it joined."""
+
+    session_id: int
+    site: str
+    state: ParticipationState
+    invited_at: datetime
+    definition_sha256: str | None = None
+    two_sites_with: str | None = None
+    differencing_off: bool = False
+    features: tuple[str, ...] = ()
+    min_cluster_size: int | None = None
+    size_band: str | None = None
+    sdk_version: str | None = None
+    joined_at: datetime | None = None
+    left_at: datetime | None = None

@@ -1,0 +1,25 @@
+"""A submission: what one site answered in one round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A stored answer.
+
+    ``sha256`` and ``size`` are of the body as it was sent; ``payload`` is the canonical binary
+    form of its contents, None for an empty answer or once scrubbed.
+    """
+
+    session_id: int
+    round_id: int
+    site: str
+    phase: str
+    sha256: str
+    size: int
+    empty: bool
+    payload: bytes | None
+    received_at: datetime

@@ -1,0 +1,116 @@
+"""Bearer tokens: ``fcs_`` (site), ``fca_`` (analyst), ``fco_`` (operator).
+
+A token reads ``<prefix>_<id>_<secret><checksum>``. The id (12 of ``a-z0-9``) names the row, the
+secret (43 base62 digits, over 255 bits) is known to its holder only, and the checksum (6 base62
+digits, CRC-32 of all before it) tells a token that was copied badly from a wrong one. The
+coordinator keeps an HMAC-SHA256 of id and secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import string
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedclust_service.domain.access import Role
+
+PREFIXES = {Role.SITE: "fcs", Role.ANALYST: "fca", Role.OPERATOR: "fco"}
+_ROLES = {prefix: role for role, prefix in PREFIXES.items()}
+_DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_ID_DIGITS = string.digits + string.ascii_lowercase
+_ID_LENGTH, _SECRET_LENGTH, _CHECKSUM_LENGTH = 12, 43, 6
+_SHAPE = re.compile(
+    rf"(fc[sao])_([0-9a-z]{{{_ID_LENGTH}}})_"
+    rf"([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})"
+)
+_MIN_KEY_BYTES = 32
+
+
+class TokenError(ValueError):
+    """A string that is not a token: cut, mistyped, or something else altogether."""
+
+
+@dataclass(frozen=True)
+class TokenText:
+    """A token as its holder has it."""
+
+    role: Role
+    id: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"TokenText(role={self.role.value!r}, id={self.id!r})"
+
+    def reveal(self) -> str:
+        """Return the text to hand over, once."""
+        body = f"{PREFIXES[self.role]}_{self.id}_{self.secret}"
+        return body + _checksum(body)
+
+
+def new_token(role: Role) -> TokenText:
+    """Draw a token from the operating system's randomness."""
+    return TokenText(role, _draw(_ID_DIGITS, _ID_LENGTH), _draw(_DIGITS, _SECRET_LENGTH))
+
+
+def read_token(text: str) -> TokenText:
+    """Take a token apart; TokenError where its form or checksum is wrong."""
+    match = _SHAPE.fullmatch(text)
+    if match is None:
+        raise TokenError("not a token")
+    prefix, token_id, secret, checksum = match.groups()
+    body = text[: -len(checksum)]
+    if not hmac.compare_digest(_checksum(body), checksum):
+        raise TokenError("checksum")
+    return TokenText(_ROLES[prefix], token_id, secret)
+
+
+class SecretKeys:
+    """``FEDCLUST_SECRET_KEY``: the first key signs, all verify, so that keys can be rotated.
+
+    Parameters
+    ----------
+    keys : sequence of bytes
+        At least one, each of at least 32 bytes.
+    """
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        if not keys:
+            raise ValueError("at least one secret key is needed")
+        if any(len(key) < _MIN_KEY_BYTES for key in keys):
+            raise ValueError(f"every secret key needs at least {_MIN_KEY_BYTES} bytes")
+        self._keys = tuple(bytes(key) for key in keys)
+
+    def __repr__(self) -> str:
+        return f"SecretKeys({len(self._keys)} keys)"
+
+    def sign(self, token: TokenText) -> str:
+        """Return the HMAC to store, as 64 hexadecimal digits."""
+        return _hmac(self._keys[0], token)
+
+    def verify(self, token: TokenText, stored: str) -> bool:
+        """Tell whether a stored HMAC is this token's, in a time that depends on neither."""
+        # Every key is tried whatever the earlier ones said.
+        matches = [hmac.compare_digest(_hmac(key, token), stored) for key in self._keys]
+        return any(matches)
+
+
+def _hmac(key: bytes, token: TokenText) -> str:
+    message = f"{PREFIXES[token.role]}_{token.id}_{token.secret}".encode()
+    return hmac.new(key, message, hashlib.sha256).hexdigest()
+
+
+def _draw(digits: str, length: int) -> str:
+    return "".join(secrets.choice(digits) for _ in range(length))
+
+
+def _checksum(text: str) -> str:
+    value, out = zlib.crc32(text.encode()), ""
+    for _ in range(_CHECKSUM_LENGTH):
+        value, digit = divmod(value, len(_DIGITS))
+        out = _DIGITS[digit] + out
+    return out

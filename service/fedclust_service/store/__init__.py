@@ -1,0 +1,48 @@
+"""The coordinator's memory: the only SQL of the project.
+
+`Store.open` gives a store on SQLite or PostgreSQL; every write goes through `Store.run_tx`, every
+read through `Store.read`. Both hand a `Tx` to a function, whose repositories take and return the
+dataclasses of `fedclust_service.domain`. Tables, engines and migrations are private to this folder.
+"""
+
+from fedclust_service.store.errors import (
+    AlreadyExists,
+    ConstraintViolated,
+    NotOurDatabase,
+    SchemaMissing,
+    SchemaNewer,
+    SchemaOlder,
+    SchemaProblem,
+    StoreBusy,
+    StoreError,
+    StoreLocked,
+    StoreUnavailable,
+    Unwritable,
+    UrlRefused,
+)
+from fedclust_service.store.results import StoredResult, StoredState
+from fedclust_service.store.rounds import RoundChanges
+from fedclust_service.store.store import Store, TxMetrics
+from fedclust_service.store.tx import Tx
+
+__all__ = [
+    "AlreadyExists",
+    "ConstraintViolated",
+    "NotOurDatabase",
+    "RoundChanges",
+    "SchemaMissing",
+    "SchemaNewer",
+    "SchemaOlder",
+    "SchemaProblem",
+    "Store",
+    "StoreBusy",
+    "StoreError",
+    "StoreLocked",
+    "StoreUnavailable",
+    "StoredResult",
+    "StoredState",
+    "Tx",
+    "TxMetrics",
+    "Unwritable",
+    "UrlRefused",
+]

@@ -1,0 +1,159 @@
+"""What can go wrong with a database, as types; and which of it is worth another try.
+
+::
+
+    StoreError
+    ├── UrlRefused           not a database address that we serve
+    ├── StoreLocked          another process serves this SQLite file
+    ├── Unwritable           missing folder, no permission, disk full, read-only
+    ├── StoreBusy            still contended after all tries: ask again later
+    ├── StoreUnavailable     connection lost, or not made
+    ├── ConstraintViolated   a rule of the schema refused a row: a defect of ours
+    │   └── AlreadyExists    what was to be added is there already
+    └── SchemaProblem
+        ├── SchemaMissing    empty database, and creating tables was not asked for
+        ├── SchemaOlder      names the command that upgrades
+        ├── SchemaNewer      written by a later version of the program
+        └── NotOurDatabase   tables, but none of ours
+
+Messages hold names of constraints and files, never values of a row: what a driver says about a
+failing row repeats the row, so its text is dropped and its code is kept.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+UPGRADE_COMMAND = "fedclust-service db upgrade"
+
+_SQLITE_TRANSIENT = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_SQLITE_UNWRITABLE = {
+    sqlite3.SQLITE_READONLY: "it is read-only",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened",
+    sqlite3.SQLITE_PERM: "permission is refused",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_IOERR: "reading or writing it failed",
+    sqlite3.SQLITE_NOTADB: "it is not an SQLite database",
+    sqlite3.SQLITE_CORRUPT: "it is damaged",
+}
+# serialization_failure, deadlock_detected, lock_not_available
+_POSTGRES_TRANSIENT = {"40001", "40P01", "55P03"}
+# admin_shutdown, crash_shutdown, cannot_connect_now, idle_in_transaction_session_timeout
+_POSTGRES_LOST = {"57P01", "57P02", "57P03", "25P03"}
+_POSTGRES_UNWRITABLE = {
+    "25006": "it is read-only",
+    "53100": "the disk is full",
+    "42501": "permission is refused",
+}
+
+
+class StoreError(Exception):
+    """The database refused or failed. The message is safe to show and to log."""
+
+
+class UrlRefused(StoreError):
+    """The database address is none that the coordinator can serve."""
+
+
+class StoreLocked(StoreError):
+    """Another process serves this SQLite file."""
+
+
+class Unwritable(StoreError):
+    """The database cannot be written: folder, permission, disk."""
+
+
+class StoreBusy(StoreError):
+    """The database was contended for longer than all tries together; asking again helps."""
+
+
+class StoreUnavailable(StoreError):
+    """No connection, or it was lost. What was being committed may or may not have been."""
+
+
+class ConstraintViolated(StoreError):
+    """A rule of the schema refused a row."""
+
+
+class AlreadyExists(ConstraintViolated):
+    """What was to be added is there already. The transaction goes on."""
+
+
+class SchemaProblem(StoreError):
+    """The tables do not fit this program."""
+
+
+class SchemaMissing(SchemaProblem):
+    """The database is empty."""
+
+
+class SchemaOlder(SchemaProblem):
+    """The tables are those of an earlier version; ``command`` upgrades them."""
+
+    command = UPGRADE_COMMAND
+
+
+class SchemaNewer(SchemaProblem):
+    """The tables are those of a later version of the program."""
+
+
+class NotOurDatabase(SchemaProblem):
+    """The database holds tables, but none of ours."""
+
+
+def sqlite_code(error: BaseException) -> int | None:
+    """Return SQLite's primary result code of a driver error."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    code = getattr(original, "sqlite_errorcode", None)
+    return code & 0xFF if isinstance(code, int) else None
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """Return the five-letter SQLSTATE of a PostgreSQL driver error."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    state = getattr(original, "sqlstate", None)
+    return state if isinstance(state, str) else None
+
+
+def is_transient(error: BaseException) -> bool:
+    """Say whether the same transaction may succeed when run again on the same connection."""
+    return sqlite_code(error) in _SQLITE_TRANSIENT or sqlstate(error) in _POSTGRES_TRANSIENT
+
+
+def is_connection_lost(error: BaseException) -> bool:
+    """Say whether the connection is gone, or could not be made."""
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated:
+        return True
+    state = sqlstate(error)
+    if state is not None:
+        return state in _POSTGRES_LOST or state.startswith("08")
+    # psycopg gives no SQLSTATE when the server cannot be reached at all.
+    return sqlite_code(error) is None and type(error.orig).__name__ == "OperationalError"
+
+
+def translate(error: Exception, name: str) -> StoreError:
+    """Return the error of ours for what the driver raised in transaction ``name``."""
+    if isinstance(error, PoolTimeout):
+        return StoreBusy(f"{name}: no free database connection")
+    code, state = sqlite_code(error), sqlstate(error)
+    if is_transient(error):
+        return StoreBusy(f"{name}: the database is busy; ask again")
+    if code in _SQLITE_UNWRITABLE or state in _POSTGRES_UNWRITABLE:
+        why = _SQLITE_UNWRITABLE.get(code or 0) or _POSTGRES_UNWRITABLE[state or ""]
+        return Unwritable(f"{name}: the database cannot be used: {why}")
+    if is_connection_lost(error):
+        return StoreUnavailable(f"{name}: the database cannot be reached")
+    if code == sqlite3.SQLITE_CONSTRAINT:
+        # SQLite names columns and constraints here, never values.
+        return ConstraintViolated(f"{name}: {error.orig if isinstance(error, DBAPIError) else ''}")
+    if state is not None and state.startswith("23"):
+        diagnosis = getattr(getattr(error, "orig", None), "diag", None)
+        constraint = getattr(diagnosis, "constraint_name", None)
+        return ConstraintViolated(f"{name}: constraint {constraint} ({state})")
+    original = getattr(error, "orig", None) or error
+    return StoreError(f"{name}: {type(original).__name__} ({state or code or 'no code'})")

@@ -1,0 +1,169 @@
+"""Migrations: which one a database is at, and bringing it to another.
+
+Alembic is imported only when there is something to do: a start on a database that is at the right
+migration reads one row.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import DBAPIError
+
+from fedclust_service.store import engine as engines
+from fedclust_service.store import tables
+from fedclust_service.store.errors import (
+    UPGRADE_COMMAND,
+    NotOurDatabase,
+    SchemaMissing,
+    SchemaNewer,
+    SchemaOlder,
+    translate,
+)
+from fedclust_service.store.lock import ServingLock
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+_VERSION_TABLE = "alembic_version"
+# Any fixed number: processes that migrate the same PostgreSQL database at once take turns.
+_ADVISORY_LOCK = 0x6665_6463_6C75_7374
+
+
+def folder() -> Path:
+    """Return the folder of the migrations: inside the installed package, or the repository's."""
+    package = Path(__file__).resolve().parent.parent
+    for candidate in (package / "_migrations", package.parent.parent / "migrations"):
+        if (candidate / "env.py").is_file():
+            return candidate
+    raise FileNotFoundError("the migrations are missing from this installation")
+
+
+def head() -> str:
+    """Return the newest migration of this program."""
+    from alembic.script import ScriptDirectory
+
+    found = ScriptDirectory.from_config(_config()).get_current_head()
+    assert found is not None  # noqa: S101  # there is at least the first
+    return found
+
+
+def current(url: str) -> str | None:
+    """Return the migration that a database is at; None when it has no tables of ours."""
+    file = engines.sqlite_file(engines.parse_url(url))
+    if file and not file.exists():
+        return None
+    made = _engines(url)
+    try:
+        with made.read.connect() as connection:
+            return revision_of(connection)
+    except DBAPIError as error:
+        raise translate(error, "db current") from None
+    finally:
+        made.dispose()
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """Bring a database up to a migration, all or nothing.
+
+    SchemaNewer when it was written by a later version; StoreLocked while it is being served.
+    """
+    _move(url, revision, up=True)
+
+
+def downgrade(url: str, revision: str) -> None:
+    """Bring a database down to a migration, or to ``base``, which drops every table of ours."""
+    _move(url, revision, up=False)
+
+
+def revision_of(connection: Connection) -> str | None:
+    """Return the migration that a connection's database is at."""
+    if not inspect(connection).has_table(_VERSION_TABLE):
+        return None
+    query = text(f"SELECT version_num FROM {_VERSION_TABLE}")  # noqa: S608  # a constant
+    found = connection.execute(query).scalar_one_or_none()
+    return None if found is None else str(found)
+
+
+def check(connection: Connection) -> None:
+    """Raise a SchemaProblem unless the database is at the migration of this program."""
+    found = revision_of(connection)
+    if found == tables.SCHEMA_REVISION:
+        return
+    if found is None:
+        others = set(inspect(connection).get_table_names()) - {_VERSION_TABLE}
+        if others:
+            raise NotOurDatabase(
+                "the database holds tables that are not fedclust's; give one of its own"
+            )
+        raise SchemaMissing(f"the database is empty; run `{UPGRADE_COMMAND}`")
+    _known(found)
+    raise SchemaOlder(
+        f"the database is at migration {found} and this version needs {tables.SCHEMA_REVISION}; "
+        f"make a backup, then run `{UPGRADE_COMMAND}`"
+    )
+
+
+def upgrade_with(engine: Engine, revision: str = "head") -> None:
+    """As `upgrade`, over an engine for writing whose database this process may migrate."""
+    _run(engine, revision, up=True)
+
+
+def _move(url: str, revision: str, *, up: bool) -> None:
+    made = _engines(url)
+    try:
+        lock = ServingLock(made.file) if made.file else None
+        try:
+            _run(made.write, revision, up=up)
+        finally:
+            if lock:
+                lock.release()
+    finally:
+        made.dispose()
+
+
+def _run(engine: Engine, revision: str, *, up: bool) -> None:
+    from alembic import command
+
+    config = _config()
+    try:
+        with engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(
+                    text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK}
+                )
+            found = revision_of(connection)
+            if found is not None:
+                _known(found)
+            config.attributes["connection"] = connection
+            (command.upgrade if up else command.downgrade)(config, revision)
+    except DBAPIError as error:
+        raise translate(error, "migrate") from None
+
+
+def _known(found: str) -> None:
+    from alembic.script import ScriptDirectory
+    from alembic.util import CommandError
+
+    try:
+        ScriptDirectory.from_config(_config()).get_revision(found)
+    except CommandError:
+        raise SchemaNewer(
+            f"the database is at migration {found}, which a later version of fedclust made; "
+            "install that version or restore a backup"
+        ) from None
+
+
+def _config() -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    # A percent sign in a path would be read as interpolation.
+    config.set_main_option("script_location", str(folder()).replace("%", "%%"))
+    return config
+
+
+def _engines(url: str) -> engines.Engines:
+    return engines.build(engines.parse_url(url), busy_timeout_s=10.0, pool_size=1)

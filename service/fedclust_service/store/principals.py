@@ -1,0 +1,151 @@
+"""Operators, analysts, sites and their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection, RowMapping, select, update
+
+from fedclust_service.domain.access import Principal, Role, Token
+from fedclust_service.store import tables
+from fedclust_service.store._sql import insert_unless_there
+from fedclust_service.store.errors import AlreadyExists
+
+
+class Principals:
+    """Who may speak to the coordinator. Addressed by role and name; never deleted."""
+
+    def __init__(self, connection: Connection, now: datetime) -> None:
+        self._connection = connection
+        self._now = now
+
+    def add(self, role: Role, name: str, title: str) -> Principal:
+        """Register a principal, enabled; AlreadyExists when the role has one of that name."""
+        values = {
+            "role": role.value,
+            "name": name,
+            "title": title,
+            "disabled": False,
+            "created_at": self._now,
+        }
+        if not insert_unless_there(self._connection, tables.principals, values, ("role", "name")):
+            raise AlreadyExists(f"a principal with role {role.value} has that name")
+        added = self.get(role, name)
+        assert added is not None  # noqa: S101  # inserted in this transaction
+        return added
+
+    def get(self, role: Role, name: str) -> Principal | None:
+        """Return the principal of a role by its name."""
+        t = tables.principals
+        query = select(t).where(t.c.role == role.value, t.c.name == name)
+        row = self._connection.execute(query).mappings().one_or_none()
+        return _principal(row) if row else None
+
+    def get_by_id(self, principal_id: int) -> Principal | None:
+        """Return the principal that a token belongs to."""
+        t = tables.principals
+        query = select(t).where(t.c.id == principal_id)
+        row = self._connection.execute(query).mappings().one_or_none()
+        return _principal(row) if row else None
+
+    def list(self, role: Role, limit: int, after: str | None = None) -> Sequence[Principal]:
+        """Return at most ``limit`` principals of a role by name, from behind the name ``after``."""
+        t = tables.principals
+        query = select(t).where(t.c.role == role.value).order_by(t.c.name).limit(limit)
+        if after is not None:
+            query = query.where(t.c.name > after)
+        return [_principal(row) for row in self._connection.execute(query).mappings()]
+
+    def existing(self, role: Role, names: Collection[str]) -> frozenset[str]:
+        """Return those of ``names`` that are registered under a role, disabled ones included."""
+        t = tables.principals
+        query = select(t.c.name).where(t.c.role == role.value, t.c.name.in_(sorted(set(names))))
+        return frozenset(self._connection.execute(query).scalars())
+
+    def update(self, principal: Principal) -> None:
+        """Write ``title`` and ``disabled``; the rest of a principal never changes here."""
+        t = tables.principals
+        self._connection.execute(
+            update(t)
+            .where(t.c.id == principal.id)
+            .values(title=principal.title, disabled=principal.disabled)
+        )
+
+    def touch_seen(self, principal_id: int, at: datetime) -> None:
+        """Record when a principal was last heard of; never moves backwards."""
+        t = tables.principals
+        self._connection.execute(
+            update(t)
+            .where(t.c.id == principal_id)
+            .where(t.c.last_seen_at.is_(None) | (t.c.last_seen_at < at))
+            .values(last_seen_at=at)
+        )
+
+
+class Tokens:
+    """Tokens, by the public part that serves as their id."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, token: Token) -> None:
+        """Store a token; AlreadyExists when the id is taken."""
+        values = {
+            "id": token.id,
+            "principal_id": token.principal_id,
+            "secret_hmac": token.secret_hmac,
+            "created_at": token.created_at,
+            "expires_at": token.expires_at,
+            "revoked_at": token.revoked_at,
+            "last_used_at": token.last_used_at,
+        }
+        if not insert_unless_there(self._connection, tables.tokens, values, ("id",)):
+            raise AlreadyExists("a token has that id")
+
+    def get(self, token_id: str) -> Token | None:
+        """Return a token by its id, revoked and expired ones included."""
+        t = tables.tokens
+        row = self._connection.execute(select(t).where(t.c.id == token_id)).mappings()
+        found = row.one_or_none()
+        return _token(found) if found else None
+
+    def list_for(self, principal_id: int) -> Sequence[Token]:
+        """Return all tokens of a principal, oldest first."""
+        t = tables.tokens
+        query = select(t).where(t.c.principal_id == principal_id).order_by(t.c.created_at, t.c.id)
+        return [_token(row) for row in self._connection.execute(query).mappings()]
+
+    def revoke(self, token_id: str, at: datetime) -> bool:
+        """Revoke a token; False when there is none or it was revoked before."""
+        t = tables.tokens
+        done = self._connection.execute(
+            update(t).where(t.c.id == token_id, t.c.revoked_at.is_(None)).values(revoked_at=at)
+        )
+        return done.rowcount == 1
+
+    def touch_used(self, token_id: str, at: datetime) -> None:
+        """Record when a token was last used; never moves backwards."""
+        t = tables.tokens
+        self._connection.execute(
+            update(t)
+            .where(t.c.id == token_id)
+            .where(t.c.last_used_at.is_(None) | (t.c.last_used_at < at))
+            .values(last_used_at=at)
+        )
+
+
+def _principal(row: RowMapping) -> Principal:
+    return Principal(
+        id=row["id"],
+        role=Role(row["role"]),
+        name=row["name"],
+        title=row["title"],
+        disabled=row["disabled"],
+        created_at=row["created_at"],
+        last_seen_at=row["last_seen_at"],
+    )
+
+
+def _token(row: RowMapping) -> Token:
+    return Token(**row)

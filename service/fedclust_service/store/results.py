@@ -1,0 +1,88 @@
+"""The engine's states and the results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, select
+
+from fedclust_service.store import tables
+from fedclust_service.store._sql import insert_unless_there
+from fedclust_service.store.errors import AlreadyExists
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """The engine's state after a round, in canonical binary form."""
+
+    session_id: int
+    round_number: int
+    state: bytes
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """A completed session's result and provenance, in canonical binary form."""
+
+    session_id: int
+    result: bytes
+    provenance: bytes
+    completed_at: datetime
+
+
+class States:
+    """Engine states, one a round."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def put(self, session_id: int, round_number: int, state: bytes) -> None:
+        """Store the state after a round; AlreadyExists when that round has one."""
+        values = {"session_id": session_id, "round_number": round_number, "state": state}
+        key = ("session_id", "round_number")
+        if not insert_unless_there(self._connection, tables.states, values, key):
+            raise AlreadyExists("the round has a state")
+
+    def latest(self, session_id: int) -> StoredState | None:
+        """Return the state after the last round; None before the first and once scrubbed."""
+        t = tables.states
+        query = (
+            select(t).where(t.c.session_id == session_id).order_by(t.c.round_number.desc()).limit(1)
+        )
+        row = self._connection.execute(query).mappings().one_or_none()
+        return StoredState(**row) if row else None
+
+    def get(self, session_id: int, round_number: int) -> StoredState | None:
+        """Return the state after one round."""
+        t = tables.states
+        query = select(t).where(t.c.session_id == session_id, t.c.round_number == round_number)
+        row = self._connection.execute(query).mappings().one_or_none()
+        return StoredState(**row) if row else None
+
+
+class Results:
+    """Results, one a session."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def put(
+        self, session_id: int, result: bytes, provenance: bytes, completed_at: datetime
+    ) -> None:
+        """Store a result; AlreadyExists when the session has one."""
+        values = {
+            "session_id": session_id,
+            "result": result,
+            "provenance": provenance,
+            "completed_at": completed_at,
+        }
+        if not insert_unless_there(self._connection, tables.results, values, ("session_id",)):
+            raise AlreadyExists("the session has a result")
+
+    def get(self, session_id: int) -> StoredResult | None:
+        """Return a session's result."""
+        t = tables.results
+        row = self._connection.execute(select(t).where(t.c.session_id == session_id)).mappings()
+        found = row.one_or_none()
+        return StoredResult(**found) if found else None

@@ -1,0 +1,236 @@
+"""Sessions and the sites that take part in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection, RowMapping, Select, select, update
+
+from fedclust_service.domain.session import (
+    Participation,
+    ParticipationState,
+    Session,
+    SessionState,
+)
+from fedclust_service.store import tables
+from fedclust_service.store._sql import insert_unless_there
+from fedclust_service.store.errors import AlreadyExists
+
+_COLUMNS = [column for column in tables.sessions.c if column.name != "scrubbed_at"]
+
+
+class Sessions:
+    """Sessions, by name. ``touched`` gathers what `Store.on_touch` tells after the commit."""
+
+    def __init__(self, connection: Connection, touched: dict[str, int]) -> None:
+        self._connection = connection
+        self._touched = touched
+
+    def add(
+        self,
+        *,
+        name: str,
+        algorithm: str,
+        method_version: int,
+        definition: bytes,
+        definition_sha256: str,
+        request_sha256: str,
+        created_by: str,
+        created_at: datetime,
+    ) -> Session:
+        """Create a session, recruiting, version 1; AlreadyExists when the name is taken."""
+        values = {
+            "name": name,
+            "algorithm": algorithm,
+            "method_version": method_version,
+            "definition": definition,
+            "definition_sha256": definition_sha256,
+            "request_sha256": request_sha256,
+            "created_by": created_by,
+            "state": SessionState.RECRUITING.value,
+            "version": 1,
+            "created_at": created_at,
+        }
+        if not insert_unless_there(self._connection, tables.sessions, values, ("name",)):
+            raise AlreadyExists("a session has that name")
+        added = self.get(name)
+        assert added is not None  # noqa: S101  # inserted in this transaction
+        return added
+
+    def get(self, name: str) -> Session | None:
+        """Return a session by name, without locking it."""
+        return self._one(select(*_COLUMNS).where(tables.sessions.c.name == name))
+
+    def get_by_id(self, session_id: int) -> Session | None:
+        """Return a session by id, without locking it."""
+        return self._one(select(*_COLUMNS).where(tables.sessions.c.id == session_id))
+
+    def lock(self, name: str) -> Session | None:
+        """Return a session by name and keep other writers off it until this transaction ends.
+
+        What is read after this is what the previous holder of the lock committed. A transaction
+        that writes to a session, its rounds or its participations takes this lock first.
+        (FOR NO KEY UPDATE on PostgreSQL: foreign keys to the session do not wait for it.)
+        """
+        query = select(*_COLUMNS).where(tables.sessions.c.name == name)
+        return self._one(query.with_for_update(key_share=True))
+
+    def lock_by_id(self, session_id: int) -> Session | None:
+        """As `lock`, by id."""
+        query = select(*_COLUMNS).where(tables.sessions.c.id == session_id)
+        return self._one(query.with_for_update(key_share=True))
+
+    def update(self, session: Session) -> None:
+        """Write state, times and reasons. ``version`` is not written: `touch` raises it."""
+        t = tables.sessions
+        self._connection.execute(
+            update(t)
+            .where(t.c.id == session.id)
+            .values(
+                state=session.state.value,
+                started_at=session.started_at,
+                ended_at=session.ended_at,
+                stopped_because=session.stopped_because,
+                failure=session.failure,
+            )
+        )
+
+    def touch(self, session_id: int) -> int:
+        """Raise the session's version by one, return it, and wake those who wait after the commit.
+
+        KeyError when there is no such session.
+        """
+        t = tables.sessions
+        self._connection.execute(
+            update(t).where(t.c.id == session_id).values(version=t.c.version + 1)
+        )
+        query = select(t.c.name, t.c.version).where(t.c.id == session_id)
+        row = self._connection.execute(query).one_or_none()
+        if row is None:
+            raise KeyError(session_id)
+        self._touched[row.name] = row.version
+        return int(row.version)
+
+    def list(
+        self,
+        *,
+        limit: int,
+        created_by: str | None = None,
+        site: str | None = None,
+        state: SessionState | None = None,
+        after_id: int | None = None,
+    ) -> Sequence[Session]:
+        """Return at most ``limit`` sessions, newest first, from behind the one with ``after_id``.
+
+        Parameters
+        ----------
+        created_by : str, optional
+            Only those created by it.
+        site : str, optional
+            Only those in which the site has a participation, whatever its state.
+        state : SessionState, optional
+            Only those in this state.
+        """
+        t = tables.sessions
+        query = select(*_COLUMNS).order_by(t.c.id.desc()).limit(limit)
+        if created_by is not None:
+            query = query.where(t.c.created_by == created_by)
+        if site is not None:
+            p = tables.participations
+            query = query.where(t.c.id.in_(select(p.c.session_id).where(p.c.site == site)))
+        if state is not None:
+            query = query.where(t.c.state == state.value)
+        if after_id is not None:
+            query = query.where(t.c.id < after_id)
+        return [_session(row) for row in self._connection.execute(query).mappings()]
+
+    def running(self) -> Sequence[Session]:
+        """Return all running sessions, oldest first."""
+        t = tables.sessions
+        query = select(*_COLUMNS).where(t.c.state == SessionState.RUNNING.value).order_by(t.c.id)
+        return [_session(row) for row in self._connection.execute(query).mappings()]
+
+    def to_scrub(self, ended_before: datetime, limit: int = 100) -> Sequence[Session]:
+        """Return ended sessions whose payloads are still there past the retention time."""
+        t = tables.sessions
+        ended = [state.value for state in SessionState if state.ended]
+        query = (
+            select(*_COLUMNS)
+            .where(t.c.state.in_(ended), t.c.ended_at < ended_before, t.c.scrubbed_at.is_(None))
+            .order_by(t.c.id)
+            .limit(limit)
+        )
+        return [_session(row) for row in self._connection.execute(query).mappings()]
+
+    def _one(self, query: Select[tuple[object, ...]]) -> Session | None:
+        row = self._connection.execute(query).mappings().one_or_none()
+        return _session(row) if row else None
+
+
+class Participations:
+    """Sites in sessions."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, participation: Participation) -> None:
+        """Store a new participation; AlreadyExists when the site has one in the session."""
+        values = _participation_values(participation)
+        values |= {"session_id": participation.session_id, "site": participation.site}
+        if not insert_unless_there(
+            self._connection, tables.participations, values, ("session_id", "site")
+        ):
+            raise AlreadyExists("the site has a participation in that session")
+
+    def get(self, session_id: int, site: str) -> Participation | None:
+        """Return one site's participation."""
+        t = tables.participations
+        query = select(t).where(t.c.session_id == session_id, t.c.site == site)
+        row = self._connection.execute(query).mappings().one_or_none()
+        return _participation(row) if row else None
+
+    def list(self, session_id: int) -> Sequence[Participation]:
+        """Return all participations of a session, sorted by site."""
+        t = tables.participations
+        query = select(t).where(t.c.session_id == session_id).order_by(t.c.site)
+        return [_participation(row) for row in self._connection.execute(query).mappings()]
+
+    def update(self, participation: Participation) -> None:
+        """Write all of a participation but its session and site."""
+        t = tables.participations
+        self._connection.execute(
+            update(t)
+            .where(t.c.session_id == participation.session_id, t.c.site == participation.site)
+            .values(**_participation_values(participation))
+        )
+
+
+def _session(row: RowMapping) -> Session:
+    return Session(**{**row, "state": SessionState(row["state"])})
+
+
+def _participation(row: RowMapping) -> Participation:
+    return Participation(
+        **{
+            **row,
+            "state": ParticipationState(row["state"]),
+            "features": tuple(row["features"]),
+        }
+    )
+
+
+def _participation_values(participation: Participation) -> dict[str, object]:
+    return {
+        "state": participation.state.value,
+        "invited_at": participation.invited_at,
+        "definition_sha256": participation.definition_sha256,
+        "two_sites_with": participation.two_sites_with,
+        "differencing_off": participation.differencing_off,
+        "features": list(participation.features),
+        "min_cluster_size": participation.min_cluster_size,
+        "size_band": participation.size_band,
+        "sdk_version": participation.sdk_version,
+        "joined_at": participation.joined_at,
+        "left_at": participation.left_at,
+    }

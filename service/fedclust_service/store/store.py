@@ -1,0 +1,353 @@
+"""The store: opening it, and the one place where transactions begin, are repeated and counted."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from sqlalchemy import URL, Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from fedclust_service.clock import Clock
+from fedclust_service.store import engine as engines
+from fedclust_service.store import migrate as migrations
+from fedclust_service.store.errors import (
+    SchemaMissing,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    is_connection_lost,
+    is_transient,
+    translate,
+)
+from fedclust_service.store.lock import ServingLock
+from fedclust_service.store.tables import SCHEMA_REVISION
+from fedclust_service.store.tx import Tx
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+TouchCallback = Callable[[Sequence[tuple[str, int]]], None]
+
+MAX_ATTEMPTS = 8
+# Waiting for locks counts too: no caller waits for many lock timeouts in a row.
+REPEAT_WITHIN_S = 20.0
+_FIRST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.25
+
+
+@dataclass(frozen=True)
+class TxMetrics:
+    """What became of the transactions of one name.
+
+    Attributes
+    ----------
+    calls, failures : int
+        How often it was asked for, and how often it ended with an error of the database.
+    attempts : int
+        How often its function ran; ``attempts - calls`` are repetitions.
+    seconds, slowest : float
+        Seconds from the call to its end, waiting for locks included: summed, and the longest.
+    """
+
+    calls: int = 0
+    failures: int = 0
+    attempts: int = 0
+    seconds: float = 0.0
+    slowest: float = 0.0
+
+
+class Store:
+    """A database with the coordinator's tables. Safe to share between threads.
+
+    Open it with `Store.open`, which is the only constructor meant for use.
+    """
+
+    def __init__(
+        self,
+        made: engines.Engines,
+        clock: Clock,
+        lock: ServingLock | None,
+        url: URL,
+        pause: Callable[[float], None],
+    ) -> None:
+        self._engines = made
+        self._clock = clock
+        self._lock = lock
+        self._url = url
+        self._pause = pause
+        self._writing = threading.Lock() if made.file else None
+        self._active = threading.local()
+        self._callbacks: list[TouchCallback] = []
+        self._metrics: dict[str, TxMetrics] = {}
+        self._metrics_lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        clock: Clock,
+        *,
+        serving: bool = False,
+        create: bool = True,
+        busy_timeout_s: float = 10.0,
+        pool_size: int = 5,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> Store:
+        """Open a database and make sure that its tables are those of this program.
+
+        Parameters
+        ----------
+        url : str
+            ``sqlite:///path`` or ``postgresql+psycopg://…``.
+        clock : Clock
+            Gives `Tx.now`.
+        serving : bool
+            Whether this process will serve requests: on SQLite only one may at a time. Commands
+            beside a running server open the store without it.
+        create : bool
+            Whether an empty database gets its tables.
+        busy_timeout_s : float
+            How long a statement waits for another's lock, in seconds.
+        pool_size : int
+            Connections kept open; four times as many more are made under load.
+        pause : callable
+            What waits between two tries.
+
+        Raises
+        ------
+        UrlRefused, Unwritable, StoreLocked, StoreBusy, StoreUnavailable
+            The database cannot be used.
+        SchemaMissing, SchemaOlder, SchemaNewer, NotOurDatabase
+            Its tables are not those of this program.
+        """
+        parsed = engines.parse_url(url)
+        file = engines.sqlite_file(parsed)
+        lock: ServingLock | None = None
+        made = engines.build(parsed, busy_timeout_s=busy_timeout_s, pool_size=pool_size)
+        try:
+            if serving and file:
+                lock = ServingLock(file)
+            store = cls(made, clock, lock, parsed, pause)
+            store._ensure_schema(create)
+        except BaseException:
+            made.dispose()
+            if lock:
+                lock.release()
+            raise
+        return store
+
+    @property
+    def single_process(self) -> bool:
+        """Whether no other process can be serving this database: so it is on SQLite."""
+        return self._engines.file is not None
+
+    @property
+    def address(self) -> str:
+        """The database's address with its password masked."""
+        return self._url.render_as_string(hide_password=True)
+
+    def run_tx(self, name: str, fn: Callable[[Tx], T]) -> T:
+        """Run ``fn`` in a transaction that may write, commit once, and return what it returned.
+
+        ``fn`` MUST be fit to run again: after a deadlock, a serialization failure, a busy database
+        or a connection lost before the commit, it is, with a new `Tx`. An exception of its own
+        undoes everything and reaches the caller as it is.
+
+        Parameters
+        ----------
+        name : str
+            What the transaction is for: the name it is counted under.
+        fn : callable
+            Gets the `Tx`. Keep computing out of it: on SQLite all writers wait for it.
+
+        Raises
+        ------
+        StoreBusy
+            Contended through all tries.
+        StoreUnavailable
+            The connection was lost; when that was during the commit, it may have been done or not.
+        StoreError
+            Any other failure of the database.
+        """
+        started = time.perf_counter()
+        with self._entered(name):
+            with self._exclusively(name):
+                tx, value = self._repeat(name, self._engines.write, fn, started)
+            self._after_commit(tx)
+        return value
+
+    def read(self, name: str, fn: Callable[[Tx], T]) -> T:
+        """Run ``fn`` in a transaction that only reads, on one snapshot of the database.
+
+        The database itself refuses writes in it. Repeated, counted and raising as `run_tx`.
+        """
+        with self._entered(name):
+            return self._repeat(name, self._engines.read, fn, time.perf_counter())[1]
+
+    def on_touch(self, callback: TouchCallback) -> None:
+        """Have ``callback`` called after each commit that touched sessions.
+
+        It gets ``[(session name, version)]``, in the committing thread; it must be quick and must
+        not use the store. An exception it raises is logged and goes no further.
+        """
+        self._callbacks.append(callback)
+
+    def metrics(self) -> dict[str, TxMetrics]:
+        """Return what was counted so far in this process, by name of transaction."""
+        with self._metrics_lock:
+            return dict(self._metrics)
+
+    def ping(self) -> None:
+        """Ask the database for an answer; StoreError when there is none."""
+        self._direct("ping", lambda connection: connection.execute(text("SELECT 1")).scalar())
+
+    def migration_head(self) -> str | None:
+        """Return the migration that the database is at; None when it has no tables of ours."""
+        return self._direct("migration_head", migrations.revision_of)
+
+    def expected_migration(self) -> str:
+        """Return the migration that this program needs."""
+        return SCHEMA_REVISION
+
+    def close(self) -> None:
+        """Close all connections and let another process serve. Calling it again does nothing."""
+        self._engines.dispose()
+        if self._lock:
+            self._lock.release()
+
+    def _ensure_schema(self, create: bool) -> None:
+        try:
+            with self._engines.read.connect() as connection:
+                migrations.check(connection)
+            return
+        except SchemaMissing:
+            if not create:
+                raise
+        except (DBAPIError, PoolTimeout) as error:
+            if is_connection_lost(error):
+                raise StoreUnavailable(
+                    f"no connection to {self.address}; check that the database runs, that it has "
+                    "that name, and the user and password"
+                ) from None
+            raise translate(error, self.address) from None
+        migrations.upgrade_with(self._engines.write)
+
+    def _direct(self, name: str, fn: Callable[[Connection], T]) -> T:
+        try:
+            with self._engines.read.connect() as connection:
+                return fn(connection)
+        except (DBAPIError, PoolTimeout) as error:
+            raise translate(error, name) from None
+
+    @contextlib.contextmanager
+    def _entered(self, name: str) -> Iterator[None]:
+        """Refuse a transaction inside another of the same thread: it would wait for itself."""
+        outer = getattr(self._active, "name", None)
+        if outer is not None:
+            raise RuntimeError(f"transaction {name} inside {outer}")
+        self._active.name = name
+        try:
+            yield
+        finally:
+            self._active.name = None
+
+    @contextlib.contextmanager
+    def _exclusively(self, name: str) -> Iterator[None]:
+        """Let one thread of this process write at a time on SQLite.
+
+        Threads that wait here wake when it is their turn; in SQLite's own busy handler they would
+        sleep and miss it.
+        """
+        if self._writing is None:
+            yield
+            return
+        if not self._writing.acquire(timeout=engines.POOL_TIMEOUT_S):
+            self._count(name, 0, True, engines.POOL_TIMEOUT_S)
+            raise StoreBusy(f"{name}: the database is busy; ask again")
+        try:
+            yield
+        finally:
+            self._writing.release()
+
+    def _repeat(
+        self, name: str, engine: Engine, fn: Callable[[Tx], T], started: float
+    ) -> tuple[Tx, T]:
+        attempts, failed = 0, True
+        try:
+            while True:
+                attempts += 1
+                try:
+                    done = self._once(name, engine, fn)
+                except (DBAPIError, PoolTimeout) as error:
+                    again = is_transient(error) or is_connection_lost(error)
+                    late = time.perf_counter() - started >= REPEAT_WITHIN_S
+                    if not again or late or attempts >= MAX_ATTEMPTS:
+                        raise translate(error, name) from None
+                except StoreUnavailable:
+                    raise
+                except BaseException:
+                    failed = False
+                    raise
+                else:
+                    failed = False
+                    return done
+                self._pause(_pause_s(attempts))
+        finally:
+            self._count(name, attempts, failed, time.perf_counter() - started)
+
+    def _once(self, name: str, engine: Engine, fn: Callable[[Tx], T]) -> tuple[Tx, T]:
+        # Leaving the block without a commit rolls back.
+        with engine.connect() as connection:
+            transaction = connection.begin()
+            tx = Tx(connection, self._clock.now())
+            value = fn(tx)
+            if not engines.is_intact(connection):
+                # Committing would quietly do nothing, and the caller believe that it was done.
+                raise StoreError(f"{name}: an error of the database was not let through")
+            try:
+                transaction.commit()
+            except DBAPIError as error:
+                if is_connection_lost(error):
+                    # It may have been done; only the caller can tell, by asking again.
+                    raise StoreUnavailable(
+                        f"{name}: the connection was lost during the commit"
+                    ) from None
+                raise
+            return tx, value
+
+    def _after_commit(self, tx: Tx) -> None:
+        if tx.scrubbed and self._engines.file and not engines.empty_log(self._engines.file):
+            log.info("the write-ahead log is in use; scrubbed pages leave it later")
+        if not tx.touched:
+            return
+        for callback in self._callbacks:
+            try:
+                callback(tx.touched)
+            except Exception as error:  # a listener must not fail what is committed
+                log.error("a listener failed after a commit: %s", type(error).__name__)
+
+    def _count(self, name: str, attempts: int, failed: bool, seconds: float) -> None:
+        with self._metrics_lock:
+            old = self._metrics.get(name, TxMetrics())
+            self._metrics[name] = replace(
+                old,
+                calls=old.calls + 1,
+                failures=old.failures + failed,
+                attempts=old.attempts + attempts,
+                seconds=old.seconds + seconds,
+                slowest=max(old.slowest, seconds),
+            )
+
+
+def _pause_s(attempt: int) -> float:
+    """Return how long to wait after the given try: doubling, with jitter so that two part ways."""
+    longest = min(_FIRST_PAUSE_S * 2.0 ** (attempt - 1), _LONGEST_PAUSE_S)
+    return longest * (0.5 + secrets.randbelow(1000) / 2000)

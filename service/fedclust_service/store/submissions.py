@@ -1,0 +1,102 @@
+"""What sites answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, literal, select, update
+
+from fedclust_service.domain.submission import Submission
+from fedclust_service.store import tables
+from fedclust_service.store._sql import insert_unless_there
+
+_SUMMARY = [column for column in tables.submissions.c if column.name not in {"id", "payload"}]
+_FULL = [*_SUMMARY, tables.submissions.c.payload]
+_WITHOUT = [*_SUMMARY, literal(None).label("payload")]
+
+
+class Submissions:
+    """Submissions: at most one a round and site, for ever."""
+
+    def __init__(self, connection: Connection, scrubbed: list[int]) -> None:
+        self._connection = connection
+        self._scrubbed = scrubbed
+
+    def insert(self, submission: Submission) -> bool:
+        """Store an answer; False, and nothing written, when the site has one in that round.
+
+        ConstraintViolated when the round does not address the site.
+        """
+        values = {
+            "session_id": submission.session_id,
+            "round_id": submission.round_id,
+            "site": submission.site,
+            "phase": submission.phase,
+            "sha256": submission.sha256,
+            "size": submission.size,
+            "empty": submission.empty,
+            "received_at": submission.received_at,
+            "payload": submission.payload,
+        }
+        key = ("round_id", "site")
+        return insert_unless_there(self._connection, tables.submissions, values, key)
+
+    def get(self, round_id: int, site: str) -> Submission | None:
+        """Return one site's answer, with its payload."""
+        t = tables.submissions
+        query = select(*_FULL).where(t.c.round_id == round_id, t.c.site == site)
+        row = self._connection.execute(query).mappings().one_or_none()
+        return Submission(**row) if row else None
+
+    def summary(self, round_id: int, site: str) -> Submission | None:
+        """Return one site's answer, without its payload."""
+        t = tables.submissions
+        query = select(*_WITHOUT).where(t.c.round_id == round_id, t.c.site == site)
+        row = self._connection.execute(query).mappings().one_or_none()
+        return Submission(**row) if row else None
+
+    def list(self, round_id: int) -> Sequence[Submission]:
+        """Return a round's answers with their payloads, sorted by site."""
+        t = tables.submissions
+        query = select(*_FULL).where(t.c.round_id == round_id).order_by(t.c.site)
+        return [Submission(**row) for row in self._connection.execute(query).mappings()]
+
+    def summaries(
+        self, *, session_id: int | None = None, round_id: int | None = None
+    ) -> Sequence[Submission]:
+        """Return answers without their payloads, by round and site.
+
+        Of one round, of one session, or both conditions together; ValueError for neither.
+        """
+        if session_id is None and round_id is None:
+            raise ValueError("summaries are of a session or of a round")
+        t = tables.submissions
+        query = select(*_WITHOUT).order_by(t.c.round_id, t.c.site)
+        if session_id is not None:
+            query = query.where(t.c.session_id == session_id)
+        if round_id is not None:
+            query = query.where(t.c.round_id == round_id)
+        return [Submission(**row) for row in self._connection.execute(query).mappings()]
+
+    def scrub(self, session_id: int, at: datetime) -> int:
+        """Forget a session's payloads and engine states; hashes, sizes and receipts stay.
+
+        Returns the number of payloads forgotten. On SQLite the freed pages are overwritten, and
+        the write-ahead log is emptied after the commit.
+        """
+        t = tables.submissions
+        gone = self._connection.execute(
+            update(t)
+            .where(t.c.session_id == session_id, t.c.payload.is_not(None))
+            .values(payload=None)
+        ).rowcount
+        self._connection.execute(
+            delete(tables.states).where(tables.states.c.session_id == session_id)
+        )
+        sessions = tables.sessions
+        self._connection.execute(
+            update(sessions).where(sessions.c.id == session_id).values(scrubbed_at=at)
+        )
+        self._scrubbed.append(session_id)
+        return gone

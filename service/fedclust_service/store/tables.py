@@ -1,0 +1,337 @@
+"""The tables. Nothing outside ``store/`` imports them; `docs/data_model.md` explains them.
+
+Rows are never deleted but for the engine's states of a scrubbed session, so names are never reused.
+Times are aware and in UTC on both databases. Text that is compared or sorted by the database uses
+the binary collation, so that both sort site names as Python does.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, ClassVar, cast
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Dialect,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy.types import TypeEngine
+from sqlmodel import Field, SQLModel
+
+from fedclust_service.domain.access import Role
+from fedclust_service.domain.round import RoundState
+from fedclust_service.domain.session import ParticipationState, SessionState
+
+SCHEMA_REVISION = "0001"
+"""The migration that makes exactly these tables: Alembic's head (a test compares)."""
+
+NAMING = {
+    "pk": "pk_%(table_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+}
+
+
+class Whole(TypeDecorator[int]):
+    """A 64-bit whole number; SQLite gives rising numbers only to a column of type INTEGER."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return Integer() if dialect.name == "sqlite" else BigInteger()
+
+
+class Word(TypeDecorator[str]):
+    """A short name or state, compared and sorted byte by byte on both databases.
+
+    Without a length, which PostgreSQL would enforce and SQLite would not.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        # SQLite's default collation is binary already.
+        return Text(collation="C") if dialect.name == "postgresql" else Text()
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A moment in UTC. SQLite knows no time zones: it gets naive UTC and gives aware UTC back."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a stored time must be aware")
+        value = value.astimezone(UTC)
+        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+
+    def process_result_value(
+        self,
+        value: datetime | None,
+        dialect: Dialect,  # noqa: ARG002  # the signature is SQLAlchemy's
+    ) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class CanonicalJson(TypeDecorator[Any]):
+    """JSON as text with sorted keys and no spaces: the same bytes on both databases."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
+        if value is None:
+            return None
+        return json.dumps(
+            value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+        )
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
+        return None if value is None else json.loads(value)
+
+
+def _one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
+    allowed = ", ".join(f"'{value.value}'" for value in values)
+    return CheckConstraint(f"{column} IN ({allowed})", name=column)
+
+
+class Row(SQLModel):
+    """What all tables share: their own metadata, with a name for every constraint."""
+
+    metadata: ClassVar[MetaData] = MetaData(naming_convention=NAMING)
+
+
+class PrincipalRow(Row, table=True):
+    """Operators, analysts and sites."""
+
+    __tablename__ = "principals"
+    __table_args__ = (UniqueConstraint("role", "name"), _one_of("role", Role))
+
+    id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
+    role: str = Field(sa_type=Word)
+    name: str = Field(sa_type=Word)
+    title: str = Field(sa_type=Text)
+    disabled: bool
+    created_at: datetime = Field(sa_type=UtcDateTime)
+    last_seen_at: datetime | None = Field(sa_type=UtcDateTime)
+
+
+class TokenRow(Row, table=True):
+    """Tokens; of the secret only its HMAC, under a key that is not in the database."""
+
+    __tablename__ = "tokens"
+    __table_args__ = (
+        ForeignKeyConstraint(["principal_id"], ["principals.id"]),
+        Index(None, "principal_id"),
+    )
+
+    id: str = Field(primary_key=True, sa_type=Word)
+    principal_id: int = Field(sa_type=Whole)
+    secret_hmac: str = Field(sa_type=Word)
+    created_at: datetime = Field(sa_type=UtcDateTime)
+    expires_at: datetime = Field(sa_type=UtcDateTime)
+    revoked_at: datetime | None = Field(sa_type=UtcDateTime)
+    last_used_at: datetime | None = Field(sa_type=UtcDateTime)
+
+
+class SessionRow(Row, table=True):
+    """Sessions. ``version`` grows with every change that somebody may be waiting for."""
+
+    __tablename__ = "sessions"
+    __table_args__ = (
+        UniqueConstraint("name"),
+        _one_of("state", SessionState),
+        Index(None, "state", "ended_at"),
+        Index(None, "created_by", "id"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
+    name: str = Field(sa_type=Word)
+    algorithm: str = Field(sa_type=Word)
+    method_version: int
+    definition: bytes = Field(sa_type=LargeBinary)
+    definition_sha256: str = Field(sa_type=Word)
+    request_sha256: str = Field(sa_type=Word)
+    created_by: str = Field(sa_type=Word)
+    state: str = Field(sa_type=Word)
+    version: int = Field(sa_type=Whole)
+    created_at: datetime = Field(sa_type=UtcDateTime)
+    started_at: datetime | None = Field(sa_type=UtcDateTime)
+    ended_at: datetime | None = Field(sa_type=UtcDateTime)
+    stopped_because: str | None = Field(sa_type=Text)
+    failure: str | None = Field(sa_type=Text)
+    scrubbed_at: datetime | None = Field(sa_type=UtcDateTime)
+
+
+class ParticipationRow(Row, table=True):
+    """One site in one session, with what it consented to and declared."""
+
+    __tablename__ = "participations"
+    __table_args__ = (
+        ForeignKeyConstraint(["session_id"], ["sessions.id"]),
+        _one_of("state", ParticipationState),
+        Index(None, "site", "session_id"),
+    )
+
+    session_id: int = Field(primary_key=True, sa_type=Whole)
+    site: str = Field(primary_key=True, sa_type=Word)
+    state: str = Field(sa_type=Word)
+    invited_at: datetime = Field(sa_type=UtcDateTime)
+    definition_sha256: str | None = Field(sa_type=Word)
+    two_sites_with: str | None = Field(sa_type=Word)
+    differencing_off: bool
+    features: list[str] = Field(sa_type=CanonicalJson)
+    min_cluster_size: int | None = Field(sa_type=Whole)
+    size_band: str | None = Field(sa_type=Word)
+    sdk_version: str | None = Field(sa_type=Word)
+    joined_at: datetime | None = Field(sa_type=UtcDateTime)
+    left_at: datetime | None = Field(sa_type=UtcDateTime)
+
+
+class RoundRow(Row, table=True):
+    """Rounds, and the lease of the process that aggregates one."""
+
+    __tablename__ = "rounds"
+    __table_args__ = (
+        ForeignKeyConstraint(["session_id"], ["sessions.id"]),
+        UniqueConstraint("session_id", "number"),
+        _one_of("state", RoundState),
+        CheckConstraint(
+            "(lease_token IS NULL) = (lease_holder IS NULL)"
+            " AND (lease_token IS NULL) = (lease_expires_at IS NULL)",
+            name="lease_whole",
+        ),
+        CheckConstraint("lease_token IS NULL OR state = 'aggregating'", name="lease_state"),
+        Index(None, "state", "deadline"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
+    session_id: int = Field(sa_type=Whole)
+    number: int
+    phase: str = Field(sa_type=Word)
+    state: str = Field(sa_type=Word)
+    needs_all: bool
+    opened_at: datetime = Field(sa_type=UtcDateTime)
+    deadline: datetime = Field(sa_type=UtcDateTime)
+    overdue_since: datetime | None = Field(sa_type=UtcDateTime)
+    closed_at: datetime | None = Field(sa_type=UtcDateTime)
+    close_reason: str | None = Field(sa_type=Text)
+    lease_token: str | None = Field(sa_type=Word)
+    lease_holder: str | None = Field(sa_type=Word)
+    lease_expires_at: datetime | None = Field(sa_type=UtcDateTime)
+    attempts: int
+    aggregation_s: float | None
+    metrics: dict[str, float] | None = Field(sa_type=CanonicalJson)
+    # Last, so that SQLite reads the columns above without walking a long value's pages.
+    common: bytes = Field(sa_type=LargeBinary)
+
+
+class AddresseeRow(Row, table=True):
+    """The sites that a round addresses, each with its own part of the task."""
+
+    __tablename__ = "addressees"
+    __table_args__ = (ForeignKeyConstraint(["round_id"], ["rounds.id"]),)
+
+    round_id: int = Field(primary_key=True, sa_type=Whole)
+    site: str = Field(primary_key=True, sa_type=Word)
+    task_digest: str = Field(sa_type=Word)
+    released: bool
+    site_part: bytes = Field(sa_type=LargeBinary)
+
+
+class SubmissionRow(Row, table=True):
+    """What sites answered: one row a round and site, whatever is sent how often."""
+
+    __tablename__ = "submissions"
+    __table_args__ = (
+        ForeignKeyConstraint(["session_id"], ["sessions.id"]),
+        ForeignKeyConstraint(["round_id", "site"], ["addressees.round_id", "addressees.site"]),
+        UniqueConstraint("round_id", "site"),
+        Index(None, "session_id"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
+    session_id: int = Field(sa_type=Whole)
+    round_id: int = Field(sa_type=Whole)
+    site: str = Field(sa_type=Word)
+    phase: str = Field(sa_type=Word)
+    sha256: str = Field(sa_type=Word)
+    size: int = Field(sa_type=Whole)
+    empty: bool
+    received_at: datetime = Field(sa_type=UtcDateTime)
+    payload: bytes | None = Field(sa_type=LargeBinary)
+
+
+class StateRow(Row, table=True):
+    """The engine's state after every round, from which a crashed aggregation starts again."""
+
+    __tablename__ = "states"
+    __table_args__ = (ForeignKeyConstraint(["session_id"], ["sessions.id"]),)
+
+    session_id: int = Field(primary_key=True, sa_type=Whole)
+    round_number: int = Field(primary_key=True, sa_type=Integer)
+    state: bytes = Field(sa_type=LargeBinary)
+
+
+class ResultRow(Row, table=True):
+    """Results of completed sessions; provenance apart, since it differs between platforms."""
+
+    __tablename__ = "results"
+    __table_args__ = (ForeignKeyConstraint(["session_id"], ["sessions.id"]),)
+
+    session_id: int = Field(primary_key=True, sa_type=Whole)
+    completed_at: datetime = Field(sa_type=UtcDateTime)
+    result: bytes = Field(sa_type=LargeBinary)
+    provenance: bytes = Field(sa_type=LargeBinary)
+
+
+class AuditRow(Row, table=True):
+    """Who did what. Appended to, never changed."""
+
+    __tablename__ = "audit"
+    __table_args__ = (Index(None, "subject", "id"),)
+
+    id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
+    at: datetime = Field(sa_type=UtcDateTime)
+    actor: str = Field(sa_type=Word)
+    action: str = Field(sa_type=Word)
+    subject: str = Field(sa_type=Word)
+    details: dict[str, Any] = Field(sa_type=CanonicalJson)
+
+
+def _table(row: type[Row]) -> Table:
+    return cast(Table, row.__table__)  # type: ignore[attr-defined]  # SQLModel sets it at run time
+
+
+metadata = Row.metadata
+principals = _table(PrincipalRow)
+tokens = _table(TokenRow)
+sessions = _table(SessionRow)
+participations = _table(ParticipationRow)
+rounds = _table(RoundRow)
+addressees = _table(AddresseeRow)
+submissions = _table(SubmissionRow)
+states = _table(StateRow)
+results = _table(ResultRow)
+audit = _table(AuditRow)

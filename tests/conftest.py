@@ -1,0 +1,76 @@
+"""Fixtures that several folders of tests share. Databases: see `support.databases`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedclust_service.store import Store
+from support.clock import ManualClock
+from support.databases import PostgresServer, SqliteFiles
+
+BOTH = ("sqlite", "postgresql")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Return a clock that the test moves."""
+    return ManualClock()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """Return the test run's PostgreSQL server."""
+    server = PostgresServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def sqlite_files(tmp_path_factory: pytest.TempPathFactory) -> SqliteFiles:
+    """Return the maker of SQLite files."""
+    return SqliteFiles(tmp_path_factory.mktemp("sqlite-template"))
+
+
+@pytest.fixture
+def sqlite_url(sqlite_files: SqliteFiles, tmp_path: Path) -> str:
+    """Return the address of a migrated SQLite file."""
+    return sqlite_files.create(tmp_path)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """Return the address of a migrated PostgreSQL database."""
+    name = postgres_server.create()
+    yield postgres_server.url(name)
+    postgres_server.drop(name)
+
+
+@pytest.fixture(params=BOTH)
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Return the address of a migrated database, on each kind."""
+    fixture = "sqlite_url" if request.param == "sqlite" else "postgres_url"
+    return str(request.getfixturevalue(fixture))
+
+
+@pytest.fixture(params=BOTH)
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Return the address of a database without tables, on each kind."""
+    if request.param == "sqlite":
+        files: SqliteFiles = request.getfixturevalue("sqlite_files")
+        yield files.create(tmp_path, migrated=False)
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    name = server.create(migrated=False)
+    yield server.url(name)
+    server.drop(name)
+
+
+@pytest.fixture
+def store(database_url: str, clock: ManualClock) -> Iterator[Store]:
+    """Return an open store on each kind of database."""
+    opened = Store.open(database_url, clock)
+    yield opened
+    opened.close()

@@ -1,0 +1,106 @@
+"""Who may do and see what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from fedclust.algorithms.base import Result
+from fedclust_service.domain.access import (
+    PERMISSIONS,
+    Actor,
+    Role,
+    absent,
+    reads_result,
+    require,
+    sees_answer_details,
+    sees_session,
+    visible_result,
+)
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.session import Participation, ParticipationState
+
+FAR = datetime(2030, 1, 1, tzinfo=UTC)
+OPERATOR = Actor(Role.OPERATOR, "ada", "t1", FAR)
+ANALYST = Actor(Role.ANALYST, "ada", "t2", FAR)
+NORTH = Actor(Role.SITE, "north", "t3", FAR)
+
+
+@pytest.mark.parametrize("action", sorted(PERMISSIONS))
+def test_a_role_without_permission_is_forbidden(action: str) -> None:
+    for actor in (OPERATOR, ANALYST, NORTH):
+        if actor.role in PERMISSIONS[action]:
+            require(actor, action)
+        else:
+            with pytest.raises(Refusal) as caught:
+                require(actor, action)
+            assert caught.value.slug == "forbidden"
+
+
+def test_sites_manage_nothing_and_others_never_act_for_a_site() -> None:
+    for action, roles in PERMISSIONS.items():
+        if action in {"session.join", "task.read", "submission.put"}:
+            assert roles == {Role.SITE}
+        elif not action.startswith(("session.read", "round.read", "result.read")):
+            assert Role.SITE not in roles
+
+
+def test_sessions_are_seen_by_creator_participants_and_operators() -> None:
+    assert sees_session(OPERATOR, "analyst:eve", takes_part=False)
+    assert sees_session(ANALYST, "analyst:ada", takes_part=False)
+    assert not sees_session(ANALYST, "analyst:eve", takes_part=False)
+    # An operator of the same name is somebody else.
+    assert not sees_session(ANALYST, "operator:ada", takes_part=False)
+    assert sees_session(NORTH, "analyst:eve", takes_part=True)
+    assert not sees_session(NORTH, "analyst:eve", takes_part=False)
+
+
+def test_what_is_absent_and_what_is_hidden_look_alike() -> None:
+    assert absent("session").to_problem() == absent("session").to_problem()
+
+
+def test_of_other_sites_no_times_and_no_emptiness() -> None:
+    assert sees_answer_details(NORTH, "north")
+    assert not sees_answer_details(NORTH, "south")
+    assert sees_answer_details(ANALYST, "south")
+
+
+def test_an_excluded_site_does_not_read_the_result() -> None:
+    own = Participation(1, "north", ParticipationState.LEFT, invited_at=FAR)
+    assert reads_result(None)
+    assert reads_result(own)
+    assert not reads_result(replace(own, state=ParticipationState.EXCLUDED))
+
+
+def _result(sizes: tuple[int | None, ...], **by_site: tuple[int | None, ...]) -> Result:
+    k = len(sizes)
+    return Result(
+        centroids=np.arange(float(k))[:, None],
+        centroids_original=np.arange(float(k))[:, None],
+        center=np.zeros(1),
+        scale=np.ones(1),
+        sizes=sizes,
+        site_sizes=dict(by_site),
+        mapping=dict.fromkeys(by_site, (0, 1)),
+    )
+
+
+def test_a_site_reads_its_own_sizes_and_mapping_only() -> None:
+    shown = visible_result(NORTH, _result((30, 12), north=(10, 7), south=(20, 5)), 5)
+    assert shown.site_sizes == {"north": (10, 7)}
+    assert shown.mapping == {"north": (0, 1)}
+
+
+def test_analysts_read_sizes_by_site_and_no_mapping() -> None:
+    shown = visible_result(ANALYST, _result((30, 12), north=(10, 7), south=(20, 5)), 5)
+    assert shown.site_sizes == {"north": (10, 7), "south": (20, 5)}
+    assert shown.mapping == {}
+
+
+def test_no_sum_over_sites_gives_a_suppressed_size_back() -> None:
+    shown = visible_result(ANALYST, _result((30, None, 9), north=(10, 7, 6), south=(20, 5, 3)), 5)
+    # Cluster 1 is suppressed in total; in cluster 2 one site's part is small.
+    assert shown.site_sizes == {"north": (10, None, None), "south": (20, None, None)}

@@ -1,0 +1,190 @@
+"""When a collecting round closes, waits, is overdue or fails; what a site is told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedclust_service.domain.round import (
+    Close,
+    CloseReason,
+    Fail,
+    FailureReason,
+    RoundState,
+    Rules,
+    TaskStatus,
+    Turnout,
+    Wait,
+    judge,
+    status_of,
+)
+from fedclust_service.domain.session import ParticipationState, SessionState
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+WEEK = timedelta(days=7)
+
+
+def decide(
+    pending: int,
+    nonempty: int,
+    joined: int,
+    *,
+    quorum: int | None = None,
+    min_sites: int = 3,
+    needs_all: bool = False,
+    past: bool = False,
+    overdue_for: timedelta | None = None,
+    asked: bool = False,
+) -> Wait | Close | Fail:
+    return judge(
+        Turnout(pending=pending, answered=nonempty, nonempty=nonempty, joined=joined),
+        Rules(min_sites=min_sites, quorum=quorum, fail_after=WEEK, needs_all=needs_all),
+        deadline=NOW if past else NOW + timedelta(seconds=1),
+        overdue_since=None if overdue_for is None else NOW - overdue_for,
+        now=NOW,
+        asked=asked,
+    )
+
+
+def test_closes_when_all_have_answered_before_the_deadline() -> None:
+    assert decide(0, 4, 4) == Close(CloseReason.ALL_ANSWERED)
+
+
+def test_waits_before_the_deadline_whatever_the_quorum() -> None:
+    assert decide(1, 3, 4, quorum=3) == Wait(overdue=False)
+
+
+def test_closes_at_the_deadline_with_the_quorum() -> None:
+    assert decide(1, 3, 4, quorum=3, past=True) == Close(CloseReason.QUORUM_AT_DEADLINE)
+
+
+def test_without_a_number_the_quorum_is_those_still_joined() -> None:
+    assert decide(1, 3, 4, past=True) == Wait(overdue=True)
+    # One of the four has answered and left since: three are joined, three answers are there.
+    assert decide(1, 3, 3, past=True) == Close(CloseReason.QUORUM_AT_DEADLINE)
+
+
+def test_empty_answers_do_not_make_the_quorum() -> None:
+    assert decide(1, 2, 4, quorum=3, past=True) == Wait(overdue=True)
+
+
+def test_the_quorum_is_never_below_min_sites() -> None:
+    assert decide(1, 2, 2, past=True) == Wait(overdue=True)
+
+
+def test_all_answered_but_too_few_with_contents_fails() -> None:
+    assert decide(0, 2, 4) == Fail(FailureReason.TOO_FEW_CONTRIBUTORS)
+
+
+def test_too_few_sites_left_is_overdue_at_once_and_fails_only_after_a_week() -> None:
+    assert decide(0, 2, 2) == Wait(overdue=True)
+    assert decide(1, 1, 2) == Wait(overdue=True)
+    just_before = WEEK - timedelta(seconds=1)
+    assert decide(0, 2, 2, overdue_for=just_before) == Wait(overdue=True)
+    assert decide(0, 2, 2, overdue_for=WEEK) == Fail(FailureReason.QUORUM_NOT_REACHED)
+
+
+def test_answers_of_sites_that_left_still_count() -> None:
+    assert decide(0, 3, 2) == Close(CloseReason.ALL_ANSWERED)
+
+
+def test_overdue_closes_when_the_quorum_is_met_even_after_a_week() -> None:
+    late = {"past": True, "overdue_for": WEEK}
+    assert decide(1, 3, 4, quorum=3, **late) == Close(CloseReason.QUORUM_AT_DEADLINE)
+    assert decide(2, 2, 4, quorum=3, **late) == Fail(FailureReason.QUORUM_NOT_REACHED)
+
+
+def test_an_operator_needs_the_quorum_to_close() -> None:
+    assert decide(1, 3, 4, quorum=3, asked=True) == Close(CloseReason.OPERATOR)
+    assert decide(1, 3, 4, asked=True) == Wait(overdue=False)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_phase_that_needs_all_waits_for_all(asked: bool) -> None:
+    assert decide(1, 3, 4, quorum=3, needs_all=True, past=True, asked=asked) == Wait(overdue=True)
+    assert decide(0, 4, 4, needs_all=True, past=True) == Close(CloseReason.ALL_ANSWERED)
+
+
+@given(
+    pending=st.integers(0, 5),
+    nonempty=st.integers(0, 5),
+    joined=st.integers(0, 5),
+    min_sites=st.integers(1, 5),
+    extra=st.none() | st.integers(0, 3),
+    needs_all=st.booleans(),
+    past=st.booleans(),
+    asked=st.booleans(),
+    overdue_h=st.none() | st.integers(0, 24 * 9),
+)
+def test_nothing_is_released_with_fewer_than_min_sites(
+    pending: int,
+    nonempty: int,
+    joined: int,
+    min_sites: int,
+    extra: int | None,
+    needs_all: bool,
+    past: bool,
+    asked: bool,
+    overdue_h: int | None,
+) -> None:
+    quorum = None if extra is None else min_sites + extra
+    verdict = decide(
+        pending,
+        nonempty,
+        joined,
+        quorum=quorum,
+        min_sites=min_sites,
+        needs_all=needs_all,
+        past=past,
+        asked=asked,
+        overdue_for=None if overdue_h is None else timedelta(hours=overdue_h),
+    )
+    if isinstance(verdict, Close):
+        assert nonempty >= min_sites
+        assert pending == 0 or (not needs_all and (past or asked))
+    if isinstance(verdict, Fail):
+        patience_over = overdue_h is not None and overdue_h >= 24 * 7
+        assert nonempty < min_sites if pending == 0 else patience_over
+    if isinstance(verdict, Wait):
+        assert verdict.overdue == (past or joined < min_sites)
+        # Waiting can still change something: a site may answer, or go, or time passes.
+        assert pending > 0 or joined < min_sites
+
+
+# --- what a site is told --------------------------------------------------------------------------
+
+J = ParticipationState.JOINED
+RUN = SessionState.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("session", "own", "current", "addressed", "answered", "told"),
+    [
+        (SessionState.RECRUITING, ParticipationState.INVITED, None, False, False, "invited"),
+        (SessionState.RECRUITING, J, None, False, False, "waiting"),
+        (RUN, ParticipationState.INVITED, RoundState.COLLECTING, False, False, "invited"),
+        (RUN, J, RoundState.COLLECTING, False, False, "waiting"),
+        (RUN, J, RoundState.COLLECTING, True, False, "work"),
+        (RUN, J, RoundState.COLLECTING, True, True, "answered"),
+        (RUN, J, RoundState.AGGREGATING, True, True, "answered"),
+        (RUN, J, RoundState.AGGREGATING, True, False, "waiting"),
+        (RUN, ParticipationState.LEFT, RoundState.COLLECTING, True, True, "left"),
+        (RUN, ParticipationState.EXCLUDED, RoundState.COLLECTING, False, False, "left"),
+        (SessionState.COMPLETED, J, RoundState.CLOSED, True, True, "ended"),
+        (SessionState.FAILED, ParticipationState.LEFT, RoundState.FAILED, True, False, "ended"),
+        (SessionState.CANCELLED, ParticipationState.INVITED, None, False, False, "ended"),
+    ],
+)
+def test_what_a_site_is_told(
+    session: SessionState,
+    own: ParticipationState,
+    current: RoundState | None,
+    addressed: bool,
+    answered: bool,
+    told: str,
+) -> None:
+    status = status_of(session, own, current, addressed=addressed, answered=answered)
+    assert status is TaskStatus(told)

@@ -1,0 +1,167 @@
+"""Migrations: up and down on both databases, and exactly the tables that the program has."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import op
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine, inspect, text
+
+from fedclust_service.store import Store, migrate, tables
+from support.clock import ManualClock
+from support.databases import PostgresServer
+from support.rows import open_round, submission
+
+
+def on(url: str, use: Callable[[Engine], Any]) -> Any:
+    made = migrate._engines(url)
+    try:
+        return use(made.write)
+    finally:
+        made.dispose()
+
+
+def schema(engine: Engine) -> dict[str, Any]:
+    """Return all that a database knows of its tables, in comparable form."""
+    found: dict[str, Any] = {}
+    look = inspect(engine)
+    for table in sorted(set(look.get_table_names()) - {"alembic_version"}):
+        found[table] = {
+            "columns": [
+                (c["name"], repr(c["type"]), c["nullable"], c["default"])
+                for c in look.get_columns(table)
+            ],
+            "primary key": look.get_pk_constraint(table),
+            "foreign keys": sorted(look.get_foreign_keys(table), key=str),
+            "unique": sorted(look.get_unique_constraints(table), key=str),
+            "checks": sorted(look.get_check_constraints(table), key=str),
+            "indices": sorted(look.get_indexes(table), key=str),
+        }
+    return found
+
+
+def test_up_down_and_up_again(empty_database_url: str) -> None:
+    assert migrate.current(empty_database_url) is None
+    migrate.upgrade(empty_database_url)
+    assert migrate.current(empty_database_url) == migrate.head()
+    first = on(empty_database_url, schema)
+    assert set(first) == set(tables.metadata.tables)
+    migrate.upgrade(empty_database_url)
+
+    migrate.downgrade(empty_database_url, "base")
+    assert migrate.current(empty_database_url) is None
+    assert on(empty_database_url, schema) == {}
+
+    migrate.upgrade(empty_database_url)
+    assert on(empty_database_url, schema) == first
+
+
+def test_a_database_with_rows_goes_down_too(store: Store, database_url: str) -> None:
+    _, opened = open_round(store)
+    store.run_tx("insert", lambda tx: tx.submissions.insert(submission(opened, "zurich")))
+    store.close()
+    migrate.downgrade(database_url, "base")
+    assert on(database_url, schema) == {}
+
+
+def test_the_program_starts_after_down_and_up(database_url: str, clock: ManualClock) -> None:
+    migrate.downgrade(database_url, "base")
+    store = Store.open(database_url, clock)
+    open_round(store)
+    store.close()
+
+
+def test_the_newest_migration_is_the_one_that_the_program_asks_for() -> None:
+    assert migrate.head() == tables.SCHEMA_REVISION
+
+
+def test_alembic_sees_no_difference_to_the_tables(database_url: str) -> None:
+    def differences(engine: Engine) -> list[Any]:
+        with engine.connect() as connection:
+            context = MigrationContext.configure(connection, opts={"compare_type": True})
+            return compare_metadata(context, tables.metadata)
+
+    assert on(database_url, differences) == []
+
+
+def test_migrated_tables_are_those_of_the_metadata(
+    database_url: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    # Alembic compares neither check constraints nor collations nor the names of keys.
+    if database_url.startswith("sqlite"):
+        made_url, drop = f"sqlite:///{tmp_path}/made.db", lambda: None
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        name = server.create(migrated=False)
+        made_url, drop = server.url(name), lambda: server.drop(name)
+    try:
+        on(made_url, tables.metadata.create_all)
+        assert on(database_url, schema) == on(made_url, schema)
+    finally:
+        drop()
+
+
+def test_every_constraint_has_a_name_of_its_own() -> None:
+    seen: set[str] = set()
+    for table in tables.metadata.tables.values():
+        for constraint in [*table.constraints, *table.indexes]:
+            assert isinstance(constraint.name, str), (table, constraint)
+            assert constraint.name not in seen
+            assert len(constraint.name) <= 63  # PostgreSQL cuts longer names
+            seen.add(constraint.name)
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(op, "create_index", broken)
+        with pytest.raises(ZeroDivisionError):
+            migrate.upgrade(empty_database_url)
+    assert on(empty_database_url, schema) == {}
+    assert migrate.current(empty_database_url) is None
+    migrate.upgrade(empty_database_url)
+
+
+def test_asking_for_the_migration_makes_no_file(tmp_path: Path) -> None:
+    assert migrate.current(f"sqlite:///{tmp_path}/none.db") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sqlite_uses_rising_row_numbers(sqlite_url: str) -> None:
+    # Only a column that is declared INTEGER PRIMARY KEY gets them.
+    def declared(engine: Engine) -> str:
+        with engine.connect() as connection:
+            query = text("SELECT sql FROM sqlite_master WHERE name = 'submissions'")
+            return str(connection.execute(query).scalar_one())
+
+    assert "id INTEGER NOT NULL" in on(sqlite_url, declared)
+
+
+def test_the_migrations_are_found_in_the_repository() -> None:
+    assert (migrate.folder() / "versions").is_dir()
+
+
+def test_the_migrations_are_found_in_an_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The percent sign would be an interpolation in a configuration file.
+    package = tmp_path / "100%" / "fedclust_service"
+    shutil.copytree(migrate.folder(), package / "_migrations")
+    monkeypatch.setattr(migrate, "__file__", str(package / "store" / "migrate.py"))
+    assert migrate.folder() == package / "_migrations"
+    migrate.upgrade(f"sqlite:///{tmp_path}/x.db")
+    assert migrate.current(f"sqlite:///{tmp_path}/x.db") == tables.SCHEMA_REVISION
+
+    shutil.rmtree(package / "_migrations")
+    with pytest.raises(FileNotFoundError, match="missing from this installation"):
+        migrate.folder()

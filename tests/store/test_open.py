@@ -1,0 +1,350 @@
+"""Opening a store: what is refused, with which words, and how SQLite is set up."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+
+from fedclust_service.domain.access import Role
+from fedclust_service.store import (
+    NotOurDatabase,
+    SchemaMissing,
+    SchemaNewer,
+    SchemaOlder,
+    Store,
+    StoreLocked,
+    StoreUnavailable,
+    Tx,
+    Unwritable,
+    UrlRefused,
+    migrate,
+    tables,
+)
+from fedclust_service.store.errors import translate
+from support.clock import ManualClock
+from support.rows import at, open_round, submission
+
+POSIX = pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
+
+
+def path_of(url: str) -> Path:
+    return Path(make_url(url).database or "")
+
+
+def pragma(store: Store, which: str, name: str) -> object:
+    with getattr(store._engines, which).connect() as connection:
+        return connection.execute(text(f"PRAGMA {name}")).scalar()
+
+
+@pytest.fixture
+def sqlite_store(sqlite_url: str, clock: ManualClock) -> Iterator[Store]:
+    opened = Store.open(sqlite_url, clock)
+    yield opened
+    opened.close()
+
+
+# ---------------------------------------------------------------------------------- addresses
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "nonsense",
+        "mysql://user:pass-word@host/db",
+        "postgresql://user:pass-word@host/db",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file.db?mode=ro",
+        "postgresql+psycopg://user:pass-word@host:port/db",
+    ],
+)
+def test_addresses_that_are_refused_are_not_repeated(url: str, clock: ManualClock) -> None:
+    with pytest.raises(UrlRefused) as caught:
+        Store.open(url, clock)
+    assert "pass-word" not in str(caught.value)
+
+
+def test_the_address_is_shown_without_its_password(postgres_url: str, clock: ManualClock) -> None:
+    url = make_url(postgres_url).set(password="pass-word")
+    store = Store.open(url.render_as_string(hide_password=False), clock)
+    assert "pass-word" not in store.address
+    assert str(url.database) in store.address
+    store.close()
+
+
+def test_a_server_that_is_not_there(clock: ManualClock, tmp_path: Path) -> None:
+    url = f"postgresql+psycopg://user:pass-word@/db?host={tmp_path}"
+    with pytest.raises(StoreUnavailable, match="check that the database runs") as caught:
+        Store.open(url, clock)
+    assert "pass-word" not in str(caught.value)
+
+
+# ------------------------------------------------------------------------------- SQLite files
+
+
+def test_sqlite_is_set_up_to_lose_nothing(sqlite_store: Store) -> None:
+    full, on = 2, 1
+    for which in ("write", "read"):
+        assert pragma(sqlite_store, which, "journal_mode") == "wal"
+        assert pragma(sqlite_store, which, "synchronous") == full
+        assert pragma(sqlite_store, which, "secure_delete") == on
+        assert pragma(sqlite_store, which, "foreign_keys") == on
+        assert pragma(sqlite_store, which, "busy_timeout") == 10_000
+    assert pragma(sqlite_store, "read", "query_only") == on
+    assert pragma(sqlite_store, "write", "query_only") == 0
+
+
+def test_postgres_is_set_up_to_lose_nothing(postgres_url: str, clock: ManualClock) -> None:
+    store = Store.open(postgres_url, clock)
+
+    def setting(tx: Tx, name: str) -> object:
+        return tx._connection.execute(text(f"SHOW {name}")).scalar()
+
+    def writing(tx: Tx) -> None:
+        assert setting(tx, "synchronous_commit") == "on"
+        assert setting(tx, "transaction_isolation") == "read committed"
+        assert setting(tx, "TimeZone") == "UTC"
+        assert setting(tx, "lock_timeout") == "10s"
+
+    def reading(tx: Tx) -> None:
+        assert setting(tx, "transaction_isolation") == "repeatable read"
+        assert setting(tx, "transaction_read_only") == "on"
+
+    for _ in range(2):  # a pooled connection goes back as it was
+        store.run_tx("writing", writing)
+        store.read("reading", reading)
+    assert not store.single_process
+    store.close()
+
+
+@POSIX
+def test_a_new_file_is_its_owners_alone(tmp_path: Path, clock: ManualClock) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/new.db", clock, serving=True)
+    store.run_tx("add", lambda tx: tx.principals.add(Role.SITE, "zurich", ""))
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()}
+    store.close()
+    assert set(modes) == {"new.db", "new.db-wal", "new.db-shm", "new.db.lock"}
+    assert set(modes.values()) == {0o600}
+
+
+def test_a_missing_folder(tmp_path: Path, clock: ManualClock) -> None:
+    with pytest.raises(Unwritable, match="does not exist; make it first"):
+        Store.open(f"sqlite:///{tmp_path}/missing/x.db", clock)
+
+
+def test_a_folder_in_the_files_place(tmp_path: Path, clock: ManualClock) -> None:
+    with pytest.raises(Unwritable, match="cannot write"):
+        Store.open(f"sqlite:///{tmp_path}", clock)
+
+
+def test_a_file_that_is_no_database(tmp_path: Path, clock: ManualClock) -> None:
+    path = tmp_path / "notes.db"
+    path.write_text("patient notes, not a database " * 99)
+    before = path.read_bytes()
+    with pytest.raises(Unwritable, match="not an SQLite database"):
+        Store.open(f"sqlite:///{path}", clock)
+    assert path.read_bytes() == before
+
+
+@POSIX
+@pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_one_may_not_write_to(tmp_path: Path, clock: ManualClock) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(Unwritable, match="cannot write"):
+            Store.open(f"sqlite:///{tmp_path}/x.db", clock)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (sqlite3.SQLITE_FULL, "the disk is full"),
+        (sqlite3.SQLITE_READONLY, "read-only"),
+        (sqlite3.SQLITE_IOERR | (3 << 8), "reading or writing"),  # an extended code
+    ],
+)
+def test_a_disk_that_fails_is_named(code: int, words: str) -> None:
+    error = sqlite3.OperationalError("what the driver says")
+    error.sqlite_errorcode = code
+    found = translate(error, "submit")
+    assert isinstance(found, Unwritable)
+    assert words in str(found)
+
+
+# ---------------------------------------------------------------------------- one server a file
+
+
+def test_a_second_server_on_a_file_is_refused(sqlite_url: str, clock: ManualClock) -> None:
+    first = Store.open(sqlite_url, clock, serving=True)
+    assert first.single_process
+    with pytest.raises(StoreLocked, match="another process serves") as caught:
+        Store.open(sqlite_url, clock, serving=True)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(StoreLocked):
+        migrate.upgrade(sqlite_url)
+    # A command beside the server is not.
+    beside = Store.open(sqlite_url, clock)
+    beside.run_tx("add", lambda tx: tx.principals.add(Role.OPERATOR, "operator", ""))
+    beside.close()
+    found = first.read("get", lambda tx: tx.principals.get(Role.OPERATOR, "operator"))
+    assert found is not None
+    first.close()
+    first.close()
+    Store.open(sqlite_url, clock, serving=True).close()
+
+
+def test_a_link_to_a_file_is_the_same_file(
+    sqlite_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
+    link = tmp_path / "link.db"
+    try:
+        link.symlink_to(path_of(sqlite_url))
+    except OSError:
+        pytest.skip("links need a privilege here")
+    first = Store.open(sqlite_url, clock, serving=True)
+    with pytest.raises(StoreLocked):
+        Store.open(f"sqlite:///{link}", clock, serving=True)
+    first.close()
+
+
+def test_several_servers_share_postgres(postgres_url: str, clock: ManualClock) -> None:
+    stores = [Store.open(postgres_url, clock, serving=True) for _ in range(2)]
+    for store in stores:
+        store.ping()
+        store.close()
+
+
+def test_a_failed_start_leaves_no_lock(empty_database_url: str, clock: ManualClock) -> None:
+    with pytest.raises(SchemaMissing, match="fedclust-service db upgrade"):
+        Store.open(empty_database_url, clock, serving=True, create=False)
+    Store.open(empty_database_url, clock, serving=True).close()
+
+
+CHILD = """
+import sys
+from fedclust_service.clock import SystemClock
+from fedclust_service.store import Store
+store = Store.open(sys.argv[1], SystemClock(), serving=True)
+print("serving", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_lock_of_a_killed_server_vanishes(sqlite_url: str, clock: ManualClock) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, sqlite_url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "serving\n"
+        with pytest.raises(StoreLocked):
+            Store.open(sqlite_url, clock, serving=True)
+        child.kill()
+        child.wait(timeout=30)
+    Store.open(sqlite_url, clock, serving=True).close()
+
+
+# -------------------------------------------------------------------------------------- schema
+
+
+def test_an_empty_database_is_migrated_at_start(
+    empty_database_url: str, clock: ManualClock
+) -> None:
+    store = Store.open(empty_database_url, clock)
+    assert store.migration_head() == tables.SCHEMA_REVISION
+    store.close()
+
+
+def test_several_that_start_at_once_on_an_empty_database(
+    empty_database_url: str, clock: ManualClock
+) -> None:
+    def start(_: int) -> str | None:
+        store = Store.open(empty_database_url, clock)
+        try:
+            return store.migration_head()
+        finally:
+            store.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(start, range(4))) == [tables.SCHEMA_REVISION] * 4
+
+
+def change_revision(url: str, revision: str) -> None:
+    made = migrate._engines(url)
+    with made.write.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :r"), {"r": revision})
+    made.dispose()
+
+
+def test_a_newer_database_is_refused_and_left_alone(database_url: str, clock: ManualClock) -> None:
+    change_revision(database_url, "9999")
+    for attempt in (
+        lambda: Store.open(database_url, clock),
+        lambda: migrate.upgrade(database_url),
+        lambda: migrate.downgrade(database_url, "base"),
+    ):
+        with pytest.raises(SchemaNewer, match="9999, which a later version"):
+            attempt()
+    assert migrate.current(database_url) == "9999"
+
+
+def test_an_older_database_is_refused_with_the_command(
+    database_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "SCHEMA_REVISION", "0002")
+    with pytest.raises(SchemaOlder, match="`fedclust-service db upgrade`"):
+        Store.open(database_url, clock)
+    assert migrate.current(database_url) == "0001"
+
+
+def test_a_database_of_something_else_is_left_alone(
+    empty_database_url: str, clock: ManualClock
+) -> None:
+    made = migrate._engines(empty_database_url)
+    with made.write.begin() as connection:
+        connection.execute(text("CREATE TABLE patients (id INTEGER)"))
+    made.dispose()
+    with pytest.raises(NotOurDatabase):
+        Store.open(empty_database_url, clock)
+    assert migrate.current(empty_database_url) is None
+
+
+# ------------------------------------------------------------------------------------ scrubbing
+
+
+def test_scrubbed_bytes_leave_the_disk(sqlite_store: Store, sqlite_url: str) -> None:
+    path = path_of(sqlite_url)
+    session, opened = open_round(sqlite_store)
+    payload, state = b"marker-of-a-payload" * 600, b"marker-of-a-state" * 600
+
+    def arrange(tx: Tx) -> None:
+        tx.submissions.insert(submission(opened, "zurich", payload))
+        tx.states.put(session.id, 1, state)
+
+    sqlite_store.run_tx("arrange", arrange)
+
+    def on_disk(marker: bytes) -> bool:
+        files = [path, path.with_name(path.name + "-wal")]
+        return any(marker in file.read_bytes() for file in files if file.exists())
+
+    assert on_disk(b"marker-of-a-payload")
+    assert on_disk(b"marker-of-a-state")
+    sqlite_store.run_tx("scrub", lambda tx: tx.submissions.scrub(session.id, at(9)))
+    assert not on_disk(b"marker-of-a-payload")
+    assert not on_disk(b"marker-of-a-state")

