@@ -1,0 +1,120 @@
+"""What the use cases share, and the threads that run beside them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fedclust_service.clock import Clock
+from fedclust_service.domain.tokens import SecretKeys
+from fedclust_service.orchestration.driver import Driver
+from fedclust_service.orchestration.notifier import Notifier
+from fedclust_service.orchestration.sweeper import Sweeper
+from fedclust_service.store import Store
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Times that the coordinator keeps to, in seconds unless the name says days.
+
+    Attributes
+    ----------
+    aggregation_timeout_s : float
+        An aggregation that takes longer fails its round and session.
+    lease_s : float
+        A driver that has not renewed its lease for this long has lost it.
+    heartbeat_s : float or None
+        Between two renewals; None: a third of ``lease_s``.
+    max_attempts : int
+        Takings of one round; the taking after the last of them fails round and session. 5: the
+        first one and four takeovers, so that the fifth takeover fails.
+    driver_poll_s, sweep_every_s : float
+        How often rounds to aggregate and deadlines are looked for without being told.
+    retention_days : float or None
+        Payloads of sessions that ended this long ago are scrubbed; None keeps them.
+    token_touch_s : float
+        A token's last use is recorded at most this often.
+    """
+
+    aggregation_timeout_s: float = 600.0
+    lease_s: float = 30.0
+    heartbeat_s: float | None = None
+    max_attempts: int = 5
+    driver_poll_s: float = 1.0
+    sweep_every_s: float = 1.0
+    retention_days: float | None = 30.0
+    token_touch_s: float = 60.0
+
+    @property
+    def beat_s(self) -> float:
+        """Seconds between two renewals of a lease."""
+        return self.lease_s / 3 if self.heartbeat_s is None else self.heartbeat_s
+
+
+def new_holder() -> str:
+    """Return a name for this process that no other one has had."""
+    return f"{socket.gethostname()[:64]}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+@dataclass
+class Coordinator:
+    """The coordinator without HTTP: build it, ``start()`` its threads, ``stop()`` them.
+
+    Every function of the sibling modules takes one as its first argument. It keeps nothing that
+    a request needs: all state is in the store.
+
+    Attributes
+    ----------
+    store : Store
+    clock : Clock
+    keys : SecretKeys
+    limits : Limits
+    notifier : Notifier
+        Told of every committed change from the moment that the coordinator is built.
+    holder : str
+        What leases name this process by.
+    driver : Driver
+        Aggregates; ``driver.run_once()`` does a round's work in the calling thread.
+    sweeper : Sweeper
+        Watches deadlines.
+    """
+
+    store: Store
+    clock: Clock
+    keys: SecretKeys
+    limits: Limits = field(default_factory=Limits)
+    notifier: Notifier = field(default_factory=Notifier)
+    holder: str = field(default_factory=new_holder)
+    driver: Driver = field(init=False, repr=False)
+    sweeper: Sweeper = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.driver = Driver(self)
+        self.sweeper = Sweeper(self)
+        self.store.on_touch(self._changed)
+
+    def _changed(self, touched: Sequence[tuple[str, int]]) -> None:
+        for session, version in touched:
+            self.notifier.bump(session, version)
+
+    def start(self) -> None:
+        """Start the driver and the sweeper."""
+        self.driver.start()
+        self.sweeper.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Wake all waiters and end the threads; what they leave is taken up by the next start."""
+        until = time.monotonic() + timeout_s
+        self.notifier.close()
+        self.sweeper.ask_to_stop()
+        self.driver.stop(timeout_s)
+        self.sweeper.join(max(0.0, until - time.monotonic()))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the driver and the sweeper run (part of readiness)."""
+        return self.driver.alive and self.sweeper.alive

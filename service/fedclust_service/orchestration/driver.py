@@ -1,0 +1,377 @@
+"""The driver: aggregates rounds, each under a lease, outside any transaction.
+
+A round that has stopped collecting is taken by one driver: a compare-and-set writes its lease. A
+heartbeat renews the lease while the engine computes, and the result is written only if the lease
+is still the same one. A driver that dies leaves a lease that runs out, and another takes over; on
+SQLite no other process can be alive, so a starting one takes over at once. What was computed twice
+is the same twice, and is written once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import secrets
+import threading
+import time
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from fedclust.algorithms import engine
+from fedclust.algorithms.base import Contribution, Done, MethodFailure, Next
+from fedclust.algorithms.engine import EngineState, Plan
+from fedclust.definition import DefinitionError
+from fedclust.wire import codec
+from fedclust.wire.submissions import payload_from_bytes
+from fedclust_service.domain.round import (
+    ROUND_TRANSITIONS,
+    FailureReason,
+    Lease,
+    Round,
+    RoundState,
+)
+from fedclust_service.domain.session import Participation, Session, SessionState
+from fedclust_service.domain.submission import Submission
+from fedclust_service.domain.transition import advance
+from fedclust_service.orchestration.change import COORDINATOR, Change, commit
+from fedclust_service.orchestration.closing import MESSAGES, end_session
+from fedclust_service.orchestration.lookup import plan_for, roster_of, smallest_p
+from fedclust_service.orchestration.opening import Opening, open_round, prepare
+from fedclust_service.orchestration.provenance import platform_of
+from fedclust_service.store import StoredState, StoreError, Tx
+
+if TYPE_CHECKING:
+    from fedclust_service.orchestration.coordinator import Coordinator
+
+log = structlog.get_logger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """A round taken under a lease."""
+
+    session: Session
+    round: Round
+    lease: Lease
+    taken_at: datetime
+
+
+@dataclasses.dataclass(frozen=True)
+class _Inputs:
+    state: StoredState | None
+    submissions: tuple[Submission, ...]
+    participations: dict[str, Participation]
+    roster: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Failure:
+    reason: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Finished:
+    """A result, encoded."""
+
+    result: bytes
+    stopped_because: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Outcome:
+    """What an aggregation came to, ready to be written."""
+
+    what: Opening | _Finished | _Failure
+    metrics: dict[str, float]
+    seconds: float
+
+
+class Driver:
+    """Takes rounds that wait to be aggregated. Built by the Coordinator."""
+
+    def __init__(self, co: Coordinator) -> None:
+        self._co = co
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._worker: threading.Thread | None = None
+        self._in_hand: set[int] = set()
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take over what a dead process left, where that is certain; start the worker thread."""
+        if self._co.store.single_process:
+            commit(self._co, "driver.take_over", self._void_leases)
+        self._start_worker()
+
+    def wake(self) -> None:
+        """Look for work now. Any thread."""
+        self._wake.set()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End the worker thread. An aggregation that goes on longer is left to the next process."""
+        self._stopping.set()
+        self._wake.set()
+        with self._lock:
+            worker = self._worker
+        if worker is not None:
+            worker.join(timeout_s)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker thread runs."""
+        with self._lock:
+            return self._worker is not None and self._worker.is_alive()
+
+    def _start_worker(self) -> None:
+        # Daemon: an aggregation that does not end must not keep the process from ending.
+        worker = threading.Thread(target=self._run, name="fedclust-driver", daemon=True)
+        with self._lock:
+            self._worker = worker
+        worker.start()
+
+    def _run(self) -> None:
+        while self._current():
+            self._wake.clear()
+            try:
+                while self._current() and self.run_once():
+                    pass
+            except StoreError as error:
+                log.warning("driver_store_error", error=type(error).__name__)
+            except Exception as error:  # the thread outlives every defect; the round does not
+                log.error("driver_error", error=type(error).__name__)
+            if not self._current():
+                return
+            self._wake.wait(self._co.limits.driver_poll_s)
+
+    def _current(self) -> bool:
+        """Whether the calling worker should go on: it has not been replaced nor told to stop."""
+        with self._lock:
+            mine = self._worker is threading.current_thread()
+        return mine and not self._stopping.is_set()
+
+    def _void_leases(self, change: Change) -> None:
+        for each in change.tx.rounds.aggregating():
+            if each.lease is not None and each.lease.holder != self._co.holder:
+                change.tx.rounds.release_lease(each.id, each.lease.token)
+
+    # --- one round --------------------------------------------------------------------------------
+
+    def run_once(self) -> bool:
+        """Aggregate one round in the calling thread; False when none is waiting."""
+        work = self._take()
+        if work is None:
+            return False
+        beating = threading.Event()
+        heart = threading.Thread(
+            target=self._beat, args=(work, beating), name="fedclust-heartbeat", daemon=True
+        )
+        heart.start()
+        try:
+            self._finish(work, self._aggregate(work))
+        finally:
+            beating.set()
+            with self._lock:
+                self._in_hand.discard(work.round.id)
+        return True
+
+    def _take(self) -> _Work | None:
+        now = self._co.clock.now()
+        waiting = self._co.store.read("driver.look", lambda tx: tx.rounds.aggregating())
+        for each in waiting:
+            if each.lease is not None and each.lease.expires_at > now:
+                continue
+            with self._lock:
+                if each.id in self._in_hand:
+                    continue
+                self._in_hand.add(each.id)
+            work: _Work | None = None
+            try:
+                work = commit(self._co, "driver.take", functools.partial(self._lease, each))
+            finally:
+                if work is None:
+                    with self._lock:
+                        self._in_hand.discard(each.id)
+            if work is not None:
+                return work
+        return None
+
+    def _lease(self, seen: Round, change: Change) -> _Work | None:
+        tx, limits = change.tx, self._co.limits
+        session = tx.sessions.lock_by_id(seen.session_id)
+        current = tx.rounds.get_by_id(seen.id)
+        if session is None or current is None or current.state is not RoundState.AGGREGATING:
+            return None
+        if current.lease is not None and current.lease.expires_at > change.now:
+            return None
+        if current.attempts >= limits.max_attempts:
+            _fail(change, session, _failure(FailureReason.AGGREGATION_ABANDONED))
+            return None
+        lease = Lease(
+            token=secrets.token_hex(16),
+            holder=self._co.holder,
+            expires_at=change.now + timedelta(seconds=limits.lease_s),
+        )
+        if not tx.rounds.take_lease(current.id, lease, change.now):
+            return None
+        if current.attempts:
+            change.audit(
+                COORDINATOR,
+                "round.taken_over",
+                session.name,
+                round=current.number,
+                attempt=current.attempts + 1,
+            )
+        return _Work(session, current, lease, change.now)
+
+    def _aggregate(self, work: _Work) -> _Outcome:
+        """Compute; every way that this can end but a broken database is an outcome."""
+        inputs = self._co.store.read("driver.load", lambda tx: _load(tx, work))
+        began = time.perf_counter()
+        metrics: dict[str, float] = {}
+        what: Opening | _Finished | _Failure
+        try:
+            plan = plan_for(work.session)
+            step = _step(plan, work, inputs)
+            metrics = {name: float(value) for name, value in step.metrics.items()}
+            what = _ready(plan, work, inputs, step)
+        except MethodFailure as failure:
+            what = _Failure(failure.reason, failure.message)
+        except DefinitionError:
+            what = _failure(FailureReason.METHOD_VERSION_UNSUPPORTED)
+        except Exception as error:  # whatever a method raises fails its own session alone
+            # Its text may hold what sites sent: the kind of error is all that is told.
+            log.error(
+                "aggregation_error",
+                session=work.session.name,
+                round=work.round.number,
+                error=type(error).__name__,
+            )
+            what = _failure(FailureReason.AGGREGATION_ERROR)
+        metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        return _Outcome(what, metrics, time.perf_counter() - began)
+
+    def _finish(self, work: _Work, outcome: _Outcome) -> None:
+        commit(self._co, "driver.finish", lambda change: self._write(change, work, outcome))
+
+    def _write(self, change: Change, work: _Work, outcome: _Outcome) -> None:
+        tx = change.tx
+        held = _still_held(tx, work)
+        if held is None:
+            # Cancelled, failed, timed out, or another driver's by now: nothing of this is written.
+            return
+        session, current = held
+        if isinstance(outcome.what, _Failure):
+            _fail(change, session, outcome.what)
+            return
+        closed = advance(ROUND_TRANSITIONS, current.state, RoundState.CLOSED)
+        if not tx.rounds.finish(
+            work.round.id,
+            work.lease.token,
+            closed,
+            closed_at=change.now,
+            aggregation_s=outcome.seconds,
+            metrics=outcome.metrics,
+        ):
+            return
+        change.audit(COORDINATOR, "round.closed", session.name, round=work.round.number)
+        if isinstance(outcome.what, Opening):
+            open_round(change, session, outcome.what)
+            return
+        tx.results.put(session.id, outcome.what.result, platform_of(), change.now)
+        end_session(change, session, SessionState.COMPLETED, reason=outcome.what.stopped_because)
+
+    # --- the lease --------------------------------------------------------------------------------
+
+    def _beat(self, work: _Work, done: threading.Event) -> None:
+        limits = self._co.limits
+        until = work.taken_at + timedelta(seconds=limits.aggregation_timeout_s)
+        while not done.wait(limits.beat_s):
+            if self._stopping.is_set():
+                return
+            now = self._co.clock.now()
+            try:
+                if now >= until:
+                    commit(self._co, "driver.time_out", lambda change: _time_out(change, work))
+                    self._replace_worker()
+                    return
+                renew = functools.partial(_renew, work, now + timedelta(seconds=limits.lease_s))
+                if not self._co.store.run_tx("driver.renew", renew):
+                    return
+            except StoreError as error:
+                # Tried again at the next beat: nobody has taken over as long as the token stands.
+                log.warning("lease_not_renewed", error=type(error).__name__)
+
+    def _replace_worker(self) -> None:
+        """Leave a worker that is stuck in an aggregation to itself: other sessions go on."""
+        with self._lock:
+            stuck = self._worker
+        if stuck is not None and not self._stopping.is_set():
+            self._start_worker()
+
+
+def _load(tx: Tx, work: _Work) -> _Inputs:
+    return _Inputs(
+        state=tx.states.get(work.session.id, work.round.number - 1),
+        submissions=tuple(tx.submissions.list(work.round.id)),
+        participations={each.site: each for each in tx.participations.list(work.session.id)},
+        roster=roster_of(tx, work.session),
+    )
+
+
+def _step(plan: Plan, work: _Work, inputs: _Inputs) -> Next | Done:
+    phase = engine.phase(plan, work.round.phase)
+    if inputs.state is None:
+        raise LookupError("the round has no state")
+    contributions = [
+        Contribution(
+            each.site,
+            payload_from_bytes(phase, each.payload),
+            smallest_p(plan.policy.min_cluster_size, inputs.participations[each.site]),
+        )
+        for each in inputs.submissions
+    ]
+    state = codec.decode_model(EngineState, inputs.state.state)
+    return engine.advance(plan, state, contributions, inputs.roster)
+
+
+def _ready(plan: Plan, work: _Work, inputs: _Inputs, step: Next | Done) -> Opening | _Finished:
+    if isinstance(step, Done):
+        return _Finished(codec.encode_model(step.result), step.result.stopped_because)
+    return prepare(work.session, plan, work.round.number + 1, inputs.roster, step)
+
+
+def _failure(reason: FailureReason) -> _Failure:
+    return _Failure(reason.value, MESSAGES[reason])
+
+
+def _fail(change: Change, session: Session, failure: _Failure) -> None:
+    end_session(
+        change, session, SessionState.FAILED, reason=failure.reason, failure=failure.message
+    )
+
+
+def _still_held(tx: Tx, work: _Work) -> tuple[Session, Round] | None:
+    """Return session and round, locked, where the lease is still this taking's."""
+    session = tx.sessions.lock_by_id(work.session.id)
+    current = tx.rounds.get_by_id(work.round.id)
+    if session is None or session.state is not SessionState.RUNNING:
+        return None
+    if current is None or current.lease is None or current.lease.token != work.lease.token:
+        return None
+    return session, current
+
+
+def _renew(work: _Work, expires_at: datetime, tx: Tx) -> bool:
+    return tx.rounds.renew_lease(work.round.id, work.lease.token, expires_at)
+
+
+def _time_out(change: Change, work: _Work) -> None:
+    held = _still_held(change.tx, work)
+    if held is not None:
+        _fail(change, held[0], _failure(FailureReason.AGGREGATION_TIMEOUT))

@@ -1,0 +1,137 @@
+"""Finding what a request is about, seen with the eyes of the actor."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from fedclust.algorithms.engine import Plan
+from fedclust.definition import DefinitionError, plan_of, read_definition
+from fedclust.wire.models import Definition
+from fedclust.wire.problems import FieldError
+from fedclust_service.domain.access import Actor, Role, absent, sees_session
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.round import Round
+from fedclust_service.domain.session import Participation, ParticipationState, Session
+from fedclust_service.store import Tx
+
+T = TypeVar("T")
+MAX_PAGE = 200
+_SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+#: Numbers up to here fit the columns of both databases.
+_MAX_NUMBER = 2**31 - 1
+
+
+def is_slug(name: str) -> bool:
+    """Whether anything can have this name: the database is not asked about other strings."""
+    return _SLUG.fullmatch(name) is not None
+
+
+def session_for(
+    tx: Tx, actor: Actor, name: str, *, lock: bool = False
+) -> tuple[Session, Participation | None]:
+    """Return a session and, for a site, its participation; what may not be seen is not found."""
+    session = None
+    if is_slug(name):
+        session = tx.sessions.lock(name) if lock else tx.sessions.get(name)
+    if session is None:
+        raise absent("session")
+    own = None
+    if actor.role is Role.SITE:
+        own = tx.participations.get(session.id, actor.name)
+    if not sees_session(actor, session.created_by, takes_part=own is not None):
+        raise absent("session")
+    return session, own
+
+
+def own_session(
+    tx: Tx, actor: Actor, name: str, *, lock: bool = False
+) -> tuple[Session, Participation]:
+    """As :func:`session_for`, for a site's own doings."""
+    session, own = session_for(tx, actor, name, lock=lock)
+    if own is None:
+        raise absent("session")
+    return session, own
+
+
+def round_numbered(tx: Tx, session: Session, number: int) -> Round | None:
+    """Return a round by its number, which may be any number at all."""
+    return tx.rounds.get(session.id, number) if 1 <= number <= _MAX_NUMBER else None
+
+
+def roster_of(tx: Tx, session: Session) -> tuple[str, ...]:
+    """Return the sites that take part now, sorted."""
+    return tuple(
+        each.site
+        for each in tx.participations.list(session.id)
+        if each.state is ParticipationState.JOINED
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _read(definition: bytes) -> Definition:
+    return read_definition(definition)
+
+
+def definition_of(session: Session) -> Definition:
+    """Return a session's frozen definition."""
+    return _read(session.definition)
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(definition: bytes) -> Plan:
+    return plan_of(_read(definition))
+
+
+def plan_for(session: Session) -> Plan:
+    """Return what the engine runs; DefinitionError where this program does not speak it."""
+    return _plan(session.definition)
+
+
+def plan_or_refuse(session: Session) -> Plan:
+    """As :func:`plan_for`, for a request."""
+    try:
+        return plan_for(session)
+    except DefinitionError as error:
+        raise Refusal(
+            "unavailable",
+            "The coordinator does not run this session's version of its method; its operator "
+            "must install a version of fedclust that does.",
+        ) from error
+
+
+def smallest_p(session_p: int, own: Participation) -> int:
+    """Return the smallest count that holds for a site: the larger of the session's and its own."""
+    return max(session_p, own.min_cluster_size or 0)
+
+
+def read_cursor(cursor: str | None, read: Callable[[str], T]) -> T | None:
+    """Read a list's cursor; Refusal ``invalid`` for what no list has given out."""
+    if cursor is None:
+        return None
+    try:
+        return read(cursor)
+    except ValueError:
+        error = FieldError(pointer="/cursor", rule="cursor", message="not a cursor of this list")
+        raise Refusal("invalid", "Begin the list again without a cursor.", [error]) from None
+
+
+def row_number(cursor: str) -> int:
+    """Read a cursor that is a row's number."""
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 10):
+        raise ValueError("not a number")
+    return min(int(cursor), _MAX_NUMBER)
+
+
+def name_in_list(cursor: str) -> str:
+    """Read a cursor that is a name."""
+    if not is_slug(cursor):
+        raise ValueError("not a name")
+    return cursor
+
+
+def page_size(limit: int) -> int:
+    """Return how many items a page holds: what was asked, within reason."""
+    return max(1, min(limit, MAX_PAGE))

@@ -1,0 +1,286 @@
+"""Sites join, leave, are excluded."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fedclust.algorithms.base import RuleViolation
+from fedclust.privacy.bands import band_limits
+from fedclust.wire.models import Definition, ParticipationInfo
+from fedclust.wire.models import Participation as JoinRequest
+from fedclust.wire.problems import FieldError
+from fedclust_service.domain.access import Actor, absent, require
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.round import RoundState
+from fedclust_service.domain.session import (
+    PARTICIPATION_TRANSITIONS,
+    Participation,
+    ParticipationState,
+    Session,
+    SessionState,
+)
+from fedclust_service.domain.transition import advance
+from fedclust_service.orchestration.change import Change
+from fedclust_service.orchestration.closing import settle
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.lookup import (
+    definition_of,
+    is_slug,
+    own_session,
+    plan_or_refuse,
+    session_for,
+)
+from fedclust_service.orchestration.opening import Start, start_if_complete, with_start
+from fedclust_service.orchestration.provenance import server_version
+from fedclust_service.store import Tx
+
+_GONE = (ParticipationState.LEFT, ParticipationState.EXCLUDED)
+
+
+# --- joining --------------------------------------------------------------------------------------
+
+
+def join(
+    co: Coordinator, actor: Actor, session: str, body: JoinRequest
+) -> tuple[ParticipationInfo, bool]:
+    """Join with consent (sites). False: this site had joined with the same body.
+
+    A site that comes back with another SDK is the same site: ``sdk_version`` and ``methods`` may
+    differ from those it joined with, as long as the session's version is among them.
+    """
+    require(actor, "session.join")
+
+    def work(change: Change, start: Start | None) -> tuple[ParticipationInfo, bool]:
+        tx = change.tx
+        found, own = own_session(tx, actor, session, lock=True)
+        if own.state is ParticipationState.JOINED:
+            return _rejoin(change, found, own, body), False
+        _check_state(found, own)
+        _check_consent(tx, actor, found, body)
+        joined = dataclasses.replace(
+            own,
+            state=advance(PARTICIPATION_TRANSITIONS, own.state, ParticipationState.JOINED),
+            definition_sha256=body.definition_sha256,
+            two_sites_with=body.consents.two_sites_with,
+            differencing_off=body.consents.differencing_off,
+            features=body.features,
+            min_cluster_size=body.min_cluster_size,
+            size_band=body.size_band,
+            sdk_version=body.sdk_version,
+            joined_at=change.now,
+        )
+        tx.participations.update(joined)
+        change.audit(
+            actor,
+            "site.joined",
+            found.name,
+            definition=body.definition_sha256,
+            late=found.state is SessionState.RUNNING,
+        )
+        start_if_complete(change, found, actor, start)
+        return _info(found, joined), True
+
+    return with_start(co, "participation.join", work)
+
+
+def _rejoin(
+    change: Change, session: Session, own: Participation, body: JoinRequest
+) -> ParticipationInfo:
+    asked = (
+        body.definition_sha256,
+        body.consents.two_sites_with,
+        body.consents.differencing_off,
+        body.features,
+        body.min_cluster_size,
+        body.size_band,
+    )
+    stored = (
+        own.definition_sha256,
+        own.two_sites_with,
+        own.differencing_off,
+        own.features,
+        own.min_cluster_size,
+        own.size_band,
+    )
+    if asked != stored:
+        raise Refusal(
+            "wrong-state",
+            "This site has joined the session with another declaration, which holds until the "
+            "session ends. Send that one again, or leave the session.",
+        )
+    if not session.state.ended:
+        _check_version(session, body)
+    if own.sdk_version != body.sdk_version:
+        own = dataclasses.replace(own, sdk_version=body.sdk_version)
+        change.tx.participations.update(own)
+    return _info(session, own)
+
+
+def _check_state(session: Session, own: Participation) -> None:
+    if own.state in _GONE:
+        raise Refusal(
+            "wrong-state",
+            "This site has left the session or was excluded from it, which cannot be undone. Ask "
+            "the analyst for a new session.",
+        )
+    if session.state.ended:
+        raise Refusal("wrong-state", "The session has ended. Its result, if any, can be read.")
+    if session.state is SessionState.RUNNING and not plan_or_refuse(session).method.joins_late:
+        raise Refusal(
+            "late-joining-refused",
+            "The session has started, and its method takes no site after that. Ask the analyst "
+            "for a new session.",
+        )
+
+
+def _check_consent(tx: Tx, actor: Actor, session: Session, body: JoinRequest) -> None:
+    definition = definition_of(session)
+    if body.definition_sha256 != session.definition_sha256:
+        raise Refusal(
+            "consent-mismatch",
+            "The consent names another definition than this session's. Read the session again, "
+            "look at what it asks, and consent to that.",
+        )
+    _check_version(session, body)
+    _check_features(tuple(each.name for each in definition.features), definition, body)
+    _check_band(body)
+    missing = []
+    if definition.policy.min_sites == 2:
+        others = [each.site for each in tx.participations.list(session.id)]
+        others.remove(actor.name)
+        if [body.consents.two_sites_with] != others:
+            missing.append(
+                FieldError(
+                    pointer="/consents/two_sites_with",
+                    rule="two-sites",
+                    message="with two sites each can learn the other's part by subtraction: "
+                    "name the other site to consent",
+                )
+            )
+    if definition.policy.differencing == "off" and not body.consents.differencing_off:
+        missing.append(
+            FieldError(
+                pointer="/consents/differencing_off",
+                rule="differencing-off",
+                message="the session runs without the differencing guard: true consents",
+            )
+        )
+    if missing:
+        raise Refusal("consent-needed", "Give the consents that are named here.", missing)
+
+
+def _check_version(session: Session, body: JoinRequest) -> None:
+    if session.method_version in body.methods.get(session.algorithm, ()):
+        return
+    raise Refusal(
+        "version-unsupported",
+        f"The session runs version {session.method_version} of {session.algorithm}, which this "
+        f"SDK does not name among its own. Upgrade it with: "
+        f'pip install --upgrade "fedclust>={server_version()}"',
+    )
+
+
+def _check_features(wanted: tuple[str, ...], definition: Definition, body: JoinRequest) -> None:
+    errors = []
+    known = set(wanted)
+    errors += [
+        FieldError(
+            pointer=f"/features/{index}", rule="unknown-feature", message="not of this session"
+        )
+        for index, name in enumerate(body.features)
+        if name not in known
+    ]
+    if len(set(body.features)) < len(body.features):
+        errors.append(
+            FieldError(pointer="/features", rule="repeated-feature", message="name each once")
+        )
+    # With a mask a site may lack features; every other rule for missing values needs them all.
+    if definition.policy.missing != "mask":
+        absent_ones = [name for name in wanted if name not in set(body.features)]
+        errors += [
+            FieldError(
+                pointer="/features",
+                rule="missing-feature",
+                message=f"the session needs the feature {name!r}",
+            )
+            for name in absent_ones
+        ]
+    if errors:
+        raise Refusal("invalid", "Match this site's columns to the session's features.", errors)
+
+
+def _check_band(body: JoinRequest) -> None:
+    try:
+        band_limits(body.size_band)
+    except RuleViolation as violation:
+        error = FieldError(pointer="/size_band", rule=violation.rule, message=violation.message)
+        raise Refusal("invalid", "Declare one of the bands.", [error]) from None
+
+
+def _info(session: Session, own: Participation) -> ParticipationInfo:
+    return ParticipationInfo(
+        session=session.name,
+        site=own.site,
+        state=own.state.value,
+        joined_at=own.joined_at,
+        min_cluster_size=own.min_cluster_size,
+        size_band=own.size_band,
+    )
+
+
+# --- leaving --------------------------------------------------------------------------------------
+
+
+def leave(co: Coordinator, actor: Actor, session: str) -> None:
+    """Decline or leave (sites); what was stored still counts. Idempotent."""
+    require(actor, "session.join")
+
+    def work(change: Change, start: Start | None) -> None:
+        found, own = own_session(change.tx, actor, session, lock=True)
+        _depart(change, actor, found, own, ParticipationState.LEFT, start)
+
+    with_start(co, "participation.leave", work)
+
+
+def exclude(co: Coordinator, actor: Actor, session: str, site: str) -> None:
+    """Exclude a site (its analyst, operators); what was stored still counts. Idempotent."""
+    require(actor, "session.manage")
+
+    def work(change: Change, start: Start | None) -> None:
+        found, _ = session_for(change.tx, actor, session, lock=True)
+        own = change.tx.participations.get(found.id, site) if is_slug(site) else None
+        if own is None:
+            raise absent("site in this session")
+        _depart(change, actor, found, own, ParticipationState.EXCLUDED, start)
+
+    with_start(co, "participation.exclude", work)
+
+
+def _depart(
+    change: Change,
+    actor: Actor,
+    session: Session,
+    own: Participation,
+    target: ParticipationState,
+    start: Start | None,
+) -> None:
+    """A site goes: it is no longer waited for, which may close the open round or start one."""
+    tx = change.tx
+    if own.state in _GONE:
+        return
+    if session.state.ended:
+        raise Refusal("wrong-state", "The session has ended: nothing is asked of its sites.")
+    gone = dataclasses.replace(
+        own,
+        state=advance(PARTICIPATION_TRANSITIONS, own.state, target),
+        left_at=change.now,
+    )
+    tx.participations.update(gone)
+    tx.sessions.touch(session.id)
+    change.audit(actor, f"site.{target.value}", session.name, site=own.site)
+    current = tx.rounds.latest(session.id)
+    if current is not None and current.state is RoundState.COLLECTING:
+        if tx.submissions.summary(current.id, own.site) is None:
+            tx.rounds.release(current.id, own.site)
+        settle(change, session, current)
+    start_if_complete(change, session, actor, start)

@@ -1,0 +1,273 @@
+"""Tokens, and the operators, analysts and sites that they speak for."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime, timedelta
+
+from fedclust.wire.models import (
+    PROTOCOL_VERSION,
+    Page,
+    PrincipalCreate,
+    PrincipalInfo,
+    PrincipalPatch,
+    TokenCreate,
+    TokenInfo,
+    TokenIssued,
+    WhoAmI,
+)
+from fedclust_service.domain.access import (
+    Actor,
+    Principal,
+    Role,
+    Token,
+    absent,
+    require,
+    sees_tokens,
+)
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.tokens import TokenError, TokenText, new_token, read_token
+from fedclust_service.orchestration.change import COORDINATOR, Change, commit
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.lookup import is_slug, name_in_list, page_size, read_cursor
+from fedclust_service.orchestration.provenance import server_version
+from fedclust_service.store import Tx
+
+_ASK_OPERATOR = "Ask the coordinator's operator for a new one."
+
+
+# --- tokens ---------------------------------------------------------------------------------------
+
+
+def authenticate(co: Coordinator, token: str) -> Actor:
+    """Return who a bearer token speaks for; Refusal ``unauthenticated``."""
+    try:
+        text = read_token(token)
+    except TokenError:
+        raise _unauthenticated(
+            "This is not a token, or not all of it: copy it again, from fcs_, fca_ or fco_ on."
+        ) from None
+    now = co.clock.now()
+    found = co.store.read("token.check", lambda tx: _owner(tx, text))
+    if found is None or not co.keys.verify(text, found[0].secret_hmac):
+        raise _unauthenticated(f"This coordinator does not know the token. {_ASK_OPERATOR}")
+    row, principal = found
+    if row.revoked_at is not None:
+        raise _unauthenticated(f"The token has been revoked. {_ASK_OPERATOR}")
+    if row.expires_at <= now:
+        raise _unauthenticated(f"The token has expired. {_ASK_OPERATOR}")
+    if principal.disabled:
+        raise _unauthenticated(
+            f"The {principal.role.value} of this token is disabled. Ask the coordinator's operator."
+        )
+    _touch(co, row, principal, now)
+    return Actor(principal.role, principal.name, row.id, row.expires_at)
+
+
+def _owner(tx: Tx, text: TokenText) -> tuple[Token, Principal] | None:
+    row = tx.tokens.get(text.id)
+    principal = tx.principals.get_by_id(row.principal_id) if row else None
+    if row is None or principal is None:
+        return None
+    return row, principal
+
+
+def _touch(co: Coordinator, row: Token, principal: Principal, now: datetime) -> None:
+    fresh = now - timedelta(seconds=co.limits.token_touch_s)
+    if row.last_used_at is not None and row.last_used_at > fresh:
+        return
+
+    def write(tx: Tx) -> None:
+        tx.tokens.touch_used(row.id, now)
+        tx.principals.touch_seen(principal.id, now)
+
+    co.store.run_tx("token.touch", write)
+
+
+def _unauthenticated(detail: str) -> Refusal:
+    return Refusal("unauthenticated", detail)
+
+
+def whoami(_co: Coordinator, actor: Actor) -> WhoAmI:
+    """Return the caller as this coordinator knows it."""
+    return WhoAmI(
+        role=actor.role.value,
+        name=actor.name,
+        expires_at=actor.expires_at,
+        server_version=server_version(),
+        protocol_version=PROTOCOL_VERSION,
+    )
+
+
+def issue_token(
+    co: Coordinator, actor: Actor, role: Role, name: str, body: TokenCreate
+) -> TokenIssued:
+    """Issue a token beside those that are valid already (operators); its secret is shown once."""
+    require(actor, "token.issue")
+
+    def work(change: Change) -> TokenIssued:
+        principal = _named(change.tx, role, name)
+        return _issue(co, change, actor, principal, timedelta(days=body.expires_in_days))
+
+    return commit(co, "token.issue", work)
+
+
+def _issue(
+    co: Coordinator,
+    change: Change,
+    actor: Actor | str,
+    principal: Principal,
+    lifetime: timedelta,
+) -> TokenIssued:
+    text = new_token(principal.role)
+    expires_at = change.now + lifetime
+    change.tx.tokens.add(Token(text.id, principal.id, co.keys.sign(text), change.now, expires_at))
+    change.audit(actor, "token.issued", _subject(principal), token_id=text.id)
+    return TokenIssued(id=text.id, token=text.reveal(), expires_at=expires_at)
+
+
+def revoke_token(co: Coordinator, actor: Actor, role: Role, name: str, token_id: str) -> None:
+    """Revoke a token (operators); a second time changes nothing."""
+    require(actor, "token.revoke")
+
+    def work(change: Change) -> None:
+        principal = _named(change.tx, role, name)
+        row = change.tx.tokens.get(token_id) if token_id.isalnum() else None
+        if row is None or row.principal_id != principal.id:
+            raise absent("token")
+        if change.tx.tokens.revoke(token_id, change.now):
+            change.audit(actor, "token.revoked", _subject(principal), token_id=token_id)
+
+    commit(co, "token.revoke", work)
+
+
+def bootstrap_operator(co: Coordinator, name: str = "operator") -> str:
+    """Return a fresh operator token, made on the coordinator's own machine.
+
+    The operator is registered where it is not yet, and enabled where it was disabled. Its earlier
+    tokens stay valid: revoke those that were lost.
+    """
+
+    def work(change: Change) -> str:
+        principals = change.tx.principals
+        principal = principals.get(Role.OPERATOR, name)
+        if principal is None:
+            principal = principals.add(Role.OPERATOR, name, "")
+            change.audit(COORDINATOR, "operator.created", _subject(principal))
+        if principal.disabled:
+            principals.update(dataclasses.replace(principal, disabled=False))
+        lifetime = timedelta(days=TokenCreate().expires_in_days)
+        return _issue(co, change, COORDINATOR, principal, lifetime).token
+
+    return commit(co, "token.bootstrap", work)
+
+
+# --- principals -----------------------------------------------------------------------------------
+
+
+def create_principal(
+    co: Coordinator, actor: Actor, role: Role, body: PrincipalCreate
+) -> tuple[PrincipalInfo, bool]:
+    """Register a site or an analyst (operators). True: created; False: it was there already."""
+    require(actor, "principal.create")
+
+    def work(change: Change) -> tuple[PrincipalInfo, bool]:
+        tx = change.tx
+        there = tx.principals.get(role, body.name)
+        if there is not None:
+            if there.title != body.title:
+                raise Refusal(
+                    "name-taken",
+                    f"There is {_an(role)} of this name with another title. Change it with PATCH, "
+                    "or choose another name.",
+                )
+            return _info(tx, actor, there), False
+        added = tx.principals.add(role, body.name, body.title)
+        change.audit(actor, f"{role.value}.created", _subject(added))
+        return _info(tx, actor, added), True
+
+    return commit(co, "principal.create", work)
+
+
+def list_principals(
+    co: Coordinator, actor: Actor, role: Role, limit: int = 50, cursor: str | None = None
+) -> Page:
+    """List sites (operators, analysts) or analysts (operators), by name."""
+    require(actor, f"{role.value}.read")
+    size = page_size(limit)
+    after = read_cursor(cursor, name_in_list)
+
+    def work(tx: Tx) -> Page:
+        rows = tx.principals.list(role, size + 1, after)
+        items = tuple(_info(tx, actor, each) for each in rows[:size])
+        return Page(items=items, next=rows[size - 1].name if len(rows) > size else None)
+
+    return co.store.read("principal.list", work)
+
+
+def get_principal(co: Coordinator, actor: Actor, role: Role, name: str) -> PrincipalInfo:
+    """Return one; tokens' metadata is shown to operators only."""
+    require(actor, f"{role.value}.read")
+    return co.store.read("principal.get", lambda tx: _info(tx, actor, _named(tx, role, name)))
+
+
+def patch_principal(
+    co: Coordinator, actor: Actor, role: Role, name: str, body: PrincipalPatch
+) -> PrincipalInfo:
+    """Change a title, disable or enable (operators)."""
+    require(actor, "principal.change")
+
+    def work(change: Change) -> PrincipalInfo:
+        before = _named(change.tx, role, name)
+        after = dataclasses.replace(
+            before,
+            title=before.title if body.title is None else body.title,
+            disabled=before.disabled if body.disabled is None else body.disabled,
+        )
+        if after != before:
+            change.tx.principals.update(after)
+        if after.disabled != before.disabled:
+            done = "disabled" if after.disabled else "enabled"
+            change.audit(actor, f"{role.value}.{done}", _subject(after))
+        return _info(change.tx, actor, after)
+
+    return commit(co, "principal.change", work)
+
+
+def _named(tx: Tx, role: Role, name: str) -> Principal:
+    principal = tx.principals.get(role, name) if is_slug(name) else None
+    if principal is None:
+        raise absent(role.value)
+    return principal
+
+
+def _info(tx: Tx, actor: Actor, principal: Principal) -> PrincipalInfo:
+    tokens = None
+    if sees_tokens(actor):
+        tokens = tuple(_token_info(each) for each in tx.tokens.list_for(principal.id))
+    return PrincipalInfo(
+        name=principal.name,
+        title=principal.title,
+        disabled=principal.disabled,
+        created_at=principal.created_at,
+        last_seen_at=principal.last_seen_at,
+        tokens=tokens,
+    )
+
+
+def _token_info(token: Token) -> TokenInfo:
+    return TokenInfo(
+        id=token.id,
+        created_at=token.created_at,
+        expires_at=token.expires_at,
+        revoked_at=token.revoked_at,
+        last_used_at=token.last_used_at,
+    )
+
+
+def _subject(principal: Principal) -> str:
+    return f"{principal.role.value}:{principal.name}"
+
+
+def _an(role: Role) -> str:
+    return f"a {role.value}" if role is Role.SITE else f"an {role.value}"

@@ -1,0 +1,81 @@
+"""The result of a completed session, cut to what the reader may see."""
+
+from __future__ import annotations
+
+import json
+
+from fedclust.algorithms.base import Result
+from fedclust.wire import codec
+from fedclust.wire.models import Provenance, ProvenanceEntry, ResultDocument
+from fedclust_service.domain.access import (
+    Actor,
+    reads_result,
+    require,
+    sees_submission_hash,
+    visible_result,
+)
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.session import Session, SessionState
+from fedclust_service.orchestration.change import Change, commit
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.lookup import definition_of, session_for
+from fedclust_service.store import StoredResult, Tx
+
+
+def get_result(co: Coordinator, actor: Actor, session: str) -> ResultDocument:
+    """Return the result; Refusal ``result-not-ready`` before completion. Reading is audited."""
+    require(actor, "result.read")
+
+    def look(tx: Tx) -> tuple[Session, StoredResult, Provenance]:
+        found, own = session_for(tx, actor, session)
+        if not reads_result(own):
+            raise Refusal("forbidden", "This site was excluded from the session.")
+        stored = tx.results.get(found.id)
+        if stored is None:
+            raise _not_ready(found)
+        return found, stored, _provenance(tx, actor, found, stored)
+
+    found, stored, provenance = co.store.read("result.get", look)
+    definition = definition_of(found)
+    shown = visible_result(
+        actor, codec.decode_model(Result, stored.result), definition.policy.min_cluster_size
+    )
+
+    def record(change: Change) -> None:
+        change.audit(actor, "result.read", found.name)
+
+    commit(co, "result.audit", record)
+    return ResultDocument(
+        session=found.name,
+        completed_at=stored.completed_at,
+        features=definition.features,
+        result=codec.to_tree(shown),
+        provenance=provenance,
+    )
+
+
+def _not_ready(session: Session) -> Refusal:
+    if session.state in (SessionState.FAILED, SessionState.CANCELLED):
+        return Refusal("result-not-ready", "The session ended without a result.")
+    return Refusal("result-not-ready", "Wait until the session has completed.", retry_after_s=10)
+
+
+def _provenance(tx: Tx, actor: Actor, session: Session, stored: StoredResult) -> Provenance:
+    definition = definition_of(session)
+    numbers = tx.rounds.numbers(session.id)
+    answers = tx.submissions.summaries(session_id=session.id)
+    platform = json.loads(stored.provenance)
+    return Provenance(
+        definition_sha256=session.definition_sha256,
+        algorithm=session.algorithm,
+        method_version=session.method_version,
+        seed=definition.seed,
+        sites=tuple(sorted({each.site for each in answers})),
+        server_version=platform["fedclust"],
+        platform=platform,
+        submissions=tuple(
+            ProvenanceEntry(round=numbers[each.round_id], site=each.site, sha256=each.sha256)
+            for each in answers
+            if sees_submission_hash(actor, each.site)
+        ),
+    )

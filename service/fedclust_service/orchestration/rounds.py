@@ -1,0 +1,463 @@
+"""The exchange itself: the task that a site reads, the answer that it puts, rounds as seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from fedclust.algorithms import engine
+from fedclust.algorithms.base import Model, RuleViolation
+from fedclust.algorithms.engine import Plan
+from fedclust.wire import codec
+from fedclust.wire.models import (
+    Page,
+    Progress,
+    Receipt,
+    RoundInfo,
+    RoundSite,
+    TaskDocument,
+    TaskResponse,
+)
+from fedclust.wire.problems import FieldError
+from fedclust.wire.submissions import SubmissionError, payload_bytes, read_head, read_payload
+from fedclust_service.domain.access import Actor, absent, require, sees_answer_details
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.round import (
+    Addressee,
+    Round,
+    RoundState,
+    TaskStatus,
+    status_of,
+)
+from fedclust_service.domain.session import Participation, Session, SessionState
+from fedclust_service.domain.submission import Submission
+from fedclust_service.orchestration.change import Change, commit
+from fedclust_service.orchestration.closing import rules_of, settle
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.lookup import (
+    own_session,
+    page_size,
+    plan_or_refuse,
+    read_cursor,
+    round_numbered,
+    row_number,
+    session_for,
+    smallest_p,
+)
+from fedclust_service.store import Tx
+
+#: Rules of `privacy` by which contents of the right form would say too much.
+_DISCLOSURE_RULES = frozenset({"smallest-count", "complement", "provenance"})
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """A site's view of its session.
+
+    ``etag`` is strong, quoted, over all of ``response`` but ``progress``; ``version`` is what
+    :meth:`Notifier.wait` takes.
+    """
+
+    response: TaskResponse
+    etag: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A stored submission. ``created`` False: these bytes were stored before (200, not 201)."""
+
+    receipt: Receipt
+    created: bool
+    task_etag: str
+
+
+# --- what a site is asked -------------------------------------------------------------------------
+
+
+def task_view(co: Coordinator, actor: Actor, session: str) -> TaskView:
+    """Return what a site should do now (sites, their own sessions)."""
+    require(actor, "task.read")
+    return co.store.read("task.view", lambda tx: _view(tx, *own_session(tx, actor, session)))
+
+
+def _view(tx: Tx, session: Session, own: Participation) -> TaskView:
+    current = tx.rounds.latest(session.id)
+    addressee, answered = None, False
+    if current is not None:
+        addressee = tx.rounds.addressee(current.id, own.site)
+        answered = addressee is not None and _answer(tx, current, own.site) is not None
+    status = status_of(
+        session.state,
+        own.state,
+        current.state if current is not None else None,
+        addressed=addressee is not None and not addressee.released,
+        answered=answered,
+    )
+    # A deadline concerns those who are asked in the open round, and nobody else is woken by it.
+    asked = status in (TaskStatus.WORK, TaskStatus.ANSWERED)
+    response = TaskResponse(
+        session_state=session.state.value,
+        status=status.value,
+        round=current.number if current is not None else None,
+        deadline=current.deadline if asked and current is not None else None,
+        task=_document(current, addressee) if status is TaskStatus.WORK else None,
+        progress=_progress(tx, current),
+    )
+    return TaskView(response, _etag(response), session.version)
+
+
+def _answer(tx: Tx, current: Round, site: str) -> Submission | None:
+    return tx.submissions.summary(current.id, site)
+
+
+def _document(current: Round | None, addressee: Addressee | None) -> TaskDocument | None:
+    if current is None or addressee is None:
+        return None
+    return TaskDocument(
+        phase=current.phase,
+        digest=addressee.task_digest,
+        common=codec.decode(current.common),
+        site=codec.decode(addressee.site_part),
+    )
+
+
+def _progress(tx: Tx, current: Round | None) -> Progress | None:
+    if current is None or current.state is not RoundState.COLLECTING:
+        return None
+    turnout = tx.rounds.turnout(current.id)
+    return Progress(
+        answered=turnout.answered,
+        addressed=turnout.answered + turnout.pending,
+        overdue=current.overdue_since is not None,
+    )
+
+
+def _etag(response: TaskResponse) -> str:
+    """Return a strong ETag over all but the progress; the digest stands for the whole task."""
+    shown = response.model_dump(mode="json", include={"session_state", "status", "round"})
+    shown["deadline"] = None
+    if response.deadline is not None:
+        shown["deadline"] = response.deadline.isoformat()
+    shown["task"] = response.task.digest if response.task is not None else None
+    return f'"{codec.sha256(codec.canonical_json(shown))}"'
+
+
+# --- what a site answers --------------------------------------------------------------------------
+
+
+def submit(
+    co: Coordinator, actor: Actor, session: str, round_number: int, body: bytes, media: str
+) -> Submitted:
+    """Store a site's answer exactly once; checks in the order of DESIGN §3.
+
+    The contents are read and checked between two transactions: one that refuses what can be
+    refused without them, and one that refuses once more, under the session's lock, and stores.
+
+    Parameters
+    ----------
+    body : bytes
+        As it was sent: its SHA-256 identifies the submission.
+    media : str
+        ``application/json`` or the binary content type, without parameters.
+    """
+    require(actor, "submission.put")
+    digest = codec.sha256(body)
+
+    def look(tx: Tx) -> Submitted | _Admitted:
+        found, own = own_session(tx, actor, session)
+        return _admit(tx, found, own, round_number, digest)
+
+    seen = co.store.read("submission.look", look)
+    if isinstance(seen, Submitted):
+        return seen
+    payload = _checked(co, actor, seen, body, media)
+
+    def write(change: Change) -> Submitted:
+        tx = change.tx
+        found, own = own_session(tx, actor, session, lock=True)
+        admitted = _admit(tx, found, own, round_number, digest)
+        if isinstance(admitted, Submitted):
+            return admitted
+        answer = Submission(
+            session_id=found.id,
+            round_id=admitted.round.id,
+            site=own.site,
+            phase=admitted.round.phase,
+            sha256=digest,
+            size=len(body),
+            empty=payload is None,
+            payload=payload,
+            received_at=change.now,
+        )
+        if not tx.submissions.insert(answer):
+            # Not under the lock; and if ever, the database has kept the first.
+            raise Refusal("unavailable", "Send the same bytes again.", retry_after_s=1)
+        change.audit(
+            actor,
+            "submission.stored",
+            found.name,
+            round=round_number,
+            sha256=digest,
+            size=len(body),
+        )
+        settle(change, found, admitted.round)
+        return _submitted(tx, found, own, admitted.round, answer, created=True)
+
+    return commit(co, "submission.store", write)
+
+
+@dataclass(frozen=True)
+class _Admitted:
+    """A submission that is welcome, before anybody has looked into it."""
+
+    session: Session
+    own: Participation
+    round: Round
+    addressee: Addressee
+
+
+def _admit(
+    tx: Tx, session: Session, own: Participation, number: int, digest: str
+) -> Submitted | _Admitted:
+    """Run the checks (1) to (4): stored before, session, round, addressed."""
+    asked = round_numbered(tx, session, number)
+    stored = _answer(tx, asked, own.site) if asked is not None else None
+    if asked is not None and stored is not None:
+        if stored.sha256 == digest:
+            return _submitted(tx, session, own, asked, stored, created=False)
+        raise Refusal(
+            "submission-differs",
+            "Keep what was sent first: a site answers a round once. Wait for the next task.",
+        )
+    if session.state is not SessionState.RUNNING:
+        raise Refusal(
+            "wrong-state",
+            "The session has not started: wait for a task."
+            if session.state is SessionState.RECRUITING
+            else "The session has ended: nothing more is to be sent.",
+        )
+    if asked is None or asked.state is not RoundState.COLLECTING:
+        current = tx.rounds.latest(session.id)
+        raise Refusal(
+            "round-closed",
+            "This round is not collecting. Read the task again and answer the current round.",
+            current_round=current.number if current is not None else None,
+        )
+    addressee = tx.rounds.addressee(asked.id, own.site)
+    if addressee is None or addressee.released:
+        raise Refusal(
+            "not-addressed",
+            "This round does not ask this site for anything. Wait for a task that does.",
+        )
+    return _Admitted(session, own, asked, addressee)
+
+
+def _checked(
+    co: Coordinator, actor: Actor, seen: _Admitted, body: bytes, media: str
+) -> bytes | None:
+    """Run the checks (5): parse, digest, contents. Return the form in which it is stored."""
+    plan = plan_or_refuse(seen.session)
+    try:
+        return payload_bytes(_read(plan, seen, body, media))
+    except Refusal as refusal:
+        rule = refusal.errors[0].rule if refusal.errors else refusal.slug
+
+        def record(change: Change) -> None:
+            change.audit(
+                actor,
+                "submission.refused",
+                seen.session.name,
+                round=seen.round.number,
+                rule=rule,
+            )
+
+        commit(co, "submission.refuse", record)
+        raise
+
+
+def _read(plan: Plan, seen: _Admitted, body: bytes, media: str) -> Model | None:
+    try:
+        head = read_head(body, media)
+        if head.phase != seen.round.phase:
+            raise _other_phase(plan, head.phase)
+        payload = read_payload(engine.phase(plan, head.phase), body, media)
+    except SubmissionError as error:
+        raise Refusal(
+            "invalid", "Correct the fields that are named here. Nothing was stored.", error.errors
+        ) from None
+    if head.task_digest != seen.addressee.task_digest:
+        raise Refusal(
+            "task-mismatch",
+            "The digest is not that of this site's task in this round. Read the task again and "
+            "compute the answer from it.",
+        )
+    if payload is None:
+        return None
+    task = engine.read_task(
+        plan, codec.decode(seen.round.common), codec.decode(seen.addressee.site_part)
+    )
+    p = smallest_p(plan.policy.min_cluster_size, seen.own)
+    try:
+        engine.check(plan, task, payload, p=p, size_band=seen.own.size_band)
+    except RuleViolation as violation:
+        broken = FieldError(
+            pointer=f"/payload{violation.pointer}",
+            rule=violation.rule,
+            message=violation.message,
+        )
+        slug = "disclosure-refused" if violation.rule in _DISCLOSURE_RULES else "invalid"
+        raise Refusal(slug, "Nothing was stored. Correct what is named here.", [broken]) from None
+    return payload
+
+
+def _other_phase(plan: Plan, name: str) -> Refusal:
+    try:
+        engine.phase(plan, name)
+    except KeyError:
+        error = FieldError(
+            pointer="/phase", rule="unknown-phase", message="the method has no such phase"
+        )
+        return Refusal("invalid", "Name the phase as the task does.", [error])
+    return Refusal(
+        "task-mismatch", "This round is of another phase. Read the task again and answer that."
+    )
+
+
+def _submitted(
+    tx: Tx,
+    session: Session,
+    own: Participation,
+    answered: Round,
+    stored: Submission,
+    *,
+    created: bool,
+) -> Submitted:
+    receipt = Receipt(
+        session=session.name,
+        site=own.site,
+        round=answered.number,
+        phase=stored.phase,
+        sha256=stored.sha256,
+        size=stored.size,
+        received_at=stored.received_at,
+    )
+    now = tx.sessions.get_by_id(session.id) or session
+    return Submitted(receipt, created, _view(tx, now, own).etag)
+
+
+# --- rounds as seen -------------------------------------------------------------------------------
+
+
+def list_rounds(
+    co: Coordinator, actor: Actor, session: str, limit: int = 50, cursor: str | None = None
+) -> Page:
+    """List rounds by number, without payloads."""
+    require(actor, "round.read")
+    size = page_size(limit)
+    after = read_cursor(cursor, row_number)
+    now = co.clock.now()
+
+    def work(tx: Tx) -> Page:
+        found, _ = session_for(tx, actor, session)
+        rows = tx.rounds.list(found.id, size + 1, after)
+        items = tuple(_info(tx, actor, found, each, now) for each in rows[:size])
+        return Page(items=items, next=str(rows[size - 1].number) if len(rows) > size else None)
+
+    return co.store.read("round.list", work)
+
+
+def get_round(co: Coordinator, actor: Actor, session: str, number: int) -> RoundInfo:
+    """Return one round, without payloads."""
+    require(actor, "round.read")
+    now = co.clock.now()
+
+    def work(tx: Tx) -> RoundInfo:
+        found, _ = session_for(tx, actor, session)
+        return _info(tx, actor, found, _numbered(tx, found, number), now)
+
+    return co.store.read("round.get", work)
+
+
+def close_round(co: Coordinator, actor: Actor, session: str, number: int) -> RoundInfo:
+    """Close a round early (its analyst, operators); the quorum is needed. Idempotent."""
+    require(actor, "session.manage")
+
+    def work(change: Change) -> RoundInfo:
+        tx = change.tx
+        found, _ = session_for(tx, actor, session, lock=True)
+        current = _numbered(tx, found, number)
+        if current.state is RoundState.FAILED:
+            raise Refusal("wrong-state", "The round has failed and its session has ended.")
+        if current.state is RoundState.COLLECTING:
+            current = settle(change, found, current, asked=True, actor=actor)
+        if current.state is RoundState.COLLECTING:
+            raise _still_open(tx, found, current)
+        return _info(tx, actor, found, current, change.now)
+
+    return commit(co, "round.close", work)
+
+
+def _still_open(tx: Tx, session: Session, current: Round) -> Refusal:
+    if current.needs_all:
+        return Refusal(
+            "needs-all-sites",
+            "This phase waits for all its sites. Exclude those that cannot answer.",
+        )
+    turnout = tx.rounds.turnout(current.id)
+    return Refusal(
+        "quorum-missing",
+        f"{turnout.nonempty} of the {rules_of(session, current).quorum_of(turnout)} answers with "
+        "contents that the quorum needs are stored. Wait, or move the deadline.",
+    )
+
+
+def _numbered(tx: Tx, session: Session, number: int) -> Round:
+    found = round_numbered(tx, session, number)
+    if found is None:
+        raise absent("round")
+    return found
+
+
+def _info(tx: Tx, actor: Actor, session: Session, shown: Round, now: datetime) -> RoundInfo:
+    answers = {each.site: each for each in tx.submissions.summaries(round_id=shown.id)}
+    past = now >= shown.deadline or shown.state is not RoundState.COLLECTING
+    return RoundInfo(
+        session=session.name,
+        number=shown.number,
+        phase=shown.phase,
+        state=shown.state.value,
+        overdue=shown.overdue_since is not None,
+        needs_all=shown.needs_all,
+        opened_at=shown.opened_at,
+        deadline=shown.deadline,
+        closed_at=shown.closed_at,
+        close_reason=shown.close_reason,
+        aggregation_s=shown.aggregation_s,
+        metrics=shown.metrics or {},
+        sites=_sites(actor, tx.rounds.addressees(shown.id), answers, past=past),
+    )
+
+
+def _sites(
+    actor: Actor,
+    addressees: Sequence[Addressee],
+    answers: dict[str, Submission],
+    *,
+    past: bool,
+) -> tuple[RoundSite, ...]:
+    rows = []
+    for each in addressees:
+        answer = answers.get(each.site)
+        details = answer if sees_answer_details(actor, each.site) else None
+        rows.append(
+            RoundSite(
+                name=each.site,
+                answered=answer is not None,
+                answered_at=details.received_at if details is not None else None,
+                empty=details.empty if details is not None else None,
+                late=past and answer is None and not each.released,
+            )
+        )
+    return tuple(rows)

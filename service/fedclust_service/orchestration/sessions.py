@@ -1,0 +1,287 @@
+"""Create, read, start, cancel sessions; invite sites; move deadlines.
+
+``SessionInfo.stopped_because`` holds a stable code for every session that has ended
+(``converged``, ``max_rounds``, ``too_few_contributors``, ``cancelled``, ...) and ``failure``, for a
+failed one, the sentence that says what to do.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime
+
+from fedclust.definition import DefinitionError, canonical, freeze, request_hash
+from fedclust.wire import codec
+from fedclust.wire.models import (
+    MAX_SEED,
+    Page,
+    SessionCreate,
+    SessionInfo,
+    SessionPatch,
+    SitePresence,
+)
+from fedclust.wire.problems import FieldError
+from fedclust_service.domain.access import Actor, Role, require
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.round import RoundState
+from fedclust_service.domain.session import (
+    Participation,
+    ParticipationState,
+    Session,
+    SessionState,
+)
+from fedclust_service.orchestration.change import Change, commit
+from fedclust_service.orchestration.closing import end_session, settle
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.lookup import (
+    definition_of,
+    page_size,
+    plan_or_refuse,
+    read_cursor,
+    row_number,
+    session_for,
+)
+from fedclust_service.orchestration.opening import Start, begin, needed_to_start, with_start
+from fedclust_service.store import Tx
+
+
+def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[SessionInfo, bool]:
+    """Define a session (analysts, operators). False: the same body and creator made it before."""
+    require(actor, "session.create")
+    # Drawn outside the transaction: run again, it has to write the same definition.
+    seed = secrets.randbelow(MAX_SEED + 1)
+    try:
+        definition = freeze(body, seed)
+    except DefinitionError as error:
+        raise Refusal(
+            "invalid", "Change the fields that are named here and send it again.", error.errors
+        ) from None
+    frozen, request = canonical(definition), request_hash(body)
+
+    def work(change: Change) -> tuple[SessionInfo, bool]:
+        tx = change.tx
+        there = tx.sessions.get(body.name)
+        if there is not None:
+            if there.created_by != actor.key or there.request_sha256 != request:
+                raise Refusal(
+                    "name-taken",
+                    "A session of this name was created with another definition or by somebody "
+                    "else. Names are never used again: choose another one.",
+                )
+            return _info(tx, there, change.now), False
+        _require_registered(tx, body.sites, "/sites")
+        session = tx.sessions.add(
+            name=body.name,
+            algorithm=body.algorithm,
+            method_version=definition.method_version,
+            definition=frozen,
+            definition_sha256=codec.sha256(frozen),
+            request_sha256=request,
+            created_by=actor.key,
+            created_at=change.now,
+        )
+        for site in body.sites:
+            tx.participations.add(_invitation(session, site, change.now))
+        change.audit(actor, "session.created", session.name, definition=session.definition_sha256)
+        return _info(tx, session, change.now), True
+
+    return commit(co, "session.create", work)
+
+
+def list_sessions(
+    co: Coordinator,
+    actor: Actor,
+    limit: int = 50,
+    cursor: str | None = None,
+    state: SessionState | None = None,
+) -> Page:
+    """List what the actor may see, newest first."""
+    require(actor, "session.read")
+    size = page_size(limit)
+    after = read_cursor(cursor, row_number)
+    now = co.clock.now()
+
+    def work(tx: Tx) -> Page:
+        rows = tx.sessions.list(
+            limit=size + 1,
+            created_by=actor.key if actor.role is Role.ANALYST else None,
+            site=actor.name if actor.role is Role.SITE else None,
+            state=state,
+            after_id=after,
+        )
+        items = tuple(_info(tx, each, now) for each in rows[:size])
+        return Page(items=items, next=str(rows[size - 1].id) if len(rows) > size else None)
+
+    return co.store.read("session.list", work)
+
+
+def get_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
+    """Return a session that the actor may see; else Refusal ``not-found``."""
+    require(actor, "session.read")
+    now = co.clock.now()
+    return co.store.read("session.get", lambda tx: _info(tx, session_for(tx, actor, name)[0], now))
+
+
+def patch_session(co: Coordinator, actor: Actor, name: str, body: SessionPatch) -> SessionInfo:
+    """Move the open round's deadline, or invite sites (its analyst, operators)."""
+    require(actor, "session.manage")
+    if body.deadline is not None and body.deadline.tzinfo is None:
+        error = FieldError(
+            pointer="/deadline", rule="timezone", message="give the time with its offset from UTC"
+        )
+        raise Refusal("invalid", "For example 2026-03-01T12:00:00Z.", [error])
+
+    def work(change: Change) -> SessionInfo:
+        session, _ = session_for(change.tx, actor, name, lock=True)
+        if body.invite:
+            _invite(change, actor, session, body.invite)
+        if body.deadline is not None:
+            _move_deadline(change, actor, session, body.deadline)
+        return _info(change.tx, _again(change.tx, session), change.now)
+
+    return commit(co, "session.change", work)
+
+
+def _invite(change: Change, actor: Actor, session: Session, sites: tuple[str, ...]) -> None:
+    tx = change.tx
+    _require_registered(tx, sites, "/invite")
+    new = [site for site in dict.fromkeys(sites) if tx.participations.get(session.id, site) is None]
+    if not new:
+        return
+    if session.state in (SessionState.FAILED, SessionState.CANCELLED):
+        raise Refusal("wrong-state", "The session has ended without a result. Create another one.")
+    if session.state is not SessionState.COMPLETED:
+        if definition_of(session).policy.min_sites == 2:
+            raise Refusal(
+                "wrong-state",
+                "With min_sites 2 the two sites have consented to each other: no third one can be "
+                "invited before the session has completed.",
+            )
+        if session.state is SessionState.RUNNING and not plan_or_refuse(session).method.joins_late:
+            raise Refusal(
+                "late-joining-refused",
+                "Invite sites before the start, or after completion as readers of the result.",
+            )
+    for site in new:
+        tx.participations.add(_invitation(session, site, change.now))
+        change.audit(actor, "site.invited", session.name, site=site)
+
+
+def _move_deadline(change: Change, actor: Actor, session: Session, deadline: datetime) -> None:
+    tx = change.tx
+    current = tx.rounds.latest(session.id)
+    running = session.state is SessionState.RUNNING
+    if not running or current is None or current.state is not RoundState.COLLECTING:
+        raise Refusal("wrong-state", "No round of this session is collecting answers now.")
+    if deadline == current.deadline:
+        return
+    tx.rounds.set_deadline(current.id, deadline)
+    tx.sessions.touch(session.id)
+    change.audit(
+        actor,
+        "round.deadline_moved",
+        session.name,
+        round=current.number,
+        deadline=deadline.isoformat(),
+    )
+    moved = tx.rounds.get_by_id(current.id) or current
+    settle(change, session, moved)
+
+
+def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
+    """Start with the sites that have joined, once they are the quorum. Idempotent."""
+    require(actor, "session.manage")
+
+    def work(change: Change, start: Start | None) -> SessionInfo:
+        tx = change.tx
+        session, _ = session_for(tx, actor, name, lock=True)
+        if session.started_at is not None:
+            return _info(tx, session, change.now)
+        if session.state is not SessionState.RECRUITING:
+            raise Refusal("wrong-state", "The session was cancelled. Create another one.")
+        joined = sum(
+            each.state is ParticipationState.JOINED for each in tx.participations.list(session.id)
+        )
+        if joined < needed_to_start(session):
+            raise Refusal(
+                "quorum-missing",
+                f"{joined} of the {needed_to_start(session)} sites that the session needs have "
+                "joined. Wait for the others, or invite more.",
+            )
+        return _info(tx, begin(change, session, actor, start), change.now)
+
+    return with_start(co, "session.start", work)
+
+
+def cancel_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
+    """Cancel a session that has not ended. Idempotent."""
+    require(actor, "session.manage")
+
+    def work(change: Change) -> SessionInfo:
+        tx = change.tx
+        session, _ = session_for(tx, actor, name, lock=True)
+        if session.state in (SessionState.COMPLETED, SessionState.FAILED):
+            raise Refusal("wrong-state", "The session has ended already.")
+        if session.state is not SessionState.CANCELLED:
+            session = end_session(
+                change, session, SessionState.CANCELLED, reason="cancelled", actor=actor
+            )
+        return _info(tx, session, change.now)
+
+    return commit(co, "session.cancel", work)
+
+
+def _require_registered(tx: Tx, sites: tuple[str, ...], at: str) -> None:
+    registered = tx.principals.existing(Role.SITE, sites)
+    errors = [
+        FieldError(
+            pointer=f"{at}/{index}", rule="registered", message="no site of this name is registered"
+        )
+        for index, site in enumerate(sites)
+        if site not in registered
+    ]
+    if errors:
+        raise Refusal(
+            "invalid", "Ask the operator to register these sites, or correct their names.", errors
+        )
+
+
+def _invitation(session: Session, site: str, now: datetime) -> Participation:
+    return Participation(session.id, site, ParticipationState.INVITED, invited_at=now)
+
+
+def _again(tx: Tx, session: Session) -> Session:
+    return tx.sessions.get_by_id(session.id) or session
+
+
+def _info(tx: Tx, session: Session, now: datetime) -> SessionInfo:
+    current = tx.rounds.latest(session.id)
+    answered: set[str] = set()
+    awaited: set[str] = set()
+    if current is not None:
+        answered = {each.site for each in tx.submissions.summaries(round_id=current.id)}
+        awaited = {each.site for each in tx.rounds.addressees(current.id) if not each.released}
+    past = current is not None and now >= current.deadline
+    shown = awaited | answered
+    return SessionInfo(
+        name=session.name,
+        state=session.state.value,
+        created_by=session.created_by.partition(":")[2],
+        created_at=session.created_at,
+        started_at=session.started_at,
+        ended_at=session.ended_at,
+        stopped_because=session.stopped_because,
+        failure=session.failure,
+        round=current.number if current is not None else None,
+        definition=definition_of(session),
+        definition_sha256=session.definition_sha256,
+        sites=tuple(
+            SitePresence(
+                name=each.site,
+                state=each.state.value,
+                answered=each.site in answered if each.site in shown else None,
+                late=past and each.site not in answered if each.site in shown else None,
+            )
+            for each in tx.participations.list(session.id)
+        ),
+    )

@@ -1,0 +1,102 @@
+"""The sweeper: deadlines, rounds given up, payloads past their retention."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from fedclust_service.domain.round import Round, RoundState
+from fedclust_service.domain.session import Session, SessionState
+from fedclust_service.orchestration.change import COORDINATOR, Change, commit
+from fedclust_service.orchestration.closing import changes_anything, settle, verdict_on
+from fedclust_service.store import StoreError, Tx
+
+if TYPE_CHECKING:
+    from fedclust_service.orchestration.coordinator import Coordinator
+
+log = structlog.get_logger(__name__)
+
+
+class Sweeper:
+    """Runs :func:`sweep` every now and then. Built by the Coordinator."""
+
+    def __init__(self, co: Coordinator) -> None:
+        self._co = co
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="fedclust-sweeper", daemon=True)
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        """Have the thread end after the sweep that it is in."""
+        self._stopping.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread to end."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                sweep(self._co)
+            except StoreError as error:
+                log.warning("sweeper_store_error", error=type(error).__name__)
+            except Exception as error:  # the thread outlives every defect
+                log.error("sweeper_error", error=type(error).__name__)
+            self._stopping.wait(self._co.limits.sweep_every_s)
+
+
+def sweep(co: Coordinator) -> None:
+    """Do once all that is due by the clock."""
+    for each in co.store.read("sweep.look", lambda tx: _due(co, tx)):
+        commit(co, "sweep.round", functools.partial(_settle, each))
+    _scrub(co)
+
+
+def _due(co: Coordinator, tx: Tx) -> list[Round]:
+    """Return rounds of which something is to be written: an overdue one stays so for days."""
+    now = co.clock.now()
+    found = []
+    for each in tx.rounds.due(now):
+        session = tx.sessions.get_by_id(each.session_id)
+        if session is None or session.state is not SessionState.RUNNING:
+            continue
+        if changes_anything(each, verdict_on(tx, session, each, now)):
+            found.append(each)
+    return found
+
+
+def _settle(due: Round, change: Change) -> None:
+    session = change.tx.sessions.lock_by_id(due.session_id)
+    current = change.tx.rounds.get_by_id(due.id)
+    if session is None or current is None:
+        return
+    if session.state is SessionState.RUNNING and current.state is RoundState.COLLECTING:
+        settle(change, session, current)
+
+
+def _scrub(co: Coordinator) -> None:
+    days = co.limits.retention_days
+    if days is None:
+        return
+    before = co.clock.now() - timedelta(days=days)
+    for session in co.store.read("sweep.retention", lambda tx: tx.sessions.to_scrub(before)):
+        commit(co, "sweep.scrub", functools.partial(_forget, session))
+
+
+def _forget(session: Session, change: Change) -> None:
+    payloads = change.tx.submissions.scrub(session.id, change.now)
+    change.audit(COORDINATOR, "session.scrubbed", session.name, payloads=payloads)

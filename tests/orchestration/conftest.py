@@ -1,0 +1,37 @@
+"""An office on SQLite by default; ``both_office`` on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fedclust.algorithms.registry import METHODS
+from fedclust_service.orchestration import lookup
+from fedclust_service.store import Store
+from support import tally
+from support.clock import ManualClock
+from support.office import Office
+
+
+@pytest.fixture(autouse=True)
+def _tally(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(METHODS, tally.NAME, tally.method())
+    lookup._plan.cache_clear()
+    yield
+    tally.HOOK.clear()
+    tally.CHECKED.clear()
+    tally.CONTRIBUTED.clear()
+    lookup._plan.cache_clear()
+
+
+@pytest.fixture
+def office(sqlite_url: str, clock: ManualClock) -> Iterator[Office]:
+    store = Store.open(sqlite_url, clock)
+    yield Office(store, clock)
+    store.close()
+
+
+@pytest.fixture
+def both_office(store: Store, clock: ManualClock) -> Office:
+    return Office(store, clock)

@@ -1,0 +1,255 @@
+"""Deadlines, quorum, overdue rounds, closing by hand; the sweeper with a clock that is moved."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+
+import pytest
+
+from fedclust.wire.models import RoundInfo, SessionPatch
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.orchestration import participation, rounds, sessions
+from fedclust_service.orchestration.sweeper import sweep
+from support.clock import ManualClock
+from support.office import ANALYST, OPERATOR, Office, site
+
+FOUR = ("a", "b", "c", "d")
+HOUR = 3600
+
+
+def look(office: Office, number: int = 1) -> RoundInfo:
+    return rounds.get_round(office.co, ANALYST, "heart", number)
+
+
+def answers(office: Office, *names: str) -> None:
+    for name in names:
+        office.answer("heart", name)
+
+
+def test_at_the_deadline_the_quorum_closes(office: Office, clock: ManualClock) -> None:
+    office.session(sites=FOUR, policy={"quorum": 3})
+    answers(office, "a", "b", "c")
+    clock.advance(HOUR - 1)
+    sweep(office.co)
+    assert look(office).state == "collecting"
+    clock.advance(1)
+    version = office.view("heart", "d").version
+    sweep(office.co)
+    info = look(office)
+    assert (info.state, info.close_reason) == ("aggregating", "quorum_at_deadline")
+    # The one that has not answered is told that it need not any more.
+    late = office.view("heart", "d")
+    assert late.response.status == "waiting"
+    assert late.version > version
+    office.drive()
+    assert office.view("heart", "d").response.status == "work"
+    assert office.tally("heart")[0].tolist() == [1, 1, 1, 0]
+    assert [each.late for each in look(office).sites] == [False, False, False, True]
+
+
+def test_below_the_quorum_it_is_overdue_until_the_quorum_is_met(
+    office: Office, clock: ManualClock
+) -> None:
+    office.session(sites=FOUR, policy={"quorum": 3})
+    answers(office, "a", "b")
+    clock.advance(HOUR)
+    for _ in range(3):
+        sweep(office.co)
+    assert look(office).overdue
+    assert look(office).state == "collecting"
+    assert len(office.audit(action="round.overdue")) == 1
+    clock.advance(5 * HOUR)
+    answers(office, "c")
+    assert look(office).close_reason == "quorum_at_deadline"
+
+
+def test_an_overdue_round_is_swept_without_writing(office: Office, clock: ManualClock) -> None:
+    office.session(policy={"quorum": 3})
+    clock.advance(HOUR)
+    sweep(office.co)
+    before = office.store.metrics()["sweep.round"].calls
+    sweep(office.co)
+    assert office.store.metrics()["sweep.round"].calls == before
+
+
+def test_it_fails_only_after_fail_after(office: Office, clock: ManualClock) -> None:
+    office.session(policy={"fail_after_s": 1000})
+    answers(office, "north")
+    clock.advance(HOUR)
+    sweep(office.co)
+    clock.advance(999)
+    sweep(office.co)
+    assert office.info("heart").state == "running"
+    clock.advance(1)
+    sweep(office.co)
+    info = office.info("heart")
+    assert (info.state, info.stopped_because) == ("failed", "quorum_not_reached")
+    assert "fail_after_s" in (info.failure or "")
+    assert look(office).close_reason == "quorum_not_reached"
+    assert office.view("heart", "south").response.status == "ended"
+
+
+def test_sites_get_their_time_after_the_coordinator_was_down(
+    office: Office, clock: ManualClock
+) -> None:
+    office.session(policy={"fail_after_s": 1000})
+    clock.advance(HOUR + 50_000)
+    sweep(office.co)
+    assert office.info("heart").state == "running"
+    office.answer_all("heart")
+    assert look(office).close_reason == "all_answered"
+
+
+def test_a_moved_deadline_takes_the_mark_away(office: Office, clock: ManualClock) -> None:
+    office.session(policy={"fail_after_s": 1000})
+    clock.advance(HOUR)
+    sweep(office.co)
+    assert look(office).overdue
+    body = SessionPatch(deadline=clock.now() + timedelta(hours=1))
+    sessions.patch_session(office.co, OPERATOR, "heart", body)
+    assert not look(office).overdue
+    clock.advance(2000)
+    sweep(office.co)
+    assert office.info("heart").state == "running"
+
+
+def test_all_answered_but_too_few_with_contents_fails(office: Office) -> None:
+    office.session(sites=FOUR)
+    for name in ("a", "b"):
+        office.answer("heart", name, empty=True)
+    answers(office, "c")
+    done = office.answer("heart", "d")
+    info = office.info("heart")
+    assert (info.state, info.stopped_because) == ("failed", "too_few_contributors")
+    assert done.created
+    assert done.task_etag == office.view("heart", "d").etag
+    assert look(office).state == "failed"
+
+
+def test_too_few_sites_left_fails_after_its_time_though_the_deadline_is_far(
+    office: Office, clock: ManualClock
+) -> None:
+    office.session(policy={"round_timeout_s": 1_000_000, "fail_after_s": 1000})
+    answers(office, "north", "south")
+    participation.leave(office.co, site("west"), "heart")
+    clock.advance(999)
+    sweep(office.co)
+    assert office.info("heart").state == "running"
+    clock.advance(1)
+    sweep(office.co)
+    assert office.info("heart").stopped_because == "quorum_not_reached"
+
+
+def test_the_next_round_of_too_few_is_opened_overdue(office: Office) -> None:
+    office.session(rounds=3)
+    office.answer("heart", "west")
+    participation.leave(office.co, site("west"), "heart")
+    answers(office, "north", "south")
+    office.drive()
+    assert (look(office, 2).state, look(office, 2).overdue) == ("collecting", True)
+    assert office.info("heart").state == "running"
+
+
+def test_closing_by_hand_needs_the_quorum(office: Office) -> None:
+    office.session(sites=FOUR, policy={"quorum": 3})
+    answers(office, "a", "b")
+    with pytest.raises(Refusal) as caught:
+        rounds.close_round(office.co, ANALYST, "heart", 1)
+    assert caught.value.slug == "quorum-missing"
+    assert "2 of the 3" in caught.value.detail
+    answers(office, "c")
+    closed = rounds.close_round(office.co, ANALYST, "heart", 1)
+    assert (closed.state, closed.close_reason) == ("aggregating", "operator")
+    assert rounds.close_round(office.co, ANALYST, "heart", 1) == closed
+    ((who, _, details),) = office.audit(action="round.collected")
+    assert (who, details) == ("analyst:ada", {"round": 1, "reason": "operator"})
+
+
+def test_a_phase_that_needs_all_is_not_closed_early(office: Office, clock: ManualClock) -> None:
+    office.session(sites=FOUR, policy={"quorum": 3}, needs_all=True)
+    answers(office, "a", "b", "c")
+    with pytest.raises(Refusal) as caught:
+        rounds.close_round(office.co, ANALYST, "heart", 1)
+    assert caught.value.slug == "needs-all-sites"
+    clock.advance(HOUR)
+    sweep(office.co)
+    assert (look(office).state, look(office).overdue) == ("collecting", True)
+    answers(office, "d")
+    assert look(office).close_reason == "all_answered"
+
+
+def test_no_round_of_that_number_is_not_found(office: Office) -> None:
+    office.session()
+    with pytest.raises(Refusal) as caught:
+        rounds.close_round(office.co, ANALYST, "heart", 2)
+    assert caught.value.slug == "not-found"
+
+
+def test_a_failed_round_is_not_closed(office: Office) -> None:
+    office.session()
+    sessions.cancel_session(office.co, ANALYST, "heart")
+    with pytest.raises(Refusal) as caught:
+        rounds.close_round(office.co, ANALYST, "heart", 1)
+    assert caught.value.slug == "wrong-state"
+
+
+# --- rounds as seen -------------------------------------------------------------------------------
+
+
+def test_a_site_sees_of_others_who_answered_and_no_more(office: Office) -> None:
+    office.session(sites=FOUR)
+    office.answer("heart", "a", empty=True)
+    answers(office, "b")
+    seen = {each.name: each for each in rounds.get_round(office.co, site("b"), "heart", 1).sites}
+    assert seen["a"].answered
+    assert seen["a"].answered_at is seen["a"].empty is None
+    assert seen["b"].answered_at is not None
+    assert seen["b"].empty is False
+    full = {each.name: each for each in look(office).sites}
+    assert full["a"].empty is True
+
+
+def test_rounds_page_in_order_with_metrics(office: Office) -> None:
+    office.session(rounds=5)
+    office.finish("heart")
+    first = rounds.list_rounds(office.co, ANALYST, "heart", 3)
+    second = rounds.list_rounds(office.co, ANALYST, "heart", 3, first.next)
+    items = (*first.items, *second.items)
+    assert [each.number for each in items] == [1, 2, 3, 4, 5]
+    assert [each.metrics["votes"] for each in items] == [3, 6, 9, 12, 15]
+    assert all(each.aggregation_s >= 0 for each in items)
+    assert second.next is None
+
+
+# --- retention ------------------------------------------------------------------------------------
+
+
+def test_payloads_are_scrubbed_after_retention_and_receipts_stay(
+    office: Office, clock: ManualClock
+) -> None:
+    limits = dataclasses.replace(office.co.limits, retention_days=10)
+    office.co.limits = limits
+    office.session(rounds=1)
+    body = office.body("heart", "north")
+    office.put("heart", "north", body)
+    office.finish("heart")
+    row = office.row("heart")
+
+    def payloads() -> list[bool]:
+        found = office.store.read("t", lambda tx: tx.rounds.get(row.id, 1))
+        assert found is not None
+        kept = office.store.read("t", lambda tx: tx.submissions.list(found.id))
+        return [each.payload is not None for each in kept]
+
+    clock.advance(10 * 86_400)
+    sweep(office.co)
+    assert payloads() == [True] * 3
+    clock.advance(1)
+    sweep(office.co)
+    sweep(office.co)
+    assert payloads() == [False] * 3
+    assert not office.put("heart", "north", body, 1).created
+    assert office.audit(action="session.scrubbed") == [
+        ("coordinator", "session.scrubbed", {"payloads": 3})
+    ]

@@ -1,0 +1,111 @@
+"""Long polls are woken by commits of any thread, and by shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from fedclust_service.orchestration.notifier import Notifier
+from support.office import Office
+
+
+def run(coroutine: object) -> object:
+    return asyncio.run(coroutine)  # type: ignore[arg-type]
+
+
+async def _started(notifier: Notifier, n: int = 1) -> None:
+    async with asyncio.timeout(5):
+        while notifier.waiting < n:
+            await asyncio.sleep(0)
+
+
+def test_a_bump_from_another_thread_wakes() -> None:
+    notifier = Notifier()
+
+    async def main() -> bool:
+        waiting = asyncio.create_task(notifier.wait("heart", 3, 5))
+        await _started(notifier)
+        threading.Thread(target=notifier.bump, args=("heart", 4)).start()
+        return await waiting
+
+    began = time.monotonic()
+    assert run(main()) is True
+    assert time.monotonic() - began < 2
+
+
+def test_a_change_between_reading_and_waiting_is_not_missed() -> None:
+    notifier = Notifier()
+    notifier.bump("heart", 4)
+    assert run(notifier.wait("heart", 3, 5)) is True
+
+
+@pytest.mark.parametrize("bump", [("lung", 9), ("heart", 3)])
+def test_what_does_not_concern_it_does_not_wake(bump: tuple[str, int]) -> None:
+    notifier = Notifier()
+
+    async def main() -> bool:
+        waiting = asyncio.create_task(notifier.wait("heart", 3, 0.05))
+        await _started(notifier)
+        notifier.bump(*bump)
+        return await waiting
+
+    assert run(main()) is False
+    assert notifier.waiting == 0
+
+
+def test_commits_reported_out_of_order_count_once() -> None:
+    notifier = Notifier()
+    notifier.bump("heart", 5)
+    notifier.bump("heart", 4)
+    assert run(notifier.wait("heart", 4, 5)) is True
+    assert run(notifier.wait("heart", 5, 0.01)) is False
+
+
+def test_closing_wakes_everybody_now_and_later() -> None:
+    notifier = Notifier()
+
+    async def main() -> list[bool]:
+        waiting = [asyncio.create_task(notifier.wait(f"s{i}", 1, 60)) for i in range(20)]
+        await _started(notifier, 20)
+        threading.Thread(target=notifier.close).start()
+        return await asyncio.gather(*waiting, notifier.wait("late", 1, 60))
+
+    assert run(main()) == [False] * 21
+    assert notifier.closed
+
+
+def test_a_loop_that_is_gone_does_not_harm_the_writer() -> None:
+    notifier = Notifier()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(notifier.wait("heart", 1, 60))
+    loop.run_until_complete(_started(notifier))
+    loop.close()
+    notifier.bump("heart", 2)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # meant to be left behind
+    task.get_coro().close()  # type: ignore[union-attr]
+
+
+def test_a_cancelled_wait_leaves_nothing_behind() -> None:
+    notifier = Notifier()
+
+    async def main() -> None:
+        waiting = asyncio.create_task(notifier.wait("heart", 1, 60))
+        await _started(notifier)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    run(main())
+    assert notifier.waiting == 0
+
+
+def test_commits_reach_the_notifier(office: Office) -> None:
+    office.session(rounds=2)
+    version = office.view("heart", "north").version
+    office.answer_all("heart")
+    assert run(office.co.notifier.wait("heart", version, 0.01)) is False
+    office.drive()
+    assert run(office.co.notifier.wait("heart", version, 0.01)) is True

@@ -1,0 +1,228 @@
+"""A coordinator without HTTP, its people, and sessions of the method ``tally``.
+
+office = Office(store, clock)
+office.session("heart", rounds=2)          # sites north, south, west by default; all join
+office.answer("heart", "north")            # the honest answer to the open round
+office.drive()                             # aggregate whatever waits
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from fedclust.algorithms.base import Feature, Policy
+from fedclust.wire import codec
+from fedclust.wire.models import Consents, Participation, SessionCreate, SessionInfo
+from fedclust.wire.submissions import BINARY, JSON, write_submission
+from fedclust_service.clock import Clock
+from fedclust_service.domain.access import Actor, Role
+from fedclust_service.domain.session import Session
+from fedclust_service.domain.tokens import SecretKeys
+from fedclust_service.orchestration import participation, rounds, sessions
+from fedclust_service.orchestration.coordinator import Coordinator, Limits
+from fedclust_service.store import AlreadyExists, Store
+from support import tally
+
+SITES = ("north", "south", "west")
+KEYS = SecretKeys([b"k" * 32])
+_FAR = datetime(2040, 1, 1, tzinfo=UTC)
+
+
+def actor(role: Role, name: str) -> Actor:
+    """Return somebody who has shown a token."""
+    return Actor(role, name, "token", _FAR)
+
+
+OPERATOR = actor(Role.OPERATOR, "root")
+ANALYST = actor(Role.ANALYST, "ada")
+
+
+def site(name: str) -> Actor:
+    """Return a site."""
+    return actor(Role.SITE, name)
+
+
+class Office:
+    """A coordinator and whoever speaks to it."""
+
+    def __init__(self, store: Store, clock: Clock, limits: Limits | None = None) -> None:
+        self.store = store
+        self.clock = clock
+        self.co = Coordinator(store, clock, KEYS, limits or Limits(heartbeat_s=0.01))
+
+    def another(self) -> Coordinator:
+        """Return the coordinator of another process on the same database."""
+        return Coordinator(self.store, self.clock, KEYS, self.co.limits)
+
+    def register(self, *names: str) -> None:
+        """Register sites that are not registered yet."""
+
+        def work(tx: Any) -> None:
+            for name in names:
+                try:
+                    tx.principals.add(Role.SITE, name, "")
+                except AlreadyExists:
+                    continue
+
+        self.store.run_tx("test.register", work)
+
+    def request(
+        self,
+        name: str = "heart",
+        sites: tuple[str, ...] = SITES,
+        start: str = "when_all_joined",
+        policy: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> SessionCreate:
+        """Return a definition; ``options`` are the method's."""
+        return SessionCreate(
+            name=name,
+            algorithm=tally.NAME,
+            config={"width": len(sites), **options},
+            seed=7,
+            features=(Feature(name="age"), Feature(name="chol")),
+            sites=sites,
+            start=start,  # type: ignore[arg-type]  # the model refuses what it must
+            policy=Policy(**{"scaling": "none", "min_sites": min(3, len(sites)), **(policy or {})}),
+        )
+
+    def define(self, name: str = "heart", **given: Any) -> SessionInfo:
+        """Create a session that nobody has joined."""
+        request = self.request(name, **given)
+        self.register(*request.sites)
+        return sessions.create_session(self.co, ANALYST, request)[0]
+
+    def session(self, name: str = "heart", **given: Any) -> SessionInfo:
+        """Create a session that all its sites have joined."""
+        info = self.define(name, **given)
+        for each in info.definition.sites:
+            self.join(name, each)
+        return self.info(name)
+
+    def consent(self, name: str, **changes: Any) -> Participation:
+        """Return what a site sends to join."""
+        row = self.row(name)
+        fields: dict[str, Any] = {
+            "definition_sha256": row.definition_sha256,
+            "consents": Consents(),
+            "features": ("age", "chol"),
+            "size_band": "50-199",
+            "sdk_version": "1.0",
+            "methods": {tally.NAME: (row.method_version,)},
+        }
+        return Participation(**{**fields, **changes})
+
+    def join(self, name: str, who: str, **changes: Any) -> None:
+        """Have a site join."""
+        participation.join(self.co, site(who), name, self.consent(name, **changes))
+
+    def row(self, name: str) -> Session:
+        """Return a session as it is stored."""
+        found = self.store.read("test.session", lambda tx: tx.sessions.get(name))
+        assert found is not None
+        return found
+
+    def info(self, name: str) -> SessionInfo:
+        """Return a session as its analyst sees it."""
+        return sessions.get_session(self.co, ANALYST, name)
+
+    def view(self, name: str, who: str) -> rounds.TaskView:
+        """Return what a site is told."""
+        return rounds.task_view(self.co, site(who), name)
+
+    def body(
+        self,
+        name: str,
+        who: str,
+        *,
+        number: int | None = None,
+        empty: bool = False,
+        media: str = BINARY,
+        weight: float = 1.0,
+        digest: str | None = None,
+    ) -> bytes:
+        """Return a site's honest answer to a round, the open one by default."""
+        info = self.info(name)
+        n = number or info.round or 1
+        if digest is None:
+            digest = self.digest(name, who, n)
+        payload = None
+        if not empty:
+            width = info.definition.config["width"]
+            votes = np.zeros(info.definition.config["rounds"] * width)
+            votes[(n - 1) * width + info.definition.sites.index(who)] = weight
+            payload = tally.Vote(votes=votes)
+        return write_submission("count", digest, payload, media)
+
+    def digest(self, name: str, who: str, number: int) -> str:
+        """Return the digest of a site's task; of no task where it has none."""
+        row = self.row(name)
+
+        def work(tx: Any) -> str | None:
+            found = tx.rounds.get(row.id, number)
+            addressee = tx.rounds.addressee(found.id, who) if found else None
+            return addressee.task_digest if addressee else None
+
+        return self.store.read("test.digest", work) or codec.sha256(b"none")
+
+    def put(
+        self, name: str, who: str, body: bytes, number: int | None = None, media: str = BINARY
+    ) -> rounds.Submitted:
+        """Send bytes as a site."""
+        n = number or self.info(name).round or 1
+        return rounds.submit(self.co, site(who), name, n, body, media)
+
+    def answer(self, name: str, who: str, **given: Any) -> rounds.Submitted:
+        """Send a site's honest answer to the open round."""
+        media = given.get("media", BINARY)
+        return self.put(name, who, self.body(name, who, **given), given.get("number"), media)
+
+    def answer_all(self, name: str) -> None:
+        """Have every site that is asked answer."""
+        for each in self.info(name).definition.sites:
+            if self.view(name, each).response.status == "work":
+                self.answer(name, each)
+
+    def drive(self, co: Coordinator | None = None) -> int:
+        """Aggregate whatever waits; return how many rounds that was."""
+        done = 0
+        while (co or self.co).driver.run_once():
+            done += 1
+        return done
+
+    def finish(self, name: str) -> SessionInfo:
+        """Answer and aggregate until the session has ended."""
+        while self.info(name).state == "running":
+            self.answer_all(name)
+            self.drive()
+        return self.info(name)
+
+    def audit(self, *, action: str | None = None) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return (actor, action, details), oldest first."""
+        rows = self.store.read("test.audit", lambda tx: tx.audit.list(1000))
+        return [
+            (row.actor, row.action, dict(row.details))
+            for row in reversed(rows)
+            if action in (None, row.action)
+        ]
+
+    def tally(self, name: str) -> np.ndarray[Any, Any]:
+        """Return the sum that the engine's last stored state holds, as (rounds, sites)."""
+        row = self.row(name)
+        state = self.store.read("test.state", lambda tx: tx.states.latest(row.id))
+        assert state is not None
+        tree = codec.decode(state.state)
+        width = self.info(name).definition.config["width"]
+        return np.asarray(tree["method"]["tally"]).reshape(-1, width)
+
+
+def unlike(body: Participation, **changes: Any) -> Participation:
+    """Return a declaration with some fields changed."""
+    return Participation(**{**body.model_dump(), "consents": body.consents, **changes})
+
+
+__all__ = ["ANALYST", "JSON", "OPERATOR", "SITES", "Office", "actor", "replace", "site", "unlike"]

@@ -1,0 +1,163 @@
+"""A method that counts: every answer is one-hot, so a double count shows as a two.
+
+In round n the site with index i in the session's list answers with a vector of
+``rounds * len(sites)`` zeros and a one at ``(n - 1) * len(sites) + i``; the aggregate is the sum of
+all answers of the session. After ``rounds`` rounds the result carries it in ``extra["tally"]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.algorithms.arrays import FloatVector
+from fedclust.algorithms.base import (
+    Contribution,
+    Done,
+    Memory,
+    Method,
+    MethodFailure,
+    Model,
+    Next,
+    Phase,
+    Result,
+    RuleViolation,
+    RunConfig,
+    SiteData,
+    SiteTask,
+    Task,
+)
+
+NAME = "tally"
+
+#: What a test puts here is called at the beginning of every aggregation.
+HOOK: list[Callable[[], None]] = []
+
+#: The p and size band that `check` was given, and the p of every contribution.
+CHECKED: list[tuple[int, str | None]] = []
+CONTRIBUTED: list[tuple[str, int]] = []
+
+
+class Config(Model):
+    n_clusters: int | None = None
+    rounds: int = 3
+    width: int = 3
+    needs_all: bool = False
+    refuse_to_start: bool = False
+
+
+class CountTask(Model):
+    """Send a one at your place of this round."""
+
+    number: int
+
+
+class Place(Model):
+    """A site's own part: where its one goes, by its rank in the roster."""
+
+    rank: int
+
+
+class Vote(Model):
+    votes: FloatVector
+
+
+class State(Model):
+    number: int
+    tally: FloatVector
+
+
+PHASE = Phase("count", "Counts answers.", CountTask, Vote, (), site_part=Place)
+REST = Phase("rest", "Never asked for.", CountTask, Vote, ())
+
+
+def _task(number: int, config: RunConfig) -> Task:
+    parts = {site: Place(rank=rank) for rank, site in enumerate(config.roster)}
+    return Task("count", CountTask(number=number), parts, needs_all=config.options.needs_all)
+
+
+def start(config: RunConfig, seed: int) -> tuple[State, Task]:
+    if config.options.refuse_to_start:
+        raise MethodFailure("cannot_start", "Choose other options.")
+    zeros = np.zeros(config.options.rounds * config.options.width)
+    return State(number=1, tally=zeros), _task(1, config)
+
+
+def local_step(
+    task: SiteTask, data: SiteData, config: RunConfig, rng: np.random.Generator, memory: Memory
+) -> tuple[Vote, Memory]:
+    raise NotImplementedError("tests write the answers themselves")
+
+
+def check(task: SiteTask, payload: Vote, config: RunConfig) -> None:
+    CHECKED.append((config.p, config.size_band))
+    if payload.votes.shape != (config.options.rounds * config.options.width,):
+        raise RuleViolation("shape", "as many votes as rounds times sites", "/votes")
+    if payload.votes.sum() < 1:
+        raise RuleViolation("smallest-count", "cell 0 holds fewer than p", "/votes/0")
+
+
+def aggregate(
+    state: State, contributions: Sequence[Contribution], config: RunConfig
+) -> Next | Done:
+    for hook in HOOK:
+        hook()
+    tally = state.tally.copy()
+    for each in contributions:
+        CONTRIBUTED.append((each.site, each.p))
+        if each.payload is not None:
+            tally = tally + each.payload.votes
+    after = State(number=state.number + 1, tally=tally)
+    metrics = {"votes": float(tally.sum())}
+    if state.number >= config.options.rounds:
+        return Done(_result(after, config, "converged"), metrics)
+    return Next(after, _task(after.number, config), metrics)
+
+
+def _result(state: State, config: RunConfig, why: str) -> Result:
+    d = len(config.features)
+    return Result(
+        centroids=np.zeros((1, d)),
+        centroids_original=np.zeros((1, d)),
+        center=np.zeros(d),
+        scale=np.ones(d),
+        stopped_because=why,
+        extra={"tally": state.tally},
+    )
+
+
+def finish(state: State, config: RunConfig) -> Result:
+    return _result(state, config, "max_rounds")
+
+
+def label(result: Result, rows: NDArray[np.float64], memory: Any) -> NDArray[np.int64]:
+    return np.zeros(len(rows), dtype=np.int64)
+
+
+def _check_config(config: RunConfig) -> None:
+    return None
+
+
+def method(*, joins_late: bool = True, version: int = 1) -> Method:
+    """Return the method; register it with ``monkeypatch.setitem(METHODS, tally.NAME, ...)``."""
+    return Method(
+        name=NAME,
+        version=version,
+        title="Tally",
+        citation="none",
+        options=Config,
+        default_max_rounds=50,
+        joins_late=joins_late,
+        state=State,
+        phases=(PHASE, REST),
+        check_config=_check_config,
+        start=start,
+        local_step=local_step,
+        check=check,
+        aggregate=aggregate,
+        finish=finish,
+        label=label,
+    )
