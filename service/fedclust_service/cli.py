@@ -1,0 +1,264 @@
+"""``fedclust-service``: the coordinator's own commands, run on its machine.
+
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 settings refused; 4 the address cannot be listened
+on; 5 the database cannot be used; 6 the database's schema is older or newer than this program;
+7 another coordinator serves the database.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedclust_service import logging
+from fedclust_service.exits import Exit, StartFailure
+from fedclust_service.settings import Settings, SettingsError, load_settings
+
+if TYPE_CHECKING:
+    from fedclust_service.server import Opened
+
+app = typer.Typer(
+    name="fedclust-service",
+    help="The coordinator of fedclust.",
+    epilog="Every setting is a flag, a variable FEDCLUST_* and a line of .env; secrets are no "
+    "flags. Exit codes: 0 done, 1 failed, 2 usage, 3 settings, 4 address, 5 database, "
+    "6 schema older or newer, 7 another server on the database.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+db = typer.Typer(help="The database's schema.", no_args_is_help=True)
+config = typer.Typer(help="Settings.", no_args_is_help=True)
+app.add_typer(db, name="db")
+app.add_typer(config, name="config")
+
+#: A process list shows flags to everybody on the machine.
+_NO_FLAG = frozenset({"secret_key"})
+
+
+def main() -> int:
+    """Run a command; return its exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except StartFailure as error:
+        return _failed(error.message, error.code)
+    except SettingsError as error:
+        return _failed(str(error), Exit.SETTINGS)
+    except typer.Abort:
+        return Exit.FAILED
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        show = getattr(error, "show", None)  # wrong usage, as the parser words it
+        if show is None:
+            raise
+        show()
+        return int(getattr(error, "exit_code", Exit.USAGE))
+    return code if isinstance(code, int) else Exit.OK
+
+
+def _failed(message: str, code: int) -> int:
+    print(f"fedclust-service: {message}", file=sys.stderr)
+    return code
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command a flag for every setting, and the settings as its first argument.
+
+    A flag that cannot be told apart from a setting is one of the same name: the flags are made
+    from the fields of :class:`Settings`.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = list(signature.parameters.values())[1:]
+
+    def run(**values: Any) -> None:
+        flags = {name: values.pop(name) for name in _flags()}
+        settings = load_settings(flags)
+        logging.configure(settings.log_level, settings.log_format)
+        command(settings, **values)
+
+    flags = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                str | None,
+                typer.Option(
+                    help=Settings.model_fields[name].description,
+                    metavar="VALUE",
+                    rich_help_panel="Settings",
+                ),
+            ],
+        )
+        for name in _flags()
+    ]
+    kept = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    run.__signature__ = signature.replace(parameters=[*kept, *flags])  # type: ignore[attr-defined]
+    run.__annotations__ = {item.name: item.annotation for item in (*kept, *flags)}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
+
+
+def _flags() -> list[str]:
+    return [name for name in Settings.model_fields if name not in _NO_FLAG]
+
+
+@app.command()
+@with_settings
+def init(settings: Settings) -> None:
+    """Make the data directory, the secret key, the database and the first operator token."""
+    from fedclust_service.server import open_coordinator
+
+    opened = open_coordinator(settings, serving=False)
+    try:
+        _tell(opened)
+        if opened.operator_token is None:
+            _say("an operator exists already; `fedclust-service operator-token` makes a token")
+    finally:
+        opened.close()
+
+
+def _tell(opened: Opened) -> None:
+    for line in opened.made:
+        _say(line)
+    if opened.operator_token is not None:
+        _say(f"operator token (shown once): {opened.operator_token}")
+
+
+@app.command()
+@with_settings
+def serve(
+    settings: Settings,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(help="Written with the address once requests are answered."),
+    ] = None,
+) -> None:
+    """Run the coordinator until it is told to end (SIGINT or SIGTERM).
+
+    Makes what `init` would make where it is missing. The address is printed once requests are
+    answered: "listening on http://127.0.0.1:8400".
+    """
+    from fedclust_service import server
+
+    server.serve(settings, _say, ready_file)
+
+
+@app.command()
+@with_settings
+def operator_token(
+    settings: Settings,
+    name: Annotated[str, typer.Option(help="The operator's name.")] = "operator",
+) -> None:
+    """Print a fresh operator token, for instance in place of one that was lost.
+
+    Works beside a running coordinator. Tokens issued before stay valid.
+    """
+    from fedclust_service.orchestration import principals
+    from fedclust_service.server import explained, open_coordinator
+
+    opened = open_coordinator(settings, serving=False)
+    try:
+        with explained(settings):
+            token = opened.operator_token
+            if token is None or name != "operator":
+                token = principals.bootstrap_operator(opened.coordinator, name)
+        _say(token)
+    finally:
+        opened.close()
+
+
+@db.command("upgrade")
+@with_settings
+def db_upgrade(settings: Settings) -> None:
+    """Bring the database to this program's schema. Make a backup first; stop the coordinator."""
+    from fedclust_service.server import explained
+    from fedclust_service.store import migrate
+
+    with explained(settings):
+        before = migrate.current(settings.store_url)
+        migrate.upgrade(settings.store_url)
+        after = migrate.current(settings.store_url)
+    _say(f"{before or 'empty'} -> {after}" if before != after else f"{after}: nothing to do")
+
+
+@db.command("current")
+@with_settings
+def db_current(settings: Settings) -> None:
+    """Print the database's migration and the one that this program needs."""
+    from fedclust_service.server import explained
+    from fedclust_service.store import migrate
+
+    with explained(settings):
+        found = migrate.current(settings.store_url)
+    _say(f"database: {found or 'empty'}")
+    _say(f"program:  {migrate.head()}")
+
+
+@config.command("show")
+@with_settings
+def config_show(
+    settings: Settings,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Print every setting as it is in force, secrets masked."""
+    shown = settings.shown()
+    if as_json:
+        _say(json.dumps(shown, indent=2))
+        return
+    width = max(map(len, shown))
+    for name, value in shown.items():
+        _say(f"{name:<{width}}  {value}")
+
+
+@app.command("openapi")
+def write_openapi(
+    out: Annotated[Path, typer.Option(help="Where to write it.")] = Path("openapi/openapi.json"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; fail if the file differs.")
+    ] = False,
+) -> None:
+    """Write the API's description, or check that a written one is current."""
+    from fedclust_service.http.app import openapi_text
+
+    current = openapi_text()
+    if check:
+        found = out.read_text("utf-8") if out.is_file() else ""
+        if found != current:
+            print(f"{out} is not current: run `make openapi`", file=sys.stderr)
+            raise typer.Exit(1)
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(current, "utf-8")
+    _say(f"wrote {out}")
+
+
+@app.command()
+def demo(
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Where results and ledgers are left.")
+    ] = Path("fedclust-demo"),
+    keep_running: Annotated[
+        bool | None,
+        typer.Option(help="Keep the coordinator up afterwards; by default on a terminal only."),
+    ] = None,
+) -> None:
+    """Run a coordinator and four hospitals on this machine, with public data."""
+    from fedclust_service.demo import run
+
+    raise typer.Exit(run(directory, keep_running))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,453 @@
+"""``fedclust-service demo``: a coordinator and four hospitals as separate processes, here.
+
+Nothing is mocked. The coordinator is ``fedclust-service serve``, each hospital is ``fedclust
+participate`` with its own token, file and journal, and all talk over HTTP on the loopback
+interface. The data are scikit-learn's breast-cancer records (Wolberg, Street and Mangasarian,
+1995), divided unevenly and reproducibly. In the end the federated clustering is compared with
+k-means on all rows together, which no real consortium could compute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from fedclust.client import Client
+from fedclust.errors import FedclustError
+from fedclust.wire.models import RoundInfo, SessionCreate, SessionInfo
+
+SESSION = "breast-2026"
+ANALYST = "ada"
+SPLIT_SEED = 2026
+#: Share of all malignant and of all benign records. The cancer centre sees other patients than
+#: the small hospitals: each hospital alone would find other clusters.
+SHARES = {
+    "cancer-centre": (0.60, 0.22),
+    "city-hospital": (0.22, 0.38),
+    "county-hospital": (0.12, 0.25),
+    "island-clinic": (0.06, 0.15),
+}
+K = 2
+_MARKER = ".fedclust-demo"
+_START_S, _SESSION_S = 30.0, 120.0
+
+
+class DemoFailure(Exception):
+    """A part of the demo failed; the message says which, and where its output is."""
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """One hospital's records. ``diagnosis`` (0 malignant, 1 benign) is never given to it."""
+
+    name: str
+    ids: tuple[str, ...]
+    X: NDArray[np.float64]
+    diagnosis: NDArray[np.int64]
+
+
+def cohorts() -> tuple[tuple[str, ...], list[Cohort]]:
+    """Return the feature names and the four hospitals' records; the same every time."""
+    from sklearn.datasets import load_breast_cancer
+
+    data = load_breast_cancer()
+    X = np.asarray(data.data, dtype=np.float64)
+    diagnosis = np.asarray(data.target, dtype=np.int64)
+    rng = np.random.default_rng(SPLIT_SEED)
+    owner = np.empty(len(X), dtype=np.int64)
+    for kind in (0, 1):
+        rows = rng.permutation(np.flatnonzero(diagnosis == kind))
+        cuts = np.rint(np.cumsum([share[kind] for share in SHARES.values()]) * len(rows))
+        owner[rows] = np.searchsorted(cuts, np.arange(len(rows)), side="right")
+    found = []
+    for index, name in enumerate(SHARES):
+        mine = np.flatnonzero(owner == index)
+        ids = tuple(f"{name[:2].upper()}-{number:04d}" for number in range(1, len(mine) + 1))
+        found.append(Cohort(name, ids, X[mine], diagnosis[mine]))
+    return tuple(str(name) for name in data.feature_names), found
+
+
+def run(directory: Path, keep_running: bool | None = None, out: Console | None = None) -> int:
+    """Run the demo and return its exit code.
+
+    Parameters
+    ----------
+    directory : Path
+        Where everything is left. An earlier demo's is emptied; any other must be empty.
+    keep_running : bool, optional
+        Whether the coordinator stays up until Ctrl-C, so that ``/docs`` can be looked at. By
+        default it does on a terminal and not in CI.
+    out : rich Console, optional
+    """
+    out = out or Console(highlight=False)
+    if keep_running is None:
+        keep_running = sys.stdin.isatty() and sys.stdout.isatty() and not os.environ.get("CI")
+    try:
+        with _terminated_like_interrupted(), ExitStack() as stack:
+            _demo(_Place.prepare(directory), keep_running, out, stack)
+    except (DemoFailure, FedclustError) as error:
+        out.print(f"the demo failed: {error}", style="bold red", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        out.print("stopped")
+        return 130
+    return 0
+
+
+def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> None:
+    features, hospitals = cohorts()
+    place.write(features, hospitals)
+    out.rule("[bold]1. a coordinator")
+    server = _Coordinator.start(place, stack)
+    out.print(f"serving on {server.url}, SQLite in {place.coordinator}")
+    operator = stack.enter_context(Client(server.url, server.operator_token))
+    for hospital in hospitals:
+        operator.add("sites", hospital.name)
+        place.save_token(hospital.name, operator.issue_token("sites", hospital.name).token)
+    operator.add("analysts", ANALYST)
+    token = operator.issue_token("analysts", ANALYST).token
+    analyst = stack.enter_context(Client(server.url, token))
+    out.print(_cohort_table(hospitals))
+
+    out.rule(f"[bold]2. the analyst {ANALYST} defines a session")
+    session = analyst.create_session(_definition(features, hospitals))
+    out.print(f"{SESSION}: lloyd, K={K}, {len(features)} features, standard scaling")
+    out.print(f"what every hospital consents to has the SHA-256 {session.definition_sha256}")
+    _show_disclosures(analyst, session, out)
+
+    out.rule("[bold]3. four hospitals take part, each a process of its own")
+    began = time.monotonic()
+    processes = {
+        hospital.name: _participate(place, server.url, hospital.name, stack)
+        for hospital in hospitals
+    }
+    _watch(analyst, processes, place, out)
+    out.print(f"{time.monotonic() - began:.1f} s, most of it the start of four Python processes")
+
+    out.rule("[bold]4. compared with k-means on all rows together")
+    _compare(place, hospitals, analyst.result(SESSION).result, out)
+    out.rule("[bold]5. to look at")
+    out.print(place.left())
+    again = f"fedclust-service serve --data-dir {place.shown / 'coordinator'}"
+    address = f"{server.url}/docs"
+    if keep_running:
+        out.print(f"the API, to be tried out:  {address}", soft_wrap=True)
+        out.print(f"with the analyst's token:  {token}", soft_wrap=True)
+        out.print("[bold]press Ctrl-C to stop[/bold]")
+        with contextlib.suppress(KeyboardInterrupt):
+            code = server.process.wait()
+            raise DemoFailure(f"the coordinator ended by itself with {code}: see {server.log}")
+    else:
+        out.print(f"the API was at {address}; the coordinator stops now, and starts again with:")
+        out.print(f"  {again}", soft_wrap=True)
+
+
+def _definition(features: Sequence[str], hospitals: Sequence[Cohort]) -> SessionCreate:
+    return SessionCreate.model_validate(
+        {
+            "name": SESSION,
+            "algorithm": "lloyd",
+            "config": {"n_clusters": K},
+            "seed": 7,
+            "features": tuple({"name": name} for name in features),
+            "sites": tuple(hospital.name for hospital in hospitals),
+        }
+    )
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The directory that the demo fills."""
+
+    root: Path
+
+    @classmethod
+    def prepare(cls, root: Path) -> _Place:
+        root = root.absolute()
+        if root.exists() and any(root.iterdir()):
+            if not (root / _MARKER).exists():
+                raise DemoFailure(f"{root} is not empty and not an earlier demo's: name another")
+            shutil.rmtree(root)
+        root.mkdir(parents=True, exist_ok=True)
+        (root / _MARKER).write_text("made by fedclust-service demo; may be deleted\n", "utf-8")
+        return cls(root)
+
+    @property
+    def coordinator(self) -> Path:
+        return self.root / "coordinator"
+
+    def site(self, name: str, file: str) -> Path:
+        return self.root / name / file
+
+    def write(self, features: Sequence[str], hospitals: Sequence[Cohort]) -> None:
+        """Write each hospital's file, record numbers first, numbers as they read back exactly."""
+        self.coordinator.mkdir()
+        for hospital in hospitals:
+            path = self.site(hospital.name, "hospital.csv")
+            path.parent.mkdir()
+            with path.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(["record", *features])
+                for record, row in zip(hospital.ids, hospital.X.tolist(), strict=True):
+                    writer.writerow([record, *row])
+
+    def save_token(self, name: str, token: str) -> None:
+        path = self.site(name, "token")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(token + "\n")
+
+    def labels(self, hospital: Cohort) -> NDArray[np.int64]:
+        """Read the labels that a hospital wrote for its own records, in the cohort's order."""
+        with self.site(hospital.name, "labels.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file))[1:]
+        by_record = {record: int(label) for record, label in rows}
+        return np.array([by_record[record] for record in hospital.ids], dtype=np.int64)
+
+    @property
+    def shown(self) -> Path:
+        """The directory as the reader would type it."""
+        return Path(os.path.relpath(self.root))
+
+    def left(self) -> Table:
+        """Return what lies where."""
+        some = self.shown / min(SHARES, key=lambda name: sum(SHARES[name]))
+        table = Table.grid(padding=(0, 2))
+        for path, text in (
+            (some / "labels.csv", "record and cluster; they never left the hospital"),
+            (some / "result.fedclust", "labels new rows: fedclust predict"),
+            (some / "journal", "all that was sent: fedclust ledger show --journal-dir ..."),
+            (some / "participate.log", "consent screen and progress"),
+            (self.coordinator, "the coordinator's database and log"),
+        ):
+            table.add_row(f"  {os.path.relpath(path)}", text)
+        return table
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def _command(module: str, *arguments: str) -> list[str]:
+    # The installed commands, found through this interpreter rather than through PATH.
+    return [sys.executable, "-c", f"import sys, {module}; sys.exit({module}.main())", *arguments]
+
+
+def _environment() -> dict[str, str]:
+    """Return an environment in which the user's own fedclust settings do not interfere."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDCLUST_")}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+
+
+def _start(
+    command: Sequence[str], log: Path, directory: Path, stack: ExitStack
+) -> subprocess.Popen[bytes]:
+    """Start a process that ends, at the latest, with ``stack``."""
+    with log.open("ab") as file:
+        process = subprocess.Popen(  # noqa: S603 - our own programs, no shell
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            env=_environment(),
+        )
+    stack.callback(_end, process)
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True)
+class _Coordinator:
+    url: str
+    operator_token: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @classmethod
+    def start(cls, place: _Place, stack: ExitStack) -> _Coordinator:
+        data_dir = ("--data-dir", str(place.coordinator))
+        command = _command("fedclust_service.cli", "init", *data_dir)
+        init = subprocess.run(  # noqa: S603 - our own program, no shell
+            command, capture_output=True, text=True, env=_environment(), cwd=place.root, check=False
+        )
+        token = re.search(r"fco_\S+", init.stdout)
+        if init.returncode or token is None:
+            raise DemoFailure(f"fedclust-service init ended with {init.returncode}: {init.stderr}")
+        log = place.coordinator / "serve.log"
+        command = _command("fedclust_service.cli", "serve", *data_dir, "--port", "0")
+        process = _start(command, log, place.root, stack)
+        give_up = time.monotonic() + _START_S
+        while time.monotonic() < give_up and process.poll() is None:
+            ready = re.search(r"listening on (http://\S+)\n", log.read_text("utf-8"))
+            if ready:
+                return cls(ready[1].rstrip("/"), token[0], process, log)
+            time.sleep(0.05)
+        raise DemoFailure(f"the coordinator did not start: {_tail(log)}")
+
+
+def _participate(place: _Place, url: str, name: str, stack: ExitStack) -> subprocess.Popen[bytes]:
+    command = _command(
+        "fedclust.cli.main",
+        *("participate", SESSION, "--coordinator", url, "--token-file", "token"),
+        *("--data", "hospital.csv", "--id-column", "record", "--journal-dir", "journal"),
+        *("--labels-out", "labels.csv", "--result-out", "result.fedclust", "--yes"),
+    )
+    log = place.site(name, "participate.log")
+    return _start(command, log, log.parent, stack)
+
+
+def _tail(log: Path, lines: int = 12) -> str:
+    return "\n".join(log.read_text("utf-8", "replace").splitlines()[-lines:])
+
+
+@contextlib.contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM unwind the stack too, so that no process is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+# --- what is printed ------------------------------------------------------------------------------
+
+
+def _cohort_table(hospitals: Sequence[Cohort]) -> Table:
+    table = Table("hospital", "records", "malignant (the hospitals do not know)", box=None)
+    for hospital in hospitals:
+        malignant = float(np.mean(hospital.diagnosis == 0))
+        table.add_row(hospital.name, str(len(hospital.ids)), f"{malignant:.0%}")
+    return table
+
+
+def _show_disclosures(analyst: Client, session: SessionInfo, out: Console) -> None:
+    """Print what leaves every hospital, in the words of its consent screen."""
+    definition = session.definition
+    names = ", ".join(definition.sites)
+    out.print(f"\nwhat each of {names} discloses, to the coordinator alone:")
+    for phase in analyst.algorithm(definition.algorithm).phases:
+        out.print(f"[bold]{phase.name}[/bold]: {phase.summary}")
+        table = Table.grid(padding=(0, 2))
+        for line in phase.discloses:
+            table.add_row(f"  {line['field']}", line["shape"], line["meaning"])
+        out.print(table)
+    guard = "on" if definition.policy.differencing == "guard" else "off"
+    out.print(
+        f"every number rests on at least {definition.policy.min_cluster_size} persons; the "
+        f"differencing guard is {guard}; each consent screen also says what a line can identify"
+    )
+
+
+def _watch(
+    analyst: Client,
+    processes: dict[str, subprocess.Popen[bytes]],
+    place: _Place,
+    out: Console,
+) -> None:
+    """Print each round when it has closed, until every hospital has its labels."""
+    printed, give_up = 0, time.monotonic() + _SESSION_S
+    while True:
+        running = any(process.poll() is None for process in processes.values())
+        for round_ in list(analyst.rounds(SESSION))[printed:]:
+            if round_.state not in ("closed", "failed"):
+                break
+            out.print(_round_line(round_))
+            printed += 1
+        for name, process in processes.items():
+            if process.poll():
+                log = place.site(name, "participate.log")
+                raise DemoFailure(f"{name} ended with {process.returncode}: {_tail(log)}")
+        if not running:
+            break
+        if time.monotonic() > give_up:
+            raise DemoFailure(f"no result after {_SESSION_S:.0f} s")
+        time.sleep(0.1)
+    state = analyst.session(SESSION)
+    if state.state != "completed":
+        raise DemoFailure(f"the session is {state.state}: {state.failure}")
+    out.print(f"completed: {state.stopped_because}")
+
+
+def _round_line(round_: RoundInfo) -> str:
+    seconds = 0.0
+    if round_.closed_at is not None:
+        seconds = (round_.closed_at - round_.opened_at).total_seconds()
+    answered = sum(site.answered for site in round_.sites)
+    metrics = ", ".join(
+        f"{name} {value:.6g}" for name, value in round_.metrics.items() if name != "n_sites"
+    )
+    return (
+        f"round {round_.number:>2} {round_.phase:<9} {answered} of {len(round_.sites)} answered, "
+        f"{round_.state} after {seconds:5.2f} s  {metrics}"
+    )
+
+
+def _compare(
+    place: _Place, hospitals: Sequence[Cohort], result: dict[str, Any], out: Console
+) -> None:
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import adjusted_rand_score
+    from threadpoolctl import threadpool_limits
+
+    X = np.vstack([hospital.X for hospital in hospitals])
+    diagnosis = np.concatenate([hospital.diagnosis for hospital in hospitals])
+    federated = np.concatenate([place.labels(hospital) for hospital in hospitals])
+    center, scale = X.mean(axis=0), X.std(axis=0)
+    rows = (X - center) / scale
+    with threadpool_limits(1):
+        pooled = KMeans(K, n_init=50, random_state=0).fit(rows)
+    found = (np.asarray(result["centroids_original"]) - center) / scale
+    distances = ((rows[:, None, :] - found[None]) ** 2).sum(axis=2)
+    ratio = float(distances.min(axis=1).sum()) / float(pooled.inertia_)
+    table = Table("", "federated", "pooled", box=None)
+    table.add_row("inertia over all rows, of pooled", f"{ratio:.5f}", "1")
+    table.add_row(
+        "ARI with pooled labels", f"{adjusted_rand_score(pooled.labels_, federated):.4f}", "1"
+    )
+    table.add_row(
+        "ARI with diagnosis",
+        f"{adjusted_rand_score(diagnosis, federated):.4f}",
+        f"{adjusted_rand_score(diagnosis, pooled.labels_):.4f}",
+    )
+    out.print(table)
+    sizes = ", ".join("suppressed" if size is None else str(size) for size in result["sizes"])
+    out.print(f"cluster sizes over the rows that were in sent cells: {sizes}")
+    out.print("pooled: k-means, 50 starts, on all rows in one place, which no consortium may have")

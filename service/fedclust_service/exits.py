@@ -1,0 +1,27 @@
+"""How ``fedclust-service`` ends: exit codes, and the error that carries one."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes of every command."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    SETTINGS = 3
+    ADDRESS = 4
+    DATABASE = 5
+    SCHEMA = 6
+    LOCKED = 7
+
+
+class StartFailure(Exception):
+    """The coordinator cannot run: one line for its operator, and the exit code."""
+
+    def __init__(self, code: Exit, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message

@@ -1,0 +1,82 @@
+"""The application: routes, errors, the edge around them. It holds no state of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from fastapi import FastAPI, Request
+from fastapi.routing import APIRoute
+from starlette.responses import Response
+
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http import docs, openapi, problems
+from fedclust_service.http.context import Service
+from fedclust_service.http.edge import Edge
+from fedclust_service.http.routes import ROUTERS
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.settings import Settings
+
+_RETRY_SECONDS = 2
+
+
+def create_app(
+    coordinator: Coordinator,
+    settings: Settings,
+    passing: Sequence[type[Exception]] = (),
+) -> FastAPI:
+    """Return the ASGI application of a coordinator.
+
+    Parameters
+    ----------
+    coordinator : Coordinator
+        Started and stopped by the caller.
+    settings : Settings
+    passing : sequence of exception types
+        Failures of the store that pass by themselves: answered 503 with Retry-After.
+    """
+    app = describe_app()
+    app.state.service = Service(coordinator, settings)
+    for kind in passing:
+        app.add_exception_handler(kind, _passing)
+    app.add_middleware(Edge, body_limit=settings.body_limit)
+    return app
+
+
+def describe_app() -> FastAPI:
+    """Return the application without anything behind it: enough for ``openapi.json``."""
+    app = FastAPI(
+        title="fedclust coordinator",
+        version=version("fedclust"),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    problems.install(app)
+    # Flat, so that 405 can name every method of a path and a test can list every route.
+    app.router.routes.extend(api_routes())
+    app.router.routes.extend(docs.routes(lambda: openapi.build(app)))
+    return app
+
+
+def openapi_text() -> str:
+    """Return the API's description as the file in the repository holds it."""
+    document = openapi.build(describe_app())
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def api_routes() -> list[APIRoute]:
+    """Return every route that ``openapi.json`` describes."""
+    return [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+
+
+def _passing(request: Request, error: Exception) -> Response:
+    problems.log_failure(error)
+    refusal = Refusal(
+        "unavailable",
+        "The coordinator's database cannot answer now; nothing is lost. Try again.",
+        retry_after_s=_RETRY_SECONDS,
+    )
+    return problems.refused(refusal, problems.request_id(request))

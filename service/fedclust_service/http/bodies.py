@@ -1,0 +1,143 @@
+"""Bodies in and out: size and media type before parsing, representations by ``Accept``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+from fastapi import Depends, Request
+from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
+
+from fedclust.wire import codec
+from fedclust.wire.models import ResultDocument
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.context import service_of
+from fedclust_service.http.edge import too_large
+from fedclust_service.http.problems import invalid
+
+JSON = "application/json"
+BINARY = codec.CONTENT_TYPE
+CSV = "text/csv"
+M = TypeVar("M", bound=BaseModel)
+
+
+# --- in -------------------------------------------------------------------------------------------
+
+
+def media_type(request: Request, accepted: Sequence[str]) -> str:
+    """Return the request's media type without parameters; Refusal (415) for another one."""
+    value = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if value not in accepted:
+        raise Refusal("unsupported-media-type", f"Send {' or '.join(accepted)}.")
+    return value
+
+
+async def _read(request: Request) -> bytes:
+    limit = service_of(request).settings.body_limit
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise too_large(limit)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def _json_body(request: Request) -> bytes:
+    media_type(request, [JSON])
+    return await _read(request)
+
+
+async def _optional_json_body(request: Request) -> bytes:
+    body = await _read(request)
+    if body:
+        media_type(request, [JSON])
+    return body or b"{}"
+
+
+async def _submission_body(request: Request) -> tuple[bytes, str]:
+    media = media_type(request, [JSON, BINARY])
+    return await _read(request), media
+
+
+JsonBody = Annotated[bytes, Depends(_json_body)]
+OptionalJsonBody = Annotated[bytes, Depends(_optional_json_body)]
+SubmissionBody = Annotated[tuple[bytes, str], Depends(_submission_body)]
+
+
+def parse(model: type[M], body: bytes) -> M:
+    """Read a JSON body strictly; Refusal (400 or 422) naming the fields."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise invalid(error) from None
+
+
+# --- out ------------------------------------------------------------------------------------------
+
+
+def negotiate(request: Request, offers: Sequence[str]) -> str:
+    """Return the offer that ``Accept`` likes best, the first among equals; Refusal (406)."""
+    header = request.headers.get("accept", "").strip() or "*/*"
+    ranges = [_media_range(part) for part in header.split(",") if part.strip()]
+    best, best_quality = "", 0.0
+    for offer in offers:
+        kind = offer.partition("/")[0]
+        # The most specific range that matches an offer decides its quality.
+        quality = 0.0
+        for wanted in (offer, f"{kind}/*", "*/*"):
+            matching = [q for name, q in ranges if name == wanted]
+            if matching:
+                quality = max(matching)
+                break
+        if quality > best_quality:
+            best, best_quality = offer, quality
+    if not best:
+        raise Refusal("not-acceptable", f"Accept one of: {', '.join(offers)}.")
+    return best
+
+
+def _media_range(part: str) -> tuple[str, float]:
+    name, *parameters = (item.strip().lower() for item in part.split(";"))
+    quality = 1.0
+    for parameter in parameters:
+        key, _, value = parameter.partition("=")
+        if key.strip() == "q":
+            try:
+                quality = min(1.0, max(0.0, float(value)))
+            except ValueError:
+                quality = 0.0
+    return name, quality if quality == quality else 0.0
+
+
+def reply(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a model as JSON."""
+    return Response(model.model_dump_json(), status, headers, media_type=JSON)
+
+
+def reply_as(
+    media: str, model: BaseModel, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """Return a model that may hold arrays, as JSON or in the binary form."""
+    tree = codec.to_tree(model)
+    body = codec.encode(tree) if media == BINARY else codec.to_json(tree)
+    return Response(body, status, {"Vary": "Accept", **(headers or {})}, media_type=media)
+
+
+def centroid_table(document: ResultDocument) -> bytes:
+    """Return a result's centroids as CSV: cluster, size (empty: suppressed), features in own units.
+
+    Cluster numbers are those of the labels, from 0.
+    """
+    centroids: Any = np.asarray(document.result["centroids_original"], dtype=np.float64)
+    sizes = document.result.get("sizes") or (None,) * len(centroids)
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["cluster", "size", *(feature.name for feature in document.features)])
+    for cluster, (size, centroid) in enumerate(zip(sizes, centroids.tolist(), strict=True)):
+        writer.writerow([cluster, "" if size is None else size, *map(repr, centroid)])
+    return text.getvalue().encode()

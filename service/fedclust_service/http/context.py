@@ -1,0 +1,91 @@
+"""What every route is given: the coordinator, the settings, and who is asking."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Request
+from fastapi.security import HTTPBearer
+
+from fedclust_service.domain.access import PERMISSIONS, Actor, require
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.trace import trace_of
+from fedclust_service.orchestration import principals
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.settings import Settings
+
+
+@dataclass(frozen=True)
+class Service:
+    """The running coordinator as the routes see it."""
+
+    coordinator: Coordinator
+    settings: Settings
+
+
+def service_of(request: Request) -> Service:
+    """Return the service that answers a request."""
+    service: Service = request.app.state.service
+    return service
+
+
+def _coordinator(request: Request) -> Coordinator:
+    return service_of(request).coordinator
+
+
+# Declared for the API's description alone: it makes "Authorize" work in /docs.
+_bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="token",
+    description="A token as its operator issued it: fcs_… (site), fca_… (analyst), fco_….",
+)
+_AUTHORIZATION = re.compile(r"bearer +([A-Za-z0-9_.~+/=-]{1,512})", re.IGNORECASE)
+
+
+def bearer_token(request: Request) -> str:
+    """Return the token of the one Authorization header; Refusal (401) without."""
+    values = request.headers.getlist("authorization")
+    match = _AUTHORIZATION.fullmatch(values[0].strip()) if len(values) == 1 else None
+    if match is None:
+        raise Refusal(
+            "unauthenticated", "Send one header 'Authorization: Bearer TOKEN' with your token."
+        )
+    return match.group(1)
+
+
+def _actor(request: Request, _: Annotated[object, Depends(_bearer)], co: CoordinatorOf) -> Actor:
+    actor = principals.authenticate(co, bearer_token(request))
+    trace_of(request).actor = actor
+    return actor
+
+
+def allowed(action: str) -> Any:
+    """Return the dependency for a route of one of :data:`access.PERMISSIONS`.
+
+    Use cases decide again; asked here too, nothing is read of a caller who may not do it.
+    """
+    if action not in PERMISSIONS:
+        raise ValueError(f"{action} is not in PERMISSIONS")
+
+    def check(actor: ActorOf) -> Actor:
+        require(actor, action)
+        return actor
+
+    return Depends(check)
+
+
+CoordinatorOf = Annotated[Coordinator, Depends(_coordinator)]
+#: First among a route's parameters: nothing is read of a caller that is not known.
+ActorOf = Annotated[Actor, Depends(_actor)]
+#: For routes that any token may ask.
+Authenticated = Depends(_actor)
+
+SLUG = r"^[a-z0-9][a-z0-9-]{0,62}$"
+SessionName = Annotated[str, Path(pattern=SLUG, description="The session's name.")]
+SiteName = Annotated[str, Path(pattern=SLUG, description="The site's name.")]
+RoundNumber = Annotated[int, Path(ge=1, le=2**31 - 1, description="The round's number, from 1.")]
+TokenId = Annotated[
+    str, Path(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="The token's id, not its secret.")
+]

@@ -1,0 +1,181 @@
+"""The outermost layer: request ids, limits that need no route, security headers, one log line."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http import problems
+from fedclust_service.http.trace import Trace, attach
+
+log = structlog.get_logger(__name__)
+
+REQUEST_ID = "Fedclust-Request-Id"
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|[0-9]{1,9}")
+_LOGGED = {"session": "session", "site": "site", "analyst": "analyst", "number": "round"}
+_DRAIN_SECONDS = 5.0
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+_HSTS = "max-age=31536000"
+
+
+class Edge:
+    """ASGI middleware around the whole application.
+
+    Parameters
+    ----------
+    app : ASGI application
+    body_limit : int
+        Bytes; a larger declared body is refused unread.
+    """
+
+    def __init__(self, app: ASGIApp, body_limit: int) -> None:
+        self.app = app
+        self.body_limit = body_limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        trace = Trace(secrets.token_hex(8))
+        attach(scope, trace)
+        exchange = _Exchange(scope, receive, send, trace, self.body_limit)
+        started = time.perf_counter()
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=trace.request_id)
+        inner: Scope = scope
+        if scope["method"] == "HEAD":
+            inner = {**scope, "method": "GET"}
+        try:
+            await self._answer(inner, exchange, trace)
+        except ClientDisconnect:
+            exchange.status = 499
+        finally:
+            seconds = time.perf_counter() - started
+            _write_line(scope["method"], inner, exchange.status, seconds, trace)
+
+    async def _answer(self, scope: Scope, exchange: _Exchange, trace: Trace) -> None:
+        refusal = self._refused_unread(Headers(scope=scope))
+        if refusal is not None:
+            response = problems.refused(refusal, trace.request_id)
+            await response(scope, exchange.receive, exchange.send)
+            return
+        try:
+            await self.app(scope, exchange.receive, exchange.send)
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            if exchange.status:  # part of an answer is out: only closing tells the client
+                problems.log_failure(error)
+                raise
+            response = problems.failed(trace.request_id, error)
+            await response(scope, exchange.receive, exchange.send)
+
+    def _refused_unread(self, headers: Headers) -> Refusal | None:
+        if "content-encoding" in headers:
+            return Refusal("unsupported-media-type", "Send the body without Content-Encoding.")
+        declared = headers.get("content-length", "")
+        if declared.isdecimal() and int(declared[:20]) > self.body_limit:
+            return too_large(self.body_limit)
+        return None
+
+
+def too_large(limit: int) -> Refusal:
+    """Return the refusal of a body of more than ``limit`` bytes."""
+    return Refusal("body-too-large", f"Send at most {limit} bytes.")
+
+
+class _Exchange:
+    """One request and its response; drains what was not read of a refused body.
+
+    A server that closes a connection with unread bytes resets it, and the client never sees why
+    it was refused. So what is left is read and dropped first, within a limit and a time, unless
+    the client waits for ``100 Continue`` and has sent nothing yet.
+    """
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, trace: Trace, body_limit: int
+    ) -> None:
+        headers = Headers(scope=scope)
+        self._receive, self._send, self._trace = receive, send, trace
+        self._path: str = scope["path"]
+        self._https = scope.get("scheme") == "https"
+        self._head = scope["method"] == "HEAD"
+        self._left = 2 * body_limit
+        self._more = "expect" not in headers and (
+            headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        )
+        self.status = 0
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            self._more = False
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await self._drain()
+            self.status = message["status"]
+            self._add_headers(MutableHeaders(scope=message))
+        elif self._head:
+            message = {**message, "body": b""}
+        await self._send(message)
+
+    async def _drain(self) -> None:
+        if not self._more:
+            return
+        try:
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while self._more and self._left > 0:
+                    self._left -= len((await self.receive()).get("body", b""))
+        except TimeoutError:
+            return
+
+    def _add_headers(self, headers: MutableHeaders) -> None:
+        headers[REQUEST_ID] = self._trace.request_id
+        for name, value in _HEADERS.items():
+            headers.setdefault(name, value)
+        if self._path.startswith("/v1/"):
+            headers.setdefault("Cache-Control", "no-store")
+        if self._https:
+            headers.setdefault("Strict-Transport-Security", _HSTS)
+
+
+def _write_line(method: str, scope: Scope, status: int, seconds: float, trace: Trace) -> None:
+    # The template, not the path: what somebody pasted into an address stays out of the log.
+    route = getattr(scope.get("route"), "path", "docs" if "endpoint" in scope else "unknown")
+    fields: dict[str, Any] = {
+        "method": method,
+        "route": route,
+        "status": status,
+        "ms": round(1000 * seconds, 1),
+    }
+    if trace.actor is not None:
+        fields["role"], fields["actor"] = trace.actor.role.value, trace.actor.name
+    fields |= dict(_named(scope.get("path_params", {}).items()))
+    quiet = route in {"/healthz", "/readyz"} and status < 400
+    write: Callable[..., Any] = log.debug if quiet else log.info
+    write("request", **fields)
+
+
+def _named(params: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, str]]:
+    for name, value in params:
+        # What is not a name could be anything that somebody pasted into an address.
+        if name in _LOGGED and _NAME.fullmatch(str(value)):
+            yield _LOGGED[name], str(value)

@@ -1,0 +1,23 @@
+"""``?limit&cursor``: parameters of every list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import Query
+
+LimitOf = Annotated[int, Query(ge=1, le=200, description="Most items on the page.")]
+CursorOf = Annotated[
+    str | None,
+    Query(min_length=1, max_length=200, description="`next` of the page before this one."),
+]
+
+
+def page_by_name(
+    names: Sequence[str], limit: int, cursor: str | None
+) -> tuple[Sequence[str], str | None]:
+    """Return the names that follow the cursor, itself a name, and the next cursor."""
+    rest = [name for name in names if cursor is None or name > cursor]
+    page = rest[:limit]
+    return page, page[-1] if len(rest) > limit else None

@@ -1,0 +1,134 @@
+"""Every error becomes a problem document here, and nothing that was sent comes back in one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+
+from fedclust.wire import problems
+from fedclust.wire.submissions import field_errors
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.trace import trace_of
+
+log = structlog.get_logger(__name__)
+
+NOT_FOUND = "There is nothing here that this token may see; check the address and the name."
+
+
+def not_found() -> Refusal:
+    """Return the refusal that stands for absent and for unseen alike."""
+    return Refusal("not-found", NOT_FOUND)
+
+
+def respond(
+    problem: problems.Problem, request_id: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a problem document as a response."""
+    document = problem.model_copy(update={"request_id": request_id})
+    body = document.model_dump_json(exclude_none=True)
+    sent = {"Cache-Control": "no-store", **(headers or {})}
+    return Response(body, problem.status, sent, media_type=problems.CONTENT_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the application with a problem document."""
+    app.add_exception_handler(Refusal, _refusal)
+    app.add_exception_handler(RequestValidationError, _request)
+    app.add_exception_handler(ValidationError, _model)
+    app.add_exception_handler(HTTPException, _http)
+
+
+def request_id(request: Request) -> str:
+    return trace_of(request).request_id
+
+
+def _refusal(request: Request, error: Exception) -> Response:
+    refusal = cast(Refusal, error)
+    return refused(refusal, request_id(request))
+
+
+def refused(refusal: Refusal, request_id: str) -> Response:
+    """Return a refusal as a response, with the headers that its status asks for."""
+    headers = {}
+    if refusal.status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="fedclust"'
+    if refusal.retry_after_s is not None:
+        headers["Retry-After"] = str(refusal.retry_after_s)
+    return respond(refusal.to_problem(), request_id, headers)
+
+
+def invalid(error: ValidationError) -> Refusal:
+    """Return the refusal for a body that does not fit its model."""
+    errors = field_errors(error)
+    if any(item.rule == "json_invalid" for item in errors):
+        return Refusal("malformed-request", "The body is not valid JSON.", errors)
+    return Refusal("invalid", "Correct the fields named in errors and send it again.", errors)
+
+
+def _model(request: Request, error: Exception) -> Response:
+    return refused(invalid(cast(ValidationError, error)), request_id(request))
+
+
+def _request(request: Request, error: Exception) -> Response:
+    items = cast(RequestValidationError, error).errors()
+    # A path segment that no name or number can be says no more than an unknown one.
+    if any(item["loc"][:1] == ("path",) for item in items):
+        return refused(not_found(), request_id(request))
+    errors = [
+        problems.FieldError(
+            pointer="/" + "/".join(str(part) for part in item["loc"][1:]),
+            rule=str(item["type"]),
+            message=str(item["msg"]),
+        )
+        for item in items[:20]
+    ]
+    detail = "Correct the parameters named in errors."
+    return refused(Refusal("invalid", detail, errors), request_id(request))
+
+
+def _http(request: Request, error: Exception) -> Response:
+    """Answer what Starlette raises by itself: no such path, no such method."""
+    status = cast(HTTPException, error).status_code
+    if status == 405:
+        allow = {"Allow": ", ".join(allowed_methods(request))}
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers=allow)
+        document = problems.problem("method-not-allowed", f"Use one of: {allow['Allow']}.")
+        return respond(document, request_id(request), allow)
+    if status == 404:
+        return refused(not_found(), request_id(request))
+    slug = "malformed-request" if status < 500 else "internal"
+    return refused(Refusal(slug, "The request cannot be read."), request_id(request))
+
+
+def allowed_methods(request: Request) -> list[str]:
+    """Return the methods that the request's path takes, HEAD and OPTIONS included."""
+    methods: set[str] = set()
+    for route in cast(list[BaseRoute], request.app.routes):
+        match, _ = route.matches(request.scope)
+        if match is not Match.NONE:
+            methods |= set(getattr(route, "methods", None) or ())
+    methods = methods or {"GET"}  # files below /static
+    if "GET" in methods:
+        methods.add("HEAD")
+    return sorted(methods | {"OPTIONS"})
+
+
+def log_failure(error: Exception) -> None:
+    """Log where an error that nobody foresaw was raised; its text may repeat a value."""
+    log.error("request_failed", exc_info=error)
+
+
+def failed(request_id: str, error: Exception) -> Response:
+    """Answer an error that nobody foresaw."""
+    log_failure(error)
+    detail = "The coordinator failed; its operator finds the cause by the request id. Try again."
+    return refused(Refusal("internal", detail, retry_after_s=5), request_id)

@@ -1,0 +1,29 @@
+"""The routes of version 1, one module for each thing they are about."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from fedclust_service.http.routes import (
+    about,
+    health,
+    participation,
+    principals,
+    results,
+    rounds,
+    sessions,
+    submissions,
+    tasks,
+)
+
+ROUTERS: tuple[APIRouter, ...] = (
+    about.router,
+    *principals.routers,
+    sessions.router,
+    participation.router,
+    tasks.router,
+    submissions.router,
+    rounds.router,
+    results.router,
+    health.router,
+)

@@ -1,0 +1,86 @@
+"""What a caller may know before taking part: who it is, and what methods disclose."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from starlette.responses import Response
+
+from fedclust.algorithms import engine
+from fedclust.algorithms.base import Method
+from fedclust.algorithms.registry import METHODS
+from fedclust.wire.models import AlgorithmInfo, Page, PhaseInfo, WhoAmI
+from fedclust_service.http.bodies import reply
+from fedclust_service.http.context import ActorOf, Authenticated, CoordinatorOf
+from fedclust_service.http.describe import described, page_of, ref
+from fedclust_service.http.paging import CursorOf, LimitOf, page_by_name
+from fedclust_service.http.problems import not_found
+from fedclust_service.orchestration import principals
+
+router = APIRouter(tags=["about"])
+
+
+@router.get(
+    "/v1/whoami",
+    operation_id="whoami",
+    summary="Who a token speaks for",
+    description="Role, name and expiry of the token; versions of server and protocol.",
+    **described({200: ("The caller.", ref(WhoAmI))}, "unauthenticated"),
+)
+def whoami(actor: ActorOf, co: CoordinatorOf) -> Response:
+    return reply(principals.whoami(co, actor))
+
+
+@router.get(
+    "/v1/algorithms",
+    operation_id="list_algorithms",
+    dependencies=[Authenticated],
+    summary="Methods that this coordinator runs",
+    description="Options as JSON Schema, phases, and line by line what leaves a site in each.",
+    **described(
+        {200: ("A page of methods, by name.", page_of(AlgorithmInfo))}, "unauthenticated", "invalid"
+    ),
+)
+def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Response:
+    names, following = page_by_name(sorted(METHODS), limit, cursor)
+    items = tuple(_describe(METHODS[name]) for name in names)
+    return reply(Page(items=items, next=following))
+
+
+@router.get(
+    "/v1/algorithms/{algorithm}",
+    operation_id="get_algorithm",
+    dependencies=[Authenticated],
+    summary="One method: options, phases, disclosures, citation",
+    description="Everything a data protection officer needs to know what leaves a site, and when.",
+    **described({200: ("The method.", ref(AlgorithmInfo))}, "unauthenticated", "not-found"),
+)
+def get_algorithm(
+    algorithm: Annotated[str, Path(description="The method's name.")],
+) -> Response:
+    method = METHODS.get(algorithm)
+    if method is None:
+        raise not_found()
+    return reply(_describe(method))
+
+
+def _describe(method: Method) -> AlgorithmInfo:
+    return AlgorithmInfo(
+        name=method.name,
+        title=method.title,
+        version=method.version,
+        citation=method.citation,
+        joins_late=method.joins_late,
+        default_max_rounds=method.default_max_rounds,
+        config_schema=method.options.model_json_schema(),
+        phases=tuple(
+            PhaseInfo(
+                name=phase.name,
+                summary=phase.summary,
+                needs_all=phase.needs_all,
+                discloses=tuple(line.model_dump() for line in phase.discloses),
+            )
+            for phase in engine.all_phases(method)
+        ),
+    )

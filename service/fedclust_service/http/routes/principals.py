@@ -1,0 +1,155 @@
+"""Sites and analysts: registered, disabled, given tokens. The same routes for both."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from starlette.responses import Response
+
+from fedclust.wire.models import (
+    PrincipalCreate,
+    PrincipalInfo,
+    PrincipalPatch,
+    TokenCreate,
+    TokenIssued,
+)
+from fedclust_service.domain.access import Actor, Role
+from fedclust_service.http.bodies import JsonBody, OptionalJsonBody, parse, reply
+from fedclust_service.http.context import SLUG, ActorOf, CoordinatorOf, TokenId, allowed
+from fedclust_service.http.describe import described, page_of, ref
+from fedclust_service.http.paging import CursorOf, LimitOf
+from fedclust_service.orchestration import principals
+
+PrincipalName = Annotated[str, Path(pattern=SLUG, description="The name it was registered with.")]
+_BODY = ("malformed-request", "body-too-large", "unsupported-media-type", "invalid")
+
+
+def _router(role: Role, readers: str) -> APIRouter:
+    one, many = role.value, f"{role.value}s"
+    router = APIRouter(prefix=f"/v1/{many}", tags=[many])
+
+    @router.post(
+        "",
+        operation_id=f"create_{one}",
+        summary=f"Register a {one}",
+        description="Operators. The same body again gives the existing one; names are never "
+        "reused.",
+        **described(
+            {
+                201: ("Registered.", ref(PrincipalInfo)),
+                200: ("It was registered with the same body before.", ref(PrincipalInfo)),
+            },
+            "unauthenticated",
+            "forbidden",
+            "name-taken",
+            *_BODY,
+            body=ref(PrincipalCreate),
+        ),
+    )
+    def create(
+        actor: Annotated[Actor, allowed("principal.create")], co: CoordinatorOf, body: JsonBody
+    ) -> Response:
+        request = parse(PrincipalCreate, body)
+        info, created = principals.create_principal(co, actor, role, request)
+        if not created:
+            return reply(info)
+        return reply(info, 201, {"Location": f"/v1/{many}/{info.name}"})
+
+    @router.get(
+        "",
+        operation_id=f"list_{many}",
+        summary=f"List {many}",
+        description=f"{readers}. By name.",
+        **described(
+            {200: (f"A page of {many}.", page_of(PrincipalInfo))},
+            "unauthenticated",
+            "forbidden",
+            "invalid",
+        ),
+    )
+    def index(
+        actor: ActorOf, co: CoordinatorOf, limit: LimitOf = 50, cursor: CursorOf = None
+    ) -> Response:
+        return reply(principals.list_principals(co, actor, role, limit, cursor))
+
+    @router.get(
+        "/{name}",
+        operation_id=f"get_{one}",
+        summary=f"Read one {one}",
+        description=f"{readers}. Tokens' ids and dates are shown to operators only.",
+        **described(
+            {200: (f"The {one}.", ref(PrincipalInfo))}, "unauthenticated", "forbidden", "not-found"
+        ),
+    )
+    def read(actor: ActorOf, co: CoordinatorOf, name: PrincipalName) -> Response:
+        return reply(principals.get_principal(co, actor, role, name))
+
+    @router.patch(
+        "/{name}",
+        operation_id=f"change_{one}",
+        summary=f"Change a {one}'s title, disable or enable it",
+        description="Operators. The tokens of a disabled one stop working at once.",
+        **described(
+            {200: ("Changed.", ref(PrincipalInfo))},
+            "unauthenticated",
+            "forbidden",
+            "not-found",
+            *_BODY,
+            body=ref(PrincipalPatch),
+        ),
+    )
+    def change(
+        actor: Annotated[Actor, allowed("principal.change")],
+        co: CoordinatorOf,
+        name: PrincipalName,
+        body: JsonBody,
+    ) -> Response:
+        request = parse(PrincipalPatch, body)
+        return reply(principals.patch_principal(co, actor, role, name, request))
+
+    @router.post(
+        "/{name}/tokens",
+        operation_id=f"issue_{one}_token",
+        summary="Issue a token",
+        description="Operators. The answer is the only place where the token is ever shown. "
+        "Earlier tokens stay valid until they expire or are revoked.",
+        **described(
+            {201: ("Issued.", ref(TokenIssued))},
+            "unauthenticated",
+            "forbidden",
+            "not-found",
+            *_BODY,
+            body=ref(TokenCreate),
+            body_required=False,
+        ),
+    )
+    def issue(
+        actor: Annotated[Actor, allowed("token.issue")],
+        co: CoordinatorOf,
+        name: PrincipalName,
+        body: OptionalJsonBody,
+    ) -> Response:
+        request = parse(TokenCreate, body)
+        return reply(principals.issue_token(co, actor, role, name, request), 201)
+
+    @router.delete(
+        "/{name}/tokens/{token_id}",
+        operation_id=f"revoke_{one}_token",
+        summary="Revoke a token",
+        description="Operators. It stops working at once; a second time changes nothing.",
+        **described({204: ("Revoked.", None)}, "unauthenticated", "forbidden", "not-found"),
+    )
+    def revoke(
+        actor: ActorOf, co: CoordinatorOf, name: PrincipalName, token_id: TokenId
+    ) -> Response:
+        principals.revoke_token(co, actor, role, name, token_id)
+        return Response(status_code=204)
+
+    return router
+
+
+routers = (
+    _router(Role.SITE, "Operators and analysts"),
+    _router(Role.ANALYST, "Operators"),
+)

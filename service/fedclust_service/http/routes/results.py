@@ -1,0 +1,57 @@
+"""The result of a completed session."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from fedclust.wire.models import ResultDocument
+from fedclust_service.http.bodies import (
+    BINARY,
+    CSV,
+    JSON,
+    centroid_table,
+    negotiate,
+    reply_as,
+)
+from fedclust_service.http.context import ActorOf, CoordinatorOf, SessionName
+from fedclust_service.http.describe import described, ref
+from fedclust_service.orchestration import results
+
+router = APIRouter(tags=["results"])
+_TEXT = {"schema": {"type": "string"}}
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+
+
+@router.get(
+    "/v1/sessions/{session}/result",
+    operation_id="get_result",
+    summary="Read the result",
+    description="Its analyst, operators and its sites, each cut to what it may see: centroids in "
+    "scaled and own units, sizes with small ones suppressed, quality, history, provenance. As "
+    "CSV: one line a cluster with its size and its centroid in own units.",
+    **described(
+        {
+            200: (
+                "The result.",
+                {JSON: {"schema": ref(ResultDocument)}, BINARY: _BINARY, CSV: _TEXT},
+            )
+        },
+        "unauthenticated",
+        "not-found",
+        "not-acceptable",
+        "result-not-ready",
+    ),
+)
+def get_result(
+    request: Request, actor: ActorOf, co: CoordinatorOf, session: SessionName
+) -> Response:
+    media = negotiate(request, [JSON, BINARY, CSV])
+    document = results.get_result(co, actor, session)
+    if media != CSV:
+        return reply_as(media, document)
+    headers = {
+        "Vary": "Accept",
+        "Content-Disposition": f'attachment; filename="{document.session}.csv"',
+    }
+    return Response(centroid_table(document), headers=headers, media_type=CSV)

@@ -1,0 +1,69 @@
+"""Rounds as they are seen: who answered, who is late, why one closed. No payloads."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from fedclust.wire.models import RoundInfo
+from fedclust_service.http.bodies import reply
+from fedclust_service.http.context import ActorOf, CoordinatorOf, RoundNumber, SessionName
+from fedclust_service.http.describe import described, page_of, ref
+from fedclust_service.http.paging import CursorOf, LimitOf
+from fedclust_service.orchestration import rounds
+
+router = APIRouter(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
+
+
+@router.get(
+    "",
+    operation_id="list_rounds",
+    summary="List a session's rounds",
+    description="Its analyst, operators and its sites; sites read of others names and whether "
+    "they answered.",
+    **described(
+        {200: ("A page of rounds, by number.", page_of(RoundInfo))},
+        "unauthenticated",
+        "not-found",
+        "invalid",
+    ),
+)
+def index(
+    actor: ActorOf,
+    co: CoordinatorOf,
+    session: SessionName,
+    limit: LimitOf = 50,
+    cursor: CursorOf = None,
+) -> Response:
+    return reply(rounds.list_rounds(co, actor, session, limit, cursor))
+
+
+@router.get(
+    "/{number}",
+    operation_id="get_round",
+    summary="Read a round",
+    description="State, phase, deadline, who answered, metrics and timings.",
+    **described({200: ("The round.", ref(RoundInfo))}, "unauthenticated", "not-found"),
+)
+def read(actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber) -> Response:
+    return reply(rounds.get_round(co, actor, session, number))
+
+
+@router.post(
+    "/{number}/close",
+    operation_id="close_round",
+    summary="Close a round before its deadline",
+    description="Its analyst and operators; the quorum must have answered, and a phase that "
+    "needs all its sites refuses. Idempotent.",
+    **described(
+        {200: ("Closing, or closed already.", ref(RoundInfo))},
+        "unauthenticated",
+        "forbidden",
+        "not-found",
+        "wrong-state",
+        "quorum-missing",
+        "needs-all-sites",
+    ),
+)
+def close(actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber) -> Response:
+    return reply(rounds.close_round(co, actor, session, number))

@@ -1,0 +1,137 @@
+"""Sessions: defined, read, started, cancelled."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from fedclust.wire.models import SessionCreate, SessionInfo, SessionPatch
+from fedclust_service.domain.access import Actor
+from fedclust_service.domain.session import SessionState
+from fedclust_service.http.bodies import JsonBody, parse, reply
+from fedclust_service.http.context import ActorOf, CoordinatorOf, SessionName, allowed
+from fedclust_service.http.describe import described, page_of, ref
+from fedclust_service.http.paging import CursorOf, LimitOf
+from fedclust_service.orchestration import sessions
+
+router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
+_BODY = ("malformed-request", "body-too-large", "unsupported-media-type", "invalid")
+StateOf = Annotated[SessionState | None, Query(description="Only sessions in this state.")]
+
+
+@router.post(
+    "",
+    operation_id="create_session",
+    summary="Define a session",
+    description="Analysts and operators. The definition is frozen; sites consent to the SHA-256 "
+    "of its canonical form. The same body by the same creator again gives the existing session.",
+    **described(
+        {
+            201: ("Created.", ref(SessionInfo)),
+            200: ("It was created with the same body before.", ref(SessionInfo)),
+        },
+        "unauthenticated",
+        "forbidden",
+        "name-taken",
+        *_BODY,
+        body=ref(SessionCreate),
+    ),
+)
+def create(
+    actor: Annotated[Actor, allowed("session.create")], co: CoordinatorOf, body: JsonBody
+) -> Response:
+    info, created = sessions.create_session(co, actor, parse(SessionCreate, body))
+    if not created:
+        return reply(info)
+    return reply(info, 201, {"Location": f"/v1/sessions/{info.name}"})
+
+
+@router.get(
+    "",
+    operation_id="list_sessions",
+    summary="List sessions",
+    description="Operators see all, analysts those they created, sites their own. Oldest first.",
+    **described({200: ("A page of sessions.", page_of(SessionInfo))}, "unauthenticated", "invalid"),
+)
+def index(
+    actor: ActorOf,
+    co: CoordinatorOf,
+    limit: LimitOf = 50,
+    cursor: CursorOf = None,
+    state: StateOf = None,
+) -> Response:
+    return reply(sessions.list_sessions(co, actor, limit, cursor, state))
+
+
+@router.get(
+    "/{session}",
+    operation_id="get_session",
+    summary="Read a session",
+    description="State, definition and its SHA-256, and the sites' names and states.",
+    **described({200: ("The session.", ref(SessionInfo))}, "unauthenticated", "not-found"),
+)
+def read(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
+    return reply(sessions.get_session(co, actor, session))
+
+
+@router.patch(
+    "/{session}",
+    operation_id="change_session",
+    summary="Move the open round's deadline, or invite more sites",
+    description="Its analyst and operators. After completion sites are invited as readers of "
+    "the result.",
+    **described(
+        {200: ("Changed.", ref(SessionInfo))},
+        "unauthenticated",
+        "forbidden",
+        "not-found",
+        "wrong-state",
+        *_BODY,
+        body=ref(SessionPatch),
+    ),
+)
+def change(
+    actor: Annotated[Actor, allowed("session.manage")],
+    co: CoordinatorOf,
+    session: SessionName,
+    body: JsonBody,
+) -> Response:
+    return reply(sessions.patch_session(co, actor, session, parse(SessionPatch, body)))
+
+
+@router.post(
+    "/{session}/start",
+    operation_id="start_session",
+    summary="Start with the sites that have joined",
+    description="Its analyst and operators, once the quorum has joined. Idempotent.",
+    **described(
+        {200: ("Started, or running already.", ref(SessionInfo))},
+        "unauthenticated",
+        "forbidden",
+        "not-found",
+        "wrong-state",
+        "quorum-missing",
+    ),
+)
+def start(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
+    return reply(sessions.start_session(co, actor, session))
+
+
+@router.post(
+    "/{session}/cancel",
+    operation_id="cancel_session",
+    summary="Cancel a session",
+    description="Its analyst and operators. What was stored stays until its retention ends. "
+    "Idempotent.",
+    **described(
+        {200: ("Cancelled.", ref(SessionInfo))},
+        "unauthenticated",
+        "forbidden",
+        "not-found",
+        "wrong-state",
+    ),
+)
+def cancel(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
+    return reply(sessions.cancel_session(co, actor, session))

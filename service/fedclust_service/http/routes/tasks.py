@@ -1,0 +1,89 @@
+"""What a site should do now. Waiting requests hold a coroutine, not a thread."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from fedclust.wire.models import TaskResponse
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.bodies import BINARY, JSON, negotiate, reply_as
+from fedclust_service.http.context import (
+    ActorOf,
+    CoordinatorOf,
+    SessionName,
+    bearer_token,
+    service_of,
+)
+from fedclust_service.http.describe import described, ref
+from fedclust_service.orchestration import principals, rounds
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.rounds import TaskView
+
+router = APIRouter(tags=["tasks"])
+WaitOf = Annotated[
+    float,
+    Query(ge=0, le=25, allow_inf_nan=False, description="Seconds to wait for something new."),
+]
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+
+
+@router.get(
+    "/v1/sessions/{session}/task",
+    operation_id="get_task",
+    summary="What this site should do now",
+    description="Sites. Without an If-None-Match that matches it answers at once; with one it "
+    "waits at most `wait` seconds for a change and gives 304. The ETag covers all but `progress`.",
+    **described(
+        {
+            200: (
+                "The site's view of its session.",
+                {JSON: {"schema": ref(TaskResponse)}, BINARY: _BINARY},
+            ),
+            304: ("Nothing new.", None),
+        },
+        "unauthenticated",
+        "forbidden",
+        "not-found",
+        "not-acceptable",
+        "invalid",
+        "unavailable",
+        headers={"ETag": "To be sent as If-None-Match with the next request."},
+    ),
+)
+async def get_task(
+    request: Request,
+    actor: ActorOf,
+    co: CoordinatorOf,
+    session: SessionName,
+    wait: WaitOf = 0.0,
+) -> Response:
+    media = negotiate(request, [JSON, BINARY])
+    known = _etags(request)
+    ends = time.monotonic() + min(wait, service_of(request).settings.long_poll_max)
+    view = await run_in_threadpool(rounds.task_view, co, actor, session)
+    while view.etag in known or "*" in known:
+        left = ends - time.monotonic()
+        if left <= 0:
+            return Response(status_code=304, headers={"ETag": view.etag, "Vary": "Accept"})
+        await co.notifier.wait(session, view.version, left)
+        if co.notifier.closed:
+            raise Refusal("unavailable", "The coordinator restarts; ask again.", retry_after_s=2)
+        view = await run_in_threadpool(_look_again, co, bearer_token(request), session)
+    # In a thread too: writing a large task would hold every other request up.
+    return await run_in_threadpool(reply_as, media, view.response, 200, {"ETag": view.etag})
+
+
+def _look_again(co: Coordinator, token: str, session: str) -> TaskView:
+    # A token may have been revoked while its request was waiting.
+    return rounds.task_view(co, principals.authenticate(co, token), session)
+
+
+def _etags(request: Request) -> set[str]:
+    """Return the entity tags of If-None-Match, weak marks dropped."""
+    header = ",".join(request.headers.getlist("if-none-match"))
+    return {tag.strip().removeprefix("W/") for tag in header.split(",") if tag.strip()}

@@ -1,0 +1,2 @@
+"use strict";
+Redoc.init("/openapi.json", {}, document.getElementById("redoc"));

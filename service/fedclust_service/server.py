@@ -1,0 +1,351 @@
+"""One coordinator process: what it needs is made or opened, served, and closed again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import secrets
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from fedclust_service.clock import Clock, SystemClock
+from fedclust_service.domain.access import Role
+from fedclust_service.domain.tokens import SecretKeys
+from fedclust_service.exits import Exit, StartFailure
+from fedclust_service.http.app import create_app
+from fedclust_service.orchestration import principals
+from fedclust_service.orchestration.coordinator import Coordinator, Limits
+from fedclust_service.settings import MIN_KEY_LENGTH, Settings, SettingsError
+from fedclust_service.store import (
+    SchemaProblem,
+    Store,
+    StoreBusy,
+    StoreError,
+    StoreLocked,
+    StoreUnavailable,
+    Unwritable,
+    UrlRefused,
+)
+
+log = structlog.get_logger(__name__)
+
+#: Failures of the store that end by themselves, or by an operator's hand: 503, not 500.
+PASSING = (StoreBusy, StoreUnavailable, Unwritable)
+# A hospital's proxy or SDK keeps its connection between two rounds.
+_KEEP_ALIVE_SECONDS = 75
+
+
+# --- what a coordinator needs ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A coordinator ready to start, and what had to be made for it.
+
+    ``made`` says so in sentences; ``operator_token`` is set when no operator existed before.
+    """
+
+    coordinator: Coordinator
+    made: tuple[str, ...] = ()
+    operator_token: str | None = None
+
+    def close(self) -> None:
+        """Stop what was started and close the database."""
+        self.coordinator.stop()
+        self.coordinator.store.close()
+
+
+def open_coordinator(settings: Settings, *, serving: bool, clock: Clock | None = None) -> Opened:
+    """Open the database and the secret key, making what is missing on an empty machine.
+
+    Parameters
+    ----------
+    settings : Settings
+    serving : bool
+        Whether this process will serve requests; commands beside a running server will not.
+    clock : Clock, optional
+
+    Raises
+    ------
+    StartFailure
+    """
+    clock = clock or SystemClock()
+    made = _make_data_dir(settings)
+    keys, made_key = _secret_keys(settings)
+    if made_key:
+        made.append(f"wrote a secret key to {settings.key_file}")
+    with explained(settings):
+        store = Store.open(settings.store_url, clock, serving=serving)
+    coordinator = Coordinator(store=store, clock=clock, keys=keys, limits=_limits(settings))
+    token = None
+    try:
+        with explained(settings):
+            if not _has_operator(store):
+                token = principals.bootstrap_operator(coordinator)
+    except BaseException:
+        store.close()
+        raise
+    return Opened(coordinator, tuple(made), token)
+
+
+def _has_operator(store: Store) -> bool:
+    return bool(store.read("has_operator", lambda tx: tx.principals.list(Role.OPERATOR, 1)))
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        aggregation_timeout_s=settings.aggregation_timeout_s,
+        lease_s=settings.lease_s,
+        sweep_every_s=settings.sweep_every_s,
+        retention_days=settings.retention_days,
+    )
+
+
+def _make_data_dir(settings: Settings) -> list[str]:
+    path = settings.data_dir
+    if path.is_dir():
+        return []
+    try:
+        path.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        raise StartFailure(
+            Exit.DATABASE, f"the data directory {path} cannot be made: {error.strerror}"
+        ) from None
+    return [f"made the data directory {path}"]
+
+
+def _secret_keys(settings: Settings) -> tuple[SecretKeys, bool]:
+    if settings.secret_key:
+        return SecretKeys([key.get_secret_value().encode() for key in settings.secret_key]), False
+    path, made = settings.key_file, False
+    try:
+        if not path.exists():
+            made = _write_key(path)
+        lines = path.read_text("ascii").split()
+    except UnicodeDecodeError:
+        lines = []
+    except OSError as error:
+        raise StartFailure(
+            Exit.SETTINGS, f"the secret key {path} cannot be used: {error.strerror}"
+        ) from None
+    if not lines or any(len(line) < MIN_KEY_LENGTH for line in lines):
+        raise StartFailure(
+            Exit.SETTINGS,
+            f"the secret key {path} holds no key of at least {MIN_KEY_LENGTH} characters: "
+            "restore it from a backup, or move it away and issue new tokens",
+        )
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        raise StartFailure(Exit.SETTINGS, f"others may read the secret key: run chmod 600 {path}")
+    return SecretKeys([line.encode() for line in lines]), made
+
+
+def _write_key(path: Path) -> bool:
+    """Write a new key that is there whole or not at all; False if another process was first."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(48) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)  # fails where the name is taken
+        except FileExistsError:
+            return False
+    finally:
+        draft.unlink()
+    return True
+
+
+@contextlib.contextmanager
+def explained(settings: Settings) -> Iterator[None]:
+    """Turn what the store raises into a line and an exit code."""
+    where = settings.shown()["database_url"]
+    try:
+        yield
+    except StoreLocked:
+        raise StartFailure(
+            Exit.LOCKED,
+            f"another coordinator serves {where}: stop it, or use another data directory",
+        ) from None
+    except SchemaProblem as error:
+        raise StartFailure(Exit.SCHEMA, str(error)) from None
+    except UrlRefused as error:
+        raise StartFailure(Exit.SETTINGS, f"database_url: {error}") from None
+    except StoreError as error:
+        raise StartFailure(Exit.DATABASE, f"the database {where} cannot be used: {error}") from None
+
+
+# --- serving --------------------------------------------------------------------------------------
+
+
+class Server(uvicorn.Server):
+    """Uvicorn that tells waiting requests to answer as soon as it is told to end.
+
+    Uvicorn waits for open requests before it tells the application anything, so a long poll
+    would hold a shutdown up until its time is over.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, ready: Callable[[], None], ending: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self._ready = ready
+        self._ending = ending
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say so."""
+        await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
+        self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin the shutdown; a second SIGINT ends at once."""
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            # Not from within the signal handler: it may have interrupted a lock's holder.
+            self._loop.call_soon_threadsafe(self._ending)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle SIGINT and SIGTERM; having ended well is no death by signal."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handled = (signal.SIGINT, signal.SIGTERM)
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in handled}
+        try:
+            yield
+        finally:
+            for sig, handler in before.items():
+                signal.signal(sig, handler)
+
+
+def build_app(coordinator: Coordinator, settings: Settings) -> FastAPI:
+    """Return the application that serves a coordinator."""
+    return create_app(coordinator, settings, PASSING)
+
+
+def http_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """Return how HTTP is spoken: no header of the server's own, proxies believed where named."""
+    return uvicorn.Config(
+        app,
+        proxy_headers=bool(settings.behind_proxy),
+        forwarded_allow_ips=[str(network) for network in settings.behind_proxy],
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=settings.shutdown_grace_s,
+    )
+
+
+def serve(settings: Settings, say: Callable[[str], None], ready_file: Path | None = None) -> None:
+    """Run a coordinator until SIGINT or SIGTERM.
+
+    Parameters
+    ----------
+    settings : Settings
+    say : callable
+        Takes each line meant for the operator.
+    ready_file : Path, optional
+        Written with the address once requests are answered.
+
+    Raises
+    ------
+    StartFailure
+    """
+    context = _checked(settings)
+    listener = listen(settings.host, settings.port)
+    try:
+        opened = open_coordinator(settings, serving=True)
+        try:
+            for line in opened.made:
+                say(line)
+            if opened.operator_token is not None:
+                say(f"operator token (shown once): {opened.operator_token}")
+            with explained(settings):
+                _run(settings, opened.coordinator, listener, context, say, ready_file)
+        finally:
+            opened.close()
+    finally:
+        listener.close()
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+
+
+def _checked(settings: Settings) -> ssl.SSLContext | None:
+    try:
+        settings.check_listening()
+        return settings.ssl_context() if settings.tls else None
+    except SettingsError as error:
+        raise StartFailure(Exit.SETTINGS, str(error)) from None
+
+
+def _run(
+    settings: Settings,
+    coordinator: Coordinator,
+    listener: socket.socket,
+    context: ssl.SSLContext | None,
+    say: Callable[[str], None],
+    ready_file: Path | None,
+) -> None:
+    address = address_of(listener, settings)
+
+    def ready() -> None:
+        if ready_file is not None:
+            draft = ready_file.with_name(f".{ready_file.name}.{os.getpid()}")
+            draft.write_text(address + "\n", "ascii")
+            draft.replace(ready_file)
+        log.info("listening", address=address)
+        say(f"listening on {address}")
+
+    config = http_config(build_app(coordinator, settings), settings)
+    config.load()
+    config.ssl = context
+    coordinator.start()
+    Server(config, ready, coordinator.notifier.close).run(sockets=[listener])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a bound TCP socket; StartFailure where the address cannot be had."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise StartFailure(Exit.ADDRESS, f"there is no address {host} to listen on") from None
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":  # on Windows it would let two servers share a port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        # At once: until it listens, another process can bind the port too.
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        taken = error.errno == errno.EADDRINUSE
+        why = "is in use: stop what listens there or set --port" if taken else error.strerror
+        raise StartFailure(Exit.ADDRESS, f"{host} port {port} {why}") from None
+    return listener
+
+
+def address_of(listener: socket.socket, settings: Settings) -> str:
+    """Return the URL that a socket answers at."""
+    port = listener.getsockname()[1]
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"{'https' if settings.tls else 'http'}://{host}:{port}"

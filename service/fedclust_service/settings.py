@@ -1,0 +1,285 @@
+"""Settings of the coordinator: ``FEDCLUST_*``, ``.env``, and flags of the same names."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from dotenv import dotenv_values
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+PREFIX = "FEDCLUST_"
+#: Read by the site's and analyst's own commands, which may share a shell with the coordinator.
+CLIENT_VARIABLES = frozenset(
+    PREFIX + name
+    for name in ("COORDINATOR", "DEBUG", "JOURNAL_DIR", "PROXY", "TOKEN", "TOKEN_FILE")
+)
+MIN_KEY_LENGTH = 32
+_DATABASES = ("sqlite:///", "postgresql+psycopg://")
+
+Network = IPv4Network | IPv6Network
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+
+
+class SettingsError(ValueError):
+    """The settings do not make a coordinator. The message names each setting, never its value."""
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. Each field's description is the help of its flag."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, hide_input_in_errors=True
+    )
+
+    data_dir: Annotated[
+        Path, Field(description="Directory of the secret key and of the embedded database.")
+    ] = Path("fedclust-data")
+    database_url: Annotated[
+        SecretStr | None,
+        Field(
+            description="sqlite:///PATH or postgresql+psycopg://…; a file in the data directory "
+            "by default."
+        ),
+    ] = None
+    secret_key: Annotated[
+        tuple[SecretStr, ...],
+        NoDecode,
+        Field(
+            description="Keys that tokens are signed with, separated by commas: the first signs, "
+            "all verify. By default the file secret.key in the data directory."
+        ),
+    ] = ()
+    host: Annotated[str, Field(min_length=1, description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[
+        int, Field(ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
+    ] = 8400
+    tls_cert: Annotated[
+        Path | None, Field(description="PEM file of the server's certificate chain.")
+    ] = None
+    tls_key: Annotated[
+        Path | None, Field(description="PEM file of the certificate's private key.")
+    ] = None
+    tls_client_ca: Annotated[
+        Path | None,
+        Field(description="PEM file: only clients with a certificate of these CAs may connect."),
+    ] = None
+    behind_proxy: Annotated[
+        tuple[Network, ...],
+        NoDecode,
+        Field(
+            description="Networks (CIDR, separated by commas) of the reverse proxy that ends TLS; "
+            "X-Forwarded-* headers are believed from there only."
+        ),
+    ] = ()
+    body_limit: Annotated[
+        int, Field(ge=1_024, le=2**31, description="Largest request body, in bytes.")
+    ] = 32 * 2**20
+    long_poll_max: Annotated[
+        float,
+        Field(ge=0, le=25, allow_inf_nan=False, description="Longest wait of a task request, s."),
+    ] = 25.0
+    aggregation_timeout_s: Annotated[
+        Seconds, Field(description="Longest aggregation of a round, s.")
+    ] = 600.0
+    lease_s: Annotated[Seconds, Field(description="Lease on a round being aggregated, s.")] = 30.0
+    sweep_every_s: Annotated[
+        Seconds, Field(description="How often deadlines are looked at, s.")
+    ] = 1.0
+    retention_days: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=36_500,
+            description="Days that an ended session's payloads are kept; then "
+            "they are scrubbed. Hashes and receipts stay.",
+        ),
+    ] = 30
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Field(description="Least severity logged.")
+    ] = "info"
+    log_format: Annotated[
+        Literal["json", "console"], Field(description="Form of the log lines on stderr.")
+    ] = "json"
+    shutdown_grace_s: Annotated[
+        int, Field(ge=1, le=600, description="Time that open requests have at shutdown, s.")
+    ] = 10
+
+    @field_validator("secret_key", mode="before")
+    @classmethod
+    def _split_keys(cls, value: Any) -> Any:
+        return _split(value) if isinstance(value, str) else value
+
+    @field_validator("behind_proxy", mode="before")
+    @classmethod
+    def _split_networks(cls, value: Any) -> Any:
+        return tuple(map(ip_network, _split(value))) if isinstance(value, str) else value
+
+    @field_validator("secret_key")
+    @classmethod
+    def _long_keys(cls, value: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        if any(len(key.get_secret_value()) < MIN_KEY_LENGTH for key in value):
+            raise ValueError(f"each key needs at least {MIN_KEY_LENGTH} characters")
+        return value
+
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(_DATABASES):
+            raise ValueError("use sqlite:///PATH or postgresql+psycopg://USER@HOST/NAME")
+        return value
+
+    @model_validator(mode="after")
+    def _certificates(self) -> Settings:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together: set both")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca needs tls_cert and tls_key")
+        return self
+
+    @property
+    def tls(self) -> bool:
+        """Whether this process ends TLS itself."""
+        return self.tls_cert is not None
+
+    @property
+    def key_file(self) -> Path:
+        """Where ``init`` keeps the secret key."""
+        return self.data_dir / "secret.key"
+
+    @property
+    def store_url(self) -> str:
+        """The database, the default filled in. May hold a password: never print it."""
+        if self.database_url is not None:
+            return self.database_url.get_secret_value()
+        return f"sqlite:///{self.data_dir / 'fedclust.db'}"
+
+    def check_listening(self) -> None:
+        """Refuse to listen where tokens would cross a network in the clear.
+
+        Raises
+        ------
+        SettingsError
+        """
+        if not (is_loopback(self.host) or self.tls or self.behind_proxy):
+            raise SettingsError(
+                "listening beyond loopback needs TLS: set --tls-cert and --tls-key, or "
+                "--behind-proxy with the network of the proxy that ends TLS"
+            )
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """Return the server's TLS context: TLS 1.2 at least, client certificates if asked for.
+
+        Raises
+        ------
+        SettingsError
+            A file cannot be read or does not hold what it should.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(str(self.tls_cert), str(self.tls_key), _no_password)
+        except OSError as error:  # ssl.SSLError is one
+            raise SettingsError(
+                f"tls_cert or tls_key cannot be used: {error.strerror or 'not a PEM pair'}"
+            ) from None
+        if self.tls_client_ca is not None:
+            try:
+                context.load_verify_locations(str(self.tls_client_ca))
+            except OSError as error:
+                raise SettingsError(
+                    f"tls_client_ca cannot be used: {error.strerror or 'no PEM certificates'}"
+                ) from None
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def shown(self) -> dict[str, str]:
+        """Return every setting as text, secrets masked."""
+        shown = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if name == "database_url":
+                value = masked_url(self.store_url)
+            elif name == "secret_key":
+                value = f"{len(value)} set" if value else f"in {self.key_file}"
+            elif isinstance(value, tuple):
+                value = ",".join(str(item) for item in value)
+            shown[name] = "" if value is None else str(value)
+        return shown
+
+
+def _no_password() -> str:
+    # Without this the interpreter would ask on the terminal, and a service would hang.
+    raise SettingsError(
+        "tls_key is encrypted: use a key without a passphrase, readable by you only"
+    )
+
+
+def _split(value: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def is_loopback(host: str) -> bool:
+    """Whether listening on ``host`` is reachable from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def masked_url(url: str) -> str:
+    """Return a database URL without its password and query, fit to be printed."""
+    scheme, _, rest = url.partition("://")
+    rest = rest.partition("?")[0]
+    account, at, place = rest.rpartition("@")
+    if not at:
+        return f"{scheme}://{rest}"
+    user, colon, _ = account.partition(":")
+    return f"{scheme}://{user}{colon and ':***'}@{place}"
+
+
+def load_settings(
+    flags: Mapping[str, str | None], env_file: Path | None = Path(".env")
+) -> Settings:
+    """Read flags, then the environment, then ``.env``: the first that names a setting wins.
+
+    Raises
+    ------
+    SettingsError
+        A value is refused, or a ``FEDCLUST_*`` variable is not a setting.
+    """
+    unknown = sorted(
+        _unknown(os.environ) | (_unknown(dotenv_values(env_file)) if env_file else set())
+    )
+    if unknown:
+        raise SettingsError(
+            f"unknown settings: {', '.join(unknown)}; `fedclust-service config show` lists them"
+        )
+    given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return Settings(_env_file=env_file, **given)
+    except ValidationError as error:
+        raise SettingsError("; ".join(_faults(error))) from None
+
+
+def _unknown(variables: Mapping[str, str | None]) -> set[str]:
+    known = {(PREFIX + name).upper() for name in Settings.model_fields} | CLIENT_VARIABLES
+    names = {name.upper() for name in variables}
+    return {name for name in names if name.startswith(PREFIX)} - known
+
+
+def _faults(error: ValidationError) -> list[str]:
+    faults = []
+    for item in error.errors(include_url=False, include_input=False):
+        name = str(item["loc"][0]) if item["loc"] else "settings"
+        # Our own validators' texts hold no value; a standard-library error's might.
+        ours = item["type"] != "value_error" or name != "behind_proxy"
+        faults.append(f"{name}: {item['msg'] if ours else 'use networks such as 10.0.0.0/24'}")
+    return faults

@@ -1,0 +1,62 @@
+"""A coordinator with a session in its first round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.clock import ManualClock
+from support.inprocess import LocalCoordinator, local_coordinator
+from support.world import World
+
+SITES = ("north", "south", "west")
+
+
+@dataclass
+class Running:
+    """Session ``heart`` of analyst ``ada``, all three sites joined, round 1 open."""
+
+    local: LocalCoordinator
+    world: World
+    clock: ManualClock
+
+    def stored(self) -> int:
+        """Return how many submissions the database holds."""
+
+        def count(tx: object) -> int:
+            session = tx.sessions.get("heart")  # type: ignore[attr-defined]
+            latest = tx.rounds.latest(session.id)  # type: ignore[attr-defined]
+            return len(tx.submissions.list(latest.id))  # type: ignore[attr-defined]
+
+        return self.local.coordinator.store.read("test.count", count)
+
+
+def populate(local: LocalCoordinator) -> World:
+    """Register three sites, an analyst, and let the sites join a session."""
+    world = World(local.base_url, local.operator_token)
+    world.tokens["operator"] = local.operator_token
+    world.register("sites", *SITES)
+    world.register("analysts", "ada")
+    world.define("ada", "heart", list(SITES))
+    for site in SITES:
+        world.join(site, "heart")
+    return world
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Return a session in round 1, shared by a module; nothing aggregates."""
+    clock = ManualClock()
+    with local_coordinator(tmp_path_factory.mktemp("running"), clock=clock) as local:
+        yield Running(local, populate(local), clock)
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Running]:
+    """Return a session in round 1 of a coordinator of the test's own, with its threads."""
+    clock = ManualClock()
+    with local_coordinator(tmp_path, clock=clock, threads=True) as local:
+        yield Running(local, populate(local), clock)

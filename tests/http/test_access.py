@@ -1,0 +1,300 @@
+"""Who may do what: every route, every kind of caller, own, foreign and absent objects.
+
+The cases come from the application's routes. A route that `EXPECTED` does not name fails
+`test_every_route_has_an_expectation`, so that a new one cannot be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+
+from fedclust_service.domain.access import Role
+from fedclust_service.domain.tokens import SecretKeys, new_token
+from fedclust_service.http.app import api_routes
+from support.clock import ManualClock
+from support.inprocess import LocalCoordinator, local_coordinator
+from support.world import World
+
+OWN, FOREIGN, ABSENT = "own", "foreign", "absent"
+YES, NO, HIDDEN = "yes", 403, 404
+#: Nobody's: the answer does not depend on a token.
+OPEN = "open"
+
+
+@dataclass(frozen=True)
+class Access:
+    """What each role gets for its own object, a foreign one, and one that is not there.
+
+    YES stands for anything but 401, 403 and 404.
+    """
+
+    site: tuple[Any, Any, Any]
+    analyst: tuple[Any, Any, Any]
+    operator: tuple[Any, Any, Any]
+
+
+_NOBODY = (NO, NO, NO)
+_OPERATORS_ONLY = Access(_NOBODY, _NOBODY, (YES, YES, HIDDEN))
+_ANY_TOKEN = Access((YES, YES, YES), (YES, YES, YES), (YES, YES, YES))
+_MANAGED = Access(_NOBODY, (YES, HIDDEN, HIDDEN), (YES, YES, HIDDEN))
+_SEEN = Access((YES, HIDDEN, HIDDEN), (YES, HIDDEN, HIDDEN), (YES, YES, HIDDEN))
+_SITES_OWN = Access((YES, HIDDEN, HIDDEN), _NOBODY, _NOBODY)
+_NO_OBJECT = (YES, YES, YES)
+
+EXPECTED: dict[str, Access | str] = {
+    "healthz": OPEN,
+    "readyz": OPEN,
+    "whoami": _ANY_TOKEN,
+    "list_algorithms": _ANY_TOKEN,
+    "get_algorithm": Access((YES, YES, HIDDEN), (YES, YES, HIDDEN), (YES, YES, HIDDEN)),
+    "create_site": Access(_NOBODY, _NOBODY, _NO_OBJECT),
+    "list_sites": Access(_NOBODY, _NO_OBJECT, _NO_OBJECT),
+    "get_site": Access(_NOBODY, (YES, YES, HIDDEN), (YES, YES, HIDDEN)),
+    "change_site": _OPERATORS_ONLY,
+    "issue_site_token": _OPERATORS_ONLY,
+    "revoke_site_token": _OPERATORS_ONLY,
+    "create_analyst": Access(_NOBODY, _NOBODY, _NO_OBJECT),
+    "list_analysts": Access(_NOBODY, _NOBODY, _NO_OBJECT),
+    "get_analyst": _OPERATORS_ONLY,
+    "change_analyst": _OPERATORS_ONLY,
+    "issue_analyst_token": _OPERATORS_ONLY,
+    "revoke_analyst_token": _OPERATORS_ONLY,
+    "create_session": Access(_NOBODY, _NO_OBJECT, _NO_OBJECT),
+    "list_sessions": _ANY_TOKEN,
+    "get_session": _SEEN,
+    "change_session": _MANAGED,
+    "start_session": _MANAGED,
+    "cancel_session": _MANAGED,
+    "join_session": _SITES_OWN,
+    "leave_session": _SITES_OWN,
+    "exclude_site": _MANAGED,
+    "get_task": _SITES_OWN,
+    "put_submission": _SITES_OWN,
+    "list_rounds": _SEEN,
+    "get_round": _SEEN,
+    "close_round": _MANAGED,
+    "get_result": _SEEN,
+}
+#: What is sent where a body is needed. Roles are decided before it is read.
+BODIES: dict[str, Any] = {
+    "create_site": {"name": "new-site"},
+    "create_analyst": {"name": "new-analyst"},
+    "change_site": {"title": "changed"},
+    "change_analyst": {"title": "changed"},
+    "create_session": {"name": "incomplete"},
+    "change_session": {},
+    "join_session": {
+        "definition_sha256": "0" * 64,
+        "features": [],
+        "size_band": "<50",
+        "sdk_version": "0",
+        "methods": {},
+    },
+    "put_submission": {},
+}
+CALLERS = {"site": "north", "analyst": "ada", "operator": "operator"}
+ROUTES = {route.operation_id or route.name: route for route in api_routes()}
+
+
+@dataclass
+class Populated:
+    """Two sessions of two analysts with three sites each, both in round 1, and bad tokens."""
+
+    local: LocalCoordinator
+    world: World
+    ids: dict[str, str]
+    bad: dict[str, str | None]
+
+
+@pytest.fixture(scope="module")
+def populated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Populated]:
+    clock = ManualClock()
+    place: Path = tmp_path_factory.mktemp("access")
+    with local_coordinator(place, clock=clock) as local:
+        world = World(local.base_url, local.operator_token)
+        world.tokens["operator"] = local.operator_token
+        world.register("sites", "north", "south", "west", "lima", "oslo", "rome")
+        world.register("analysts", "ada", "bob")
+        sessions = {"ada": ["north", "south", "west"], "bob": ["lima", "oslo", "rome"]}
+        for analyst, sites in sessions.items():
+            world.define(analyst, f"of-{analyst}", sites)
+            for site in sites:
+                world.join(site, f"of-{analyst}")
+        ids = {}
+        for kind, name in (("sites", "south"), ("analysts", "bob")):
+            issued = world.ok("POST", f"/v1/{kind}/{name}/tokens", local.operator_token)
+            ids[kind] = issued["id"]
+        yield Populated(local, world, ids, _bad_tokens(world, clock, place))
+
+
+def _bad_tokens(world: World, clock: ManualClock, place: Path) -> dict[str, str | None]:
+    short = world.ok("POST", "/v1/sites/north/tokens", world.operator, json={"expires_in_days": 1})
+    revoked = world.ok("POST", "/v1/sites/north/tokens", world.operator)
+    world.ok("DELETE", f"/v1/sites/north/tokens/{revoked['id']}", world.operator)
+    world.register("sites", "closed")
+    world.ok("PATCH", "/v1/sites/closed", world.operator, json={"disabled": True})
+    clock.advance(2 * 86_400)
+    good = world.tokens["north"]
+    return {
+        "none": None,
+        "not a token": "hello",
+        "mistyped": good[:-1] + ("a" if good[-1] != "a" else "b"),
+        "unknown": new_token(Role.SITE).reveal(),
+        "of another role": _as_operator(good),
+        "expired": short["token"],
+        "revoked": revoked["token"],
+        "disabled": world.tokens["closed"],
+    }
+
+
+def _as_operator(token: str) -> str:
+    """Return a site's token relabelled as an operator's, its checksum made right again."""
+    from fedclust_service.domain.tokens import TokenText, read_token
+
+    text = read_token(token)
+    return TokenText(Role.OPERATOR, text.id, text.secret).reveal()
+
+
+def _path(route: APIRoute, which: str, ids: dict[str, str]) -> str:
+    """Fill a route's path for an object of ada's, of bob's, or for one that is not there."""
+    kind = "analysts" if "/analysts/" in route.path else "sites"
+    owners = {OWN: "of-ada", FOREIGN: "of-bob", ABSENT: "of-nobody"}
+    names = {
+        "session": owners[which],
+        "number": "1",
+        "site": {OWN: "west", FOREIGN: "rome", ABSENT: "nowhere"}[which],
+        "name": ("nobody" if which == ABSENT else {"sites": "south", "analysts": "bob"}[kind]),
+        "token_id": "absent" if which == ABSENT else ids[kind],
+        "algorithm": "nothing" if which == ABSENT else "lloyd",
+    }
+    return route.path.format(**names)
+
+
+def _call(populated: Populated, operation: str, which: str, token: str | None) -> httpx.Response:
+    route = ROUTES[operation]
+    (method,) = route.methods or {"GET"}
+    keywords: dict[str, Any] = {}
+    if operation in BODIES:
+        keywords["json"] = BODIES[operation]
+    return populated.world.request(method, _path(route, which, populated.ids), token, **keywords)
+
+
+def test_every_route_has_an_expectation() -> None:
+    assert set(ROUTES) == set(EXPECTED)
+
+
+# The routes that change most come last: what they leave must not change who may do what.
+_LAST = ["leave_session", "exclude_site", "cancel_session"]
+_ORDER = [name for name in EXPECTED if name not in _LAST] + _LAST
+CASES = [
+    (operation, role, which)
+    for operation in _ORDER
+    if EXPECTED[operation] != OPEN
+    for role in CALLERS
+    for which in (OWN, FOREIGN, ABSENT)
+]
+
+
+@pytest.mark.parametrize("operation", [name for name in _ORDER if EXPECTED[name] != OPEN])
+def test_without_a_good_token_every_route_answers_401(populated: Populated, operation: str) -> None:
+    for kind, token in populated.bad.items():
+        for which in (OWN, FOREIGN, ABSENT):
+            response = _call(populated, operation, which, token)
+            assert response.status_code == 401, f"{kind}, {which}"
+            assert response.headers["WWW-Authenticate"].startswith("Bearer")
+            assert response.headers["Content-Type"] == "application/problem+json"
+            assert token is None or token not in response.text
+
+
+@pytest.mark.parametrize("operation", [name for name in _ORDER if EXPECTED[name] == OPEN])
+def test_open_routes_need_no_token(populated: Populated, operation: str) -> None:
+    # The threads behind readiness do not run here.
+    assert _call(populated, operation, OWN, None).status_code in {200, 503}
+
+
+@pytest.mark.parametrize(("operation", "role", "which"), CASES)
+def test_access(populated: Populated, operation: str, role: str, which: str) -> None:
+    expected = EXPECTED[operation]
+    assert isinstance(expected, Access)
+    wanted = getattr(expected, role)[(OWN, FOREIGN, ABSENT).index(which)]
+    response = _call(populated, operation, which, CALLERS[role])
+    assert response.status_code < 500, response.text
+    if wanted == YES:
+        assert response.status_code not in {401, 403, 404}, response.text
+    else:
+        assert response.status_code == wanted, response.text
+
+
+HIDING = [
+    (operation, role)
+    for operation, access in EXPECTED.items()
+    if isinstance(access, Access)
+    for role in CALLERS
+    if getattr(access, role)[1] == HIDDEN
+]
+
+
+@pytest.mark.parametrize(("operation", "role"), HIDING)
+def test_what_may_not_be_seen_answers_as_if_absent(
+    populated: Populated, operation: str, role: str
+) -> None:
+    foreign = _call(populated, operation, FOREIGN, CALLERS[role])
+    absent = _call(populated, operation, ABSENT, CALLERS[role])
+    assert _without_request_id(foreign) == _without_request_id(absent)
+
+
+def _without_request_id(response: httpx.Response) -> tuple[Any, ...]:
+    document = response.json()
+    number = document.pop("request_id")
+    headers = {
+        name: value
+        for name, value in response.headers.items()
+        if name not in {"date", "fedclust-request-id"}
+    }
+    body = response.text.replace(number, "")
+    return response.status_code, headers, body
+
+
+def test_a_token_under_a_key_that_was_rotated_out_is_refused(populated: Populated) -> None:
+    co = populated.local.coordinator
+    before = co.keys
+    co.keys = SecretKeys([b"k" * 32])
+    try:
+        assert populated.world.request("GET", "/v1/whoami", "ada").status_code == 401
+    finally:
+        co.keys = before
+    assert populated.world.request("GET", "/v1/whoami", "ada").status_code == 200
+
+
+def test_sites_see_of_other_sites_only_name_and_state(populated: Populated) -> None:
+    session = populated.world.ok("GET", "/v1/sessions/of-bob", "lima")
+    assert [site["name"] for site in session["sites"]] == ["lima", "oslo", "rome"]
+    assert {key for site in session["sites"] for key in site} <= {
+        "name",
+        "state",
+        "answered",
+        "late",
+    }
+    rounds = populated.world.ok("GET", "/v1/sessions/of-bob/rounds", "lima")
+    for site in rounds["items"][0]["sites"]:
+        shown = {key for key, value in site.items() if value is not None}
+        assert shown <= {"name", "answered", "late"}
+
+
+def test_lists_hold_only_what_may_be_seen(populated: Populated) -> None:
+    def names(caller: str) -> set[str]:
+        page = populated.world.ok("GET", "/v1/sessions", caller)
+        return {session["name"] for session in page["items"]}
+
+    assert names("operator") == {"of-ada", "of-bob"}
+    assert names("ada") == {"of-ada"}
+    assert names("bob") == {"of-bob"}
+    assert names("north") == {"of-ada"}
+    assert names("rome") == {"of-bob"}

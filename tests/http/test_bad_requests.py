@@ -1,0 +1,392 @@
+"""Bad bodies, parameters and addresses outside submissions; problems for what nobody foresaw."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+
+from fedclust.wire.problems import CATALOGUE, Problem
+from fedclust_service.http import routes
+from fedclust_service.http.app import api_routes
+from fedclust_service.orchestration import principals
+from fedclust_service.store import StoreBusy, StoreUnavailable
+
+from .conftest import Running
+
+MARK = "Zx9SecretValueZx9"
+
+
+def problem(response: httpx.Response, *slugs: str) -> Problem:
+    assert response.headers["Content-Type"] == "application/problem+json", response.text
+    read = Problem.model_validate_json(response.content)
+    assert read.slug in slugs, response.text
+    assert read.status == response.status_code == CATALOGUE[read.slug][0]
+    assert read.request_id == response.headers["Fedclust-Request-Id"]
+    assert MARK not in response.text
+    return read
+
+
+# --- bodies of JSON routes ------------------------------------------------------------------------
+
+SESSION_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "no algorithm of that name": ({"algorithm": MARK}, "/algorithm"),
+    "an unknown option": ({"config": {"n_clusters": 2, MARK: 1}}, "/config"),
+    "false for a number": ({"config": {"n_clusters": False}}, "/config/n_clusters"),
+    "text for a number": ({"config": {"n_clusters": MARK}}, "/config/n_clusters"),
+    "a field of the sender's": ({MARK: 1}, ""),
+    "a rule of the sender's": ({"policy": {MARK: 1}}, "/policy"),
+    "smallest count below 2": ({"policy": {"min_cluster_size": 1}}, "/policy/min_cluster_size"),
+    "too few sites": ({"policy": {"min_sites": 1}}, "/policy/min_sites"),
+    "quorum above the sites": ({"policy": {"quorum": 4}}, "/policy/quorum"),
+    "a site that is not registered": ({"sites": ["north", "south", "nowhere"]}, "/sites/2"),
+    "a site twice": ({"sites": ["north", "north", "south"]}, "/sites/1"),
+    "a site's name that cannot be": ({"sites": ["north", "south", MARK]}, "/sites/2"),
+    "no features": ({"features": []}, "/features"),
+    "a feature twice": ({"features": [{"name": "a"}, {"name": "a"}]}, "/features/1/name"),
+    "bounds the wrong way round": (
+        {"features": [{"name": "a", "lower": 2.0, "upper": 1.0}]},
+        "/features/0/lower",
+    ),
+    "a categorical feature": ({"features": [{"name": "a", "kind": "categorical"}]}, "/features/0"),
+    "a transform": ({"features": [{"name": "a", "transform": "log"}]}, "/features/0"),
+    "a weight": ({"features": [{"name": "a", "weight": 2.0}]}, "/features/0"),
+    "a seed too large": ({"seed": 2**53}, "/seed"),
+    "a seed below 0": ({"seed": -1}, "/seed"),
+    "a name that cannot be": ({"name": MARK}, "/name"),
+    "a control character": ({"features": [{"name": "a\u0000b"}]}, "/features/0/name"),
+}
+
+
+@pytest.mark.parametrize("name", SESSION_FAULTS)
+def test_sessions_that_cannot_be_defined(running: Running, name: str) -> None:
+    change, pointer = SESSION_FAULTS[name]
+    body = running.world.definition("other", ["north", "south", "west"], **change)
+    response = running.world.request("POST", "/v1/sessions", "ada", json=body)
+    read = problem(response, "invalid")
+    assert any(error.pointer.startswith(pointer) for error in read.errors), response.text
+    assert running.world.request("GET", "/v1/sessions/other", "ada").status_code == 404
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_bounds_that_are_not_finite(running: Running, number: str) -> None:
+    body = running.world.definition("other", ["north", "south", "west"])
+    body["features"] = [{"name": "a", "lower": "HERE", "upper": 1.0}]
+    text = json.dumps(body).replace('"HERE"', number)
+    headers = {"Content-Type": "application/json"}
+    response = running.world.request("POST", "/v1/sessions", "ada", content=text, headers=headers)
+    problem(response, "invalid", "malformed-request")
+
+
+@pytest.mark.parametrize(
+    "deadline",
+    [
+        MARK,
+        "2026-01-05",
+        "2026-01-05T10:00:00",
+        12,
+        "9999-12-31T23:59:59-14:00",
+        "0001-01-01T00:00:00+14:00",
+        "2026-01-05T10:00:00+99:00",
+    ],
+)
+def test_deadlines_that_cannot_be(running: Running, deadline: Any) -> None:
+    response = running.world.request(
+        "PATCH", "/v1/sessions/heart", "ada", json={"deadline": deadline}
+    )
+    read = problem(response, "invalid")
+    assert [error.pointer for error in read.errors] == ["/deadline"]
+
+
+JSON_ROUTES = [
+    ("POST", "/v1/sites", "operator"),
+    ("POST", "/v1/analysts", "operator"),
+    ("PATCH", "/v1/sites/north", "operator"),
+    ("POST", "/v1/sites/north/tokens", "operator"),
+    ("POST", "/v1/sessions", "ada"),
+    ("PATCH", "/v1/sessions/heart", "ada"),
+    ("PUT", "/v1/sessions/heart/participation", "north"),
+]
+GARBAGE = [
+    b"{",
+    b"\xff\xfe",
+    b'{"a":' * 10_000,
+    b"[" * 100_000,
+    b"NaN",
+    b"[]",
+    b"7",
+    b'"x"',
+    b"null",
+]
+
+
+@pytest.mark.parametrize(("method", "path", "caller"), JSON_ROUTES)
+def test_garbage_is_refused_everywhere(
+    running: Running, method: str, path: str, caller: str
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    bodies = [*GARBAGE, json.dumps({MARK: MARK}).encode()]
+    for body in bodies:
+        response = running.world.request(method, path, caller, content=body, headers=headers)
+        problem(response, "invalid", "malformed-request")
+    response = running.world.request(
+        method,
+        path,
+        caller,
+        content=b"a=1",
+        headers={"Content-Type": "application/x-www-form-urlencoded"},
+    )
+    problem(response, "unsupported-media-type")
+    large = b" " * (32 * 2**20 + 1)
+    response = running.world.request(method, path, caller, content=large, headers=headers)
+    problem(response, "body-too-large")
+
+
+def test_a_body_too_large_is_refused_before_it_is_known_who_sends_it(running: Running) -> None:
+    headers = {"Content-Type": "application/json"}
+    large = b" " * (32 * 2**20 + 1)
+    response = running.world.request("POST", "/v1/sites", None, content=large, headers=headers)
+    problem(response, "body-too-large")
+    chunks = iter([b" " * 2**20] * 33)
+    response = running.world.request("POST", "/v1/sites", None, content=chunks, headers=headers)
+    problem(response, "unauthenticated")
+
+
+def test_at_most_twenty_errors_are_named(running: Running) -> None:
+    body = running.world.definition("other", [f"Bad Name {i}" for i in range(100)])
+    response = running.world.request("POST", "/v1/sessions", "ada", json=body)
+    assert len(problem(response, "invalid").errors) == 20
+
+
+# --- parameters -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=0",
+        "limit=201",
+        "limit=x",
+        "limit=1.5",
+        f"limit={'9' * 40}",
+        f"cursor={MARK}",
+        "cursor=",
+        "cursor=%00",
+        "state=nothing",
+        f"state={MARK}",
+        "cursor=" + "9" * 199,
+    ],
+)
+def test_list_parameters(running: Running, query: str) -> None:
+    for path in ("/v1/sessions", "/v1/sessions/heart/rounds", "/v1/sites", "/v1/algorithms"):
+        response = running.world.request("GET", f"{path}?{query}", "operator")
+        assert response.status_code in {200, 422}, f"{path}: {response.text}"
+        assert MARK not in response.text
+        if response.status_code == 422:
+            read = problem(response, "invalid")
+            assert read.errors[0].pointer == f"/{query.partition('=')[0]}"
+    if query.startswith("limit"):
+        response = running.world.request("GET", f"/v1/sites?{query}", "operator")
+        assert response.status_code == 422
+
+
+@pytest.mark.parametrize("wait", ["-1", "26", "nan", "inf", "x", "1e999"])
+def test_wait_must_be_from_0_to_25(running: Running, wait: str) -> None:
+    response = running.world.request("GET", f"/v1/sessions/heart/task?wait={wait}", "north")
+    assert problem(response, "invalid").errors[0].pointer == "/wait"
+
+
+def test_pages_of_a_list_join_up(running: Running) -> None:
+    names, cursor = [], None
+    while True:
+        query = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+        page = running.world.request("GET", "/v1/sites", "operator", params=query).json()
+        assert len(page["items"]) <= 2
+        names += [site["name"] for site in page["items"]]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert names == ["north", "south", "west"]
+
+
+# --- addresses and methods ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/v1",
+        "/v1/",
+        "/v1/sites/",
+        "/v2/whoami",
+        f"/{MARK}",
+        "/v1/sessions/heart/task/",
+        "/static/../settings.py",
+        "/static/%2e%2e/app.py",
+        "/static/nothing",
+    ],
+)
+def test_addresses_that_are_not_there(running: Running, path: str) -> None:
+    problem(running.world.request("GET", path, "operator"), "not-found")
+
+
+def test_every_path_names_the_methods_that_it_takes(running: Running) -> None:
+    by_path: dict[str, set[str]] = {}
+    for route in api_routes():
+        by_path.setdefault(route.path, set()).update(route.methods or set())
+    for template, methods in by_path.items():
+        path = template.format(
+            session="heart", number="1", site="west", name="north", token_id="x", algorithm="lloyd"
+        )
+        allowed = methods | {"OPTIONS"} | ({"HEAD"} if "GET" in methods else set())
+        for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "TRACE"} - methods:
+            response = running.world.request(method, path)
+            problem(response, "method-not-allowed")
+            assert set(response.headers["Allow"].split(", ")) == allowed
+        options = running.world.request("OPTIONS", path)
+        assert (options.status_code, options.content) == (204, b"")
+        assert set(options.headers["Allow"].split(", ")) == allowed
+
+
+def test_head_is_get_without_a_body(running: Running) -> None:
+    for path in ("/healthz", "/v1/whoami", "/v1/sessions/heart", "/v1/sessions/nothing", "/docs"):
+        got = running.world.request("GET", path, "ada")
+        head = running.world.request("HEAD", path, "ada")
+        assert (head.status_code, head.content) == (got.status_code, b"")
+        assert head.headers["Content-Length"] == got.headers["Content-Length"]
+
+
+def test_authorization_is_one_bearer_token(running: Running) -> None:
+    token = running.world.tokens["ada"]
+    for value in (
+        token,
+        f"Basic {token}",
+        f"Bearer {token} x",
+        "Bearer",
+        f"Bearer,{token}",
+        f"Bearer {token * 20}",
+        "Bearer \u00e9",
+    ):
+        headers = {"Authorization": value.encode("latin-1")}
+        response = httpx.get(
+            running.local.base_url + "/v1/whoami",
+            headers=headers,
+            trust_env=False,  # type: ignore[arg-type]
+        )
+        problem(response, "unauthenticated")
+        assert token not in response.text
+    twice = [("Authorization", f"Bearer {token}"), ("Authorization", f"Bearer {token}")]
+    response = httpx.get(running.local.base_url + "/v1/whoami", headers=twice, trust_env=False)
+    problem(response, "unauthenticated")
+    headers = {"Authorization": f"bearer  {token}"}
+    response = running.world.request("GET", "/v1/whoami", headers=headers)
+    assert response.status_code == 200
+
+
+def test_an_inbound_request_id_is_not_believed(running: Running) -> None:
+    headers = {"Fedclust-Request-Id": MARK, "X-Request-Id": MARK}
+    response = running.world.request("GET", "/v1/whoami", headers=headers)
+    problem(response, "unauthenticated")
+    assert MARK not in str(response.headers)
+
+
+def test_ids_of_requests_differ(running: Running) -> None:
+    ids = {
+        running.world.request("GET", "/healthz").headers["Fedclust-Request-Id"] for _ in range(9)
+    }
+    assert len(ids) == 9
+
+
+# --- headers --------------------------------------------------------------------------------------
+
+
+def test_headers_that_protect(running: Running) -> None:
+    for path, caller in (("/v1/sessions/heart/task", "north"), ("/v1/whoami", "ada"), ("/x", None)):
+        headers = running.world.request("GET", path, caller).headers
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["X-Frame-Options"] == "DENY"
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert headers["Cache-Control"] == "no-store"
+        assert "server" not in headers
+        assert not [name for name in headers if name.startswith("access-control-")]
+    issued = running.world.request("POST", "/v1/sites/north/tokens", "operator")
+    assert issued.headers["Cache-Control"] == "no-store"
+
+
+def test_no_cross_origin_request_is_let_in(running: Running) -> None:
+    headers = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "GET"}
+    for method in ("OPTIONS", "GET"):
+        response = running.world.request(method, "/v1/whoami", "ada", headers=headers)
+        assert not [name for name in response.headers if name.startswith("access-control-")]
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def test_a_failure_that_nobody_foresaw(
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        try:
+            raise KeyError(MARK)
+        except KeyError as error:
+            raise RuntimeError(f"with {MARK}") from error
+
+    monkeypatch.setattr(principals, "whoami", fail)
+    with caplog.at_level(logging.INFO):
+        response = running.world.request("GET", "/v1/whoami", "ada")
+    read = problem(response, "internal")
+    assert response.headers["Retry-After"]
+    written = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    failed = [event for event in written if event["event"] == "request_failed"]
+    assert failed[0]["request_id"] == read.request_id
+    chain = failed[0]["exception"]
+    assert chain[0].startswith("RuntimeError at ")
+    assert chain[1].startswith("KeyError at ")
+    assert MARK not in str(written)
+    assert running.world.request("GET", "/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("error", [StoreBusy, StoreUnavailable])
+def test_a_store_that_cannot_answer_now(
+    running: Running, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fail(*_: object) -> None:
+        raise error("names of things")
+
+    monkeypatch.setattr(principals, "whoami", fail)
+    response = running.world.request("GET", "/v1/whoami", "ada")
+    problem(response, "unavailable")
+    assert int(response.headers["Retry-After"]) > 0
+    assert "names of things" not in response.text
+
+
+def test_readiness_says_what_is_wrong(live: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    co = live.local.coordinator
+    assert live.world.request("GET", "/readyz").status_code == 200
+    monkeypatch.setattr(co.store, "expected_migration", lambda: "another")
+    assert "db upgrade" in problem(live.world.request("GET", "/readyz"), "unavailable").detail
+
+    def lost() -> None:
+        raise StoreUnavailable("lost")
+
+    monkeypatch.setattr(co.store, "ping", lost)
+    assert "database" in problem(live.world.request("GET", "/readyz"), "unavailable").detail
+    assert live.world.request("GET", "/healthz").status_code == 200
+    monkeypatch.undo()
+    co.stop()
+    problem(live.world.request("GET", "/readyz"), "unavailable")
+
+
+def test_every_router_is_served() -> None:
+    paths = {route.path for route in api_routes()}
+    for router in routes.ROUTERS:
+        for route in router.routes:
+            assert isinstance(route, APIRoute)
+            assert route.path in paths

@@ -1,0 +1,365 @@
+"""Bad submissions over real HTTP: refused by name of field and rule; nothing stored or echoed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import msgpack
+import numpy as np
+import pytest
+
+from fedclust.wire import codec
+from fedclust.wire.problems import CATALOGUE, Problem
+from fedclust.wire.submissions import BINARY, JSON
+
+from .conftest import Running
+
+MARK = "Zx9SecretValueZx9"
+LIMIT = 32 * 2**20
+
+
+@pytest.fixture(scope="module")
+def honest(running: Running) -> dict[str, Any]:
+    """Return the honest answer of ``north`` to round 1 (moments of two features)."""
+    return dict(json.loads(running.world.answer("north", "heart")))
+
+
+def refused(running: Running, response: httpx.Response, *slugs: str) -> Problem:
+    """Assert a problem of the catalogue, that nothing was stored and nothing came back."""
+    assert 400 <= response.status_code < 500, response.text
+    assert response.headers["Content-Type"] == "application/problem+json"
+    problem = Problem.model_validate_json(response.content)
+    assert problem.slug in slugs, response.text
+    assert problem.status == response.status_code == CATALOGUE[problem.slug][0]
+    assert MARK not in response.text
+    assert len(response.content) < 8_000
+    assert len(problem.errors) <= 20
+    assert running.stored() == 0
+    return problem
+
+
+def changed(honest: dict[str, Any], **payload: Any) -> dict[str, Any]:
+    return {**honest, "payload": {**honest["payload"], **payload}}
+
+
+# --- contents, in JSON ----------------------------------------------------------------------------
+
+#: name -> (what is changed in the honest payload, pointer that must be named, rule or None)
+CONTENTS: dict[str, tuple[dict[str, Any], str, str | None]] = {
+    "wrong shape": ({"mean": [1.0]}, "/payload/mean", None),
+    "ragged": ({"mean": [[1.0], [1.0, 2.0]]}, "/payload/mean", None),
+    "a rank too many": ({"mean": [[1.0, 2.0]]}, "/payload/mean", None),
+    "text for numbers": ({"mean": [MARK, 2.0]}, "/payload/mean", "float_type"),
+    "numbers as text": ({"mean": ["1.0", "2.0"]}, "/payload/mean", "float_type"),
+    "float for a count": ({"n": 60.5}, "/payload/n", None),
+    "false as a count": ({"n": False}, "/payload/n", "int_type"),
+    "false in counts": ({"observed": [False, 60]}, "/payload/observed", "int_type"),
+    "true in numbers": ({"mean": [True, 2.0]}, "/payload/mean", "float_type"),
+    "null for a vector": ({"mean": None}, "/payload/mean", None),
+    "count below p": ({"n": 4, "observed": [4, 4]}, "/payload", None),
+    "observed below p": ({"observed": [4, 60]}, "/payload/observed", None),
+    "complement below p": ({"observed": [57, 60]}, "/payload/observed", None),
+    "negative count": ({"n": -60}, "/payload/n", None),
+    "count beyond int64": ({"observed": [2**63, 60]}, "/payload/observed", None),
+    "more observed than rows": ({"observed": [61, 60]}, "/payload/observed", None),
+    "outside the declared bounds": ({"mean": [500.0, 200.0]}, "/payload/mean", None),
+    "negative squares": ({"m2": [-1.0, 1.0]}, "/payload/m2", None),
+    "outside the size band": ({"n": 5_000, "observed": [5_000, 5_000]}, "/payload/n", None),
+    "a field of the sender's": ({MARK: 1}, "/payload", "extra_forbidden"),
+    "a list for the payload": ({}, "/payload", None),
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_contents_are_refused_by_field_and_rule(
+    running: Running, honest: dict[str, Any], name: str
+) -> None:
+    change, pointer, rule = CONTENTS[name]
+    body = changed(honest, **change)
+    if name == "a list for the payload":
+        body["payload"] = [1, 2]
+    response = running.world.put("north", "heart", 1, json.dumps(body).encode())
+    problem = refused(running, response, "invalid", "disclosure-refused")
+    assert any(error.pointer.startswith(pointer) for error in problem.errors), response.text
+    assert all(error.rule and error.message for error in problem.errors)
+    if rule is not None:
+        assert rule in {error.rule for error in problem.errors}
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+def test_numbers_that_are_not_finite_are_refused_in_json(
+    running: Running, honest: dict[str, Any], number: str
+) -> None:
+    text = json.dumps(changed(honest, mean=["HERE", 2.0])).replace('"HERE"', number)
+    response = running.world.put("north", "heart", 1, text.encode())
+    problem = refused(running, response, "invalid")
+    assert problem.errors[0].pointer.startswith("/payload/mean") or "json" in problem.errors[0].rule
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_numbers_that_are_not_finite_are_refused_in_binary(
+    running: Running, honest: dict[str, Any], number: float, dtype: str
+) -> None:
+    raw = np.array([number, 2.0], dtype=dtype)
+    body = binary(honest, mean=array(raw.tobytes(), [2], dtype))
+    response = running.world.put("north", "heart", 1, body, BINARY)
+    problem = refused(running, response, "invalid")
+    assert problem.errors[0].pointer == "/payload/mean"
+
+
+# --- contents, in binary --------------------------------------------------------------------------
+
+
+def array(data: bytes, shape: Any, dtype: Any = "float64") -> dict[str, Any]:
+    return {"data": data, "dtype": dtype, "shape": shape}
+
+
+def binary(honest: dict[str, Any], **payload: Any) -> bytes:
+    """Return the honest answer in binary, fields of the payload replaced by raw msgpack."""
+    moments = honest["payload"]
+    fields = {
+        "n": moments["n"],
+        "observed": array(np.array(moments["observed"], "<i8").tobytes(), [2], "int64"),
+        "mean": array(np.array(moments["mean"], "<f8").tobytes(), [2]),
+        "m2": array(np.array(moments["m2"], "<f8").tobytes(), [2]),
+        **payload,
+    }
+    return bytes(msgpack.packb({**honest, "payload": fields}))
+
+
+EIGHT = b"\0" * 8
+BINARY_CONTENTS: dict[str, dict[str, Any]] = {
+    "integers for floats": {"mean": array(EIGHT * 2, [2], "int64")},
+    "floats for counts": {"observed": array(EIGHT * 2, [2], "float64")},
+    "a dtype that is not used": {"mean": array(b"\0" * 4, [2], "float16")},
+    "an object dtype": {"mean": array(EIGHT * 2, [2], "object")},
+    "a dtype that is no text": {"mean": array(EIGHT * 2, [2], 7)},
+    "wrong rank": {"mean": array(EIGHT * 2, [1, 2])},
+    "wrong length": {"mean": array(EIGHT * 3, [3])},
+    "a shape that lies": {"mean": array(EIGHT * 2, [10**12])},
+    "a shape that overflows": {"mean": array(EIGHT * 2, [2**63, 2**63, 2**63, 2**63])},
+    "a negative shape": {"mean": array(EIGHT * 2, [-1, -2])},
+    "a shape of booleans": {"mean": array(EIGHT, [True])},
+    "too many axes": {"mean": array(EIGHT, [1] * 64)},
+    "data that is text": {"mean": {"data": "ab", "dtype": "float64", "shape": [2]}},
+    "nested lists in place of an array": {"mean": [1.0, 2.0]},
+    "false as a count": {"n": False},
+    "a float as a count": {"n": 60.0},
+    "a timestamp": {"n": msgpack.Timestamp(1, 0)},
+    "an extension type": {"n": msgpack.ExtType(42, b"x")},
+    "a field of the sender's": {MARK: 1},
+    "a map with numbers as keys": {"mean": {1: 2}},
+}
+
+
+@pytest.mark.parametrize("name", BINARY_CONTENTS)
+def test_binary_contents_are_refused(running: Running, honest: dict[str, Any], name: str) -> None:
+    body = binary(honest, **BINARY_CONTENTS[name])
+    response = running.world.put("north", "heart", 1, body, BINARY)
+    problem = refused(running, response, "invalid", "disclosure-refused")
+    assert problem.errors
+
+
+def test_the_honest_answer_in_binary_is_what_these_tests_change(
+    running: Running, honest: dict[str, Any]
+) -> None:
+    assert codec.decode(binary(honest))["payload"]["n"] == honest["payload"]["n"]
+
+
+# --- form -----------------------------------------------------------------------------------------
+
+
+def test_truncated_msgpack_is_refused_wherever_it_is_cut(
+    running: Running, honest: dict[str, Any]
+) -> None:
+    whole = binary(honest)
+    for length in (*range(0, len(whole), 17), len(whole) - 1):
+        response = running.world.put("north", "heart", 1, whole[:length], BINARY)
+        refused(running, response, "invalid", "malformed-request")
+
+
+def test_trailing_bytes_are_refused(running: Running, honest: dict[str, Any]) -> None:
+    for media, body in ((BINARY, binary(honest)), (JSON, json.dumps(honest).encode())):
+        response = running.world.put("north", "heart", 1, body + b"\0", media)
+        refused(running, response, "invalid", "malformed-request")
+
+
+DEEP: dict[str, tuple[Callable[[], bytes], str]] = {
+    "lists in JSON": (lambda: b"[" * 100_000, JSON),
+    "lists in JSON, closed": (lambda: b"[" * 100_000 + b"]" * 100_000, JSON),
+    "maps in JSON": (lambda: b'{"a":' * 50_000 + b"1" + b"}" * 50_000, JSON),
+    "a deep payload in JSON": (
+        lambda: (
+            b'{"phase":"prepare","task_digest":"'
+            + b"0" * 64
+            + b'","payload":'
+            + b"[" * 50_000
+            + b"]" * 50_000
+            + b"}"
+        ),
+        JSON,
+    ),
+    "lists in msgpack": (lambda: b"\x91" * 100_000 + b"\x01", BINARY),
+    "lists in msgpack, some": (lambda: b"\x91" * 400 + b"\x01", BINARY),
+    "maps in msgpack": (lambda: b"\x81\xa1a" * 50_000 + b"\x01", BINARY),
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_deep_nesting_is_refused(running: Running, name: str) -> None:
+    make, media = DEEP[name]
+    response = running.world.put("north", "heart", 1, make(), media)
+    refused(running, response, "invalid", "malformed-request", "task-mismatch")
+
+
+def test_huge_claims_in_msgpack_are_refused_without_allocating(running: Running) -> None:
+    for head in (b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"):
+        response = running.world.put("north", "heart", 1, head, BINARY)
+        refused(running, response, "invalid", "malformed-request")
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b"1", b'"x"', b"{}", b"\xff\xfe", b"{"])
+@pytest.mark.parametrize("media", [JSON, BINARY])
+def test_what_is_no_submission_is_refused(running: Running, body: bytes, media: str) -> None:
+    response = running.world.put("north", "heart", 1, body, media)
+    refused(running, response, "invalid", "malformed-request")
+
+
+def test_unknown_phase_and_extra_fields_are_refused(
+    running: Running, honest: dict[str, Any]
+) -> None:
+    for change in ({"phase": "nothing"}, {"phase": "lloyd"}, {"phase": MARK}, {"phase": 7}):
+        body = json.dumps({**honest, **change}).encode()
+        response = running.world.put("north", "heart", 1, body)
+        refused(running, response, "invalid", "task-mismatch")
+    body = json.dumps({**honest, MARK: 1}).encode()
+    refused(running, running.world.put("north", "heart", 1, body), "invalid")
+    body = json.dumps({name: value for name, value in honest.items() if name != "payload"})
+    refused(running, running.world.put("north", "heart", 1, body.encode()), "invalid")
+
+
+def test_another_tasks_digest_is_refused(running: Running, honest: dict[str, Any]) -> None:
+    body = json.dumps({**honest, "task_digest": "0" * 64}).encode()
+    refused(running, running.world.put("north", "heart", 1, body), "task-mismatch")
+    for digest in ("0" * 63, MARK, 7, None):
+        body = json.dumps({**honest, "task_digest": digest}).encode()
+        problem = refused(running, running.world.put("north", "heart", 1, body), "invalid")
+        assert problem.errors[0].pointer == "/task_digest"
+
+
+# --- before parsing -------------------------------------------------------------------------------
+
+
+def _megabytes(n: int) -> Iterator[bytes]:
+    for _ in range(n):
+        yield b" " * 2**20
+
+
+def test_33_mib_are_refused_declared_and_chunked(running: Running) -> None:
+    path = "/v1/sessions/heart/rounds/1/submission"
+    for media in (JSON, BINARY):
+        headers = {"Content-Type": media}
+        declared = {**headers, "Content-Length": str(33 * 2**20)}
+        for sent in (declared, headers):
+            response = running.world.request(
+                "PUT", path, "north", content=_megabytes(33), headers=sent
+            )
+            refused(running, response, "body-too-large")
+            assert response.status_code == 413
+
+
+def test_a_body_of_the_limit_is_read_and_one_byte_more_is_not(running: Running) -> None:
+    exact = running.world.put("north", "heart", 1, b" " * LIMIT)
+    refused(running, exact, "invalid", "malformed-request")
+    refused(running, running.world.put("north", "heart", 1, b" " * (LIMIT + 1)), "body-too-large")
+
+
+def test_a_declared_length_is_refused_before_it_is_sent(running: Running) -> None:
+    """With ``Expect: 100-continue`` the answer comes before a byte of the body."""
+    import socket
+
+    address = httpx.URL(running.local.base_url)
+    with socket.create_connection((address.host, address.port), timeout=10) as connection:
+        connection.sendall(
+            b"PUT /v1/sessions/heart/rounds/1/submission HTTP/1.1\r\nHost: x\r\n"
+            b"Authorization: Bearer " + running.world.tokens["north"].encode() + b"\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 99999999999\r\n"
+            b"Expect: 100-continue\r\n\r\n"
+        )
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "identity", "zstd"])
+def test_content_encodings_are_refused(
+    running: Running, honest: dict[str, Any], encoding: str
+) -> None:
+    body = json.dumps(honest).encode()
+    headers = {"Content-Encoding": encoding}
+    response = running.world.put("north", "heart", 1, body, JSON, **headers)
+    refused(running, response, "unsupported-media-type")
+
+
+@pytest.mark.parametrize(
+    "media",
+    [
+        "",
+        "text/plain",
+        "application/x-msgpack",
+        "application/octet-stream",
+        "multipart/form-data",
+        MARK,
+    ],
+)
+def test_other_media_types_are_refused(
+    running: Running, honest: dict[str, Any], media: str
+) -> None:
+    body = json.dumps(honest).encode()
+    refused(running, running.world.put("north", "heart", 1, body, media), "unsupported-media-type")
+
+
+def test_a_charset_beside_the_media_type_does_no_harm(live: Running) -> None:
+    body = live.world.answer("north", "heart")
+    response = live.world.put("north", "heart", 1, body, "Application/JSON; charset=utf-8")
+    assert response.status_code == 201
+
+
+# --- where ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "number", ["0", "-1", "2", "999999999", "2147483648", "9" * 40, "1.5", "one", "1%00", "%F0%9F"]
+)
+def test_rounds_that_are_not_there(running: Running, honest: dict[str, Any], number: str) -> None:
+    path = f"/v1/sessions/heart/rounds/{number}/submission"
+    response = running.world.request("PUT", path, "north", json=honest)
+    refused(running, response, "not-found", "round-closed")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nothing", "HEART", "h%00eart", "-", "..", "%2e%2e", "a" * 64, "%F0%9F", "he art", "'--"],
+)
+def test_sessions_that_cannot_be_are_simply_not_there(
+    running: Running, honest: dict[str, Any], name: str
+) -> None:
+    path = f"/v1/sessions/{name}/rounds/1/submission"
+    response = running.world.request("PUT", path, "north", json=honest)
+    refused(running, response, "not-found")
+    assert name not in response.text or name in {"-", "..", "nothing"}
+
+
+def test_only_the_honest_answer_is_stored_and_only_once(live: Running) -> None:
+    body = live.world.answer("north", "heart")
+    first = live.world.put("north", "heart", 1, body)
+    assert first.status_code == 201
+    assert first.json()["sha256"] == codec.sha256(body)
+    again = live.world.put("north", "heart", 1, body)
+    assert (again.status_code, again.json()) == (200, first.json())
+    other = live.world.put("north", "heart", 1, body + b" ")
+    assert other.status_code == 409
+    assert live.stored() == 1

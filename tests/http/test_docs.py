@@ -1,0 +1,59 @@
+"""The pages of the API's description work without any other server."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fedclust_service.http.docs import STATIC
+
+from .conftest import Running
+
+
+@pytest.mark.parametrize("page", ["/docs", "/redoc"])
+def test_a_page_and_all_that_it_loads_come_from_here(running: Running, page: str) -> None:
+    response = running.world.request("GET", page)
+    assert response.status_code == 200
+    assert response.headers["Content-Type"].startswith("text/html")
+    assert "://" not in response.text
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', response.text)
+    assert any(name.endswith(".js") for name in loaded)
+    for name in loaded:
+        asset = running.world.request("GET", name)
+        assert asset.status_code == 200, name
+        assert asset.headers["X-Content-Type-Options"] == "nosniff"
+    policy = response.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "connect-src 'self';" in policy
+    assert not re.search(r"https?:|\*", policy)
+    scripts = re.findall(r"<script([^>]*)>([^<]*)</script>", response.text)
+    assert all("src=" in attributes and not content for attributes, content in scripts)
+
+
+def test_own_scripts_name_nothing_elsewhere() -> None:
+    for name in ("docs.js", "redoc.js"):
+        assert "://" not in (STATIC / name).read_text("utf-8")
+
+
+def test_the_description_is_served(running: Running) -> None:
+    document = running.world.request("GET", "/openapi.json").json()
+    assert document["openapi"].startswith("3.1")
+    assert "/v1/sessions" in document["paths"]
+    assert document["components"]["securitySchemes"]["token"]["type"] == "http"
+
+
+def test_vendored_files_have_their_licences() -> None:
+    for folder in ("swagger-ui", "redoc"):
+        assert (STATIC / folder / "LICENSE").stat().st_size > 500
+        assert folder in (STATIC / "VENDORED.md").read_text("utf-8")
+
+
+def test_nothing_but_the_assets_is_served(running: Running) -> None:
+    for path in ("/static/", "/static/swagger-ui", "/static/../app.py", "/static//etc/passwd"):
+        url = httpx.URL(running.local.base_url).copy_with(raw_path=path.encode())
+        assert httpx.get(url, trust_env=False).status_code == 404
+    assert not list(Path(STATIC).rglob("*.py"))

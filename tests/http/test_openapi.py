@@ -1,0 +1,255 @@
+"""``openapi.json`` is what the program says; the examples fit it, and a fresh run gives them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+
+from fedclust.algorithms import engine
+from fedclust.algorithms.base import Result
+from fedclust.algorithms.registry import METHODS
+from fedclust.wire import codec
+from fedclust.wire.models import (
+    Participation,
+    Receipt,
+    ResultDocument,
+    SessionCreate,
+    TaskResponse,
+)
+from fedclust.wire.problems import CATALOGUE, PREFIX, Problem
+from fedclust.wire.submissions import BINARY, JSON, read_head, read_payload
+from fedclust_service.http.app import api_routes, openapi_text
+from support.examples import SESSION, SITE, SITES, make
+from support.inprocess import local_coordinator
+from support.schema import faults, resolve
+from support.world import World
+
+ROOT = Path(__file__).resolve().parents[2] / "openapi"
+EXAMPLES = ROOT / "examples"
+DOCUMENT: dict[str, Any] = json.loads(openapi_text())
+PHASES = [
+    (name, phase.name) for name, method in METHODS.items() for phase in engine.all_phases(method)
+]
+
+PARTS = {
+    (method["name"], phase["name"]): {
+        key: value["$ref"].split("/")[-1] for key, value in phase.items() if isinstance(value, dict)
+    }
+    for method in DOCUMENT["x-fedclust-methods"]
+    for phase in method["phases"]
+}
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in DOCUMENT["paths"].items():
+        for method, operation in methods.items():
+            yield path, method.upper(), operation
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for item in value.values():
+            yield from references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from references(item)
+
+
+def fits(value: Any, schema: str) -> None:
+    found = list(faults(value, {"$ref": f"#/components/schemas/{schema}"}, DOCUMENT))
+    assert not found, found
+
+
+# --- the description ------------------------------------------------------------------------------
+
+
+def test_the_committed_description_is_current() -> None:
+    committed = (ROOT / "openapi.json").read_text("utf-8")
+    assert committed == openapi_text(), "run `make openapi`"
+
+
+def test_every_route_is_described() -> None:
+    routes = {(route.path, method) for route in api_routes() for method in route.methods or ()}
+    assert {(path, method) for path, method, _ in operations()} == routes
+    for route in api_routes():
+        assert isinstance(route, APIRoute)
+    ids = [operation["operationId"] for _, _, operation in operations()]
+    assert len(set(ids)) == len(ids)
+    for _, method, operation in operations():
+        assert operation["summary"]
+        assert operation["description"]
+        assert operation["tags"]
+        assert set(operation["tags"]) <= {tag["name"] for tag in DOCUMENT["tags"]}
+        assert any(status.startswith("2") for status in operation["responses"]), operation
+        default = operation["responses"]["default"]["content"]
+        assert "application/problem+json" in default
+        if method in {"POST", "PUT", "PATCH"} and operation["operationId"] not in {
+            "start_session",
+            "cancel_session",
+            "close_round",
+        }:
+            assert operation["requestBody"]["content"][JSON]["schema"]
+
+
+def test_all_but_health_need_the_token() -> None:
+    assert DOCUMENT["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    for path, _, operation in operations():
+        assert ("security" in operation) == path.startswith("/v1/"), path
+        if path.startswith("/v1/"):
+            assert "401" in operation["responses"]
+
+
+def test_references_lead_somewhere_and_schemas_are_used() -> None:
+    found = set(references(DOCUMENT))
+    for reference in found:
+        assert resolve(reference, DOCUMENT)
+    unused = DOCUMENT["components"]["schemas"].keys() - {name.split("/")[-1] for name in found}
+    assert not unused
+    assert "HTTPValidationError" not in DOCUMENT["components"]["schemas"]
+
+
+def test_every_problem_type_is_listed() -> None:
+    for slug, (status, title) in CATALOGUE.items():
+        assert f"`{PREFIX}{slug}` ({status}): {title}." in DOCUMENT["info"]["description"]
+
+
+def test_every_phase_has_its_submission() -> None:
+    assert set(PARTS) == set(PHASES)
+    assert len(DOCUMENT["components"]["schemas"]["Submission"]["oneOf"]) == len(
+        {phase for _, phase in PHASES}
+    )
+
+
+def test_changes_are_told() -> None:
+    assert "## 1" in (ROOT / "CHANGES.md").read_text("utf-8")
+
+
+# --- the examples ---------------------------------------------------------------------------------
+
+
+def read(name: str) -> Any:
+    return json.loads((EXAMPLES / name).read_text("utf-8"))
+
+
+def model(kind: type[BaseModel], name: str) -> Any:
+    return kind.model_validate_json((EXAMPLES / name).read_bytes())
+
+
+@pytest.mark.parametrize(("method", "phase"), PHASES)
+def test_examples_of_a_phase_fit_models_and_schemas(method: str, phase: str) -> None:
+    folder = f"{method}/{phase}"
+    task = read(f"{folder}/task.json")
+    response = model(TaskResponse, f"{folder}/task.json")
+    fits(task, "TaskResponse")
+    described = engine.phase(METHODS[method], phase)
+    parameters = json.dumps(task["task"]["common"]["parameters"])
+    described.task.model_validate_json(parameters)
+    parts = PARTS[method, phase]
+    fits(json.loads(parameters), parts["parameters"])
+    site = task["task"]["site"]
+    assert (site is None) == (described.site_part is None)
+    if described.site_part is not None:
+        described.site_part.model_validate_json(json.dumps(site))
+        fits(site, parts["site"])
+
+    body = (EXAMPLES / folder / "submission.json").read_bytes()
+    binary = (EXAMPLES / folder / "submission.msgpack").read_bytes()
+    fits(json.loads(body), "Submission")
+    head = read_head(body, JSON)
+    assert head == read_head(binary, BINARY)
+    assert (head.phase, head.task_digest) == (phase, response.task.digest)
+    payload, same = read_payload(described, body, JSON), read_payload(described, binary, BINARY)
+    assert payload is not None
+    assert same is not None
+    assert codec.encode_model(payload) == codec.encode_model(same)
+
+    receipt = model(Receipt, f"{folder}/receipt.json")
+    fits(read(f"{folder}/receipt.json"), "Receipt")
+    assert (receipt.sha256, receipt.size) == (codec.sha256(body), len(body))
+    assert (receipt.session, receipt.site, receipt.round) == (SESSION, SITE, response.round)
+
+    problem = model(Problem, f"{folder}/problem.json")
+    fits(read(f"{folder}/problem.json"), "Problem")
+    assert CATALOGUE[problem.slug] == (problem.status, problem.title)
+    assert problem.errors[0].pointer.startswith("/payload/")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_examples_of_a_session_fit_models_and_schemas(method: str) -> None:
+    for name, kind in (
+        ("session", SessionCreate),
+        ("participation", Participation),
+        ("result", ResultDocument),
+    ):
+        model(kind, f"{method}/{name}.json")
+        fits(read(f"{method}/{name}.json"), kind.__name__)
+    result = read(f"{method}/result.json")["result"]
+    Result.model_validate_json(json.dumps(result))
+    fits(result, "Result")
+
+
+def test_no_example_is_left_over() -> None:
+    folders = {path.parent.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.json")}
+    assert folders == {f"{method}/{phase}" for method, phase in PHASES} | set(METHODS)
+
+
+def test_a_fresh_run_gives_the_examples(tmp_path: Path) -> None:
+    """To the last bits, which differ between numerical platforms, and the hashes over them."""
+    made = make(tmp_path)
+    committed = {
+        path.relative_to(EXAMPLES).as_posix(): path.read_bytes()
+        for path in EXAMPLES.rglob("*")
+        if path.is_file()
+    }
+    assert made.keys() == committed.keys(), "run `make openapi`"
+    for name in made:
+        if name.endswith(".json"):
+            alike(json.loads(made[name]), json.loads(committed[name]), name)
+
+
+def alike(one: Any, two: Any, at: str) -> None:
+    assert type(one) is type(two), at
+    if isinstance(one, dict):
+        assert one.keys() == two.keys(), at
+        for key in one:
+            if key != "size":  # of a body whose numbers may have more digits
+                alike(one[key], two[key], f"{at}/{key}")
+    elif isinstance(one, list):
+        assert len(one) == len(two), at
+        for index, pair in enumerate(zip(one, two, strict=True)):
+            alike(*pair, f"{at}/{index}")
+    elif isinstance(one, float):
+        assert math.isclose(one, two, rel_tol=1e-9, abs_tol=1e-9), at
+    elif not (isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one)):
+        assert one == two, at
+
+
+def test_the_first_submission_is_accepted_as_it_stands(tmp_path: Path) -> None:
+    """A client in another language can check its bytes against the examples of this phase."""
+    definition = read("lloyd/session.json")
+    with local_coordinator(tmp_path) as local:
+        world = World(local.base_url, local.operator_token)
+        world.register("sites", *SITES)
+        world.register("analysts", "ada")
+        created = world.ok("POST", "/v1/sessions", "ada", json=definition)
+        assert created["definition_sha256"] == read("lloyd/participation.json")["definition_sha256"]
+        for site in SITES:
+            path = f"/v1/sessions/{SESSION}/participation"
+            world.ok("PUT", path, site, json=read("lloyd/participation.json"))
+        task = world.ok("GET", f"/v1/sessions/{SESSION}/task", SITE)
+        assert task["task"] == read("lloyd/prepare/task.json")["task"]
+        body = (EXAMPLES / "lloyd/prepare/submission.json").read_bytes()
+        receipt = world.put(SITE, SESSION, 1, body)
+        assert receipt.status_code == 201, receipt.text
+        expected = read("lloyd/prepare/receipt.json")
+        assert {**receipt.json(), "received_at": expected["received_at"]} == expected

@@ -1,0 +1,188 @@
+"""Which representation a client gets; results in each, and by reader."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.requests import Request
+
+from fedclust.wire import codec
+from fedclust.wire.models import ResultDocument
+from fedclust.wire.submissions import BINARY, JSON
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.bodies import CSV, centroid_table, negotiate
+from support.clock import ManualClock
+from support.inprocess import local_coordinator
+from support.world import FEATURES, World
+
+from .conftest import SITES, Running, populate
+
+RESULT = "/v1/sessions/heart/result"
+
+
+def chosen(accept: str | None) -> str | None:
+    headers = [] if accept is None else [(b"accept", accept.encode())]
+    request = Request({"type": "http", "method": "GET", "path": "/", "headers": headers})
+    try:
+        return negotiate(request, [JSON, BINARY, CSV])
+    except Refusal as refusal:
+        return None if refusal.slug == "not-acceptable" else refusal.slug
+
+
+@pytest.mark.parametrize(
+    ("accept", "media"),
+    [
+        (None, JSON),
+        ("*/*", JSON),
+        ("application/*", JSON),
+        (JSON, JSON),
+        (BINARY, BINARY),
+        ("text/*", CSV),
+        ("text/csv, */*;q=0.1", CSV),
+        (f"{JSON};q=0.5, {BINARY}", BINARY),
+        (f"{BINARY};q=0.5, {JSON};q=0.5", JSON),
+        (f"{JSON};q=0, */*", BINARY),
+        ("APPLICATION/JSON; charset=utf-8", JSON),
+        ("text/html, application/xhtml+xml", None),
+        ("text/html,*/*;q=0.8", JSON),
+        (f"{JSON};q=0", None),
+        (f"{JSON};q=nan", None),
+        (f"{JSON};q=x", None),
+        ("", JSON),
+        ("nonsense", None),
+        (",,;;", None),
+    ],
+)
+def test_negotiation(accept: str | None, media: str | None) -> None:
+    assert chosen(accept) == media
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=80))
+def test_any_accept_header_is_answered(accept: str) -> None:
+    assert chosen(accept) in {JSON, BINARY, CSV, None}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A session that has run to its end."""
+    clock = ManualClock()
+    with local_coordinator(tmp_path_factory.mktemp("finished"), clock=clock, threads=True) as local:
+        world = populate(local)
+        etag = ""
+        while True:
+            task = ask(world, etag)
+            if task["status"] != "work":
+                break
+            for site in SITES:
+                answer = world.answer(site, "heart", BINARY)
+                response = world.put(site, "heart", task["round"], answer, BINARY)
+                assert response.status_code == 201, response.text
+                etag = response.headers["Fedclust-Task-ETag"]
+        yield Running(local, world, clock)
+
+
+def ask(world: World, etag: str) -> Any:
+    # The last site's ETag: once all have answered, nobody's task is what it was.
+    headers = {"If-None-Match": etag} if etag else {}
+    path = "/v1/sessions/heart/task?wait=25"
+    response = world.request("GET", path, SITES[-1], headers=headers)
+    assert response.status_code == 200
+    return response.json()
+
+
+def read(finished: Running, reader: str, accept: str) -> Any:
+    response = finished.world.request("GET", RESULT, reader, headers={"Accept": accept})
+    assert response.status_code == 200, response.text
+    assert response.headers["Content-Type"].partition(";")[0] == accept
+    assert response.headers["Vary"] == "Accept"
+    return response
+
+
+@pytest.mark.parametrize("reader", ["ada", "operator", "north"])
+def test_json_and_binary_hold_the_same_result(finished: Running, reader: str) -> None:
+    as_json = ResultDocument.model_validate_json(read(finished, reader, JSON).content)
+    as_binary = codec.decode_model(ResultDocument, read(finished, reader, BINARY).content)
+    both = [json.loads(codec.to_json(codec.to_tree(each))) for each in (as_json, as_binary)]
+    assert both[0] == both[1]
+    assert isinstance(as_binary.result["centroids"], np.ndarray)
+
+
+def test_a_site_reads_its_own_sizes_and_hashes_only(finished: Running) -> None:
+    own = read(finished, "north", JSON).json()
+    assert set(own["result"]["site_sizes"]) == {"north"}
+    assert {entry["site"] for entry in own["provenance"]["submissions"]} == {"north"}
+    whole = read(finished, "ada", JSON).json()
+    assert set(whole["result"]["site_sizes"]) == set(SITES)
+    assert {entry["site"] for entry in whole["provenance"]["submissions"]} == set(SITES)
+    assert whole["result"]["centroids"] == own["result"]["centroids"]
+
+
+def test_csv_is_the_centroids_in_own_units(finished: Running) -> None:
+    response = read(finished, "ada", CSV)
+    assert response.headers["Content-Disposition"] == 'attachment; filename="heart.csv"'
+    header, *rows = csv.reader(io.StringIO(response.text))
+    assert header == ["cluster", "size", *(str(feature["name"]) for feature in FEATURES)]
+    result = read(finished, "ada", JSON).json()["result"]
+    assert [row[0] for row in rows] == ["0", "1"]
+    assert [int(row[1]) for row in rows] == result["sizes"]
+    assert [[float(value) for value in row[2:]] for row in rows] == result["centroids_original"]
+
+
+def test_csv_leaves_suppressed_sizes_empty_and_quotes_names(finished: Running) -> None:
+    document = ResultDocument.model_validate_json(read(finished, "ada", JSON).content)
+    feature = document.features[0].model_copy(update={"name": 'a,"b'})
+    changed = document.model_copy(
+        update={
+            "features": (feature, document.features[1]),
+            "result": {**document.result, "sizes": [None, 90]},
+        }
+    )
+    header, first, second = csv.reader(io.StringIO(centroid_table(changed).decode()))
+    assert header[2] == 'a,"b'
+    assert (first[1], second[1]) == ("", "90")
+    unevaluated = document.model_copy(update={"result": {**document.result, "sizes": None}})
+    rows = list(csv.reader(io.StringIO(centroid_table(unevaluated).decode())))
+    assert [row[1] for row in rows] == ["size", "", ""]
+
+
+def test_the_result_comes_after_completion_only(running: Running) -> None:
+    for reader in ("ada", "north"):
+        response = running.world.request("GET", RESULT, reader)
+        assert response.status_code == 409
+        assert response.json()["type"].endswith(":result-not-ready")
+
+
+def test_the_clusters_are_those_of_the_rows(finished: Running) -> None:
+    result = read(finished, "ada", JSON).json()["result"]
+    (younger, older) = result["centroids_original"]
+    assert math.isclose(younger[0], 40, abs_tol=2)
+    assert math.isclose(older[0], 70, abs_tol=2)
+    assert sum(result["sizes"]) == 180
+    rounds = finished.world.ok("GET", "/v1/sessions/heart/rounds", "ada")["items"]
+    assert [item["state"] for item in rounds] == ["closed"] * len(rounds)
+    assert {item["close_reason"] for item in rounds} == {"all_answered"}
+
+
+# --- behind a proxy -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("proxy", "believed"), [("127.0.0.0/8", True), ("10.0.0.0/8", False), (None, False)]
+)
+def test_forwarded_headers_are_believed_from_the_proxy_only(
+    tmp_path: Any, proxy: str | None, believed: bool
+) -> None:
+    settings = {} if proxy is None else {"behind_proxy": proxy}
+    with local_coordinator(tmp_path, **settings) as local:
+        headers = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7"}
+        answered = local.http(**headers).get("/healthz").headers
+    assert ("strict-transport-security" in answered) is believed

@@ -1,0 +1,299 @@
+"""``fedclust-service`` as processes: start, ready, shutdown, and every way of not starting."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+import pytest
+
+from fedclust_service.cli import main
+from fedclust_service.exits import Exit
+from support.server import ServerProcess, clean_environment, running_server
+from support.world import World
+
+POSIX = os.name == "posix"
+
+
+class Cli(Protocol):
+    """Runs ``fedclust-service`` in this process, to its end."""
+
+    def __call__(
+        self, *arguments: str, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]: ...
+
+
+@pytest.fixture
+def cli(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Cli]:
+    """Return the command; a process for each call would take a second."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+
+    def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            for name in os.environ.keys() - clean_environment().keys():
+                patch.delenv(name)
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["fedclust-service", *arguments])
+            patch.chdir(tmp_path)
+            code = main()
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, printed.out, printed.err)
+
+    yield run
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def whoami(server: ServerProcess, token: str) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.get(f"{server.base_url}/v1/whoami", headers=headers, trust_env=False)
+
+
+def one_line(result: subprocess.CompletedProcess[str], code: Exit) -> str:
+    """Assert the exit code and one line of explanation, and return it."""
+    assert result.returncode == code, result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    explained = [line for line in lines if line.startswith("fedclust-service: ")]
+    assert len(explained) == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return explained[0]
+
+
+def test_an_empty_machine_becomes_a_coordinator(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data") as server:
+        output = server.output()
+        assert "made the data directory" in output
+        assert "wrote a secret key" in output
+        assert output.count("fco_") == 1
+        assert re.search(r"^listening on http://127\.0\.0\.1:\d+$", output, re.MULTILINE)
+        assert httpx.get(f"{server.base_url}/readyz", trust_env=False).status_code == 200
+        me = whoami(server, server.operator_token).json()
+        assert (me["role"], me["name"]) == ("operator", "operator")
+        if POSIX:
+            key = stat.S_IMODE((tmp_path / "data" / "secret.key").stat().st_mode)
+            assert key == 0o600
+            assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
+        assert server.stop() == 0
+        server.restart()
+        assert whoami(server, server.operator_token).status_code == 200
+        assert server.output().count("fco_") == 1  # shown once
+        server.kill()
+        server.restart()
+        assert whoami(server, server.operator_token).status_code == 200
+
+
+def test_init_then_operator_token_beside_a_running_server(tmp_path: Path, cli: Cli) -> None:
+    data = ["--data-dir", str(tmp_path / "data")]
+    made = cli("init", *data)
+    assert made.returncode == 0, made.stderr
+    (first,) = re.findall(r"fco_\S+", made.stdout)
+    again = cli("init", *data)
+    assert again.returncode == 0
+    assert "fco_" not in again.stdout
+    with running_server(tmp_path / "data") as server:
+        assert "fco_" not in server.output()
+        assert whoami(server, first).status_code == 200
+        fresh = cli("operator-token", *data)
+        assert fresh.returncode == 0, fresh.stderr
+        token = fresh.stdout.strip()
+        assert whoami(server, token).status_code == 200
+        assert whoami(server, first).status_code == 200
+        named = cli("operator-token", *data, "--name", "night-shift").stdout.strip()
+        assert whoami(server, named).json()["name"] == "night-shift"
+
+
+@pytest.mark.skipif(not POSIX, reason="signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_shutdown_ends_long_polls_and_exits_with_0(tmp_path: Path, number: int) -> None:
+    with running_server(tmp_path / "data") as server:
+        world = World(server.base_url, server.operator_token)
+        world.register("sites", "north", "south", "west")
+        world.register("analysts", "ada")
+        world.define("ada", "heart", ["north", "south", "west"])
+        path = "/v1/sessions/heart/task"
+        etag = world.request("GET", path, "north").headers["ETag"]
+        address = httpx.URL(server.base_url)
+        with socket.create_connection((address.host, address.port), timeout=20) as waiting:
+            waiting.sendall(
+                f"GET {path}?wait=25 HTTP/1.1\r\nHost: x\r\nIf-None-Match: {etag}\r\n"
+                f"Authorization: Bearer {world.tokens['north']}\r\n\r\n".encode()
+            )
+            # Answered in order on one process: the poll before it has been taken up.
+            assert httpx.get(f"{server.base_url}/healthz", trust_env=False).status_code == 200
+            started = time.monotonic()
+            assert server.process is not None
+            server.process.send_signal(number)
+            assert waiting.recv(65_536).startswith(b"HTTP/1.1 503 ")
+        assert server.process.wait(20) == 0
+        assert time.monotonic() - started < 8
+        assert "Traceback" not in server.output()
+
+
+def test_logs_are_json_lines_and_hold_no_secrets(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data") as server:
+        world = World(server.base_url, server.operator_token)
+        world.register("sites", "north", "south", "west")
+        world.register("analysts", "ada")
+        world.define("ada", "heart", ["north", "south", "west"])
+        for site in ("north", "south", "west"):
+            world.join(site, "heart")
+        world.request("GET", f"/v1/sessions/heart?token={world.tokens['ada']}", "ada")
+        world.request("GET", f"/v1/sites/{world.tokens['north']}", world.operator)
+        world.request("GET", f"/{world.tokens['north']}", "ada")
+        body = world.answer("north", "heart")
+        assert world.put("north", "heart", 1, body).status_code == 201
+        refused = json.loads(world.answer("south", "heart"))
+        refused["payload"]["observed"] = [1, 1]
+        assert world.put("south", "heart", 1, json.dumps(refused).encode()).status_code == 422
+        server.stop()
+        lines = [line for line in server.output().splitlines() if line.startswith("{")]
+    events = [json.loads(line) for line in lines]
+    stored = [
+        event
+        for event in events
+        if event["event"] == "request" and event["route"].endswith("/submission")
+    ]
+    assert [event["status"] for event in stored] == [201, 422]
+    assert stored[0]["session"] == "heart"
+    assert (stored[0]["round"], stored[0]["role"], stored[0]["actor"]) == ("1", "site", "north")
+    assert all(re.fullmatch("[0-9a-f]{16}", event["request_id"]) for event in stored)
+    logged = "\n".join(lines)
+    for token in (*world.tokens.values(), world.operator):
+        assert token not in logged
+        assert token.split("_")[2] not in logged
+    numbers = json.loads(body)["payload"]
+    for value in (*numbers["mean"], *numbers["m2"]):
+        assert repr(value)[:8] not in logged
+
+
+def test_the_port_is_in_use(tmp_path: Path, cli: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = cli("serve", "--data-dir", str(tmp_path / "data"), "--port", port)
+    assert port in one_line(result, Exit.ADDRESS)
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
+def test_an_address_that_is_not_ours(tmp_path: Path, cli: Cli, host: str) -> None:
+    flags = ["--host", host, "--behind-proxy", "10.0.0.0/8", "--port", "0"]
+    one_line(cli("serve", "--data-dir", str(tmp_path / "data"), *flags), Exit.ADDRESS)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])  # noqa: S104
+def test_beyond_loopback_needs_tls_or_a_proxy(tmp_path: Path, cli: Cli, host: str) -> None:
+    result = cli("serve", "--data-dir", str(tmp_path / "data"), "--host", host)
+    line = one_line(result, Exit.SETTINGS)
+    assert "--tls-cert" in line
+    assert "--behind-proxy" in line
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_second_server_on_the_same_file(tmp_path: Path, cli: Cli) -> None:
+    with running_server(tmp_path / "data") as server:
+        second = cli("serve", "--data-dir", str(tmp_path / "data"), "--port", "0")
+        assert "another" in one_line(second, Exit.LOCKED)
+        assert whoami(server, server.operator_token).status_code == 200
+
+
+def test_a_database_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "file").write_text("")
+    inside = cli("serve", "--data-dir", str(tmp_path / "file" / "data"), "--port", "0")
+    one_line(inside, Exit.DATABASE)
+    url = f"sqlite:///{tmp_path / 'missing' / 'x.db'}"
+    data = ["--data-dir", str(tmp_path / "data")]
+    one_line(cli("serve", *data, "--database-url", url, "--port", "0"), Exit.DATABASE)
+    (tmp_path / "text.db").write_text("this is no database, but it is long enough to be read" * 50)
+    url = f"sqlite:///{tmp_path / 'text.db'}"
+    one_line(cli("serve", *data, "--database-url", url, "--port", "0"), Exit.DATABASE)
+    unreachable = "postgresql+psycopg://fedclust:secret-word@127.0.0.1:1/x"
+    result = cli("serve", *data, "--database-url", unreachable, "--port", "0")
+    one_line(result, Exit.DATABASE)
+    assert "secret-word" not in result.stderr + result.stdout
+
+
+def test_a_schema_that_is_older_or_newer(tmp_path: Path, cli: Cli) -> None:
+    data = ["--data-dir", str(tmp_path / "data")]
+    assert cli("init", *data).returncode == 0
+    current = cli("db", "current", *data).stdout
+    head = re.search(r"program: +(\S+)", current)
+    assert head
+    assert f"database: {head[1]}" in current
+    with sqlite3.connect(tmp_path / "data" / "fedclust.db") as database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    database.close()
+    for command in (("serve", "--port", "0"), ("operator-token",), ("init",), ("db", "upgrade")):
+        one_line(cli(*command, *data), Exit.SCHEMA)
+    foreign = tmp_path / "foreign.db"
+    with sqlite3.connect(foreign) as database:
+        database.execute("CREATE TABLE theirs (id INTEGER)")
+    database.close()
+    url = ["--database-url", f"sqlite:///{foreign}"]
+    one_line(cli("serve", "--port", "0", *data, *url), Exit.SCHEMA)
+
+
+def test_an_empty_database_is_upgraded(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "data").mkdir()
+    data = ["--data-dir", str(tmp_path / "data")]
+    assert "empty ->" in cli("db", "upgrade", *data).stdout
+    assert "nothing to do" in cli("db", "upgrade", *data).stdout
+
+
+def test_a_secret_key_that_cannot_be_used(tmp_path: Path, cli: Cli) -> None:
+    data = ["--data-dir", str(tmp_path / "data")]
+    assert cli("init", *data).returncode == 0
+    key = tmp_path / "data" / "secret.key"
+    if POSIX:
+        key.chmod(0o644)
+        assert "chmod 600" in one_line(cli("serve", "--port", "0", *data), Exit.SETTINGS)
+        key.chmod(0o600)
+    for content in ("", "short\n", "\u00e9" * 50):
+        key.write_text(content, "utf-8")
+        line = one_line(cli("serve", "--port", "0", *data), Exit.SETTINGS)
+        assert "short" not in line.replace(str(key), "")
+
+
+def test_keys_rotate(tmp_path: Path) -> None:
+    old, new = "o" * 40, "n" * 40
+    with running_server(tmp_path / "data", env={"FEDCLUST_SECRET_KEY": old}) as server:
+        assert not (tmp_path / "data" / "secret.key").exists()
+        server.env = {"FEDCLUST_SECRET_KEY": f"{new},{old}"}
+        server.restart()
+        assert whoami(server, server.operator_token).status_code == 200
+        server.env = {"FEDCLUST_SECRET_KEY": new}
+        server.restart()
+        assert whoami(server, server.operator_token).status_code == 401
+
+
+def test_wrong_usage(cli: Cli) -> None:
+    for arguments in (["nothing"], ["serve", "--nothing", "1"], ["db"], ["serve", "--port"]):
+        assert cli(*arguments).returncode == Exit.USAGE
+    one_line(cli("serve", "--port", "nothing"), Exit.SETTINGS)
+    result = cli("config", "show", env={"FEDCLUST_PROT": "1"})
+    assert "FEDCLUST_PROT" in one_line(result, Exit.SETTINGS)
+    assert cli("--help").returncode == 0
+
+
+def test_starting_imports_no_scikit_learn() -> None:
+    script = (
+        "import sys, fedclust_service.server; heavy = {'sklearn', 'scipy', 'pandas'}; "
+        "sys.exit(any(name.split('.')[0] in heavy for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,0 +1,201 @@
+"""Settings: where they come from, what is refused, what is never shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+
+from fedclust_service.settings import (
+    CLIENT_VARIABLES,
+    Settings,
+    SettingsError,
+    is_loopback,
+    load_settings,
+    masked_url,
+)
+
+SECRET = "correct-horse-battery-staple-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.upper().startswith("FEDCLUST_"):
+            monkeypatch.delenv(name)
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / ".env"
+    file.write_text("FEDCLUST_PORT=1111\nFEDCLUST_LOG_LEVEL=error\nOTHER_THING=1\n")
+    assert load_settings({}, file).port == 1111
+    monkeypatch.setenv("FEDCLUST_PORT", "2222")
+    assert load_settings({}, file).port == 2222
+    settings = load_settings({"port": "3333", "host": None}, file)
+    assert (settings.port, settings.log_level, settings.host) == (3333, "error", "127.0.0.1")
+
+
+def test_unknown_settings_are_errors_wherever_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / ".env"
+    file.write_text("FEDCLUST_PROT=1111\n")
+    with pytest.raises(SettingsError, match="FEDCLUST_PROT"):
+        load_settings({}, file)
+    monkeypatch.setenv("FEDCLUST_HOTS", SECRET)
+    with pytest.raises(SettingsError, match="FEDCLUST_HOTS") as caught:
+        load_settings({}, None)
+    assert SECRET not in str(caught.value)
+
+
+def test_the_clients_variables_may_stand_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CLIENT_VARIABLES:
+        monkeypatch.setenv(name, "something")
+    assert load_settings({}, None).port == 8400
+
+
+def test_every_variable_of_the_clients_is_known() -> None:
+    import fedclust
+
+    sources = Path(fedclust.__file__).parent.rglob("*.py")
+    named = {
+        name
+        for source in sources
+        for name in re.findall(r"FEDCLUST_[A-Z][A-Z_]*", source.read_text("utf-8"))
+    }
+    assert named <= CLIENT_VARIABLES
+
+
+BAD = [
+    ("port", "65536"),
+    ("port", "http"),
+    ("port", SECRET),
+    ("body_limit", "1"),
+    ("host", ""),
+    ("long_poll_max", "26"),
+    ("long_poll_max", "nan"),
+    ("lease_s", "inf"),
+    ("lease_s", "0"),
+    ("log_level", SECRET),
+    ("log_format", "xml"),
+    ("database_url", f"mysql://u:{SECRET}@h/x"),
+    ("database_url", f"postgresql://u:{SECRET}@h/x"),
+    ("behind_proxy", SECRET),
+    ("behind_proxy", "10.0.0.1/8"),
+    ("secret_key", "short"),
+    ("secret_key", f"{SECRET},short"),
+    ("retention_days", "-1"),
+    ("tls_cert", "cert.pem"),
+    ("tls_client_ca", "ca.pem"),
+    ("shutdown_grace_s", "0"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_what_is_refused_is_named_but_not_repeated(name: str, value: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings({name: value}, None)
+    assert name in str(caught.value)
+    assert SECRET not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_lists_are_separated_by_commas() -> None:
+    settings = load_settings(
+        {"behind_proxy": "10.0.0.0/8, ::1/128", "secret_key": f"{SECRET},{SECRET[::-1]}"}, None
+    )
+    assert [str(network) for network in settings.behind_proxy] == ["10.0.0.0/8", "::1/128"]
+    assert [key.get_secret_value() for key in settings.secret_key] == [SECRET, SECRET[::-1]]
+
+
+def test_what_is_shown_masks_secrets() -> None:
+    url = f"postgresql+psycopg://fedclust:{SECRET}@db.example/fedclust?sslpassword={SECRET}"
+    settings = load_settings({"database_url": url, "secret_key": SECRET}, None)
+    shown = settings.shown()
+    assert set(shown) == set(Settings.model_fields)
+    assert SECRET not in str(shown)
+    assert SECRET not in repr(settings)
+    assert shown["database_url"] == "postgresql+psycopg://fedclust:***@db.example/fedclust"
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("sqlite:///a/b.db", "sqlite:///a/b.db"),
+        ("postgresql+psycopg://h/x", "postgresql+psycopg://h/x"),
+        ("postgresql+psycopg://u@h/x", "postgresql+psycopg://u@h/x"),
+        ("postgresql+psycopg://u:p@ss@h/x", "postgresql+psycopg://u:***@h/x"),
+    ],
+)
+def test_passwords_in_urls_are_masked(url: str, masked: str) -> None:
+    assert masked_url(url) == masked
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),  # noqa: S104
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.example", False),
+        ("", False),
+    ],
+)
+def test_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+def test_listening_beyond_loopback(tmp_path: Path) -> None:
+    everywhere = {"host": "::"}
+    with pytest.raises(SettingsError, match="TLS"):
+        load_settings(everywhere, None).check_listening()
+    load_settings({"host": "127.0.0.1"}, None).check_listening()
+    load_settings({**everywhere, "behind_proxy": "10.0.0.0/8"}, None).check_listening()
+    files = {"tls_cert": str(tmp_path / "c"), "tls_key": str(tmp_path / "k")}
+    load_settings({**everywhere, **files}, None).check_listening()
+
+
+def test_tls_files_that_cannot_be_used(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("coordinator.example")
+    chain, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    chain.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
+    key.write_bytes(issued.private_key_pem.bytes())
+    good = {"tls_cert": str(chain), "tls_key": str(key)}
+    assert load_settings(good, None).ssl_context()
+
+    text = tmp_path / "text.pem"
+    text.write_text("this is no certificate")
+    other = tmp_path / "other.pem"
+    other.write_bytes(authority.issue_cert("x.example").private_key_pem.bytes())
+    locked = tmp_path / "locked.pem"
+    private = serialization.load_pem_private_key(key.read_bytes(), None)
+    locked.write_bytes(
+        private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"passphrase"),
+        )
+    )
+    for change in (
+        {"tls_cert": str(tmp_path / "missing")},
+        {"tls_cert": str(text)},
+        {"tls_key": str(text)},
+        {"tls_key": str(other)},
+        {"tls_key": str(locked)},
+        {"tls_client_ca": str(text)},
+        {"tls_client_ca": str(tmp_path / "missing")},
+    ):
+        with pytest.raises(SettingsError, match=next(iter(change))):
+            load_settings({**good, **change}, None).ssl_context()

@@ -1,0 +1,185 @@
+"""Long polls: an ETag that covers what matters, 304 after the wait, woken by changes, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from fedclust.wire import codec
+from fedclust.wire.submissions import BINARY, JSON
+
+from .conftest import SITES, Running
+
+TASK = "/v1/sessions/heart/task"
+
+
+def get(running: Running, site: str, etag: str | None = None, wait: float = 0) -> httpx.Response:
+    headers = {"If-None-Match": etag} if etag else {}
+    return running.world.request("GET", TASK, site, params={"wait": wait}, headers=headers)
+
+
+def in_background(call: Callable[[], httpx.Response]) -> Future[httpx.Response]:
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(call)
+    pool.shutdown(wait=False)
+    return future
+
+
+def waiting(running: Running, count: int = 1) -> None:
+    """Return once ``count`` requests are waiting, seen from inside the server."""
+    notifier: Any = running.local.coordinator.notifier
+    give_up = time.monotonic() + 10
+    while notifier.waiting < count:
+        assert time.monotonic() < give_up, "nobody waits"
+        threading.Event().wait(0.005)
+
+
+def test_without_an_etag_it_answers_at_once(live: Running) -> None:
+    started = time.monotonic()
+    response = get(live, "north", wait=25)
+    assert time.monotonic() - started < 5
+    assert response.status_code == 200
+    body = response.json()
+    assert body["status"] == "work"
+    assert body["round"] == body["task"]["common"]["round"] == 1
+    assert response.headers["Vary"] == "Accept"
+
+
+def test_the_digest_is_that_of_what_is_sent(live: Running) -> None:
+    for site in SITES:
+        task = live.world.task(site, "heart")["task"]
+        assert task["digest"] == codec.task_digest(task["common"], task["site"])
+
+
+def test_the_etag_covers_all_but_progress(live: Running) -> None:
+    before = get(live, "south")
+    live.world.put("north", "heart", 1, live.world.answer("north", "heart"))
+    after = get(live, "south")
+    assert before.json()["progress"]["answered"] == 0
+    assert after.json()["progress"]["answered"] == 1
+    assert before.headers["ETag"] == after.headers["ETag"]
+    deadline = {"deadline": "2026-01-05T20:00:00Z"}
+    live.world.ok("PATCH", "/v1/sessions/heart", "ada", json=deadline)
+    assert get(live, "south").headers["ETag"] != before.headers["ETag"]
+
+
+def test_a_matching_etag_gives_304_after_the_wait(live: Running) -> None:
+    etag = get(live, "north").headers["ETag"]
+    for known in (etag, f"W/{etag}", f'"other", {etag}', "*"):
+        response = get(live, "north", known)
+        assert (response.status_code, response.content) == (304, b"")
+        assert response.headers["ETag"] == etag
+    assert get(live, "north", '"other"').status_code == 200
+    started = time.monotonic()
+    assert get(live, "north", etag, wait=0.3).status_code == 304
+    assert time.monotonic() - started >= 0.3
+
+
+def test_a_change_of_progress_alone_does_not_end_a_wait(live: Running) -> None:
+    etag = get(live, "south").headers["ETag"]
+    future = in_background(lambda: get(live, "south", etag, wait=1))
+    waiting(live)
+    live.world.put("north", "heart", 1, live.world.answer("north", "heart"))
+    assert future.result(20).status_code == 304
+
+
+def test_the_submissions_etag_waits_for_the_next_round(live: Running) -> None:
+    """Two requests a round: PUT, then GET with the ETag that the PUT gave."""
+    futures = {}
+    for index, site in enumerate(SITES):
+        body = live.world.answer(site, "heart")
+        submitted = live.world.put(site, "heart", 1, body)
+        etag = submitted.headers["Fedclust-Task-ETag"]
+        if index < 2:
+            assert get(live, site, etag).status_code == 304
+            futures[site] = in_background(
+                lambda site=site, etag=etag: get(live, site, etag, wait=25)  # type: ignore[misc]
+            )
+            waiting(live, index + 1)
+    for future in futures.values():
+        body = future.result(20).json()
+        assert (body["status"], body["round"]) == ("work", 2)
+
+
+def test_json_and_binary_say_the_same(live: Running) -> None:
+    as_json = live.world.request("GET", TASK, "north", headers={"Accept": JSON})
+    as_binary = live.world.request("GET", TASK, "north", headers={"Accept": BINARY})
+    assert as_json.headers["Content-Type"] == JSON
+    assert as_binary.headers["Content-Type"] == BINARY
+    assert as_json.headers["ETag"] == as_binary.headers["ETag"]
+    assert json.loads(codec.to_json(codec.decode(as_binary.content))) == as_json.json()
+
+
+@pytest.mark.parametrize(
+    "accept", ["text/html", "application/xml, image/*", "application/json;q=0"]
+)
+def test_what_cannot_be_represented(live: Running, accept: str) -> None:
+    response = live.world.request("GET", TASK, "north", headers={"Accept": accept})
+    assert response.status_code == 406
+    assert JSON in response.json()["detail"]
+
+
+def test_a_token_revoked_while_waiting_learns_nothing_new(live: Running) -> None:
+    etag = get(live, "north").headers["ETag"]
+    future = in_background(lambda: get(live, "north", etag, wait=20))
+    waiting(live)
+    page = live.world.ok("GET", "/v1/sites/north", live.world.operator)
+    (token,) = page["tokens"]
+    live.world.ok("DELETE", f"/v1/sites/north/tokens/{token['id']}", live.world.operator)
+    deadline = {"deadline": "2026-01-05T20:00:00Z"}
+    live.world.ok("PATCH", "/v1/sessions/heart", "ada", json=deadline)
+    assert future.result(20).status_code == 401
+
+
+def test_hundreds_wait_without_holding_threads(live: Running) -> None:
+    etag = get(live, "north").headers["ETag"]
+    limits = httpx.Limits(max_connections=200)
+    headers = {"Authorization": f"Bearer {live.world.tokens['north']}", "If-None-Match": etag}
+
+    async def poll() -> tuple[float, set[int]]:
+        async with httpx.AsyncClient(
+            base_url=live.local.base_url,
+            headers=headers,
+            limits=limits,
+            timeout=40,
+            trust_env=False,
+        ) as client:
+            polls = [asyncio.create_task(client.get(TASK, params={"wait": 20})) for _ in range(120)]
+            await asyncio.to_thread(waiting, live, 120)
+            started = time.monotonic()
+            served = await client.get("/v1/whoami")
+            took = time.monotonic() - started
+            assert served.status_code == 200
+            await asyncio.to_thread(
+                live.world.ok,
+                "PATCH",
+                "/v1/sessions/heart",
+                "ada",
+                json={"deadline": "2026-01-05T20:00:00Z"},
+            )
+            return took, {response.status_code for response in await asyncio.gather(*polls)}
+
+    took, statuses = asyncio.run(poll())
+    assert statuses == {200}
+    assert took < 5
+
+
+def test_a_shutdown_ends_every_wait_with_503(live: Running) -> None:
+    etag = get(live, "north").headers["ETag"]
+    future = in_background(lambda: get(live, "north", etag, wait=25))
+    waiting(live)
+    started = time.monotonic()
+    live.local.end()
+    response = future.result(20)
+    assert response.status_code == 503
+    assert int(response.headers["Retry-After"]) > 0
+    assert response.json()["type"].endswith(":unavailable")
+    assert time.monotonic() - started < 10

@@ -1,0 +1,178 @@
+"""Sites and an analyst at a running coordinator, and what it takes to run a session through.
+
+``Consortium.found`` registers them over HTTP with the operator's token. ``run`` lets every site
+take part, each in a thread of its own through the SDK; ``Command`` is a site as a real process.
+"""
+
+from __future__ import annotations
+
+import csv
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust._http import Options
+from fedclust.client import Client
+from fedclust.site import Site, SiteResult
+from fedclust.wire.models import ResultDocument, SessionInfo
+from support.server import clean_environment
+
+
+@dataclass(frozen=True)
+class Consortium:
+    """Who may do what at a coordinator."""
+
+    url: str
+    analyst_token: str
+    site_tokens: dict[str, str]
+    options: Options
+
+    @classmethod
+    def found(
+        cls,
+        url: str,
+        operator_token: str,
+        sites: tuple[str, ...],
+        options: Options | None = None,
+    ) -> Consortium:
+        """Register an analyst and sites, with a token each."""
+        options = options or Options()
+        with Client(url, operator_token, options) as operator:
+            operator.add("analysts", "ada")
+            tokens = {}
+            for name in sites:
+                operator.add("sites", name)
+                tokens[name] = operator.issue_token("sites", name).token
+            analyst = operator.issue_token("analysts", "ada").token
+        return cls(url, analyst, tokens, options)
+
+    def at(self, url: str) -> Consortium:
+        """Return the same people, reaching the coordinator at another address."""
+        return replace(self, url=url)
+
+    def analyst(self) -> Client:
+        return Client(self.url, self.analyst_token, self.options)
+
+    def create(self, name: str, n_features: int, **definition: Any) -> SessionInfo:
+        """Create a lloyd session of all sites, unless ``definition`` says otherwise."""
+        body = {
+            "name": name,
+            "algorithm": "lloyd",
+            "features": [{"name": column} for column in columns(n_features)],
+            "sites": sorted(self.site_tokens),
+            "seed": 7,
+            **definition,
+        }
+        with self.analyst() as analyst:
+            return analyst.create_session(body)
+
+    def result(self, session: str) -> ResultDocument:
+        """Return the result as the analyst reads it."""
+        with self.analyst() as analyst:
+            return analyst.result(session)
+
+    def run(
+        self, session: str, data: Mapping[str, NDArray[np.float64]], journals: Path, **options: Any
+    ) -> dict[str, SiteResult]:
+        """Let every site take part at once; what each ends with, or the first error."""
+        results: dict[str, SiteResult] = {}
+        errors: list[BaseException] = []
+
+        def take_part(name: str) -> None:
+            try:
+                with Site(
+                    self.url,
+                    token=self.site_tokens[name],
+                    journal_dir=journals / name,
+                    ca_bundle=self.options.ca_bundle,
+                    proxy=self.options.proxy,
+                ) as site:
+                    results[name] = site.participate(session, data[name], consent=True, **options)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=take_part, args=(name,)) for name in data]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        if errors:
+            raise errors[0]
+        assert set(results) == set(data), "a site did not end"
+        return results
+
+
+def columns(n: int) -> list[str]:
+    """Return the feature names that sessions of these tests have."""
+    return [f"x{index}" for index in range(n)]
+
+
+def write_csv(path: Path, X: NDArray[np.float64]) -> None:
+    """Write rows with a record number; they read back bit for bit."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["record", *columns(X.shape[1])])
+        writer.writerows([f"r{index}", *row] for index, row in enumerate(X.tolist()))
+
+
+def read_labels(path: Path) -> NDArray[np.int64]:
+    """Read a labels file, in the order of its rows."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return np.array([int(row[1]) for row in list(csv.reader(file))[1:]], dtype=np.int64)
+
+
+class Command:
+    """``fedclust participate`` as a process that can be killed and started again."""
+
+    def __init__(self, consortium: Consortium, session: str, name: str, directory: Path) -> None:
+        self.name = name
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        token = directory / "token"
+        token.write_text(consortium.site_tokens[name] + "\n", "utf-8")
+        token.chmod(0o600)
+        program = "import sys, fedclust.cli.main as cli; sys.exit(cli.main())"
+        self._command = [
+            *(sys.executable, "-c", program, "participate", session),
+            *("--coordinator", consortium.url, "--token-file", "token"),
+            *("--data", "rows.csv", "--id-column", "record", "--journal-dir", "journal"),
+            *("--labels-out", "labels.csv", "--result-out", "result.fedclust", "--yes"),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self.directory,
+                env=clean_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def wait(self, timeout_s: float = 120) -> int:
+        assert self._process is not None
+        return self._process.wait(timeout_s)

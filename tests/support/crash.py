@@ -1,0 +1,202 @@
+"""A session of 20 rounds during which coordinator and sites are killed at random moments.
+
+Used by the tests with few kills, and by ``benchmarks/crash.py`` with many. Everything that is
+claimed is checked against what a wiretap between them saw, and against ``simulate``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust import simulate
+from fedclust.privacy.ledger import Ledger
+from fedclust.wire.codec import encode, sha256, to_tree
+from fedclust.wire.models import ResultDocument
+from support.consortium import Command, Consortium, columns, read_labels, write_csv
+from support.server import ServerProcess, running_server
+from support.wiretap import Exchange, Wiretap
+
+SESSION = "shaken"
+SIZES = {"berlin": 1440, "oslo": 1080, "porto": 1800, "turin": 900}
+K, D, ROUNDS = 8, 4, 20
+POLICY = {"min_cluster_size": 2, "max_rounds": ROUNDS, "scaling": "standard"}
+#: What the result holds apart from by-site parts, which readers see cut.
+SHARED = (
+    *("centroids", "centroids_original", "center", "scale", "sizes", "quality"),
+    *("history", "n_rounds", "stopped_because", "warnings"),
+)
+
+
+def rows() -> dict[str, NDArray[np.float64]]:
+    """Return rows without clusters, on which k-means takes 28 rounds to converge."""
+    rng = np.random.default_rng(11)
+    return {name: rng.random((n, D)) * [1.0, 2.0, 5.0, 10.0] for name, n in SIZES.items()}
+
+
+def shared(result: dict[str, Any]) -> bytes:
+    """Return the bytes that have to be the same however a session went."""
+    return encode({name: result[name] for name in SHARED})
+
+
+@dataclass
+class Shaken:
+    """What happened, for the benchmark's table."""
+
+    coordinator_kills: int = 0
+    site_kills: int = 0
+    requests: int = 0
+    submissions: int = 0
+    repeated: int = 0
+    cut_off: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+
+
+def shake(
+    directory: Path,
+    *,
+    database_url: str,
+    coordinator_kills: int,
+    site_kills: int,
+    seed: int,
+    requests_between: int,
+) -> Shaken:
+    """Run the session and check it.
+
+    Parameters
+    ----------
+    directory : Path
+    database_url : str
+    coordinator_kills, site_kills : int
+        How many of each, in random order.
+    seed : int
+        Draws order, victims and moments.
+    requests_between : int
+        Most requests that pass between one kill and the next.
+    """
+    began = time.monotonic()
+    rng = np.random.default_rng(seed)
+    data = rows()
+    reference = simulate(
+        "lloyd", data, config={"n_clusters": K}, policy=POLICY, features=columns(D), seed=7
+    )
+    assert reference.result_.stopped_because == "max_rounds", "the run is to be long"
+    report = Shaken()
+    # A killed worker's lease on PostgreSQL is waited for.
+    with (
+        running_server(
+            directory / "server", "--lease-s", "1", env={"FEDCLUST_DATABASE_URL": database_url}
+        ) as server,
+        Wiretap(server.base_url) as tap,
+    ):
+        consortium = Consortium.found(server.base_url, server.operator_token, tuple(data))
+        consortium.create(SESSION, D, config={"n_clusters": K}, policy=POLICY)
+        sites = {}
+        for name, X in data.items():
+            write_csv(directory / name / "rows.csv", X)
+            sites[name] = Command(consortium.at(tap.url), SESSION, name, directory / name)
+        victims = ["coordinator"] * coordinator_kills + ["site"] * site_kills
+        rng.shuffle(victims)
+        killer = _Killer(tap, server, sites, victims, rng, requests_between, report)
+        try:
+            for site in sites.values():
+                site.start()
+            killer.run()
+            for site in sites.values():
+                code = site.wait()
+                assert code == 0, f"{site.name} ended with {code}: {site.log.read_text()[-2000:]}"
+        finally:
+            for site in sites.values():
+                site.kill()
+        document = consortium.result(SESSION)
+        ledgers: dict[str, dict[int, str]] = {}
+        assert shared(document.result) == shared(to_tree(reference.result_))
+        for name in data:
+            labels = read_labels(directory / name / "labels.csv")
+            assert np.array_equal(labels, reference.labels_[name])
+            ledgers[name] = _ledger(directory / name / "journal")
+        kept = _check_submissions(tap.puts(), consortium, document, report)
+        # Each site's own ledger says the same as the coordinator and the wire.
+        assert {(n, site): digest for site in data for n, digest in ledgers[site].items()} == kept
+        report.rounds = max(entry.round for entry in document.provenance.submissions)
+    report.requests = len(tap.exchanges)
+    report.seconds = time.monotonic() - began
+    return report
+
+
+class _Killer:
+    """Kills one victim after another, each after a random number of further requests."""
+
+    def __init__(
+        self,
+        tap: Wiretap,
+        server: ServerProcess,
+        sites: dict[str, Command],
+        victims: list[str],
+        rng: np.random.Generator,
+        requests_between: int,
+        report: Shaken,
+    ) -> None:
+        self._tap, self._server, self._sites = tap, server, sites
+        self._victims, self._rng, self._report = victims, rng, report
+        self._between = requests_between
+        self._passed = threading.Semaphore(0)
+        tap.on_request = lambda _: self._passed.release()
+
+    def run(self) -> None:
+        for victim in self._victims:
+            for _ in range(int(self._rng.integers(1, self._between + 1))):
+                arrived = self._passed.acquire(timeout=60)
+                assert arrived, "the session stands still"
+            # Up to about as long as a request and an aggregation take.
+            time.sleep(float(self._rng.uniform(0, 0.04)))
+            if victim == "coordinator":
+                self._server.restart()  # SIGKILL first
+                self._report.coordinator_kills += 1
+            else:
+                running = [site for site in self._sites.values() if site.running()]
+                assert running, "all sites have ended before the last kill"
+                site = running[int(self._rng.integers(len(running)))]
+                site.kill()
+                site.start()
+                self._report.site_kills += 1
+
+
+def _ledger(directory: Path) -> dict[int, str]:
+    """Return the hash that a site's ledger has for each round."""
+    ledger = Ledger(directory)
+    assert ledger.verify() == []
+    lines = list(ledger.read())
+    found = {int(line["round"]): str(line["sha256"]) for line in lines}
+    assert len(found) == len(lines), "a body stands in the ledger twice"
+    return found
+
+
+def _check_submissions(
+    puts: list[Exchange], consortium: Consortium, document: ResultDocument, report: Shaken
+) -> dict[tuple[int, str], str]:
+    names = {token: name for name, token in consortium.site_tokens.items()}
+    stored = document.provenance.submissions
+    kept = {(entry.round, entry.site): entry.sha256 for entry in stored}
+    assert len(kept) == len(stored), "an answer is stored twice"
+    sent: dict[tuple[int, str], set[str]] = {}
+    for put in puts:
+        number = int(put.path.split("/rounds/")[1].split("/")[0])
+        key = (number, names[put.token])
+        digest = sha256(put.body)
+        report.repeated += key in sent
+        report.cut_off += put.status is None
+        sent.setdefault(key, set()).add(digest)
+        if put.status is not None and 200 <= put.status < 300:
+            assert kept.get(key) == digest, "an acknowledged answer is lost"
+    report.submissions = len(sent)
+    assert all(len(bodies) == 1 for bodies in sent.values()), "an answer was sent in other words"
+    assert kept.keys() == sent.keys()
+    return kept

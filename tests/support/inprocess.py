@@ -1,0 +1,81 @@
+"""A coordinator inside the test's process, answering real HTTP: its clock can be moved.
+
+    with local_coordinator(tmp_path, clock=ManualClock()) as local:
+        local.http(token).get("/v1/whoami")
+        local.coordinator, local.operator_token
+
+The driver and the sweeper run only with ``threads=True``; without, tests call what they need.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from fedclust_service import logging, server
+from fedclust_service.clock import Clock
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.settings import Settings, load_settings
+
+
+@dataclass
+class LocalCoordinator:
+    """A coordinator, its address, and clients that are closed with it."""
+
+    coordinator: Coordinator
+    settings: Settings
+    base_url: str
+    operator_token: str
+    end: Any
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    def http(self, token: str | None = None, **headers: str) -> httpx.Client:
+        """Return a client; ``token`` None sends no Authorization."""
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        client = httpx.Client(base_url=self.base_url, headers=headers, timeout=40, trust_env=False)
+        return self._stack.enter_context(client)
+
+
+@contextmanager
+def local_coordinator(
+    place: Path, *, clock: Clock | None = None, threads: bool = False, **settings: str
+) -> Iterator[LocalCoordinator]:
+    """Serve a new coordinator on a free port for the length of a ``with`` block."""
+    logging.through_logging()
+    flags = {"data_dir": str(place / "coordinator"), "port": "0", **settings}
+    read = load_settings(flags, env_file=None)
+    opened = server.open_coordinator(read, serving=True, clock=clock)
+    co = opened.coordinator
+    listener = server.listen(read.host, read.port)
+    started = threading.Event()
+    config = server.http_config(server.build_app(co, read), read)
+    running = server.Server(config, started.set, co.notifier.close)
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
+    if threads:
+        co.start()
+    thread.start()
+    assert opened.operator_token is not None
+    assert started.wait(20)
+
+    def end() -> None:
+        if thread.is_alive():
+            running.handle_exit(signal.SIGTERM, None)
+        thread.join(20)
+        assert not thread.is_alive(), "the server did not end"
+
+    address = server.address_of(listener, read)
+    local = LocalCoordinator(co, read, address, opened.operator_token, end)
+    try:
+        yield local
+    finally:
+        local._stack.close()
+        end()
+        opened.close()

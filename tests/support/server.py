@@ -1,0 +1,147 @@
+"""A real coordinator: ``fedclust-service serve`` in a process of its own, on a free port.
+
+    with running_server(tmp_path / "coordinator") as server:
+        server.base_url, server.operator_token
+        server.kill()       # SIGKILL: nothing is said goodbye to
+        server.restart()    # same data, same port
+        server.stop()       # SIGTERM: returns the exit code
+
+A restart keeps the address. Everything that the process printed is in ``server.output()``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_COMMAND = [
+    sys.executable,
+    "-c",
+    "import sys; from fedclust_service.cli import main; sys.exit(main())",
+]
+_START_S = 30.0
+
+
+def service(
+    *arguments: str, env: Mapping[str, str] | None = None, timeout: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run ``fedclust-service`` with arguments, to its end."""
+    return subprocess.run(
+        [*_COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        env=clean_environment(env),
+        timeout=timeout,
+        check=False,
+    )
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return this environment without fedclust's own settings, with ``extra``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDCLUST_")}
+    return {
+        **kept,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "NO_COLOR": "1",
+        **(extra or {}),
+    }
+
+
+@dataclass
+class ServerProcess:
+    """One coordinator over its restarts."""
+
+    data_dir: Path
+    flags: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    base_url: str = ""
+    operator_token: str = ""
+    process: subprocess.Popen[bytes] | None = None
+    _port: int = 0
+
+    @property
+    def log(self) -> Path:
+        return self.data_dir.with_name(self.data_dir.name + ".log")
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    def start(self) -> None:
+        """Start and wait until requests are answered; AssertionError with its output if not."""
+        ready = self.data_dir.with_name(self.data_dir.name + ".ready")
+        ready.unlink(missing_ok=True)
+        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *_COMMAND,
+                    "serve",
+                    "--data-dir",
+                    str(self.data_dir),
+                    "--port",
+                    str(self._port),
+                    "--ready-file",
+                    str(ready),
+                    *self.flags,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.data_dir.parent,
+                env=clean_environment(self.env),
+            )
+        give_up = time.monotonic() + _START_S
+        while not ready.exists():
+            if self.process.poll() is not None or time.monotonic() > give_up:
+                raise AssertionError(f"the coordinator did not start:\n{self.output()}")
+            time.sleep(0.01)
+        self.base_url = ready.read_text("ascii").strip()
+        self._port = int(self.base_url.rpartition(":")[2])
+        token = re.search(r"operator token \(shown once\): (fco_\S+)", self.output())
+        if token and not self.operator_token:
+            self.operator_token = token[1]
+
+    def kill(self) -> None:
+        """End the process with SIGKILL, as a power cut would."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+
+    def stop(self, timeout: float = 20.0) -> int:
+        """End the process with SIGTERM and return its exit code."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+    def restart(self) -> None:
+        """Start again on the same data and port; a process that still runs is killed first."""
+        self.kill()
+        self.start()
+
+    def output(self) -> str:
+        """Return all that the processes printed so far, stdout and stderr."""
+        return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
+
+
+@contextmanager
+def running_server(
+    data_dir: Path, *flags: str, env: Mapping[str, str] | None = None
+) -> Iterator[ServerProcess]:
+    """Run a coordinator on ``data_dir`` (made if missing) for the length of a ``with`` block."""
+    server = ServerProcess(data_dir, flags, env or {})
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()

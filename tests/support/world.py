@@ -1,0 +1,151 @@
+"""A populated coordinator, spoken to over plain HTTP: what the SDK would send, without the SDK.
+
+world = World.at(base_url, operator_token)
+world.register("sites", "north", "south", "west"); world.register("analysts", "ada")
+world.define("ada", "heart", ["north", "south", "west"])
+for site in world.sites: world.join(site, "heart")
+body = world.answer("north", "heart")           # the honest answer to the open task
+world.put("north", "heart", 1, body)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import httpx
+import numpy as np
+
+from fedclust import __version__
+from fedclust.algorithms import engine
+from fedclust.algorithms.base import SiteData
+from fedclust.algorithms.registry import METHODS
+from fedclust.definition import plan_of, read_definition
+from fedclust.privacy.bands import size_band
+from fedclust.wire import codec
+from fedclust.wire.submissions import BINARY, JSON, write_submission
+
+FEATURES = [
+    {"name": "age", "unit": "years", "lower": 0.0, "upper": 120.0},
+    {"name": "chol", "unit": "mg/dl", "lower": 0.0, "upper": 1000.0},
+]
+ROWS = 60
+
+
+@dataclass
+class World:
+    """People at a coordinator, their tokens, and each site's rows."""
+
+    base_url: str
+    operator: str
+    tokens: dict[str, str] = field(default_factory=dict)
+    memories: dict[tuple[str, str], Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def request(
+        self, method: str, path: str, token: str | None = None, **keywords: Any
+    ) -> httpx.Response:
+        """Send one request; ``token`` is a token, or the name of somebody registered."""
+        headers = dict(keywords.pop("headers", None) or {})
+        if token is not None:
+            headers["Authorization"] = f"Bearer {self.tokens.get(token, token)}"
+        return self._client.request(method, path, headers=headers, **keywords)
+
+    @cached_property
+    def _client(self) -> httpx.Client:
+        options = {"timeout": 40, "trust_env": False, **self.options}
+        return httpx.Client(base_url=self.base_url, **options)
+
+    def ok(self, method: str, path: str, token: str, **keywords: Any) -> Any:
+        """As :meth:`request`; AssertionError unless 2xx. Returns the JSON, or None."""
+        response = self.request(method, path, token, **keywords)
+        assert response.is_success, f"{method} {path}: {response.status_code} {response.text}"
+        return response.json() if response.content else None
+
+    def register(self, kind: str, *names: str) -> None:
+        """Register sites or analysts with a token each."""
+        for name in names:
+            self.ok("POST", f"/v1/{kind}", self.operator, json={"name": name})
+            issued = self.ok("POST", f"/v1/{kind}/{name}/tokens", self.operator)
+            self.tokens[name] = issued["token"]
+
+    def definition(self, name: str, sites: list[str], /, **changes: Any) -> dict[str, Any]:
+        """Return the body of a session of lloyd, K = 2."""
+        policy = {"min_sites": min(3, len(sites)), "min_cluster_size": 5}
+        policy |= changes.pop("policy", {})
+        return {
+            "name": name,
+            "algorithm": "lloyd",
+            "config": {"n_clusters": 2},
+            "features": FEATURES,
+            "sites": sites,
+            "seed": 7,
+            "policy": policy,
+            **changes,
+        }
+
+    def define(self, owner: str, name: str, sites: list[str], **changes: Any) -> Any:
+        """Create a session."""
+        body = self.definition(name, sites, **changes)
+        return self.ok("POST", "/v1/sessions", owner, json=body)
+
+    def participation(self, site: str, session: str) -> dict[str, Any]:
+        """Return what a site joins with."""
+        info = self.ok("GET", f"/v1/sessions/{session}", site)
+        return {
+            "definition_sha256": info["definition_sha256"],
+            "features": [feature["name"] for feature in FEATURES],
+            "size_band": size_band(ROWS),
+            "sdk_version": __version__,
+            "methods": {name: [method.version] for name, method in METHODS.items()},
+        }
+
+    def join(self, site: str, session: str) -> Any:
+        """Let a site join."""
+        body = self.participation(site, session)
+        return self.ok("PUT", f"/v1/sessions/{session}/participation", site, json=body)
+
+    def task(self, site: str, session: str) -> Any:
+        """Return a site's task in binary, decoded."""
+        response = self.request(
+            "GET", f"/v1/sessions/{session}/task", site, headers={"Accept": BINARY}
+        )
+        assert response.status_code == 200, response.text
+        return codec.decode(response.content)
+
+    def answer(self, site: str, session: str, media: str = JSON) -> bytes:
+        """Return the honest answer of a site to its open task."""
+        task = self.task(site, session)["task"]
+        info = self.request("GET", f"/v1/sessions/{session}", site)
+        plan = plan_of(read_definition(codec.canonical_json(info.json()["definition"])))
+        number, phase = task["common"]["round"], task["phase"]
+        payload, memory = engine.local_step(
+            plan,
+            engine.read_task(plan, task["common"], task["site"]),
+            rows_of(site),
+            site=site,
+            round_number=number,
+            p=plan.policy.min_cluster_size,
+            size_band=size_band(ROWS),
+            memory=self.memories.get((site, session), {}),
+        )
+        self.memories[site, session] = memory
+        return write_submission(phase, task["digest"], payload, media)
+
+    def put(
+        self, site: str, session: str, number: int, body: bytes, media: str = JSON, **headers: str
+    ) -> httpx.Response:
+        """Send a submission."""
+        path = f"/v1/sessions/{session}/rounds/{number}/submission"
+        return self.request(
+            "PUT", path, site, content=body, headers={"Content-Type": media, **headers}
+        )
+
+
+def rows_of(site: str) -> SiteData:
+    """Return a site's rows, the same every time; two groups apart from each other."""
+    rng = np.random.default_rng(list(site.encode()))
+    first = rng.normal([40.0, 180.0], [4.0, 12.0], (ROWS // 2, 2))
+    second = rng.normal([70.0, 260.0], [4.0, 12.0], (ROWS - ROWS // 2, 2))
+    return SiteData(np.vstack([first, second]))
