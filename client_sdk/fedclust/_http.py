@@ -1,0 +1,333 @@
+"""HTTP to the coordinator. The only module that imports an HTTP library.
+
+HTTPS with the system's certificates or a given bundle, an optional client certificate, proxies
+from the environment or an argument. Plain HTTP goes to loopback alone; redirects are refused,
+since they would carry the token elsewhere. A request that may be repeated is retried with capped
+exponential backoff and jitter, heeding Retry-After, until the time to give up.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import ipaddress
+import logging
+import os
+import random
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+import httpx
+import truststore
+from pydantic import ValidationError
+
+from fedclust.errors import (
+    CoordinatorUnreachable,
+    ProtocolError,
+    ProxyError,
+    TLSError,
+    TransportError,
+    UsageError,
+    from_problem,
+)
+from fedclust.wire.problems import Problem
+
+_log = logging.getLogger("fedclust.http")
+_RETRIED_STATUS = frozenset({502, 503, 504})
+_FIRST_DELAY_S, _LONGEST_DELAY_S, _LONGEST_ASKED_S = 0.5, 60.0, 3_600.0
+_CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+_TRANSIENT_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to reach the coordinator.
+
+    Attributes
+    ----------
+    ca_bundle : path, optional
+        PEM file of the authorities to trust, instead of the system's.
+    client_cert, client_key : path, optional
+        PEM files of a client certificate; the key may stand in the same file.
+    proxy : str, optional
+        ``http://user:password@host:port``; by default what HTTPS_PROXY and NO_PROXY say.
+    give_up_after_s : float
+        How long one request is repeated while no usable answer comes.
+    timeout_s : float
+        For connecting and for each wait for bytes; a long poll's wait is added to it.
+    max_answer : int
+        Largest answer that is read, in bytes.
+    """
+
+    ca_bundle: str | os.PathLike[str] | None = None
+    client_cert: str | os.PathLike[str] | None = None
+    client_key: str | os.PathLike[str] | None = None
+    proxy: str | None = field(default=None, repr=False)
+    give_up_after_s: float = 60.0
+    timeout_s: float = 10.0
+    max_answer: int = 2**28
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer with a status below 400."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Http:
+    """One coordinator, one token. ``transport``, ``sleep`` and ``monotonic`` are for tests."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        options: Options | None = None,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.options = options or Options()
+        self.url, plain = _checked_url(url)
+        if not token or not token.isascii() or not token.isprintable() or " " in token:
+            raise UsageError("the token is empty or not one: copy the whole line that was issued")
+        if plain and self.options.proxy:
+            raise UsageError("plain HTTP is for this machine and takes no proxy: use https://")
+        #: How long one request is repeated; a site that has joined is more patient.
+        self.patience_s = self.options.give_up_after_s
+        self._sleep, self._monotonic = sleep, monotonic
+        self._tls_unproven = not plain
+        tls = None if plain else _tls_context(self.options)
+        try:
+            self._client = httpx.Client(
+                base_url=self.url,
+                headers={
+                    "Authorization": f"Bearer {token}",
+                    "Accept-Encoding": "identity",
+                    "User-Agent": f"fedclust/{importlib.metadata.version('fedclust')}",
+                },
+                verify=tls or True,
+                proxy=_proxy(self.options.proxy, tls),
+                # Not with plain HTTP: what may not leave the machine may not reach a proxy.
+                trust_env=not plain,
+                follow_redirects=False,
+                transport=transport,
+            )
+        except (ValueError, ImportError, httpx.InvalidURL):
+            # A proxy's address may hold a password: it is not repeated.
+            raise UsageError("a proxy is given as http://[user:password@]host:port") from None
+
+    def __repr__(self) -> str:
+        return f"Http({self.url!r})"
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str | int] | None = None,
+        body: bytes | None = None,
+        media: str = "application/json",
+        accept: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+        wait_s: float = 0.0,
+        repeatable: bool = True,
+    ) -> Reply:
+        """Send a request until an answer comes.
+
+        Parameters
+        ----------
+        path : str
+            Below the coordinator's address, for example ``/v1/whoami``.
+        wait_s : float
+            How long the coordinator may keep the request open.
+        repeatable : bool
+            Whether sending it twice does what sending it once does. Where it does not, it is
+            repeated only if no connection came about.
+
+        Raises
+        ------
+        CoordinatorError
+            For a problem document, by its type.
+        TransportError
+            Where no usable answer came.
+        """
+        sent = {"Accept": f"{accept}, application/problem+json", **(headers or {})}
+        if body is not None:
+            sent["Content-Type"] = media
+        timeout = httpx.Timeout(self.options.timeout_s, read=self.options.timeout_s + wait_s)
+        give_up, attempt = self._monotonic() + self.patience_s, 0
+        request = self._client.build_request(
+            method, path, params=params, content=body, headers=sent, timeout=timeout
+        )
+        while True:
+            try:
+                return self._once(request)
+            except _Retry as retry:
+                if not (repeatable or retry.unsent):
+                    raise retry.error from None
+                delay = retry.delay(attempt)
+                if self._monotonic() + delay > give_up:
+                    raise retry.error from None
+                attempt += 1
+                _log.info("%s %s: %s; again in %.1f s", method, path, retry.what, delay)
+            self._sleep(delay)
+
+    def _once(self, request: httpx.Request) -> Reply:
+        try:
+            response = self._client.send(request, stream=True)
+            try:
+                body = self._read(response)
+            finally:
+                response.close()
+        except httpx.TransportError as error:
+            raise self._classified(error) from None
+        self._tls_unproven = False
+        status, headers = response.status_code, response.headers
+        if status < 300 or status == 304:
+            return Reply(status, headers, body)
+        if status < 400:
+            raise ProtocolError(f"{self.url} redirects elsewhere; give the address itself")
+        if status == 407:
+            raise ProxyError("the proxy wants other credentials")
+        refusal = from_problem(_problem(status, body))
+        if status in _RETRIED_STATUS:
+            raise _Retry(refusal, f"status {status}", after_s=_retry_after(headers))
+        raise refusal
+
+    def _read(self, response: httpx.Response) -> bytes:
+        parts, size = [], 0
+        for part in response.iter_raw():
+            size += len(part)
+            if size > self.options.max_answer:
+                raise ProtocolError(f"the answer exceeds {self.options.max_answer} bytes")
+            parts.append(part)
+        return b"".join(parts)
+
+    def _classified(self, error: httpx.TransportError) -> TransportError | _Retry:
+        """Tell what waiting may heal from what it cannot."""
+        tls = _tls_cause(error)
+        if tls is not None:
+            reasons = (getattr(tls, name, None) for name in ("verify_message", "reason"))
+            reason = next(filter(None, reasons), "the handshake failed")
+            return TLSError(f"TLS with {self.url} failed: {reason}")
+        if isinstance(error, httpx.ProxyError) and "407" in str(error):
+            return ProxyError("the proxy wants credentials: --proxy http://user:password@host:port")
+        unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError))
+        what = type(error).__name__
+        if self._tls_unproven and isinstance(error, _CLOSED):
+            # How a refused client certificate looks where the server's alert gets lost; but a
+            # coordinator that is just being stopped looks the same, so it is tried again.
+            message = (
+                f"{self.url} closes the connection without an answer: it may want a client "
+                "certificate, or another one"
+            )
+            return _Retry(TLSError(message), what)
+        message = f"{self.url} cannot be reached ({what}); the same command again resumes"
+        return _Retry(CoordinatorUnreachable(message), what, unsent=unsent)
+
+
+class _Retry(Exception):
+    """A failure that waiting may heal; ``error`` is raised when the time is up."""
+
+    def __init__(
+        self, error: Exception, what: str, *, unsent: bool = False, after_s: float | None = None
+    ) -> None:
+        super().__init__(what)
+        self.error, self.what, self.unsent, self.after_s = error, what, unsent, after_s
+
+    def delay(self, attempt: int) -> float:
+        backoff = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(attempt, 16))
+        jittered = backoff * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, no secret
+        return max(jittered, min(self.after_s or 0.0, _LONGEST_ASKED_S))
+
+
+def _checked_url(url: str) -> tuple[str, bool]:
+    """Return the address without a trailing slash, and whether it is plain HTTP."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        raise UsageError("the coordinator's address is not a URL") from None
+    if parsed.userinfo or parsed.query or parsed.fragment or not parsed.host:
+        raise UsageError("the coordinator's address is https://host[:port][/path] and no more")
+    if parsed.scheme not in ("http", "https"):
+        raise UsageError("the coordinator's address begins with https://")
+    plain = parsed.scheme == "http"
+    if plain and not _is_loopback(parsed.host):
+        raise UsageError(
+            f"plain HTTP to {parsed.host} would show the token and the answers to the network: "
+            "use https:// (http:// is for this machine alone)"
+        )
+    return str(parsed).rstrip("/"), plain
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _proxy(address: str | None, tls: ssl.SSLContext | None) -> httpx.Proxy | None:
+    if address is None:
+        return None
+    secure = address.lower().startswith("https:")
+    return httpx.Proxy(address, ssl_context=tls if secure else None)
+
+
+def _tls_context(options: Options) -> ssl.SSLContext:
+    context: ssl.SSLContext
+    try:
+        if options.ca_bundle is None:
+            context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        else:
+            context = ssl.create_default_context(cafile=Path(options.ca_bundle))
+        if options.client_cert is not None:
+            # A password is never asked for: an encrypted key is refused instead.
+            context.load_cert_chain(options.client_cert, options.client_key, password="")
+        elif options.client_key is not None:
+            raise UsageError("a client key needs its certificate: client_cert")
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"a certificate or key cannot be read: {error.strerror}") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _tls_cause(error: BaseException) -> ssl.SSLError | None:
+    """Return the TLS error behind a transport error, unless it is one that waiting may heal."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return None if isinstance(cause, _TRANSIENT_TLS) else cause
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _problem(status: int, body: bytes) -> Problem:
+    try:
+        return Problem.model_validate_json(body)
+    except ValidationError:
+        detail = "the answer is not the coordinator's: a proxy or another server may be in between"
+        return Problem(type="about:blank", title="Refused", status=status, detail=detail)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Read Retry-After, seconds or an HTTP date; None where it is neither."""
+    value = headers.get("Retry-After", "").strip()
+    if value.isdecimal():
+        return float(value)
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+    except (TypeError, ValueError):
+        return None

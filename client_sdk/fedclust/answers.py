@@ -1,0 +1,150 @@
+"""What a site accepts from its coordinator, and what it answers. No I/O: this computes and checks.
+
+Neither side trusts the other. A site recomputes the definition's hash and each task's digest,
+holds the session to the floors of the policy and the number of rounds that were consented to, and
+checks its own answer as the coordinator will before any of it is written or sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from fedclust.algorithms import engine
+from fedclust.algorithms.base import Memory, RuleViolation, SiteData
+from fedclust.algorithms.engine import Plan
+from fedclust.consent import ConsentRequest
+from fedclust.definition import DefinitionError, canonical, check_definition, plan_of
+from fedclust.errors import DisclosureError, ProtocolError, VersionUnsupported
+from fedclust.wire import codec
+from fedclust.wire.models import SessionInfo, TaskDocument
+from fedclust.wire.problems import problem
+from fedclust.wire.submissions import write_submission
+
+
+@dataclass(frozen=True)
+class Computed:
+    """An answer before it is written: its exact bytes, and the memory that belongs to them."""
+
+    phase: str
+    body: bytes
+    fields: dict[str, str]
+    smallest_count: int | None
+    memory: Memory
+
+
+def accepted_plan(session: str, info: SessionInfo) -> Plan:
+    """Return what a session runs, if its definition has its hash and keeps the rules.
+
+    Raises
+    ------
+    VersionUnsupported
+        This SDK does not speak the method's pinned version; says how to upgrade.
+    ProtocolError
+    """
+    definition = info.definition
+    if definition.name != session or codec.sha256(canonical(definition)) != info.definition_sha256:
+        raise ProtocolError("the session's definition does not have the hash it claims")
+    try:
+        plan = plan_of(definition)
+    except DefinitionError as error:
+        raise VersionUnsupported(problem("version-unsupported", str(error))) from None
+    try:
+        check_definition(definition)
+    except DefinitionError as error:
+        raise ProtocolError(f"the definition breaks the protocol's rules: {error}") from None
+    return plan
+
+
+def refuse_foreign(plan: Plan, session: str, number: int, document: TaskDocument) -> None:
+    """Raise ProtocolError unless a task is what its digest says and belongs where it came."""
+    common = document.common
+    named = (common.get("session"), common.get("round"), common.get("phase"))
+    if codec.task_digest(common, document.site) != document.digest:
+        raise ProtocolError(f"the task of round {number} does not have the digest it claims")
+    if named != (session, number, document.phase):
+        raise ProtocolError(f"the task of round {number} is another round's or session's")
+    # Preparation and evaluation come on top of the method's own rounds.
+    if not 1 <= number <= engine.max_rounds(plan) + 2:
+        raise ProtocolError(f"round {number} is beyond what was consented to")
+
+
+def first_task(plan: Plan, session: str, roster: Sequence[str], site: str) -> TaskDocument:
+    """Derive the first task of a session that has not started, as the coordinator will."""
+    task = engine.start(plan, sorted(roster)).task
+    common, part = engine.write_task(plan, session, 1, task, site)
+    # As it will arrive: through the codec.
+    common, part = (codec.decode(codec.encode(tree)) for tree in (common, part))
+    digest = codec.task_digest(common, part)
+    return TaskDocument(phase=task.phase, digest=digest, common=common, site=part)
+
+
+def compute(
+    request: ConsentRequest,
+    data: SiteData,
+    number: int,
+    document: TaskDocument,
+    memory: Memory,
+    media: str,
+) -> Computed:
+    """Compute and check the answer to a task that was accepted.
+
+    Raises
+    ------
+    DisclosureError
+        The answer would break a rule.
+    ProtocolError
+        The task is none of this session's method.
+    """
+    plan, p, band = request.plan, request.p, request.size_band
+    try:
+        phase = engine.phase(plan, document.phase)
+        task = engine.read_task(plan, document.common, document.site)
+    except (KeyError, RuleViolation, ValidationError):
+        raise ProtocolError(f"the task of round {number} is none of this method") from None
+    try:
+        payload, after = engine.local_step(
+            plan,
+            task,
+            data,
+            site=request.site,
+            round_number=number,
+            p=p,
+            size_band=band,
+            memory=memory,
+        )
+        engine.check(plan, task, payload, p=p, size_band=band)
+    except RuleViolation as error:
+        raise DisclosureError(error.rule, error.message) from None
+    body = write_submission(phase.name, document.digest, payload, media)
+    return Computed(phase.name, body, *summary(payload), after)
+
+
+def summary(payload: Any) -> tuple[dict[str, str], int | None]:
+    """Describe an answer for the ledger: its fields with shapes, and its smallest count.
+
+    Whole numbers in an answer are counts of rows or persons; the smallest one above 0 is the
+    figure that a privacy officer looks for. None where there is none.
+    """
+    fields: dict[str, str] = {}
+    counts: list[int] = []
+    pending = [("", codec.to_tree(payload) if payload is not None else {})]
+    while pending:
+        name, value = pending.pop()
+        if isinstance(value, dict):
+            pending += [(f"{name}.{key}" if name else key, value[key]) for key in value]
+        elif isinstance(value, tuple):
+            pending += [(f"{name}[{index}]", item) for index, item in enumerate(value)]
+        elif isinstance(value, np.ndarray):
+            fields[name] = f"{value.dtype.name}{list(value.shape)}"
+            if value.dtype.kind in "iu":
+                counts += [int(count) for count in value.ravel() if count > 0]
+        elif value is not None:
+            fields[name] = type(value).__name__
+            if type(value) is int and value > 0:
+                counts.append(value)
+    return dict(sorted(fields.items())), min(counts, default=None)

@@ -1,0 +1,257 @@
+"""A typed client of protocol version 1, for operators, analysts and sites alike.
+
+Every method is one request; what a role may not do, the coordinator refuses. A site's whole
+conversation is :class:`fedclust.site.Site`, which is built on this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from fedclust._http import Http, Options, Reply
+from fedclust.algorithms.base import Model
+from fedclust.errors import ProtocolError
+from fedclust.wire import codec, models
+from fedclust.wire.submissions import BINARY, JSON
+
+M = TypeVar("M", bound=Model)
+
+
+class Client:
+    """Talks to one coordinator with one token.
+
+    Parameters
+    ----------
+    url : str
+        The coordinator's address, ``https://host[:port]``.
+    token : str
+    options : Options, optional
+        Certificates, proxy, patience.
+    http : Http, optional
+        Used instead of a new connection; for tests.
+    """
+
+    def __init__(
+        self, url: str, token: str, options: Options | None = None, *, http: Http | None = None
+    ) -> None:
+        self._http = http or Http(url, token, options)
+        self.url = self._http.url
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    # --- who, and which methods -------------------------------------------------------------------
+
+    def whoami(self) -> models.WhoAmI:
+        """Return whom the token speaks for."""
+        return self._get(models.WhoAmI, "/v1/whoami")
+
+    def algorithms(self) -> tuple[models.AlgorithmInfo, ...]:
+        """Return the methods that the coordinator runs."""
+        return tuple(self._pages(models.AlgorithmInfo, "/v1/algorithms"))
+
+    def algorithm(self, name: str) -> models.AlgorithmInfo:
+        """Return one method: options, phases, what each discloses."""
+        return self._get(models.AlgorithmInfo, _path("algorithms", name))
+
+    # --- sites and analysts -----------------------------------------------------------------------
+
+    def add(
+        self, kind: Literal["sites", "analysts"], name: str, title: str = ""
+    ) -> models.PrincipalInfo:
+        """Register a site or an analyst."""
+        body = models.PrincipalCreate(name=name, title=title)
+        return self._send(models.PrincipalInfo, "POST", _path(kind), body)
+
+    def principals(self, kind: Literal["sites", "analysts"]) -> Iterator[models.PrincipalInfo]:
+        """Yield the registered sites or analysts."""
+        return self._pages(models.PrincipalInfo, _path(kind))
+
+    def principal(self, kind: Literal["sites", "analysts"], name: str) -> models.PrincipalInfo:
+        """Return one site or analyst."""
+        return self._get(models.PrincipalInfo, _path(kind, name))
+
+    def change(
+        self,
+        kind: Literal["sites", "analysts"],
+        name: str,
+        *,
+        title: str | None = None,
+        disabled: bool | None = None,
+    ) -> models.PrincipalInfo:
+        """Rename, disable or enable a site or an analyst."""
+        body = models.PrincipalPatch(title=title, disabled=disabled)
+        return self._send(models.PrincipalInfo, "PATCH", _path(kind, name), body)
+
+    def issue_token(
+        self, kind: Literal["sites", "analysts"], name: str, expires_in_days: int = 365
+    ) -> models.TokenIssued:
+        """Issue a token; its secret is shown this once. Not repeated if the answer gets lost."""
+        body = models.TokenCreate(expires_in_days=expires_in_days)
+        path = _path(kind, name, "tokens")
+        return self._send(models.TokenIssued, "POST", path, body, repeatable=False)
+
+    def revoke_token(self, kind: Literal["sites", "analysts"], name: str, token_id: str) -> None:
+        """Revoke a token."""
+        self._http.request("DELETE", _path(kind, name, "tokens", token_id))
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    def create_session(
+        self, definition: models.SessionCreate | Mapping[str, Any]
+    ) -> models.SessionInfo:
+        """Create a session, or return the one that the same request created."""
+        if not isinstance(definition, models.SessionCreate):
+            text = codec.canonical_json(dict(definition))
+            definition = models.SessionCreate.model_validate_json(text)
+        return self._send(models.SessionInfo, "POST", _path("sessions"), definition)
+
+    def sessions(self, state: models.SessionState | None = None) -> Iterator[models.SessionInfo]:
+        """Yield the sessions that the token may see."""
+        return self._pages(models.SessionInfo, _path("sessions"), state=state)
+
+    def session(self, name: str) -> models.SessionInfo:
+        """Return a session with its frozen definition."""
+        return self._get(models.SessionInfo, _path("sessions", name))
+
+    def patch_session(self, name: str, patch: models.SessionPatch) -> models.SessionInfo:
+        """Move the open round's deadline, or invite more sites."""
+        return self._send(models.SessionInfo, "PATCH", _path("sessions", name), patch)
+
+    def start_session(self, name: str) -> models.SessionInfo:
+        """Start a session once its quorum has joined."""
+        return self._send(models.SessionInfo, "POST", _path("sessions", name, "start"))
+
+    def cancel_session(self, name: str) -> models.SessionInfo:
+        """Cancel a session."""
+        return self._send(models.SessionInfo, "POST", _path("sessions", name, "cancel"))
+
+    def exclude(self, session: str, site: str) -> None:
+        """Exclude a site from a session; what it answered still counts."""
+        self._http.request("DELETE", _path("sessions", session, "participation", site))
+
+    def rounds(self, session: str) -> Iterator[models.RoundInfo]:
+        """Yield a session's rounds: states and who answered, no payloads."""
+        return self._pages(models.RoundInfo, _path("sessions", session, "rounds"))
+
+    def round(self, session: str, number: int) -> models.RoundInfo:
+        """Return one round."""
+        return self._get(models.RoundInfo, _path("sessions", session, "rounds", str(number)))
+
+    def close_round(self, session: str, number: int) -> models.RoundInfo:
+        """Close a round now; its quorum must have answered."""
+        path = _path("sessions", session, "rounds", str(number), "close")
+        return self._send(models.RoundInfo, "POST", path)
+
+    def result(self, session: str) -> models.ResultDocument:
+        """Return a completed session's result, as far as this token may see it."""
+        path = _path("sessions", session, "result")
+        return _read(models.ResultDocument, self._http.request("GET", path, accept=BINARY))
+
+    # --- a site's part ----------------------------------------------------------------------------
+
+    def join(self, session: str, participation: models.Participation) -> models.ParticipationInfo:
+        """Join a session with consent to its definition."""
+        path = _path("sessions", session, "participation")
+        return self._send(models.ParticipationInfo, "PUT", path, participation)
+
+    def leave(self, session: str) -> None:
+        """Leave a session; what was sent still counts."""
+        self._http.request("DELETE", _path("sessions", session, "participation"))
+
+    def task(
+        self, session: str, etag: str | None = None, wait_s: int = 25
+    ) -> tuple[models.TaskResponse | None, str | None]:
+        """Return what the site shall do now, and its ETag.
+
+        With ``etag``, the answer waits up to ``wait_s`` seconds for something else than what that
+        ETag stood for; None where nothing changed.
+        """
+        reply = self._http.request(
+            "GET",
+            _path("sessions", session, "task"),
+            params={"wait": wait_s} if etag else None,
+            headers={"If-None-Match": etag} if etag else None,
+            accept=BINARY,
+            wait_s=wait_s,
+        )
+        if reply.status == 304:
+            return None, etag
+        return _read(models.TaskResponse, reply), reply.headers.get("ETag")
+
+    def submit(
+        self, session: str, round_number: int, body: bytes, media: str = BINARY
+    ) -> tuple[models.Receipt, str | None]:
+        """Send a submission's exact bytes; the receipt, and the ETag to wait for the next task."""
+        path = _path("sessions", session, "rounds", str(round_number), "submission")
+        reply = self._http.request("PUT", path, body=body, media=media)
+        return _read(models.Receipt, reply), reply.headers.get("Fedclust-Task-ETag")
+
+    # --- below ------------------------------------------------------------------------------------
+
+    def _get(self, model: type[M], path: str) -> M:
+        return _read(model, self._http.request("GET", path))
+
+    def _send(
+        self,
+        model: type[M],
+        method: str,
+        path: str,
+        body: Model | None = None,
+        *,
+        repeatable: bool = True,
+    ) -> M:
+        # Only what was set: what the caller left out is the coordinator's to fill in.
+        data = None if body is None else body.model_dump_json(exclude_unset=True).encode()
+        return _read(model, self._http.request(method, path, body=data, repeatable=repeatable))
+
+    def _pages(self, model: type[M], path: str, **query: str | None) -> Iterator[M]:
+        params: dict[str, str | int] = {k: v for k, v in query.items() if v is not None}
+        while True:
+            page = _read(models.Page, self._http.request("GET", path, params=params))
+            for item in page.items:
+                yield _parse(model, codec.to_json(item), JSON)
+            if page.next is None:
+                return
+            params["cursor"] = page.next
+
+
+def _path(*parts: str) -> str:
+    return "/".join(["/v1", *(quote(part, safe="") for part in parts)])
+
+
+def _read(model: type[M], reply: Reply) -> M:
+    return _parse(model, reply.body, reply.headers.get("Content-Type", "").split(";")[0].strip())
+
+
+def _parse(model: type[M], body: bytes, media: str) -> M:
+    try:
+        if media == BINARY:
+            return codec.decode_model(model, body)
+        return model.model_validate_json(body)
+    except (ValidationError, codec.CodecError):
+        # Not chained: pydantic repeats the input.
+        raise ProtocolError(
+            f"the answer is no {model.__name__} of protocol {models.PROTOCOL_VERSION}: "
+            "the coordinator may be of another version, or something else answers there"
+        ) from None

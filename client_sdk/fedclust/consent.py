@@ -1,0 +1,116 @@
+"""What a site is asked to consent to, in words: the text of the consent screen.
+
+The lines about what leaves come from the method's own declaration (``Phase.discloses``), which
+also feeds the API and the docs, so that they cannot say different things.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedclust.algorithms import engine
+from fedclust.algorithms.base import Phase
+from fedclust.algorithms.engine import Plan
+from fedclust.errors import ConsentNeeded
+from fedclust.wire.models import Consents, Definition
+
+
+@dataclass(frozen=True)
+class ConsentRequest:
+    """A session as a site's data manager has to judge it.
+
+    Attributes
+    ----------
+    coordinator, site, session, analyst : str
+    definition : Definition
+    definition_sha256 : str
+        What is consented to; recorded here and in the coordinator's audit trail.
+    plan : Plan
+    p : int
+        Smallest number of persons behind anything that is sent: the larger of the session's and
+        the site's own.
+    rows : int
+        The site's usable rows. Not sent; ``size_band`` is.
+    size_band : str
+    persons_declared : bool
+        Whether a column says which rows belong to one person.
+    """
+
+    coordinator: str
+    site: str
+    session: str
+    analyst: str
+    definition: Definition
+    definition_sha256: str
+    plan: Plan
+    p: int
+    rows: int
+    size_band: str
+    persons_declared: bool
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases that this session may have, with what each discloses."""
+        return engine.all_phases(self.plan.method)
+
+    @property
+    def two_sites_with(self) -> str | None:
+        """The other site, where a round may rest on two: each learns the other's part."""
+        if self.definition.policy.min_sites > 2:
+            return None
+        return next((name for name in self.definition.sites if name != self.site), None)
+
+    @property
+    def differencing_off(self) -> bool:
+        """Whether the session runs without the differencing guard."""
+        return self.definition.policy.differencing == "off"
+
+    @property
+    def consents(self) -> Consents:
+        """What joining declares beyond the definition itself."""
+        return Consents(two_sites_with=self.two_sites_with, differencing_off=self.differencing_off)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What protects the rows, and what remains possible: a sentence each."""
+        notes = [
+            f"Every number that is sent rests on at least {self.p} persons.",
+            "Rows, labels, identifiers and person numbers never leave.",
+            f"Joining declares the size band {self.size_band} and the names of the features.",
+        ]
+        if self.differencing_off:
+            notes.append(
+                "THE DIFFERENCING GUARD IS OFF in this session: whoever sees the answers of "
+                "several rounds can subtract them and may recover single records."
+            )
+        else:
+            notes.append(
+                "The differencing guard keeps any two answers from differing by fewer persons "
+                "than that. Combinations of more than two answers in ways that it does not see, "
+                "and later sessions on nearly the same rows, remain possible ways to learn more."
+            )
+        if self.two_sites_with is not None:
+            notes.append(
+                f"With two sites, {self.two_sites_with} can subtract its own part from each "
+                "aggregate and so learns yours, and you learn theirs."
+            )
+        if not self.persons_declared:
+            notes.append(
+                "No person column is given, so each row counts as a person: if one person may "
+                "have several rows, name the column (person=, --person-column)."
+            )
+        return tuple(notes)
+
+    def refuse_tacit(self) -> None:
+        """Raise ConsentNeeded where taking part is not consent enough."""
+        needed = []
+        if self.two_sites_with is not None:
+            needed.append(f"two_sites_with {self.two_sites_with}")
+        if self.differencing_off:
+            needed.append("differencing_off")
+        if needed:
+            raise ConsentNeeded(
+                f"session {self.session} needs express consent to: {', '.join(needed)}; "
+                "read it with preview or check, then pass consent=True",
+                tuple(needed),
+            )

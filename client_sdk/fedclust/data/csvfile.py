@@ -1,0 +1,75 @@
+"""CSV by the standard library: UTF-8 with or without a mark, a header, commas."""
+
+from __future__ import annotations
+
+import csv
+import math
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedclust.data.raw import MISSING, Origin, RawTable
+from fedclust.errors import DataError
+
+
+def read_csv(path: Path, names: Sequence[str], text: Sequence[str]) -> RawTable:
+    """Read the columns ``names`` as numbers and ``text`` as they stand; others are left alone.
+
+    Empty fields, NA, N/A, NaN, null and None are missing values. Raises DataError with file,
+    column and line.
+    """
+    origin = Origin(path.name, "line")
+    cells = array("d")
+    kept: dict[str, list[str]] = {name: [] for name in text}
+    numbers: list[int] = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            if not header:
+                raise origin.fault("no-header", "the file is empty; a header is needed")
+            places = origin.columns(header, [*names, *text])
+            for fields in reader:
+                if not fields:  # an empty line
+                    continue
+                line = reader.line_num
+                if len(fields) != len(header):
+                    message = f"{len(fields)} fields where the header has {len(header)}"
+                    raise DataError(path.name, "field-count", message, row=line, unit="line")
+                cells.extend(_number(path.name, fields[places[n]], n, line) for n in names)
+                numbers.append(line)
+                for name in text:
+                    kept[name].append(fields[places[name]].strip())
+    except UnicodeDecodeError:
+        raise origin.fault("encoding", "the file is not UTF-8; save it as UTF-8") from None
+    except csv.Error as error:
+        message = f"this is no CSV file ({error})"
+        raise DataError(path.name, "csv", message, row=reader.line_num, unit="line") from None
+    except OSError as error:
+        raise origin.fault("unreadable", error.strerror or "the file cannot be read") from None
+    if not numbers:
+        raise origin.fault("no-rows", "there are no rows below the header")
+    X = np.frombuffer(cells, dtype=np.float64).reshape(len(numbers), len(names))
+    return RawTable(X, Origin(path.name, "line", numbers), kept)
+
+
+def _number(source: str, field: str, column: str, line: int) -> float:
+    field = field.strip()
+    if field.lower() in MISSING:
+        return math.nan
+    try:
+        # Python's own underscores and non-ASCII digits are no numbers to anybody else.
+        value = float(field) if field.isascii() and "_" not in field else None
+    except ValueError:
+        value = None
+    if value is None:
+        decimal = field.count(",") == 1 and field.replace(",", "").lstrip("-+").isdecimal()
+        hint = "write decimals with a point" if decimal else "empty or NA is a missing value"
+        message = f"text in a number column; {hint}"
+        raise DataError(source, "not-a-number", message, column=column, row=line, unit="line")
+    if math.isinf(value):
+        message = "infinite, or beyond what a double holds"
+        raise DataError(source, "not-finite", message, column=column, row=line, unit="line")
+    return value

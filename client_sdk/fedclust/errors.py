@@ -1,0 +1,304 @@
+"""Every error that the SDK raises on purpose.
+
+::
+
+    FedclustError
+    +-- UsageError                      (also a ValueError) a wrong address, option or token file
+    +-- DataError                       the site's rows do not fit the session; nothing was sent
+    +-- DisclosureError                 the site's own check refused its answer; nothing was sent
+    +-- ConsentError                    the site does not consent; nothing was sent
+    |   +-- ConsentNeeded               a consent has to be given expressly
+    |   +-- ConsentDeclined             the person who was asked said no
+    +-- JournalError                    the site's durable state cannot be used
+    |   +-- JournalLocked               another process runs this session for this site
+    |   +-- JournalDamaged              a file was changed, cut or removed
+    |   +-- OtherData                   the session was begun with other rows
+    +-- SessionError                    the session ended without a result for this site
+    |   +-- SessionFailed
+    |   +-- SessionCancelled
+    |   +-- SiteLeft                    this site left, or was excluded
+    +-- TransportError                  no usable answer came
+    |   +-- CoordinatorUnreachable      tried until the time to give up
+    |   +-- TLSError                    a certificate or handshake was refused; never retried
+    |   +-- ProxyError                  the proxy refused the connection
+    |   +-- ProtocolError               an answer came that the protocol does not allow
+    +-- CoordinatorError                the coordinator refused: one class for each problem type
+        +-- MalformedRequest, Unauthenticated, Forbidden, NotAddressed, NotFound, ...
+
+No message holds a token, a payload or a value of the data.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from fedclust.wire.problems import FieldError, Problem
+
+
+class FedclustError(Exception):
+    """Base of every error below."""
+
+
+class UsageError(FedclustError, ValueError):
+    """An address, option, certificate or token file that cannot be used as given."""
+
+
+# --- at the site ----------------------------------------------------------------------------------
+
+
+class DataError(FedclustError):
+    """A site's rows do not fit the session. Raised before anything is sent.
+
+    Attributes
+    ----------
+    source : str
+        File name, or what kind of object was given.
+    rule : str
+        Stable short name of what is wrong, for example ``"missing-column"``.
+    column : str or None
+    row : int or None
+        Line of a CSV file (the header is line 1); elsewhere the row's index, from 0.
+    count : int or None
+        How many values are wrong, where more than one is.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        rule: str,
+        message: str,
+        *,
+        column: str | None = None,
+        row: int | None = None,
+        count: int | None = None,
+        unit: Literal["line", "row"] = "row",
+    ) -> None:
+        place = source
+        if row is not None:
+            place += f", {unit} {row}"
+        if column is not None:
+            place += f", column {column!r}"
+        super().__init__(f"{place}: {message}")
+        self.source, self.rule, self.column, self.row, self.count = source, rule, column, row, count
+
+
+class DisclosureError(FedclustError):
+    """The site's own check refused what it was about to send; ``rule`` names the broken rule."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(f"nothing was sent: {message} ({rule})")
+        self.rule = rule
+
+
+class ConsentError(FedclustError):
+    """The site does not consent to what the session asks."""
+
+
+class ConsentNeeded(ConsentError):
+    """A consent has to be given expressly; ``needed`` names which."""
+
+    def __init__(self, message: str, needed: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.needed = needed
+
+
+class ConsentDeclined(ConsentError):
+    """The person who was asked said no."""
+
+
+class JournalError(FedclustError):
+    """The site's durable state cannot be used; nothing was sent."""
+
+
+class JournalLocked(JournalError):
+    """Another process runs this session for this site."""
+
+
+class JournalDamaged(JournalError):
+    """A file of the journal or the ledger was changed, cut or removed."""
+
+
+class OtherData(JournalError):
+    """The session was begun with other rows, persons or features."""
+
+
+class SessionError(FedclustError):
+    """The session ended without a result for this site. ``reason`` is the coordinator's code."""
+
+    def __init__(self, session: str, message: str, reason: str | None = None) -> None:
+        super().__init__(f"session {session}: {message}")
+        self.session, self.reason = session, reason
+
+
+class SessionFailed(SessionError):
+    """The method could not go on, or too few sites answered for too long."""
+
+
+class SessionCancelled(SessionError):
+    """The analyst or an operator cancelled the session."""
+
+
+class SiteLeft(SessionError):
+    """This site left the session, or was excluded from it."""
+
+
+# --- on the way -----------------------------------------------------------------------------------
+
+
+class TransportError(FedclustError):
+    """No usable answer came from the coordinator."""
+
+
+class CoordinatorUnreachable(TransportError):
+    """No answer within the time to give up. Running the same command again resumes."""
+
+
+class TLSError(TransportError):
+    """A certificate or the handshake was refused, here or there."""
+
+
+class ProxyError(TransportError):
+    """The proxy refused the connection."""
+
+
+class ProtocolError(TransportError):
+    """An answer came that this version of the protocol does not allow."""
+
+
+# --- from the coordinator -------------------------------------------------------------------------
+
+
+class CoordinatorError(FedclustError):
+    """The coordinator refused a request.
+
+    Attributes
+    ----------
+    slug : str
+        Problem type in the catalogue (``fedclust.wire.problems``); class constant.
+    status : int
+    detail : str
+        What to do next.
+    errors : tuple of FieldError
+        The offending fields.
+    request_id : str or None
+        Quote it to the coordinator's operator.
+    """
+
+    slug: ClassVar[str] = ""
+
+    def __init__(self, problem: Problem) -> None:
+        fields = "".join(f"; {e.pointer or 'body'}: {e.message}" for e in problem.errors)
+        super().__init__(f"{problem.title} ({problem.status}): {problem.detail}{fields}")
+        self.status, self.title, self.detail = problem.status, problem.title, problem.detail
+        self.errors: tuple[FieldError, ...] = tuple(problem.errors)
+        self.request_id = problem.request_id
+
+
+class MalformedRequest(CoordinatorError):
+    slug = "malformed-request"
+
+
+class Unauthenticated(CoordinatorError):
+    slug = "unauthenticated"
+
+
+class Forbidden(CoordinatorError):
+    slug = "forbidden"
+
+
+class NotAddressed(CoordinatorError):
+    slug = "not-addressed"
+
+
+class NotFound(CoordinatorError):
+    slug = "not-found"
+
+
+class MethodNotAllowed(CoordinatorError):
+    slug = "method-not-allowed"
+
+
+class NotAcceptable(CoordinatorError):
+    slug = "not-acceptable"
+
+
+class NameTaken(CoordinatorError):
+    slug = "name-taken"
+
+
+class WrongState(CoordinatorError):
+    slug = "wrong-state"
+
+
+class ConsentMismatch(CoordinatorError):
+    slug = "consent-mismatch"
+
+
+class ConsentMissing(CoordinatorError):
+    slug = "consent-needed"
+
+
+class VersionUnsupported(CoordinatorError):
+    slug = "version-unsupported"
+
+
+class LateJoiningRefused(CoordinatorError):
+    slug = "late-joining-refused"
+
+
+class QuorumMissing(CoordinatorError):
+    slug = "quorum-missing"
+
+
+class NeedsAllSites(CoordinatorError):
+    slug = "needs-all-sites"
+
+
+class SubmissionDiffers(CoordinatorError):
+    slug = "submission-differs"
+
+
+class TaskMismatch(CoordinatorError):
+    slug = "task-mismatch"
+
+
+class ResultNotReady(CoordinatorError):
+    slug = "result-not-ready"
+
+
+class RoundClosed(CoordinatorError):
+    slug = "round-closed"
+
+
+class BodyTooLarge(CoordinatorError):
+    slug = "body-too-large"
+
+
+class UnsupportedMediaType(CoordinatorError):
+    slug = "unsupported-media-type"
+
+
+class Invalid(CoordinatorError):
+    slug = "invalid"
+
+
+class DisclosureRefused(CoordinatorError):
+    slug = "disclosure-refused"
+
+
+class Internal(CoordinatorError):
+    slug = "internal"
+
+
+class Unavailable(CoordinatorError):
+    slug = "unavailable"
+
+
+BY_SLUG: dict[str, type[CoordinatorError]] = {
+    kind.slug: kind for kind in CoordinatorError.__subclasses__()
+}
+
+
+def from_problem(problem: Problem) -> CoordinatorError:
+    """Return the error for a problem document; the base class for a type not in the catalogue."""
+    return BY_SLUG.get(problem.slug, CoordinatorError)(problem)

@@ -1,0 +1,226 @@
+"""What a site remembers of a session, so that it resumes and never sends anything twice.
+
+::
+
+    <state directory>/ledger.jsonl                                 what left (privacy.ledger)
+    <state directory>/<coordinator>/<site>/<session>.<hash>/       hash: of the definition
+        lock           held by the one process that runs this session for this site
+        session        consent, and what the site declared when it joined
+        round-00001    one file a round: the exact bytes that are sent and, beside them, the
+                       method's memory after that round. One synced write before the first PUT;
+                       nothing but these bytes is ever sent for the round
+        round-00001.outcome    the receipt, or why the coordinator refused
+
+Only the newest round keeps its memory. Every file carries a checksum; a damaged or missing one is
+named, and the session does not go on with it: another answer to the same round, or one that the
+differencing guard computed from half a memory, could disclose a record.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from fedclust.algorithms.base import Memory, Model, Tree
+from fedclust.errors import JournalDamaged, JournalLocked, OtherData
+from fedclust.privacy.files import (
+    FileDamaged,
+    FileLock,
+    LockHeld,
+    private_directory,
+    read_sealed,
+    write_sealed,
+)
+from fedclust.wire import codec
+from fedclust.wire.models import Participation, Receipt, Sha256, Timestamp
+
+_ROUND = re.compile(r"round-(\d{5})")
+M = TypeVar("M", bound=Model)
+
+
+class SessionRecord(Model):
+    """Consent to a definition, and the participation that was declared with it."""
+
+    coordinator: str
+    site: str
+    session: str
+    definition_sha256: Sha256
+    consented_at: Timestamp
+    participation: Participation
+
+
+class Outcome(Model):
+    """What became of an answer: a receipt, or the type of problem it was refused with."""
+
+    receipt: Receipt | None = None
+    refused: str | None = None
+
+
+class Answer(Model):
+    """One round's answer, after that of round ``after`` (0: the first).
+
+    ``memory`` is None once a later round holds it.
+    """
+
+    coordinator: str
+    site: str
+    session: str
+    round: int
+    after: int
+    phase: str
+    task_digest: Sha256
+    media: str
+    body: bytes
+    fields: dict[str, str]
+    smallest_count: int | None
+    data_digest: Sha256
+    written_at: Timestamp
+    memory: dict[str, Tree] | None
+
+    @property
+    def sha256(self) -> str:
+        return codec.sha256(self.body)
+
+    def entry(self, outcome: Outcome) -> dict[str, Any]:
+        """Return this answer's line of the ledger."""
+        line = self.model_dump(
+            mode="json",
+            include={"coordinator", "site", "session", "round", "phase", "fields"}
+            | {"smallest_count", "task_digest", "media"},
+        )
+        line |= {"time": self.model_dump(include={"written_at"})["written_at"]}
+        line |= {"sha256": self.sha256, "size": len(self.body), "empty": not self.fields}
+        return line | outcome.model_dump(mode="json")
+
+
+def default_directory() -> Path:
+    """Return where this platform keeps a user's durable state, and fedclust's within."""
+    home = Path.home()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "fedclust"
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "fedclust"
+    return Path(os.environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "fedclust"
+
+
+class Journal:
+    """One session of one site. Reads what is there; :meth:`lock` before anything is written."""
+
+    def __init__(
+        self, directory: Path, coordinator: str, site: str, session: str, definition_sha256: str
+    ) -> None:
+        # Names are slugs; the address is made safe for every file system, and kept unambiguous.
+        host = re.sub(r"[^a-z0-9.-]+", "_", urlsplit(coordinator).netloc.lower())
+        host = f"{host}.{codec.sha256(coordinator.encode())[:8]}"
+        self.directory = directory / host / site / f"{session}.{definition_sha256[:12]}"
+        self._lock = FileLock(self.directory / "lock")
+        self.record: SessionRecord | None = None
+        self.answers: dict[int, Answer] = {}
+        self.outcomes: dict[int, Outcome] = {}
+        self._load()
+
+    def lock(self) -> None:
+        """Become the one process that runs this session; JournalLocked where there is one."""
+        private_directory(self.directory)
+        try:
+            self._lock.acquire()
+        except LockHeld:
+            raise JournalLocked(
+                f"another process runs this session for this site ({self._lock.path})"
+            ) from None
+        self._load()
+
+    def unlock(self) -> None:
+        """Let another process run the session."""
+        self._lock.release()
+
+    @property
+    def memory(self) -> Memory:
+        """The method's memory after the last answer; ``{}`` before the first."""
+        return dict(self.answers[max(self.answers)].memory or {}) if self.answers else {}
+
+    def unsettled(self) -> list[Answer]:
+        """Return the answers that may have left and have no outcome yet, oldest first."""
+        return [self.answers[n] for n in sorted(self.answers) if n not in self.outcomes]
+
+    def refuse_other_data(self, digest: str) -> None:
+        """Raise OtherData unless ``digest`` is that of the rows which the session began with."""
+        if any(answer.data_digest != digest for answer in self.answers.values()):
+            raise OtherData(
+                "the session was begun with other rows, persons or features: give the same ones "
+                f"again, in the same order (recorded in {self.directory})"
+            )
+
+    def write_record(self, record: SessionRecord) -> None:
+        """Record consent, before joining."""
+        self._write("session", record)
+        self.record = record
+
+    def commit(self, answer: Answer) -> None:
+        """Record an answer and the memory beside it: after this, and only then, it may leave."""
+        previous = max(self.answers, default=0)
+        if answer.after != previous or answer.round <= previous:
+            raise JournalDamaged(f"round {answer.round} was answered already ({self.directory})")
+        self._write(_name(answer.round), answer)
+        self.answers[answer.round] = answer
+        if previous:
+            self.answers[previous] = self.answers[previous].model_copy(update={"memory": None})
+            self._write(_name(previous), self.answers[previous])
+
+    def settle(self, number: int, outcome: Outcome) -> None:
+        """Record what became of an answer."""
+        self._write(_name(number) + ".outcome", outcome)
+        self.outcomes[number] = outcome
+
+    def _write(self, name: str, model: Model) -> None:
+        write_sealed(self.directory / name, codec.encode_model(model))
+
+    def _load(self) -> None:
+        path = self.directory / "session"
+        self.record = _read(SessionRecord, path) if path.exists() else None
+        self.answers, self.outcomes = {}, {}
+        whole = True
+        for answer, outcome in _answers(self.directory):
+            whole &= answer.after == max(self.answers, default=0)
+            self.answers[answer.round] = answer
+            if outcome is not None:
+                self.outcomes[answer.round] = outcome
+        if not whole or (self.answers and self.answers[max(self.answers)].memory is None):
+            raise JournalDamaged(
+                f"{self.directory}: a round's file is missing; bring it back from a backup, or "
+                "leave the session"
+            )
+
+
+def recorded(directory: Path) -> Iterator[tuple[Answer, Outcome | None]]:
+    """Yield every answer in a state directory, with its outcome or None where it is in flight."""
+    for path in sorted(directory.glob("*/*/*/session")):
+        yield from _answers(path.parent)
+
+
+def _answers(directory: Path) -> Iterator[tuple[Answer, Outcome | None]]:
+    paths = sorted(directory.iterdir()) if directory.exists() else []
+    for path in paths:
+        if _ROUND.fullmatch(path.name):
+            outcome = path.with_name(path.name + ".outcome")
+            yield _read(Answer, path), _read(Outcome, outcome) if outcome.exists() else None
+
+
+def _name(number: int) -> str:
+    return f"round-{number:05d}"
+
+
+def _read(model: type[M], path: Path) -> M:
+    try:
+        return codec.decode_model(model, read_sealed(path))
+    except FileDamaged as error:
+        raise JournalDamaged(str(error)) from None
+    except (ValidationError, codec.CodecError):
+        raise JournalDamaged(f"{path}: written by a version of fedclust not known here") from None

@@ -1,0 +1,571 @@
+"""A site's whole part in a session: consent, compute, send exactly once, resume, label.
+
+The order in which a round is answered is what keeps the promises: the task's digest is recomputed,
+the answer computed and checked, its bytes and the memory written and synced (``journal``), then
+sent, then entered in the ledger. Whatever breaks in between, the next run begins with the bytes
+that were written.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from fedclust import errors
+from fedclust._http import Http, Options
+from fedclust.algorithms import engine
+from fedclust.algorithms.base import SiteData
+from fedclust.algorithms.registry import METHODS
+from fedclust.answers import accepted_plan, compute, first_task, refuse_foreign
+from fedclust.client import Client
+from fedclust.consent import ConsentRequest
+from fedclust.data import Source, Table, load
+from fedclust.journal import Answer, Journal, Outcome, SessionRecord, default_directory
+from fedclust.privacy.bands import size_band
+from fedclust.privacy.ledger import Ledger, LedgerDamaged
+from fedclust.results import SiteResult
+from fedclust.wire.models import (
+    PROTOCOL_VERSION,
+    Participation,
+    Receipt,
+    SessionInfo,
+    TaskDocument,
+    TaskResponse,
+)
+from fedclust.wire.submissions import BINARY, JSON
+
+__all__ = ["Preview", "Progress", "SessionStatus", "Site", "SiteResult"]
+
+_FIRST_CONTACT_S = 30.0
+#: Refusals that the session outlives: the body has left, and the next task is asked for.
+_MOVED_ON = (errors.RoundClosed, errors.WrongState, errors.NotAddressed)
+#: Refusals of these very bytes: recorded as left, then raised.
+_REFUSED = (
+    errors.Invalid,
+    errors.DisclosureRefused,
+    errors.TaskMismatch,
+    errors.SubmissionDiffers,
+)
+#: What tells one sending from another in the ledger.
+_SAME = frozenset({"coordinator", "site", "session", "round", "sha256", "receipt", "refused"})
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What has just happened. ``answered`` of ``addressed`` sites, where known."""
+
+    event: Literal["joined", "waiting", "computing", "sent", "sent again", "refused", "done"]
+    round: int | None = None
+    phase: str | None = None
+    answered: int | None = None
+    addressed: int | None = None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The next submission, byte for byte, before it is sent.
+
+    ``body`` is None where there is nothing to send now; ``note`` says why, or what the bytes
+    still depend on. ``fields`` and ``smallest_count`` are what the ledger will say.
+    """
+
+    session: str
+    round: int | None = None
+    phase: str | None = None
+    media: str = BINARY
+    body: bytes | None = None
+    fields: dict[str, str] | None = None
+    smallest_count: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class SessionStatus:
+    """A session as its coordinator and this site's journal know it.
+
+    ``sent`` counts the answers whose outcome is known, ``in_flight`` those that may have left.
+    """
+
+    session: str
+    state: str
+    site_state: str
+    round: int | None
+    sent: int
+    in_flight: int
+    reason: str | None
+
+
+class Site:
+    """A site's connection to its coordinator.
+
+    Parameters
+    ----------
+    url : str, optional
+        ``https://host[:port]``; by default FEDCLUST_COORDINATOR.
+    token : str, optional
+        By default FEDCLUST_TOKEN.
+    journal_dir : path, optional
+        Where journal and ledger are kept; by default this platform's directory for a user's
+        state. It must survive: a session can only be resumed with it.
+    ca_bundle, client_cert, client_key, proxy
+        See :class:`fedclust._http.Options`.
+    give_up_after_s : float
+        How long to go on trying, once a session is under way, while the coordinator does not
+        answer. A day by default; resuming is possible afterwards too.
+    json_bodies : bool
+        Send JSON, which can be read without a program, instead of the smaller binary form.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        journal_dir: str | os.PathLike[str] | None = None,
+        ca_bundle: str | os.PathLike[str] | None = None,
+        client_cert: str | os.PathLike[str] | None = None,
+        client_key: str | os.PathLike[str] | None = None,
+        proxy: str | None = None,
+        give_up_after_s: float = 86_400.0,
+        json_bodies: bool = False,
+        http: Http | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        url = url or os.environ.get("FEDCLUST_COORDINATOR")
+        token = token or os.environ.get("FEDCLUST_TOKEN")
+        if http is None:
+            if not url or not token:
+                raise errors.UsageError("give url and token, or FEDCLUST_COORDINATOR and _TOKEN")
+            options = Options(ca_bundle, client_cert, client_key, proxy, give_up_after_s)
+            http = Http(url, token, options)
+        self._http, self._client, self._now = http, Client(http.url, "", http=http), now
+        self._media = JSON if json_bodies else BINARY
+        self.directory = Path(journal_dir) if journal_dir else default_directory()
+        self._name: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Site({self._http.url!r})"
+
+    def __enter__(self) -> Site:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    @property
+    def name(self) -> str:
+        """The name that the token speaks for."""
+        if self._name is None:
+            # Quick to say that the address is wrong; patient once the coordinator has answered.
+            patience, self._http.patience_s = self._http.patience_s, _FIRST_CONTACT_S
+            who = self._client.whoami()
+            self._http.patience_s = patience
+            if who.role != "site":
+                raise errors.UsageError(f"this is the token of an {who.role}, not of a site")
+            if who.protocol_version != PROTOCOL_VERSION:
+                raise errors.ProtocolError(
+                    f"the coordinator speaks protocol {who.protocol_version}, this SDK "
+                    f"{PROTOCOL_VERSION}: pip install --upgrade fedclust"
+                )
+            # It names a directory here: a slug, whatever the coordinator says.
+            if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", who.name):
+                raise errors.ProtocolError("the coordinator gives this site a name that is none")
+            self._name = who.name
+        return self._name
+
+    def check(
+        self,
+        session: str,
+        data: Source,
+        *,
+        person: str | Sequence[Any] | NDArray[Any] | None = None,
+        id_column: str | None = None,
+        min_cluster_size: int | None = None,
+    ) -> ConsentRequest:
+        """Match rows with a session's features and return what consent would be to.
+
+        Reads the session; sends nothing of the rows and does not join. Parameters as in
+        :meth:`participate`.
+        """
+        return self._open(session, data, person, id_column, min_cluster_size).request
+
+    def participate(
+        self,
+        session: str,
+        data: Source,
+        *,
+        person: str | Sequence[Any] | NDArray[Any] | None = None,
+        id_column: str | None = None,
+        min_cluster_size: int | None = None,
+        consent: Callable[[ConsentRequest], bool] | bool | None = None,
+        ask: Callable[[Preview], bool] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> SiteResult:
+        """Take part in a session from joining to labels; called again, it resumes.
+
+        Parameters
+        ----------
+        session : str
+        data : array (n, d), DataFrame or path of a CSV file
+            The same rows in the same order whenever a session is resumed.
+        person : str or sequence of length n, optional
+            Column that says which rows belong to one person, or its values; never sent.
+        id_column : str, optional
+            Column that names rows; never sent.
+        min_cluster_size : int, optional
+            This site's own smallest count; the larger of it and the session's holds.
+        consent : callable or bool, optional
+            Called once with the :class:`ConsentRequest`; True consents to all of it. By default
+            the call itself consents to the definition, but not to a session of two sites or one
+            without the differencing guard: these need it expressly.
+        ask : callable, optional
+            Called with the :class:`Preview` of every submission before it is sent for the first
+            time; False stops, and nothing of that round has left.
+        on_progress : callable, optional
+
+        Returns
+        -------
+        SiteResult
+
+        Raises
+        ------
+        DataError, ConsentError, DisclosureError
+            Before anything (more) is sent.
+        SessionError
+            The session failed, was cancelled or goes on without this site.
+        CoordinatorError, TransportError, JournalError
+        """
+        run = self._open(session, data, person, id_column, min_cluster_size)
+        run.ask, run.tell = ask, on_progress or run.tell
+        run.journal.lock()
+        try:
+            return run.complete(consent)
+        finally:
+            run.journal.unlock()
+
+    def preview(
+        self,
+        session: str,
+        data: Source,
+        *,
+        person: str | Sequence[Any] | NDArray[Any] | None = None,
+        id_column: str | None = None,
+        min_cluster_size: int | None = None,
+    ) -> Preview:
+        """Return the exact bytes of the next submission. Reads only: joins nothing, sends nothing.
+
+        Before the session starts, its first task is derived from the definition as the
+        coordinator will. Parameters as in :meth:`participate`.
+        """
+        return self._open(session, data, person, id_column, min_cluster_size).preview()
+
+    def status(self, session: str | None = None) -> list[SessionStatus]:
+        """Return how this site's sessions stand, or how one does."""
+        found = [self._client.session(session)] if session else self._client.sessions()
+        rows = []
+        for info in found:
+            state = next((s.state for s in info.sites if s.name == self.name), "invited")
+            journal = self._journal(info)
+            sent, flying = len(journal.outcomes), len(journal.unsettled())
+            reason = info.failure or info.stopped_because
+            rows.append(
+                SessionStatus(info.name, info.state, state, info.round, sent, flying, reason)
+            )
+        return rows
+
+    def leave(self, session: str) -> None:
+        """Leave a session; what was sent still counts."""
+        self._client.leave(session)
+
+    def _open(
+        self,
+        session: str,
+        data: Source,
+        person: str | Sequence[Any] | NDArray[Any] | None,
+        id_column: str | None,
+        min_cluster_size: int | None,
+    ) -> _Run:
+        if min_cluster_size is not None and min_cluster_size < 2:
+            raise errors.UsageError("min_cluster_size is at least 2")
+        site, info = self.name, self._client.session(session)
+        plan = accepted_plan(session, info)
+        table = load(data, plan.features, person=person, id_column=id_column)
+        rows = int(engine.usable_rows(plan, table.X).sum())
+        request = ConsentRequest(
+            coordinator=self._http.url,
+            site=site,
+            session=session,
+            analyst=info.created_by,
+            definition=info.definition,
+            definition_sha256=info.definition_sha256,
+            plan=plan,
+            p=max(plan.policy.min_cluster_size, min_cluster_size or 0),
+            rows=rows,
+            size_band=size_band(rows),
+            persons_declared=person is not None,
+        )
+        return _Run(self, self._client, info, request, table, self._journal(info), min_cluster_size)
+
+    def _journal(self, info: SessionInfo) -> Journal:
+        pinned = info.definition_sha256
+        return Journal(self.directory, self._http.url, self.name, info.name, pinned)
+
+
+class _Run:
+    """One session at one site, from one call of :meth:`Site.participate`."""
+
+    def __init__(
+        self,
+        site: Site,
+        client: Client,
+        info: SessionInfo,
+        request: ConsentRequest,
+        table: Table,
+        journal: Journal,
+        min_cluster_size: int | None,
+    ) -> None:
+        self.client, self.info, self.request, self.journal = client, info, request, journal
+        self.session, self.plan, self.table = request.session, request.plan, table
+        self.ledger = Ledger(site.directory)
+        self.now, self.media, self.data_digest = site._now, site._media, table.digest()
+        self.participation = Participation(
+            definition_sha256=request.definition_sha256,
+            consents=request.consents,
+            features=table.features,
+            min_cluster_size=min_cluster_size,
+            size_band=request.size_band,
+            sdk_version=importlib.metadata.version("fedclust"),
+            methods={name: (method.version,) for name, method in METHODS.items()},
+        )
+        self.ask: Callable[[Preview], bool] | None = None
+        self.tell: Callable[[Progress], None] = lambda _progress: None
+        self.sent: set[int] = set()
+
+    # --- from joining to labels -------------------------------------------------------------------
+
+    def complete(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> SiteResult:
+        try:
+            self.ledger.check()
+        except LedgerDamaged as error:
+            raise errors.JournalDamaged(str(error)) from None
+        self.journal.refuse_other_data(self.data_digest)
+        for answer in self.journal.unsettled():
+            self.send(answer, again=True)
+        if self.info.state in ("recruiting", "running"):
+            self.join(consent)
+        task, etag = self.client.task(self.session)
+        while True:
+            if task is not None and task.status == "ended":
+                return self.result(task)
+            if task is not None and task.status == "left":
+                raise self.left()
+            if task is not None and task.status == "work":
+                etag = self.answer(task)
+            elif task is not None:
+                seen = task.progress
+                counts = (seen.answered, seen.addressed) if seen else (None, None)
+                self.tell(Progress("waiting", task.round, None, *counts))
+            task, etag = self.client.task(self.session, etag)
+
+    def join(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> None:
+        """Consent, record it, join; what an earlier run did of this is not done again."""
+        record, wanted = self.journal.record, self.participation
+        state = next((s.state for s in self.info.sites if s.name == self.request.site), "invited")
+        if state in ("left", "excluded"):
+            raise self.left()
+        invited = state == "invited"
+        if not invited:
+            self.refuse_gaps()
+        if record is not None:
+            joined = record.participation
+            spoken = {"sdk_version": joined.sdk_version, "methods": joined.methods}
+            same = wanted.model_copy(update=spoken) == joined
+            if not same and not invited:
+                raise errors.JournalError(
+                    "this site joined with another min_cluster_size or size band; give the same "
+                    "rows and options, or leave the session"
+                )
+            record = record if same else None
+        if record is None:
+            self.consent(consent)
+            record = SessionRecord(
+                coordinator=self.request.coordinator,
+                site=self.request.site,
+                session=self.session,
+                definition_sha256=self.request.definition_sha256,
+                consented_at=self.now(),
+                participation=wanted,
+            )
+            self.journal.write_record(record)
+            invited = True
+        if invited:
+            self.client.join(self.session, record.participation)
+            self.tell(Progress("joined"))
+
+    def consent(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> None:
+        if consent is None:
+            self.request.refuse_tacit()
+        elif not (consent if isinstance(consent, bool) else consent(self.request)):
+            raise errors.ConsentDeclined(f"not consented to session {self.session}")
+
+    def refuse_gaps(self) -> None:
+        """Refuse to go on with a journal that does not hold all that this site has sent."""
+        for past in self.client.rounds(self.session):
+            answered = any(s.answered and s.name == self.request.site for s in past.sites)
+            if answered and past.number not in self.journal.answers:
+                raise errors.JournalDamaged(
+                    f"this site answered round {past.number}, and {self.journal.directory} does "
+                    "not hold it: use the journal directory it was answered from, or leave the "
+                    "session (the guard cannot protect rows without its memory)"
+                )
+
+    def left(self) -> errors.SiteLeft:
+        info = self.client.session(self.session)
+        state = next((s.state for s in info.sites if s.name == self.request.site), "left")
+        message = "an analyst or operator excluded this site" if state == "excluded" else "left"
+        return errors.SiteLeft(self.session, message, state)
+
+    def result(self, task: TaskResponse) -> SiteResult:
+        if task.session_state != "completed":
+            info = self.client.session(self.session)
+            if task.session_state == "cancelled":
+                raise errors.SessionCancelled(self.session, "cancelled", info.stopped_because)
+            raise errors.SessionFailed(
+                self.session, f"failed: {info.failure or info.stopped_because}", info.failure
+            )
+        document = self.client.result(self.session)
+        if document.provenance.definition_sha256 != self.request.definition_sha256:
+            raise errors.ProtocolError("the result is of another definition")
+        try:
+            result = SiteResult(document, self.request.definition, self.request.site)
+        except ValidationError:
+            raise errors.ProtocolError("the result cannot be read by this SDK") from None
+        self.tell(Progress("done"))
+        labels = result.label(self.table.X, self.journal.memory or None)
+        return replace(result, labels_=labels, ids_=self.table.ids)
+
+    # --- one round --------------------------------------------------------------------------------
+
+    def answer(self, task: TaskResponse) -> str | None:
+        """Answer a task; the ETag to wait with."""
+        if task.task is None or task.round is None:
+            raise errors.ProtocolError("the coordinator asks for work without a task")
+        number, document = task.round, task.task
+        refuse_foreign(self.plan, self.session, number, document)
+        answer = self.journal.answers.get(number)
+        if answer is None:
+            self.tell(Progress("computing", number, document.phase))
+            answer = self.compute(number, document)
+            if self.ask is not None and not self.ask(_previewed(answer)):
+                raise errors.ConsentDeclined(f"round {number} was not sent")
+            self.journal.commit(answer)
+        elif answer.task_digest != document.digest:
+            raise errors.ProtocolError(
+                f"round {number} asks something else than what this site answered; a second "
+                "answer to one round is never given"
+            )
+        elif number in self.sent:
+            raise errors.ProtocolError(f"the coordinator asks again for round {number}")
+        return self.send(answer, again=number in self.journal.outcomes)
+
+    def compute(self, number: int, document: TaskDocument) -> Answer:
+        """Compute and check an answer; nothing is written or sent."""
+        data = SiteData(self.table.X, self.table.persons)
+        memory = self.journal.memory
+        computed = compute(self.request, data, number, document, memory, self.media)
+        return Answer(
+            coordinator=self.request.coordinator,
+            site=self.request.site,
+            session=self.session,
+            round=number,
+            after=max(self.journal.answers, default=0),
+            task_digest=document.digest,
+            media=self.media,
+            data_digest=self.data_digest,
+            written_at=self.now(),
+            **vars(computed),
+        )
+
+    def send(self, answer: Answer, *, again: bool) -> str | None:
+        """Send what is written, enter it in the ledger, record what became of it."""
+        self.sent.add(answer.round)
+        receipt, etag, refusal = None, None, None
+        try:
+            receipt, etag = self.client.submit(
+                self.session, answer.round, answer.body, answer.media
+            )
+            if not _acknowledges(receipt, answer):
+                raise errors.ProtocolError(f"the receipt of round {answer.round} is another's")
+        except (*_MOVED_ON, *_REFUSED) as error:
+            refusal = error
+        outcome = Outcome(receipt=receipt, refused=refusal.slug if refusal else None)
+        self.ledger.append(answer.entry(outcome), unless=_SAME if again else frozenset())
+        self.journal.settle(answer.round, outcome)
+        if isinstance(refusal, _REFUSED):
+            raise refusal
+        event: Any = "refused" if refusal else "sent again" if again else "sent"
+        self.tell(Progress(event, answer.round, answer.phase))
+        return etag
+
+    # --- preview ----------------------------------------------------------------------------------
+
+    def preview(self) -> Preview:
+        self.journal.refuse_other_data(self.data_digest)
+        for written in self.journal.unsettled():
+            return _previewed(written, "written before; its receipt is missing: it is sent again")
+        task, _ = self.client.task(self.session)
+        if task is None or task.status in ("ended", "left"):
+            return Preview(self.session, note="the session asks nothing more of this site")
+        if task.status == "work" and task.task is not None and task.round is not None:
+            refuse_foreign(self.plan, self.session, task.round, task.task)
+            known = self.journal.answers.get(task.round)
+            if known is not None:
+                return _previewed(known, "sent before; the coordinator asks for it again")
+            return _previewed(self.compute(task.round, task.task))
+        if task.session_state != "recruiting":
+            note = "nothing to answer now: the round waits for others"
+            if task.status == "invited":
+                note = "the session runs: its task is shown to sites that have joined"
+            return Preview(self.session, note=note)
+        roster = [s.name for s in self.info.sites if s.state in ("invited", "joined")]
+        document = first_task(self.plan, self.session, roster, self.request.site)
+        answer = self.compute(1, document)
+        return _previewed(answer, "if all the sites invited so far take part")
+
+
+def _previewed(answer: Answer, note: str = "") -> Preview:
+    return Preview(
+        session=answer.session,
+        round=answer.round,
+        phase=answer.phase,
+        media=answer.media,
+        body=answer.body,
+        fields=answer.fields,
+        smallest_count=answer.smallest_count,
+        note=note,
+    )
+
+
+def _acknowledges(receipt: Receipt, answer: Answer) -> bool:
+    named = (receipt.session, receipt.site, receipt.round, receipt.sha256, receipt.size)
+    asked = (answer.session, answer.site, answer.round, answer.sha256, len(answer.body))
+    return named == asked

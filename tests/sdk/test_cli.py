@@ -1,0 +1,357 @@
+"""The command line: what it prints, writes, refuses, and the code it ends with."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedclust.cli import main as cli
+from fedclust.cli import options, screen
+from fedclust.privacy.ledger import Ledger
+from fedclust.site import Progress
+from support.fake_coordinator import FakeCoordinator, answer, refusal
+
+
+def rows(n: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 2)) + 6 * rng.integers(0, 3, (n, 1))
+
+
+MINE = rows(60, 3)
+
+
+class Command:
+    """Runs ``fedclust`` in this process against a coordinator that is not there."""
+
+    def __init__(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        self.path, self._patch, self._capsys = tmp_path, monkeypatch, capsys
+        self.fake = FakeCoordinator({"alpha": rows(50, 1), "beta": rows(45, 2)})
+        self.out = self.err = ""
+        self.token = tmp_path / "token"
+        self.token.write_text("fcs_secret\n", "utf-8")
+        self.token.chmod(0o600)
+        self.data = tmp_path / "cohort.csv"
+        with self.data.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["mrn", "x", "y"])
+            writer.writerows([f"p{i}", *row] for i, row in enumerate(MINE.tolist()))
+        for name in ("FEDCLUST_TOKEN", "FEDCLUST_COORDINATOR", "FEDCLUST_JOURNAL_DIR"):
+            monkeypatch.delenv(name, raising=False)
+
+        def connected(*args: Any, **kwargs: Any) -> Any:
+            options.read_token(args[1])
+            return self.fake.site(args[2], json_bodies=len(args) > 8 and args[8])
+
+        self._connected, self._real = connected, options.open_site
+
+    def run(self, *arguments: str, real: bool = False) -> int:
+        self._patch.setattr(sys, "argv", ["fedclust", *arguments])
+        self._patch.setattr(cli.o, "open_site", self._real if real else self._connected)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        self.out, self.err = self._capsys.readouterr()
+        code = ended.value.code
+        return code if isinstance(code, int) else 0
+
+    def site(self, command: str, *arguments: str) -> int:
+        shared = ("--token-file", str(self.token), "--journal-dir", str(self.path / "state"))
+        return self.run(
+            command,
+            "heart",
+            "--data",
+            str(self.data),
+            "--coordinator",
+            "https://c.example",
+            *shared,
+            *arguments,
+        )
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    return Command(tmp_path, monkeypatch, capsys)
+
+
+def table(path: Path) -> list[list[str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_participate_from_the_consent_screen_to_labels(command: Command) -> None:
+    labels, result = command.path / "labels.csv", command.path / "heart.fedclust"
+    code = command.site(
+        "participate",
+        "--yes",
+        "--id-column",
+        "mrn",
+        "--labels-out",
+        str(labels),
+        "--result-out",
+        str(result),
+        "--json",
+    )
+    assert code == 0, command.err
+    summary = json.loads(command.out)
+    assert summary["clusters"] == 3
+    assert sum(summary["own_sizes"]) == 60
+    for text in (command.fake.sha256, "ada", "smallest count", "5 persons", "alpha, beta, me"):
+        assert text in command.err
+    for phase in command.fake.plan.method.phases:
+        for line in phase.discloses:
+            assert line.field in command.err
+    assert "later sessions on nearly the same rows" in " ".join(command.err.split())
+    written = table(labels)
+    assert written[0] == ["mrn", "cluster"]
+    assert [row[0] for row in written[1:]] == [f"p{i}" for i in range(60)]
+    assert "fcs_secret" not in command.out + command.err
+    if sys.platform != "win32":
+        assert labels.stat().st_mode & 0o077 == 0
+
+    new = command.path / "new.csv"
+    code = command.run(
+        "predict", str(result), "--data", str(command.data), "--out", str(new), "--id-column", "mrn"
+    )
+    assert code == 0, command.err
+    assert table(new) == written
+
+
+def test_preview_shows_the_bytes_and_sends_none(command: Command) -> None:
+    assert command.site("participate", "--preview", "--json") == 0
+    shown = json.loads(command.out)
+    body = base64.b64decode(shown["body"])
+    assert command.site("participate", "--preview") == 0
+    dumped = "".join(
+        line[10:].replace(" ", "") for line in command.out.splitlines() if line[8:10] == "  "
+    )
+    assert bytes.fromhex(dumped) == body
+    assert shown["sha256"] in command.err
+    assert command.site("participate", "--preview-out", str(command.path / "body")) == 0
+    assert (command.path / "body").read_bytes() == body
+    assert command.site("participate", "--preview", "--json-bodies") == 0
+    assert json.loads(command.out)["phase"] == "prepare"
+    assert all(request.startswith("GET") for request in command.fake.requests)
+    assert not (command.path / "state").exists()
+    assert command.site("participate", "--yes") == 0
+    assert command.fake.accepted[1] == body
+
+
+def test_check_matches_columns_and_sends_nothing(command: Command) -> None:
+    assert command.site("check") == 0
+    assert "all 2 features, 60 rows" in command.out
+    assert command.site("check", "--json", "--min-cluster-size", "70") == 0
+    facts = json.loads(command.out)
+    assert (facts["usable_rows"], facts["min_cluster_size"], facts["enough_rows"]) == (
+        60,
+        70,
+        False,
+    )
+    assert all(request.startswith("GET") for request in command.fake.requests)
+
+
+def test_without_anybody_to_ask_there_is_no_consent(command: Command) -> None:
+    assert command.site("participate") == 4
+    assert "--yes" in command.err
+    assert command.fake.joined is None
+
+
+def test_a_no_is_a_no(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "_confirmed", lambda *_: False)
+    assert command.site("participate") == 4
+    assert command.fake.joined is None
+
+
+def test_ask_each_asks_before_every_one(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        cli, "_confirmed", lambda question, _: not asked.append(question) and len(asked) < 4
+    )
+    assert command.site("participate", "--ask", "each") == 4
+    assert len(asked) == 4
+    assert len(command.fake.puts) == 2
+    assert "exact bytes" in command.err
+
+
+def test_status_and_ledger(command: Command) -> None:
+    state = ("--journal-dir", str(command.path / "state"))
+    assert command.run("ledger", "show", *state) == 0
+    assert command.run("ledger", "verify", *state) == 0
+    assert command.site("participate", "--yes") == 0
+    n = len(command.fake.accepted)
+    reach = ("--token-file", str(command.token), "--coordinator", "https://c.example")
+    assert command.run("status", *reach, *state, "--json") == 0
+    (status,) = json.loads(command.out)
+    assert (status["state"], status["sent"], status["in_flight"]) == ("completed", n, 0)
+    assert command.run("status", "heart", *reach, *state) == 0
+    assert "completed" in command.out
+    assert command.run("ledger", "show", *state, "--json") == 0
+    assert [json.loads(line)["round"] for line in command.out.splitlines()] == list(range(1, n + 1))
+    assert command.run("ledger", "show", *state, "--session", "other", "--json") == 0
+    assert command.out == ""
+    assert command.run("ledger", "show", *state) == 0
+    assert "evaluate" in command.out
+    assert command.run("ledger", "verify", *state, "--json") == 0
+    head = json.loads(command.out)["head"]
+    assert command.run("ledger", "verify", *state, "--head", head) == 0
+    assert command.run("ledger", "verify", *state, "--head", "0" * 64) == 8
+
+
+def test_what_is_missing_in_the_ledger_is_found_by_the_journals(command: Command) -> None:
+    state = command.path / "state"
+    assert command.site("participate", "--yes") == 0
+    lines = list(Ledger(state).read())
+    for path in state.glob("ledger*"):
+        path.unlink()
+    shorter = Ledger(state)
+    for line in lines[:-1]:
+        shorter.append({k: v for k, v in line.items() if k not in ("line", "previous")})
+    assert shorter.verify() == []
+    assert command.run("ledger", "verify", "--journal-dir", str(state)) == 8
+    assert f"round {len(lines)}: no line" in command.err
+
+
+def test_a_body_in_flight_is_shown(command: Command) -> None:
+    def lost(request: Any) -> Any:
+        return refusal("unauthenticated") if "submission" in request.url.path else None
+
+    command.fake.before = lost
+    assert command.site("participate", "--yes") == 5
+    assert command.run("ledger", "show", "--journal-dir", str(command.path / "state")) == 0
+    assert "in flight" in command.out
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def test_errors_are_one_line_and_a_code(command: Command) -> None:
+    command.data.write_text("mrn,x,y\na,1,SECRET\n", "utf-8")
+    assert command.site("participate", "--yes") == 3
+    (line,) = command.err.strip().splitlines()
+    assert line.startswith("fedclust: cohort.csv, line 2, column 'y': text in a number column")
+    assert "SECRET" not in line
+    assert command.site("participate", "--yes", "--id-column", "nobody") == 3
+
+
+@pytest.mark.parametrize(
+    ("slug", "code"), [("unauthenticated", 5), ("not-found", 5), ("unavailable", 5)]
+)
+def test_refusals_by_the_coordinator(command: Command, slug: str, code: int) -> None:
+    command.fake.before = lambda _request: refusal(slug, "ask your operator")
+    assert command.site("participate", "--yes") == code
+    assert "ask your operator" in command.err
+
+
+def test_an_unreachable_coordinator(command: Command) -> None:
+    def unreachable(request: Any) -> Any:
+        raise httpx.ConnectError("no")
+
+    command.fake.before = unreachable
+    assert command.site("participate", "--yes") == 6
+
+
+def test_a_failed_session(command: Command) -> None:
+    command.fake.state, command.fake.failure = "failed", "too_few_contributors"
+    assert command.site("participate", "--yes") == 7
+    assert "too_few_contributors" in command.err
+
+
+def test_an_unforeseen_error_shows_its_type_alone(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(request: Any) -> Any:
+        raise RuntimeError("row 7 holds SECRET")
+
+    command.fake.before = broken
+    assert command.site("participate", "--yes") == 1
+    assert "RuntimeError" in command.err
+    assert "SECRET" not in command.err
+
+
+def test_what_the_coordinator_says_cannot_steer_the_terminal(command: Command) -> None:
+    command.fake.before = lambda _request: refusal("forbidden", "no\x1b[2J[red]\x07")
+    assert command.site("participate", "--yes") == 5
+    assert "\x1b" not in command.err
+    assert "[red]" in command.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file modes are POSIX")
+def test_a_token_file_that_others_can_read(command: Command) -> None:
+    command.token.chmod(0o644)
+    assert command.site("check") == 2
+    assert "chmod 600" in command.err
+
+
+def test_usage(command: Command) -> None:
+    missing = command.path / "absent" / "labels.csv"
+    assert command.site("participate", "--yes", "--labels-out", str(missing)) == 2
+    assert not command.fake.requests
+    assert command.run("participate", real=True) == 2
+    assert command.run("frobnicate", real=True) == 2
+    assert command.run("check", "heart", "--data", "x.csv", real=True) == 2
+    assert "no" in command.err
+    data = ("--data", str(command.data), "--coordinator", "http://10.0.0.1")
+    assert command.run("check", "heart", *data, "--token-file", str(command.token), real=True) == 2
+    assert "https" in command.err
+    assert command.run("check", "heart", *data, real=True) == 2
+    assert command.run("--help", real=True) == 0
+    assert "Exit codes" in command.out
+
+
+def test_there_is_no_option_for_a_token(command: Command) -> None:
+    assert command.site("check", "--token", "fcs_x") == 2
+
+
+def test_predict_says_what_is_wrong_with_its_files(command: Command) -> None:
+    target = str(command.path / "out.csv")
+    data = ("--data", str(command.data), "--out", target)
+    assert command.run("predict", str(command.path / "absent"), *data) == 2
+    (command.path / "junk").write_bytes(b"junk")
+    assert command.run("predict", str(command.path / "junk"), *data) == 2
+    assert not Path(target).exists()
+
+
+def test_a_stranger_behind_the_address(command: Command) -> None:
+    command.fake.before = lambda _request: answer(200, b"<html>", "text/html")
+    assert command.site("participate", "--yes") == 6
+
+
+def test_progress_on_a_terminal_and_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = [
+        Progress("joined"),
+        Progress("waiting", 1, None, 1, 3),
+        Progress("waiting", 1, None, 1, 3),
+        Progress("sent", 2, "cells"),
+    ]
+    with screen.ProgressLine() as line:
+        for event in events:
+            line.tell(event)
+    assert capsys.readouterr().err.splitlines() == [
+        "joined",
+        "round 1: waiting (1 of 3 sites have answered)",
+        "round 2 cells: sent",
+    ]
+    drawn = io.StringIO()
+    monkeypatch.setattr(screen, "err", Console(file=drawn, force_terminal=True, width=80))
+    with screen.ProgressLine() as line:
+        line.tell(events[1])
+        line.pause()
+        line.tell(events[3])
+    assert "round 2 cells: sent" in drawn.getvalue()

@@ -1,0 +1,62 @@
+"""The exception tree: whole, as drawn, and built from the catalogue that the coordinator uses."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from fedclust import errors
+from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
+
+
+def classes() -> dict[str, type[errors.FedclustError]]:
+    found = vars(errors).values()
+    return {
+        kind.__name__: kind
+        for kind in found
+        if inspect.isclass(kind) and issubclass(kind, errors.FedclustError)
+    }
+
+
+def test_every_problem_type_has_its_class_and_no_class_lacks_a_type() -> None:
+    assert errors.BY_SLUG.keys() == CATALOGUE.keys()
+
+
+@pytest.mark.parametrize("slug", CATALOGUE)
+def test_a_problem_document_becomes_its_error(slug: str) -> None:
+    document = problem(slug, "do this", [FieldError(pointer="/a/b", rule="r", message="too big")])
+    error = errors.from_problem(Problem.model_validate_json(document.model_dump_json()))
+    assert type(error).slug == slug
+    assert error.status == CATALOGUE[slug][0]
+    assert error.detail == "do this"
+    assert "/a/b: too big" in str(error)
+
+
+def test_a_foreign_problem_is_a_coordinator_error_still() -> None:
+    foreign = Problem(type="about:blank", title="Teapot", status=418, detail="short and stout")
+    assert type(errors.from_problem(foreign)) is errors.CoordinatorError
+
+
+def test_the_tree_is_as_drawn() -> None:
+    assert errors.__doc__ is not None
+    stack: list[str] = ["FedclustError"]
+    drawn = {}
+    for line in errors.__doc__.splitlines():
+        entry = re.match(r"^    ((?:\|   |    )*)\+-- (\w+)(?=\s|$|,)(.*)", line)
+        if entry and "," not in entry[2] + entry[3][:1]:
+            depth = len(entry[1]) // 4 + 1
+            drawn[entry[2]] = stack[depth - 1]
+            stack[depth:] = [entry[2]]
+    actual = {
+        name: kind.__mro__[1].__name__
+        for name, kind in classes().items()
+        if name != "FedclustError" and not getattr(kind, "slug", "")
+    }
+    assert drawn == actual
+
+
+def test_a_line_is_named_as_one() -> None:
+    error = errors.DataError("a.csv", "r", "wrong", column="age", row=7, unit="line")
+    assert str(error) == "a.csv, line 7, column 'age': wrong"

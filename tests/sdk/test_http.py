@@ -1,0 +1,306 @@
+"""Retries, refusals and secrets of the HTTP layer, with time that stands still."""
+
+from __future__ import annotations
+
+import email.utils
+import logging
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fedclust._http import Http, Options
+from fedclust.errors import (
+    CoordinatorUnreachable,
+    Internal,
+    NotFound,
+    ProtocolError,
+    ProxyError,
+    TLSError,
+    Unauthenticated,
+    Unavailable,
+    UsageError,
+)
+from support.fake_coordinator import answer, refusal
+
+URL = "https://coordinator.example"
+SECRET = "fcs_swordfish"
+
+
+class Script(httpx.BaseTransport):
+    """Answers requests from a list; an exception in it is raised."""
+
+    def __init__(self, *steps: httpx.Response | Exception | Callable[[], Exception]) -> None:
+        self.steps = list(steps)
+        self.seen: list[httpx.Request] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append(request)
+        step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        if isinstance(step, httpx.Response):
+            return step
+        raise step() if callable(step) else step
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now, self.slept = 0.0, []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def http(script: Script, time: Time | None = None, **options: Any) -> Http:
+    time = time or Time()
+    return Http(
+        URL,
+        SECRET,
+        Options(**options),
+        transport=script,
+        sleep=time.sleep,
+        monotonic=lambda: time.now,
+    )
+
+
+def ok() -> httpx.Response:
+    return answer(200, b"{}", "application/json")
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        httpx.ConnectError("refused"),
+        httpx.ConnectTimeout("slow"),
+        httpx.ReadTimeout("slow"),
+        httpx.ReadError("reset"),
+        httpx.WriteError("reset"),
+        httpx.RemoteProtocolError("closed"),
+        refusal("unavailable"),
+        answer(502, b"<html>bad gateway"),
+        answer(504),
+    ],
+)
+def test_what_waiting_may_heal_is_tried_again(failure: httpx.Response | Exception) -> None:
+    script, time = Script(failure, ok()), Time()
+    assert http(script, time).request("PUT", "/v1/x", body=b"exact", media="a/b").status == 200
+    assert len(time.slept) == 1
+    assert [request.content for request in script.seen] == [b"exact", b"exact"]
+
+
+def test_backoff_grows_is_capped_jitters_and_ends_in_time() -> None:
+    script, time = Script(lambda: httpx.ConnectError("refused")), Time()
+    with pytest.raises(CoordinatorUnreachable):
+        http(script, time, give_up_after_s=3600).request("GET", "/v1/x")
+    assert 3600 - 60 <= time.now <= 3600
+    ceilings = [min(60, 0.5 * 2**k) for k in range(len(time.slept))]
+    assert all(c / 2 <= s <= c for s, c in zip(time.slept, ceilings, strict=True))
+    assert len({round(s, 6) for s in time.slept[8:]}) > 5
+
+
+@pytest.mark.parametrize("date", [False, True])
+def test_retry_after_is_heeded_in_seconds_and_as_a_date(date: bool) -> None:
+    when = datetime.now(UTC) + timedelta(seconds=30)
+    value = email.utils.format_datetime(when, usegmt=True) if date else "30"
+    script, time = Script(refusal("unavailable", **{"Retry-After": value}), ok()), Time()
+    http(script, time).request("GET", "/v1/x")
+    assert 28 <= time.slept[0] <= 30.5
+
+
+def test_retry_after_beyond_patience_gives_up_at_once() -> None:
+    script, time = Script(refusal("unavailable", **{"Retry-After": "600"})), Time()
+    with pytest.raises(Unavailable):
+        http(script, time, give_up_after_s=60).request("GET", "/v1/x")
+    assert time.slept == []
+
+
+@pytest.mark.parametrize("value", ["soon", "-5", "", "Wed, 99 Foo"])
+def test_a_senseless_retry_after_is_ignored(value: str) -> None:
+    script, time = Script(refusal("unavailable", **{"Retry-After": value}), ok()), Time()
+    http(script, time).request("GET", "/v1/x")
+    assert time.slept[0] <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("failure", "times"),
+    [
+        (httpx.ConnectError("never sent"), 2),
+        (httpx.ReadError("may have been sent"), 1),
+        (refusal("unavailable"), 1),
+    ],
+)
+def test_what_may_not_happen_twice_is_repeated_only_if_never_sent(
+    failure: httpx.Response | Exception, times: int
+) -> None:
+    script = Script(failure, ok())
+    try:
+        http(script).request("POST", "/v1/tokens", repeatable=False)
+    except (TLSError, CoordinatorUnreachable, Unavailable):
+        assert times == 1
+    assert len(script.seen) == times
+
+
+@pytest.mark.parametrize(
+    ("slug", "kind"),
+    [("unauthenticated", Unauthenticated), ("not-found", NotFound), ("internal", Internal)],
+)
+def test_refusals_are_raised_at_once(slug: str, kind: type[Exception]) -> None:
+    script, time = Script(refusal(slug)), Time()
+    with pytest.raises(kind):
+        http(script, time).request("GET", "/v1/x")
+    assert time.slept == []
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_redirects_are_refused(status: int) -> None:
+    script = Script(answer(status, Location="https://elsewhere.example/"))
+    with pytest.raises(ProtocolError, match="redirects"):
+        http(script).request("GET", "/v1/x")
+    assert len(script.seen) == 1
+
+
+def test_a_certificate_error_is_not_tried_again() -> None:
+    def refused() -> Exception:
+        cause = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed")
+        error = httpx.ConnectError("failed")
+        error.__cause__ = cause
+        return error
+
+    script, time = Script(refused), Time()
+    with pytest.raises(TLSError):
+        http(script, time).request("GET", "/v1/x")
+    assert time.slept == []
+
+
+def test_a_connection_that_ends_during_the_handshake_is_tried_again() -> None:
+    def dropped() -> Exception:
+        error = httpx.ConnectError("failed")
+        error.__cause__ = ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
+        return error
+
+    time = Time()
+    with pytest.raises(CoordinatorUnreachable):
+        http(Script(dropped), time, give_up_after_s=5).request("GET", "/v1/x")
+    assert time.slept
+
+
+def test_a_connection_that_is_always_closed_without_an_answer_hints_at_client_certificates() -> (
+    None
+):
+    closed = httpx.RemoteProtocolError("Server disconnected without sending a response.")
+    time = Time()
+    with pytest.raises(TLSError, match="client certificate"):
+        http(Script(closed), time, give_up_after_s=5).request("GET", "/v1/x")
+    assert time.slept, "a coordinator that is being stopped looks the same"
+    client = http(Script(ok(), closed), Time(), give_up_after_s=5)
+    client.request("GET", "/v1/x")
+    with pytest.raises(CoordinatorUnreachable):
+        client.request("GET", "/v1/x")
+
+
+def test_a_proxy_that_wants_a_password_is_not_asked_again() -> None:
+    script, time = Script(httpx.ProxyError("407 Proxy Authentication Required")), Time()
+    with pytest.raises(ProxyError):
+        http(script, time).request("GET", "/v1/x")
+    assert time.slept == []
+
+
+def test_a_page_of_somebody_else_is_an_error_without_its_contents() -> None:
+    script = Script(answer(403, b"<html>blocked by SECRET policy"))
+    with pytest.raises(Exception, match="proxy or another server") as caught:
+        http(script).request("GET", "/v1/x")
+    assert "SECRET" not in str(caught.value)
+
+
+def test_an_endless_answer_is_cut_off() -> None:
+    script = Script(answer(200, b"x" * 1001))
+    with pytest.raises(ProtocolError, match="1000 bytes"):
+        http(script, max_answer=1000).request("GET", "/v1/x")
+
+
+def test_a_long_poll_is_given_its_time() -> None:
+    script = Script(ok())
+    http(script).request("GET", "/v1/x", wait_s=25)
+    assert script.seen[0].extensions["timeout"] == {
+        "connect": 10.0,
+        "read": 35.0,
+        "write": 10.0,
+        "pool": 10.0,
+    }
+
+
+def test_the_token_appears_nowhere_but_in_its_header(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    script = Script(httpx.ReadError("x"), refusal("unauthenticated"))
+    client = http(script)
+    with pytest.raises(Unauthenticated) as caught:
+        client.request("GET", "/v1/x", params={"limit": 5})
+    assert script.seen[0].headers["Authorization"] == f"Bearer {SECRET}"
+    seen = [repr(client), repr(caught.value), str(caught.value), str(script.seen[0].url)]
+    seen += [repr(client.options), caplog.text]
+    assert not [text for text in seen if "swordfish" in text]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://10.0.0.1",
+        "http://coordinator.example",
+        "http://localhost.example",
+        "ftp://coordinator.example",
+        "coordinator.example",
+        "https://user:pw@coordinator.example",
+        "https://coordinator.example?x=1",
+        "https://",
+        "https://[::1",
+    ],
+)
+def test_addresses_that_are_refused(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Http(url, SECRET)
+    assert "pw" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://127.8.8.8", "http://[::1]:9"])
+def test_plain_http_to_this_machine_ignores_proxies(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
+    monkeypatch.setenv("ALL_PROXY", "http://proxy.example:3128")
+    assert not Http(url, SECRET)._client._mounts
+    with pytest.raises(UsageError):
+        Http(url, SECRET, Options(proxy="http://proxy.example:3128"))
+
+
+@pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "nö"])
+def test_tokens_that_are_none(token: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Http(URL, token)
+    assert not token or token not in str(caught.value)
+
+
+@pytest.mark.parametrize("proxy", ["gopher://u:hunter2@h:1", "http://u:hunter2@[::1", "nonsense"])
+def test_a_wrong_proxy_is_refused_without_its_password(proxy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Http(URL, SECRET, Options(proxy=proxy))
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_certificates_that_cannot_be_read(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("nothing", "utf-8")
+    for options in (
+        Options(ca_bundle=tmp_path / "absent.pem"),
+        Options(ca_bundle=empty),
+        Options(client_cert=empty),
+        Options(client_key=empty),
+    ):
+        with pytest.raises(UsageError):
+            Http(URL, SECRET, options)
