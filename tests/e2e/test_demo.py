@@ -1,0 +1,83 @@
+"""The demo, as ``make demo`` runs it in CI."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedclust_service.demo import SHARES
+from support.server import clean_environment
+
+PROGRAM = "import sys, fedclust_service.cli as cli; sys.exit(cli.main())"
+
+
+def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "demo", "--dir", str(directory), *arguments],
+        env=clean_environment({"CI": "true", "COLUMNS": "160"}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.timeout(180)
+def test_the_demo_runs_and_leaves_what_it_says(tmp_path: Path) -> None:
+    process = start(tmp_path / "demo")
+    out, _ = process.communicate(timeout=150)
+    assert process.returncode == 0, out
+    ratio = re.search(r"inertia over all rows, of pooled\s+([\d.]+)", out)
+    with_pooled = re.search(r"ARI with pooled labels\s+([\d.]+)", out)
+    assert ratio is not None
+    assert with_pooled is not None
+    assert 1 <= float(ratio[1]) < 1.05
+    assert float(with_pooled[1]) > 0.9
+    assert "ARI with diagnosis" in out
+    assert re.search(r"http://127\.0\.0\.1:\d+/docs", out)
+    assert out.count("4 of 4 answered") >= 3
+    for name in SHARES:
+        assert name in out
+        for file in ("labels.csv", "result.fedclust", "participate.log"):
+            assert (tmp_path / "demo" / name / file).stat().st_size > 0
+        assert any((tmp_path / "demo" / name / "journal").rglob("*ledger*"))
+    assert not children_of(tmp_path), "a process was left behind"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
+def test_the_demo_takes_its_processes_along_when_it_is_stopped(tmp_path: Path) -> None:
+    process = start(tmp_path / "demo", "--keep-running")
+    deadline = time.monotonic() + 60
+    while not children_of(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert children_of(tmp_path)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert not children_of(tmp_path)
+
+
+def test_the_demo_does_not_touch_a_directory_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("irreplaceable", "utf-8")
+    process = start(tmp_path)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "not empty" in out
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def children_of(directory: Path) -> list[int]:
+    """Return the processes that work below a directory."""
+    found = []
+    for process in psutil.process_iter(["pid", "cwd"]):
+        cwd = process.info["cwd"]
+        if cwd and Path(cwd).is_relative_to(directory):
+            found.append(process.info["pid"])
+    return found

@@ -1,0 +1,156 @@
+"""HTTPS as in a hospital: a private CA, a proxy with a password, client certificates, bad ones."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedclust._http import Options
+from fedclust.client import Client
+from fedclust.errors import ProxyError, TLSError, UsageError
+from support.consortium import Consortium
+from support.forward_proxy import ForwardProxy
+from support.pki import Authority
+from support.server import ServerProcess, running_server, service
+
+SITES = ("north", "south", "west")
+#: A test fails in seconds where it would otherwise wait for a coordinator to come back.
+SOON = 1.0
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("pki"))
+
+
+def tls_server(
+    directory: Path,
+    authority: Authority,
+    *,
+    host: str = "localhost",
+    expired: bool = False,
+    client_ca: Path | None = None,
+) -> AbstractContextManager[ServerProcess]:
+    """Run a coordinator with a certificate of the authority."""
+    pair = authority.issue(host, name="server", expired=expired)
+    flags = ["--tls-cert", str(pair.cert), "--tls-key", str(pair.key)]
+    if client_ca is not None:
+        flags += ["--tls-client-ca", str(client_ca)]
+    return running_server(directory, *flags)
+
+
+def whoami(server: ServerProcess, options: Options, host: str = "localhost") -> str:
+    url = f"https://{host}:{server.port}"
+    with Client(url, server.operator_token, options) as client:
+        return client.whoami().role
+
+
+def test_a_session_over_https_through_a_proxy_that_wants_a_password(
+    tmp_path: Path, authority: Authority
+) -> None:
+    rng = np.random.default_rng(3)
+    data = {name: rng.normal(size=(40, 3)) + 6 * rng.integers(0, 2, (40, 1)) for name in SITES}
+    with (
+        tls_server(tmp_path / "server", authority) as server,
+        ForwardProxy("clinic", "s3cret") as proxy,
+    ):
+        options = Options(
+            ca_bundle=authority.bundle,
+            proxy=f"http://clinic:s3cret@{proxy.address}",
+            give_up_after_s=SOON,
+        )
+        url = f"https://localhost:{server.port}"
+        consortium = Consortium.found(url, server.operator_token, SITES, options)
+        consortium.create("over-tls", 3, config={"n_clusters": 2})
+        results = consortium.run("over-tls", data, tmp_path / "journals")
+
+        assert all(len(results[name].labels_) == 40 for name in SITES)
+        assert set(proxy.tunnels) == {f"localhost:{server.port}"}
+        with pytest.raises(ProxyError) as refused:
+            whoami(
+                server,
+                Options(
+                    ca_bundle=authority.bundle,
+                    proxy=f"http://clinic:wrong@{proxy.address}",
+                    give_up_after_s=SOON,
+                ),
+            )
+        assert "wrong" not in str(refused.value)
+        assert proxy.refused > 0
+
+
+def test_another_authority_is_not_trusted(tmp_path: Path, authority: Authority) -> None:
+    other = Authority(tmp_path / "other", "other")
+    with tls_server(tmp_path / "server", authority) as server:
+        assert whoami(server, Options(ca_bundle=authority.bundle)) == "operator"
+        with pytest.raises(TLSError):
+            whoami(server, Options(ca_bundle=other.bundle, give_up_after_s=SOON))
+        # Nor is the private authority by whoever relies on the operating system's.
+        with pytest.raises(TLSError):
+            whoami(server, Options(give_up_after_s=SOON))
+
+
+def test_a_certificate_for_another_host_is_refused(tmp_path: Path, authority: Authority) -> None:
+    options = Options(ca_bundle=authority.bundle, give_up_after_s=SOON)
+    with (
+        tls_server(tmp_path / "server", authority, host="elsewhere.example") as server,
+        pytest.raises(TLSError, match=r"[Hh]ostname"),
+    ):
+        whoami(server, options)
+
+
+def test_an_expired_certificate_is_refused(tmp_path: Path, authority: Authority) -> None:
+    options = Options(ca_bundle=authority.bundle, give_up_after_s=SOON)
+    with (
+        tls_server(tmp_path / "server", authority, expired=True) as server,
+        pytest.raises(TLSError, match="expired"),
+    ):
+        whoami(server, options)
+
+
+def test_a_required_client_certificate(tmp_path: Path, authority: Authority) -> None:
+    clients = Authority(tmp_path / "clients", "clients")
+    mine = clients.issue("north@example.org", name="north")
+    foreign = authority.issue("south@example.org", name="south")
+    with tls_server(tmp_path / "server", authority, client_ca=clients.bundle) as server:
+        shown = Options(ca_bundle=authority.bundle, client_cert=mine.cert, client_key=mine.key)
+        assert whoami(server, shown) == "operator"
+        none = Options(ca_bundle=authority.bundle, give_up_after_s=SOON)
+        wrong = Options(
+            ca_bundle=authority.bundle,
+            client_cert=foreign.cert,
+            client_key=foreign.key,
+            give_up_after_s=SOON,
+        )
+        for options in (none, wrong):
+            with pytest.raises(TLSError):
+                whoami(server, options)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://10.1.2.3:8400",
+        "http://coordinator.example",
+        "http://localhost.example",
+        "http://192.168.0.1",
+        "http://[2001:db8::1]",
+        "http://127.0.0.1.nip.example",
+        "http://0.0.0.0:8400",
+    ],
+)
+def test_a_site_refuses_plain_http_beyond_loopback(url: str) -> None:
+    with pytest.raises(UsageError, match="https"):
+        Client(url, "fcs_x")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104 - to see it refused
+def test_the_coordinator_refuses_to_listen_in_the_clear(tmp_path: Path, host: str) -> None:
+    done = service("serve", "--host", host, "--port", "0", "--data-dir", str(tmp_path / "data"))
+    assert done.returncode == 3
+    assert "TLS" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "data").exists()

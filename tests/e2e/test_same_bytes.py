@@ -1,0 +1,120 @@
+"""What the service gives is bit for bit what ``simulate`` gives, and that is central Lloyd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedclust import simulate
+from fedclust.wire.codec import to_tree
+from support.consortium import Consortium, columns
+from support.crash import shared
+from support.handmade import HandmadeSite
+from support.server import ServerProcess, running_server
+
+pytestmark = pytest.mark.timeout(120)
+SIZES = {"ada": 41, "brno": 73, "cadiz": 55, "delft": 30}
+POLICY = {"scaling": "standard"}
+CONFIG = {"n_clusters": 4}
+
+
+def rows() -> dict[str, NDArray[np.float64]]:
+    rng = np.random.default_rng(5)
+    centres = rng.normal(size=(4, 3)) * 4
+    return {
+        name: centres[rng.integers(0, 4, n)] + rng.normal(size=(n, 3)) + [100.0, 0.0, 1e4]
+        for name, n in SIZES.items()
+    }
+
+
+@pytest.fixture
+def server(tmp_path: Path, database_url: str) -> Iterator[ServerProcess]:
+    env = {"FEDCLUST_DATABASE_URL": database_url}
+    with running_server(tmp_path / "server", env=env) as server:
+        yield server
+
+
+def test_sdk_in_binary_and_handmade_clients_in_json_give_what_simulate_gives(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    data = rows()
+    expected = simulate("lloyd", data, config=CONFIG, policy=POLICY, features=columns(3), seed=7)
+    consortium = Consortium.found(server.base_url, server.operator_token, tuple(data))
+    rng = np.random.default_rng(0)
+
+    consortium.create("binary", 3, config=CONFIG, policy=POLICY)
+    results = consortium.run("binary", data, tmp_path / "journals")
+    for name in data:
+        assert np.array_equal(results[name].labels_, expected.labels_[name])
+        assert np.array_equal(results[name].cluster_centers_, expected.cluster_centers_)
+    assert shared(consortium.result("binary").result) == shared(to_tree(expected.result_))
+
+    consortium.create("json", 3, config=CONFIG, policy=POLICY)
+    sites = [
+        HandmadeSite(server.base_url, consortium.site_tokens[name], name, "json", data[name])
+        for name in data
+    ]
+    try:
+        for site in sites:
+            site.join()
+        while True:
+            views = [site.await_task() for site in sites]
+            if views[0]["status"] == "ended":
+                break
+            for index in rng.permutation(len(sites)):
+                sites[index].answer(views[index])
+    finally:
+        for site in sites:
+            site.close()
+    assert shared(consortium.result("json").result) == shared(to_tree(expected.result_))
+
+
+def lloyd(X: NDArray[np.float64], centres: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return where plain Lloyd ends from ``centres``, in so many words."""
+    for _ in range(1000):
+        labels = ((X[:, None] - centres[None]) ** 2).sum(axis=2).argmin(axis=1)
+        moved = np.array(
+            [
+                X[labels == k].mean(axis=0) if (labels == k).any() else c
+                for k, c in enumerate(centres)
+            ]
+        )
+        if np.array_equal(moved, centres):
+            break
+        centres = moved
+    return centres
+
+
+def test_over_http_with_p_2_it_is_central_lloyd(tmp_path: Path) -> None:
+    """Well separated, so that every cell holds at least 2 of each site's rows and none moves by
+    one: the guard has nothing to hold back, and nothing but rounding may differ."""
+    rng = np.random.default_rng(8)
+    truth = np.array([[0.0, 0.0], [9.0, 1.0], [1.0, 9.0], [10.0, 10.0]])
+    data = {
+        name: np.vstack([c + rng.normal(size=(12 + 5 * i, 2)) for c in truth])
+        for i, name in enumerate(SIZES)
+    }
+    start = truth + rng.normal(size=truth.shape)
+    pooled = np.vstack(list(data.values()))
+    center, scale = pooled.mean(axis=0), pooled.std(axis=0)
+    central = lloyd((pooled - center) / scale, (start - center) / scale) * scale + center
+
+    with running_server(tmp_path / "server") as server:
+        consortium = Consortium.found(server.base_url, server.operator_token, tuple(data))
+        consortium.create(
+            "central",
+            2,
+            config={"n_clusters": 4, "start": "given", "centroids": start.tolist()},
+            policy={"min_cluster_size": 2},
+        )
+        results = consortium.run("central", data, tmp_path / "journals")
+    order = np.lexsort(((central - center) / scale).T[::-1])
+    for name, X in data.items():
+        found = results[name].cluster_centers_
+        assert np.allclose(found, central[order], rtol=1e-10, atol=0)
+        nearest = ((((X[:, None] - central[order][None]) / scale) ** 2).sum(axis=2)).argmin(axis=1)
+        assert np.array_equal(results[name].labels_, nearest)
