@@ -308,12 +308,13 @@ def _run(
     address = address_of(listener, settings)
 
     def ready() -> None:
+        log.info("listening", address=address)
+        say(f"listening on {address}")
+        # Last: whoever waits for the file finds everything said.
         if ready_file is not None:
             draft = ready_file.with_name(f".{ready_file.name}.{os.getpid()}")
             draft.write_text(address + "\n", "ascii")
             draft.replace(ready_file)
-        log.info("listening", address=address)
-        say(f"listening on {address}")
 
     config = http_config(build_app(coordinator, settings), settings)
     config.load()
