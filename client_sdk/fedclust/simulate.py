@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import ValidationError
 
 from fedclust.algorithms import engine
 from fedclust.algorithms.base import (
@@ -22,6 +23,7 @@ from fedclust.algorithms.base import (
     Memory,
     Model,
     Next,
+    Policy,
     Quality,
     Result,
     RuleViolation,
@@ -29,10 +31,12 @@ from fedclust.algorithms.base import (
     SiteTask,
 )
 from fedclust.algorithms.engine import EngineState, Plan
-from fedclust.definition import freeze, plan_of
+from fedclust.data.table import Source, Table, load
+from fedclust.definition import DefinitionError, freeze, plan_of
+from fedclust.errors import DataError
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, SessionCreate
-from fedclust.wire.submissions import payload_bytes, payload_from_bytes
+from fedclust.wire.submissions import field_errors, payload_bytes, payload_from_bytes
 
 __all__ = ["SimulationResult", "TraceEntry", "simulate"]
 
@@ -125,9 +129,10 @@ class SimulationResult:
         """Why the rounds ended: ``converged`` or ``max_rounds``."""
         return self.result_.stopped_because
 
-    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Label rows (n, d) in own units, columns in the session's order."""
-        return engine.label(self._plan, self.result_, np.asarray(X, dtype=np.float64))
+    def predict(self, rows: Source) -> NDArray[np.int64]:
+        """Label new rows in own units: an array (n, d), a DataFrame or the path of a CSV file."""
+        table = _table(rows, self.definition_.features, None)
+        return engine.label(self._plan, self.result_, table.X)
 
 
 def simulate(
@@ -148,7 +153,8 @@ def simulate(
     method : str
         Name of a method, for example ``"lloyd"``.
     sites : mapping of site name to rows
-        Rows (n, d): an array, or a DataFrame, whose columns are matched by name. NaN is missing.
+        Rows (n, d), none included: an array, a DataFrame or the path of a CSV file, whose columns
+        are matched by name. NaN is missing.
     config : mapping
         The method's options.
     policy : mapping, optional
@@ -159,8 +165,8 @@ def simulate(
         Declared features in order, or their names. By default the columns of the first DataFrame,
         or ``x0``, ``x1``, ...
     seed : int
-    persons : mapping of site name to (n,) int array, optional
-        Which person each row belongs to.
+    persons : mapping of site name to sequence of length n, optional
+        Which person each row belongs to. At sites that it does not name rows count.
     arrival : callable, optional
         ``(round, sites) -> sites``: the order in which answers reach the server. It must not
         matter; tests show that it does not.
@@ -171,16 +177,21 @@ def simulate(
 
     Raises
     ------
-    ValueError
-        The definition, rows or person numbers are not valid.
+    DefinitionError
+        No session may be defined like this; names each field. A ValueError.
+    RuleViolation
+        A site's rows or persons do not fit; names site, column and row. A ValueError.
     MethodFailure
         The session failed, for the reason that the service would give.
     """
+    _check_names(sites, persons)
     definition = _define(method, sites, config, policy, features, seed)
     plan = plan_of(definition)
     names = sorted(sites)
-    rows = {site: _rows(sites[site], definition.features) for site in names}
-    owners = {site: _owners(persons, site) for site in names}
+    tables = {
+        site: _table(sites[site], definition.features, (persons or {}).get(site), site)
+        for site in names
+    }
     memories: dict[str, Memory] = {site: {} for site in names}
     trace: list[TraceEntry] = []
     step: Next | Done = engine.start(plan, names)
@@ -190,16 +201,23 @@ def simulate(
         answers = []
         for site in addressed:
             entry, memories[site] = _answer(
-                plan, step, state.round, site, SiteData(rows[site], owners[site]), memories[site]
+                plan,
+                step,
+                state.round,
+                site,
+                SiteData(tables[site].X, tables[site].persons),
+                memories[site],
             )
             trace.append(entry)
             answers.append(Contribution(site, entry.payload, p=plan.policy.min_cluster_size))
         if arrival is not None:
-            order = list(arrival(state.round, addressed))
+            order = list(arrival(state.round, list(addressed)))
+            if sorted(order) != addressed:
+                raise ValueError("arrival must return each of the round's sites once")
             answers = [answers[addressed.index(site)] for site in order]
         step = engine.advance(plan, state, answers, names)
     result = codec.decode_model(Result, codec.encode_model(step.result))
-    labels = {site: engine.label(plan, result, rows[site], memories[site]) for site in names}
+    labels = {site: engine.label(plan, result, tables[site].X, memories[site]) for site in names}
     return SimulationResult(result, labels, tuple(trace), definition, plan)
 
 
@@ -237,27 +255,61 @@ def _define(
     features: Sequence[Mapping[str, Any] | str] | None,
     seed: int,
 ) -> Definition:
-    if not sites:
-        raise ValueError("name at least one site")
-    declared = _features(sites, features)
     request = {
         "name": _SESSION,
         "algorithm": method,
         "config": _plain(config),
-        "seed": seed,
-        "features": declared,
+        "seed": _plain(seed),
+        "features": _features(sites, features),
         "sites": sorted(sites),
         "policy": {"min_sites": min(3, len(sites)), **_plain(policy or {})},
     }
-    return freeze(
-        SessionCreate.model_validate_json(codec.canonical_json(request)), seed, simulated=True
-    )
+    try:
+        body = codec.canonical_json(request)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the definition holds what JSON cannot carry: {error}") from None
+    try:
+        return freeze(SessionCreate.model_validate_json(body), seed, simulated=True)
+    except ValidationError as error:
+        raise _definition_error(error) from None
+
+
+def _check_names(sites: Any, persons: Any) -> None:
+    if not isinstance(sites, Mapping):
+        raise ValueError("sites must be a mapping of each site's name to its rows")
+    if not sites:
+        raise ValueError("name at least one site")
+    for name in sites:
+        if not isinstance(name, str):
+            raise ValueError(f"a site's name must be text, not {name!r}")
+    if persons is None:
+        return
+    if not isinstance(persons, Mapping):
+        raise ValueError("persons must be a mapping of a site's name to its rows' persons")
+    unknown = [str(name) for name in persons if name not in sites]
+    if unknown:
+        raise ValueError(f"persons are given for {', '.join(unknown)}, which is no site")
+
+
+def _definition_error(error: ValidationError) -> DefinitionError:
+    """Name each field; who reads this wrote it, so that what is known may be listed."""
+    known = {"policy": Policy.model_fields, "features": Feature.model_fields}
+    errors = []
+    for item in field_errors(error):
+        fields = known.get(item.pointer.split("/", 2)[1]) if item.pointer else None
+        if item.rule == "extra_forbidden" and fields is not None:
+            message = f"unknown field; there are: {', '.join(fields)}"
+            item = item.model_copy(update={"message": message})
+        errors.append(item)
+    return DefinitionError(errors)
 
 
 def _features(
     sites: Mapping[str, Any], features: Sequence[Mapping[str, Any] | str] | None
 ) -> list[dict[str, Any]]:
     if features is not None:
+        if isinstance(features, str):
+            raise ValueError("features must be a sequence of features or of their names")
         return [
             {"name": feature} if isinstance(feature, str) else _plain(feature)
             for feature in features
@@ -265,10 +317,15 @@ def _features(
     for site in sorted(sites):
         if hasattr(sites[site], "columns"):
             return [{"name": str(column)} for column in sites[site].columns]
-    first = np.asarray(sites[min(sites)])
-    if first.ndim != 2:
-        raise RuleViolation("shape", "each site's rows are an array of two axes")
-    return [{"name": f"x{j}"} for j in range(first.shape[1])]
+    first = min(sites)
+    try:
+        shape = np.shape(sites[first])
+    except ValueError:
+        shape = ()
+    if len(shape) != 2 or not shape[1]:
+        message = "its rows are no array of two axes; rows of a file need features="
+        raise RuleViolation("shape", f"site {first!r}: {message}")
+    return [{"name": f"x{j}"} for j in range(shape[1])]
 
 
 def _plain(value: Any) -> Any:
@@ -286,17 +343,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _rows(rows: Any, features: tuple[Feature, ...]) -> NDArray[np.float64]:
-    """Return a site's rows (n, d) in the session's order of features."""
-    if hasattr(rows, "columns"):
-        absent = [feature.name for feature in features if feature.name not in rows.columns]
-        if absent:
-            raise RuleViolation("shape", f"a site lacks the columns {', '.join(absent)}")
-        rows = rows[[feature.name for feature in features]]
-    return np.array(rows, dtype=np.float64)
-
-
-def _owners(persons: Mapping[str, ArrayLike] | None, site: str) -> NDArray[np.int64] | None:
-    if persons is None or site not in persons:
-        return None
-    return np.unique(np.asarray(persons[site]), return_inverse=True)[1].reshape(-1)
+def _table(
+    source: Source, features: tuple[Feature, ...], persons: Any, site: str | None = None
+) -> Table:
+    """Read rows as a site does, under the same checks; but here a site may have none."""
+    at = "" if site is None else f"site {site!r}: "
+    try:
+        return load(source, features, person=persons)
+    except DataError as error:
+        if error.rule == "no-rows" and (persons is None or not len(persons)):
+            names = tuple(feature.name for feature in features)
+            return Table(np.empty((0, len(names))), names)
+        raise RuleViolation(error.rule, f"{at}{error}") from None

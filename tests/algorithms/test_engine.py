@@ -24,6 +24,7 @@ from fedclust.algorithms.base import (
     Result,
     RuleViolation,
     SiteData,
+    SiteTask,
     Space,
     Task,
 )
@@ -31,6 +32,7 @@ from fedclust.algorithms.engine import EngineState, Plan
 from fedclust.algorithms.finishing import complete, merged
 from fedclust.algorithms.registry import METHODS, get_method
 from fedclust.algorithms.seeding import server_rng, site_rng
+from fedclust.algorithms.totals import SitePart
 from fedclust.wire import codec
 from support.hospitals import blobs
 from support.rounds import drive, plan_for
@@ -263,6 +265,46 @@ def test_rows_with_a_missing_value_are_dropped_or_imputed_as_the_policy_says() -
     assert engine.usable_rows(imputing, rows).all()
     assert _one_step(imputing, rows).n == 20
     assert _one_step(imputing, rows).observed.tolist() == [20, 14]
+
+
+def _step_of(plan: Plan, rows: np.ndarray, centroids: Any, impute: Any, persons: Any) -> Any:
+    d = rows.shape[1]
+    task = SiteTask(
+        "lloyd",
+        lloyd.StepTask(centroids=np.array(centroids, float)),
+        SitePart(),
+        Space(np.zeros(d), np.ones(d), np.array(impute, float)),
+    )
+    arguments = {"site": "a", "round_number": 2, "p": 5, "size_band": None, "memory": {}}
+    return engine.local_step(plan, task, SiteData(rows, persons), **arguments)[0]
+
+
+@pytest.mark.parametrize("same", ["never sent", "imputed value"])
+def test_rows_that_imputation_makes_identical_are_one_person(same: str) -> None:
+    """A value that is never sent, or is the imputed one, tells no two rows apart."""
+    plan = plan_for(3, {"n_clusters": 2}, {"missing": "impute"})
+    rows = np.full((25, 3), np.nan)
+    rows[:9, 0], rows[9:, 0] = 9.0, np.linspace(-1, 1, 16)
+    if same == "never sent":
+        rows[:4, 1] = [1.0, 2.0, 3.0, 4.0]
+    else:
+        rows[:6, 1] = rows[3:9, 2] = 7.0
+        rows[9:20, 1:] = np.linspace(6, 8, 22).reshape(11, 2)
+    centroids, impute = [[9.0, 7.0, 7.0], [0.0, 7.0, 7.0]], [0.0, 7.0, 7.0]
+    alone = _step_of(plan, rows, centroids, impute, None)
+    proven = _step_of(plan, rows, centroids, impute, np.arange(25))
+
+    assert alone is None or alone.counts[0] == 0
+    assert proven.counts.tolist() == [9, 16]
+
+
+def test_rows_too_large_to_square_are_refused_at_the_site() -> None:
+    plan = plan_for(2, {"n_clusters": 3})
+    rows = np.random.default_rng(0).normal(size=(20, 2)) * 1e200
+
+    with pytest.raises(RuleViolation, match="too large") as caught:
+        _one_step(plan, rows)
+    assert caught.value.rule == "overflow"
 
 
 def test_persons_count_not_rows() -> None:

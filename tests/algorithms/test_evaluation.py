@@ -169,4 +169,49 @@ def test_sizes_that_would_tell_another_sites_few_rows_are_suppressed() -> None:
     ]
     outcome = evaluation.aggregate(_raw(centroids, config), answers, config)
 
-    assert outcome.sizes == (None, 50)
+    # The second would give the first back: the number of all rows is public.
+    assert outcome.quality is not None
+    assert outcome.quality.n_rows == 83
+    assert outcome.sizes == (None, None)
+
+
+def _with_patterns(*numbers: int) -> np.ndarray:
+    """Return yes/no rows with three features; ``numbers`` of each of the eight patterns."""
+    patterns = np.array([[i >> 2 & 1, i >> 1 & 1, i & 1] for i in range(8)], dtype=float)
+    return np.repeat(patterns, numbers, axis=0)
+
+
+def test_sums_of_distances_do_not_count_who_gave_which_answers() -> None:
+    """Known sums of irrational distances can be solved for the number of each pattern."""
+    config = _config(3, p=5, kind="binary")
+    centroids = np.array([[0.45, 0.52, 0.61], [5.0, 5.0, 5.0]])
+    one, none = _with_patterns(6, 6, 6, 6, 6, 6, 6, 1), _with_patterns(7, 5, 5, 7, 5, 7, 7, 0)
+    np.testing.assert_array_equal(one.sum(axis=0), none.sum(axis=0))
+    answers = [_measure(rows, centroids, config) for rows in (one, none)]
+
+    # Shares alike, so all else is alike: nobody learns that one person said yes to all three.
+    np.testing.assert_array_equal(answers[0].counts, answers[1].counts)
+    np.testing.assert_allclose(answers[0].costs, answers[1].costs, rtol=1e-12)
+    np.testing.assert_allclose(answers[0].distances[0], np.sqrt(43 * answers[0].costs[0]))
+    assert not np.isclose(
+        answers[0].distances[0], np.sqrt(((one - centroids[0]) ** 2).sum(axis=1)).sum(), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("owners", [None, "one each", "few"])
+def test_patterns_of_enough_persons_are_measured_row_by_row(owners: str | None) -> None:
+    config = _config(3, p=5, kind="binary")
+    centroids = np.array([[0.45, 0.52, 0.61], [5.0, 5.0, 5.0]])
+    X = _with_patterns(*[6] * 8)
+    persons = {None: None, "one each": np.arange(48), "few": np.arange(48) // 2}[owners]
+    task = SiteTask(
+        evaluation.NAME,
+        evaluation.EvaluationTask(centroids=centroids, cells=np.array([0, 1])),
+        SitePart(),
+    )
+    payload, _ = evaluation.local_step(task, SiteData(X, persons), config, {})
+    by_row = np.sqrt(((X - centroids[0]) ** 2).sum(axis=1)).sum()
+
+    assert isinstance(payload, evaluation.Evaluation)
+    # Two rows a person: each pattern is that of three persons.
+    assert np.isclose(payload.distances[0], by_row, rtol=1e-9) == (owners != "few")

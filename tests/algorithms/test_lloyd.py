@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,8 @@ def test_centroids_are_sums_over_counts_and_an_empty_one_keeps_its_place() -> No
         Contribution("b", _step([3, 0], [[8, 1], [0, 0]], [9, 0]), 2),
         Contribution("c", None, 2),
     ]
-    step = lloyd.aggregate(state, contributions, _config())
+    two = Policy(min_cluster_size=2, min_sites=2, scaling="none")
+    step = lloyd.aggregate(state, contributions, replace(_config(), policy=two))
 
     assert isinstance(step, Next)
     np.testing.assert_allclose(step.task.common.centroids, [[2.0, 1.0], [9.0, 9.0]])
@@ -190,6 +192,31 @@ def test_no_cell_from_anyone_fails_and_says_what_to_change() -> None:
     with pytest.raises(MethodFailure, match="min_cluster_size") as caught:
         lloyd.aggregate(state, [Contribution(s, empty, 2) for s in "abc"], _config())
     assert caught.value.reason == "nothing_to_release"
+
+
+@pytest.mark.parametrize("phase", ["cells", "lloyd"])
+def test_totals_make_no_contributor_to_the_centroids(phase: Any) -> None:
+    """Centroids of one site's cells alone would be released, two others having sent totals."""
+    totals = Totals(n=7, mean=np.zeros(2), m2=np.ones(2))
+
+    def answer(*counts: int) -> Any:
+        n, sums = np.array(counts), np.array(counts)[:, None] * np.ones((1, 2))
+        if phase == "cells":
+            return lloyd.Cells(counts=n, means=(sums > 0) * 1.0, totals=totals)
+        return _step(n, sums, 0.0 * n, totals)
+
+    state = lloyd.State(phase=phase, seed=0, centroids=None if phase == "cells" else np.eye(2))
+    few = [
+        Contribution("a", answer(4, 3), 2),
+        Contribution("b", answer(0, 0), 2),
+        Contribution("c", answer(0, 0), 2),
+    ]
+    with pytest.raises(MethodFailure, match="1 sites may send cells, 3 are needed") as caught:
+        lloyd.aggregate(state, few, _config())
+    assert caught.value.reason == "too_few_contributors"
+    assert isinstance(
+        lloyd.aggregate(state, [Contribution(s, answer(4, 3), 2) for s in "abc"], _config()), Next
+    )
 
 
 def test_local_cells_are_means_that_no_smaller_count_stands_behind() -> None:

@@ -290,6 +290,115 @@ def test_what_the_service_refuses_a_simulation_refuses_too(
     assert [error.pointer for error in caught.value.errors] == [pointer]
 
 
+ROWS = np.random.default_rng(0).normal(size=(20, 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"policy": {"p": 3}}, "/policy: unknown field; there are: min_sites"),
+        ({"policy": {"scaling": "zscore"}}, "/policy/scaling: .*'bounds'"),
+        ({"features": [1, 2]}, "/features/0"),
+        ({"features": [{"name": "x", "units": "kg"}, "y"]}, "/features/0: unknown field"),
+        ({"features": "xy"}, "sequence of features"),
+        ({"config": None}, "/config: "),
+        ({"config": {"n_clusters": 2, "tol": np.nan}}, "JSON"),
+        ({"config": {"n_clusters": object()}}, "JSON"),
+        ({"seed": -1}, "/seed"),
+        ({"seed": None}, "/seed"),
+        ({"sites": [ROWS, ROWS, ROWS]}, "mapping of each site's name"),
+        ({"sites": {}}, "at least one site"),
+        ({"sites": {1: ROWS, "b": ROWS, "c": ROWS}}, "must be text, not 1"),
+        ({"sites": {"A b": ROWS, "b": ROWS, "c": ROWS}}, "/sites/0"),
+        ({"persons": np.arange(20)}, "persons must be a mapping"),
+        ({"persons": {"z": np.arange(20)}}, "persons are given for z"),
+        ({"persons": {"b": np.arange(3)}}, "site 'b': .*3 persons were given for 20 rows"),
+        ({"persons": {"b": [np.nan, *range(19)]}}, "site 'b': .*row 0: no person"),
+        ({"arrival": lambda _, sites: sites[:2]}, "each of the round's sites once"),
+        ({"arrival": lambda _, sites: [*sites, "z"]}, "each of the round's sites once"),
+    ],
+)
+def test_a_wrong_call_is_a_value_error_that_names_what_to_change(
+    change: dict[str, Any], message: str
+) -> None:
+    sites = {"a": ROWS, "b": ROWS + 1, "c": ROWS + 2}
+    arguments = {"sites": sites, "config": {"n_clusters": 2}, **change}
+
+    with pytest.raises(ValueError, match=message) as caught:
+        simulate("lloyd", **arguments)
+    assert "pydantic" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (ROWS[:, 0], "shape"),
+        (ROWS[:, :1], "shape"),
+        ([[1, 2], [3]], "equally long"),
+        (ROWS.astype(str), "not numbers"),
+        (ROWS + 1j, "not numbers"),
+        (None, "not numbers"),
+        (np.where(ROWS > 1, np.inf, ROWS), "column 'x0': infinite"),
+        (pd.DataFrame(ROWS, columns=["x0", "y"]), "column 'x1'"),
+        (pd.DataFrame({"x0": ROWS[:, 0], "x1": "?"}), "row 0, column 'x1': not a number"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_naming_site_and_column(rows: Any, message: str) -> None:
+    with pytest.raises(RuleViolation, match=f"site 'b': .*{message}"):
+        simulate(
+            "lloyd",
+            {"a": ROWS, "b": rows, "c": ROWS},
+            config={"n_clusters": 2},
+            features=["x0", "x1"],
+        )
+
+
+@pytest.mark.parametrize(
+    ("feature", "message"),
+    [
+        ({"name": "x", "kind": "binary"}, "neither 0 nor 1: 2 rows"),
+        ({"name": "x", "lower": 0, "upper": 1}, "above the session's upper bound 1"),
+    ],
+)
+def test_a_row_that_a_site_would_refuse_is_refused(feature: dict[str, Any], message: str) -> None:
+    """Although the means lie where they may."""
+    yes_no = np.column_stack([np.arange(20) % 2, np.linspace(0, 1, 20)])
+    wrong = yes_no.copy()
+    wrong[3:5, 0] = 1.5
+    sites = {"a": yes_no, "b": wrong, "c": yes_no}
+
+    with pytest.raises(RuleViolation, match=f"site 'b': .*{message}"):
+        simulate("lloyd", sites, config={"n_clusters": 1}, features=[feature, "y"])
+
+
+def test_what_is_masked_or_missing_is_missing_whatever_holds_it() -> None:
+    sites = {"a": ROWS, "b": np.where(ROWS > 1, np.nan, ROWS), "c": ROWS}
+    frame = pd.DataFrame(ROWS, columns=["x0", "x1"]).mask(ROWS > 1).astype("Float64")
+    plain = simulate("lloyd", sites, config={"n_clusters": 2})
+    for rows in (np.ma.masked_greater(ROWS, 1), frame):
+        result = simulate("lloyd", {**sites, "b": rows}, config={"n_clusters": 2})
+        assert encode_model(result.result_) == encode_model(plain.result_)
+        np.testing.assert_array_equal(result.labels_["b"], plain.labels_["b"])
+
+
+def test_numbers_of_numpy_files_and_sites_without_rows_are_taken(tmp_path: Any) -> None:
+    path = tmp_path / "b.csv"
+    pd.DataFrame(ROWS, columns=["x1", "x0"]).to_csv(path, index=False)
+    sites = {"a": ROWS, "b": path, "c": ROWS, "d": np.empty((0, 2))}
+    sites["e"] = pd.DataFrame({"x0": [], "x1": []})
+    result = simulate("lloyd", sites, config={"n_clusters": np.int64(2)}, seed=np.int64(3))
+
+    np.testing.assert_array_equal(result.labels_["b"], result.predict(ROWS[:, ::-1]))
+    assert result.labels_["d"].shape == result.labels_["e"].shape == (0,)
+
+
+def test_new_rows_of_a_data_frame_are_matched_by_name() -> None:
+    result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})
+    rows = pd.DataFrame({"x1": [6.0, 0.0], "note": "?", "x0": [0.0, 6.0]})
+
+    np.testing.assert_array_equal(result.predict(rows), result.predict([[0, 6], [6, 0]]))
+
+
 def test_the_trace_holds_what_every_site_sent_in_every_round() -> None:
     result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})
     rounds = [entry.round for entry in result.history_]

@@ -46,10 +46,10 @@ from fedclust.algorithms.base import (
     Tree,
 )
 from fedclust.algorithms.finishing import complete
-from fedclust.algorithms.releasing import persons, sendable_values
+from fedclust.algorithms.releasing import index_of, persons
 from fedclust.algorithms.seeding import one_thread, site_rng
 from fedclust.algorithms.spaces import declared_space
-from fedclust.privacy.counting import PersonIndex
+from fedclust.privacy.counting import PersonIndex, distinct_views
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,10 @@ def advance(
         )
     with one_thread(), np.errstate(over="raise", invalid="raise"):
         try:
-            return _advance(plan, state, ordered, roster, answered)
+            outcome = _advance(plan, state, ordered, roster, answered)
+            if not np.isfinite(list(outcome.metrics.values())).all():
+                raise FloatingPointError
+            return outcome
         except FloatingPointError:
             raise MethodFailure(
                 "overflow",
@@ -448,17 +451,25 @@ def local_step(
         if persons(kept) < config.p:
             return None, memory
         payload: Model | None
-        if task.space is None:
-            payload = preparation.local_step(kept, config)
-        else:
-            memory = _pin_space(task.space, memory)
-            scaled = _to_scaled(kept, task.space, config.p)
-            if task.phase == evaluation.NAME:
-                memory = _evaluate_once(memory)
-                payload, memory = evaluation.local_step(task, scaled, config, memory)
-            else:
-                rng = site_rng(plan.seed, site, round_number)
-                payload, memory = plan.method.local_step(task, scaled, config, rng, memory)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                if task.space is None:
+                    payload = preparation.local_step(kept, config)
+                else:
+                    memory = _pin_space(task.space, memory)
+                    scaled = _to_scaled(kept, task.space, config.p)
+                    if persons(scaled) < config.p:
+                        return None, memory
+                    if task.phase == evaluation.NAME:
+                        memory = _evaluate_once(memory)
+                        payload, memory = evaluation.local_step(task, scaled, config, memory)
+                    else:
+                        rng = site_rng(plan.seed, site, round_number)
+                        payload, memory = plan.method.local_step(task, scaled, config, rng, memory)
+        except ValidationError:  # a payload holds finite numbers only
+            raise RuleViolation(
+                "overflow", "values are too large to be squared and added up: choose other units"
+            ) from None
         check(plan, task, payload, p=p, size_band=size_band)
         return payload, memory
 
@@ -558,6 +569,8 @@ def _take(plan: Plan, data: SiteData) -> SiteData:
     observed = None
     if np.isnan(rows).any():
         observed = ~np.isnan(rows)
+        # One NaN for all: rows are told apart by their bits.
+        rows = np.where(observed, rows, np.nan)
     return SiteData(rows, owners, observed, PersonIndex(rows, owners))
 
 
@@ -590,12 +603,21 @@ def _evaluate_once(memory: Memory) -> Memory:
 
 
 def _to_scaled(data: SiteData, space: Space, p: int) -> SiteData:
-    """Impute, then scale. A feature that fewer than p persons have is imputed in every row."""
-    if space.impute is None:
+    """Impute, then scale. A feature that fewer than p persons have is imputed in every row.
+
+    Rows that only a missing value told apart are identical from here on, and count as such.
+    """
+    if space.impute is None or data.observed is None:
         return replace(data, X=space.to_scaled(data.X))
-    observed = sendable_values(data, p)
-    rows = data.X if observed is None else np.where(observed, data.X, space.impute)
-    return replace(data, X=space.to_scaled(rows), observed=observed)
+    observed, index = data.observed, index_of(data)
+    while True:
+        _, sendable = distinct_views(observed, index, p)
+        observed = observed & sendable
+        rows = space.to_scaled(np.where(observed, data.X, space.impute))
+        index = PersonIndex(rows, data.persons)
+        _, sendable = distinct_views(observed, index, p)
+        if not (observed & ~sendable).any():
+            return replace(data, X=rows, observed=observed, index=index)
 
 
 # --- phases ---------------------------------------------------------------------------------------

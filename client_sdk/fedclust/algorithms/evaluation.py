@@ -6,7 +6,9 @@ What it computes
     Campello, "Evolutionary algorithms for clustering gene-expression data", 2004), 0 where both
     are 0; and the Davies-Bouldin index (Davies & Bouldin, "A cluster separation measure", 1979)
     with distances to the centroids. Sums over sites are exact. With one cluster the last two
-    are null.
+    are null. Where every feature is yes/no, few patterns of answers are possible, and a sum of
+    distances tells how often each occurs: in a cell with a pattern of fewer than p persons the
+    cell's moments stand in for its rows, so that both indices are approximate there.
 
 It is the last round of every session whose method ends in centroids, unless ``evaluate`` is
 false; it is outside ``max_rounds`` and under the same disclosure rules as every other round.
@@ -39,6 +41,7 @@ from fedclust.algorithms.base import (
 )
 from fedclust.algorithms.finishing import merged
 from fedclust.algorithms.releasing import Released, release
+from fedclust.algorithms.spaces import binary_columns
 from fedclust.algorithms.totals import SitePart, check_sizes, site_parts
 from fedclust.privacy.checks import check_empty, check_shape
 from fedclust.privacy.moments import cell_costs
@@ -157,28 +160,48 @@ def local_step(task: SiteTask, data: SiteData, config: RunConfig, memory: Memory
     np.add.at(
         costs, place, np.where(moments.counts > 0, cell_costs(moments, centroids[cells]), 0.0)
     )
-    distances, silhouettes = _measure(data, released, centroids, cells)
+    withheld = released.rounded | _rare_patterns(data, released, config)[:, None]
+    distances, silhouettes = _measure(data, released, withheld, centroids, cells)
     return (
         Evaluation(counts=counts, costs=costs, distances=distances, silhouettes=silhouettes),
         memory,
     )
 
 
+def _rare_patterns(data: SiteData, released: Released, config: RunConfig) -> NDArray[np.bool_]:
+    """Return the cells (K,) of yes/no rows in which some pattern is that of 1 to p - 1 persons."""
+    rare = np.zeros(len(released.moments.counts), dtype=np.bool_)
+    if not binary_columns(config.features).all():
+        return rare
+    sent = np.flatnonzero(released.labels >= 0)
+    cells = released.labels[sent]
+    keyed = np.column_stack([cells, data.X[sent]])
+    _, pattern = np.unique(keyed, axis=0, return_inverse=True)
+    pattern = pattern.reshape(-1)
+    # Rows, where no persons are named: the same answers from two persons are no one's record.
+    owners = np.arange(len(sent)) if data.persons is None else data.persons[sent]
+    pairs = np.unique(np.column_stack([pattern, owners]), axis=0)
+    persons = np.bincount(pairs[:, 0])
+    rare[cells[persons[pattern] < config.p]] = True
+    return rare
+
+
 def _measure(
     data: SiteData,
     released: Released,
+    withheld: NDArray[np.bool_],
     centroids: NDArray[np.float64],
     cells: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return sums of distances and of silhouette terms, each (K,), over the sent rows.
 
-    Where a prevalence was rounded, the cell's rounded moments stand in for the column's values:
-    a sum of distances over yes/no values would give the exact prevalence back.
+    Where ``withheld`` (K, d), the cell's moments stand in for the column's values: a sum of
+    distances over yes/no values would give an exact prevalence back after it was rounded.
     """
     n_clusters = len(centroids)
-    moments, rounded = released.moments, released.rounded
-    spread = np.where(rounded, moments.m2, 0.0).sum(axis=1) / np.maximum(moments.counts, 1)
-    any_rounded = bool(rounded.any())
+    moments = released.moments
+    spread = np.where(withheld, moments.m2, 0.0).sum(axis=1) / np.maximum(moments.counts, 1)
+    any_withheld = bool(withheld.any())
     distances, silhouettes = np.zeros(n_clusters), np.zeros(n_clusters)
     for begin in range(0, len(data.X), BLOCK):
         labels = released.labels[begin : begin + BLOCK]
@@ -187,8 +210,8 @@ def _measure(
         rows = data.X[begin : begin + BLOCK][sent]
         if not len(rows):
             continue
-        if any_rounded:
-            rows = np.where(rounded[labels], moments.means[labels], rows)
+        if any_withheld:
+            rows = np.where(withheld[labels], moments.means[labels], rows)
         own = cells[labels]
         # Directly, not expanded: rows on their centroid are at distance 0 wherever that is.
         offsets = rows - centroids[own]

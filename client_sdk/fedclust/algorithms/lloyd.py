@@ -390,9 +390,8 @@ def _first_centroids(
 ) -> Next:
     options: Config = config.options
     sent: list[Cells] = [c.payload for c in contributions if c.payload is not None]
+    _refuse_too_few(sent, config)
     counts = np.concatenate([cells.counts for cells in sent])
-    if not counts.any():
-        raise _nothing_to_release()
     means = np.concatenate([cells.means for cells in sent])[counts > 0]
     centroids = weighted_kmeans(
         means,
@@ -422,8 +421,7 @@ def _lloyd_step(
         if step is not None:
             counts += step.counts
             sums += step.sums
-    if not counts.any():
-        raise _nothing_to_release()
+    _refuse_too_few([c.payload for c in contributions if c.payload is not None], config)
     moved = centroids.copy()
     filled = counts > 0
     moved[filled] = sums[filled] / counts[filled, None]
@@ -451,6 +449,19 @@ def _judged_cost(
     if totals is not None:
         cost += rest_cost(totals, step.counts, step.sums, step.costs, centroids)
     return cost
+
+
+def _refuse_too_few(sent: Sequence[Cells | Step], config: RunConfig) -> None:
+    """Raise unless centroids would rest on the cells of ``min_sites`` sites; totals are none."""
+    with_cells = sum(bool(payload.counts.any()) for payload in sent)
+    if not with_cells:
+        raise _nothing_to_release()
+    if with_cells < config.policy.min_sites:
+        raise MethodFailure(
+            "too_few_contributors",
+            f"{with_cells} sites may send cells, {config.policy.min_sites} are needed: invite more "
+            "or larger sites, ask for fewer clusters, or lower min_cluster_size",
+        )
 
 
 def _nothing_to_release() -> MethodFailure:

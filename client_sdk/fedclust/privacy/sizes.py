@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["suppress_sizes", "suppress_small"]
 
@@ -19,7 +19,9 @@ def suppress_sizes(total: ArrayLike, parts: ArrayLike, p: int) -> tuple[int | No
     """Return the sizes that a result may show, None where one is suppressed.
 
     A size is shown if it is 0 or at least ``p``, and if what remains of it after any one site has
-    subtracted its own part is 0 or at least ``p`` too.
+    subtracted its own part is 0 or at least ``p`` too. The number of all rows is public, so the
+    suppressed sizes together keep to the same rule: while they do not, the next-smallest is
+    suppressed with them.
 
     Parameters
     ----------
@@ -37,5 +39,14 @@ def suppress_sizes(total: ArrayLike, parts: ArrayLike, p: int) -> tuple[int | No
     sizes = np.asarray(total, dtype=np.int64)
     by_site = np.asarray(parts, dtype=np.int64)
     remaining = sizes[None, :] - by_site.reshape(len(by_site), sizes.size)
-    hidden = ((sizes > 0) & (sizes < p)) | ((remaining != 0) & (remaining < p)).any(axis=0)
+    hidden = _small(sizes, p) | _small(remaining, p).any(axis=0)
+    for cluster in np.argsort(sizes, kind="stable"):
+        together = np.append(remaining[:, hidden].sum(axis=1), sizes[hidden].sum())
+        if not _small(together, p).any():
+            break
+        hidden[cluster] |= bool(sizes[cluster])
     return tuple(None if hide else int(size) for size, hide in zip(sizes, hidden, strict=True))
+
+
+def _small(sizes: NDArray[np.int64], p: int) -> NDArray[np.bool_]:
+    return np.asarray((sizes != 0) & (sizes < p))
