@@ -197,3 +197,9 @@ def test_the_settings_are_documented() -> None:
     page = (ROOT / "docs" / "operations.md").read_text("utf-8")
     missing = [name for name in Settings.model_fields if f"`FEDCLUST_{name.upper()}`" not in page]
     assert missing == []
+    said = dict(re.findall(r"^\| `FEDCLUST_(\w+)` \| (\d+(?: MiB)?) \|", page, re.MULTILINE))
+    assert {"BODY_LIMIT", "LEASE_S", "RETENTION_DAYS"} <= said.keys()
+    for name, default in said.items():
+        number, _, unit = default.partition(" ")
+        expected = int(number) * (2**20 if unit else 1)
+        assert Settings.model_fields[name.lower()].default == expected, name

@@ -37,9 +37,14 @@ from fedclust.errors import (
 from fedclust.wire.problems import Problem
 
 _log = logging.getLogger("fedclust.http")
-_RETRIED_STATUS = frozenset({502, 503, 504})
+#: 429 comes from what stands before the coordinator: it did not reach it.
+_RETRIED_STATUS = frozenset({408, 429, 502, 503, 504})
 _FIRST_DELAY_S, _LONGEST_DELAY_S, _LONGEST_ASKED_S = 0.5, 60.0, 3_600.0
 _CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+_PROXY_CREDENTIALS = (
+    "the proxy wants credentials, or others: set FEDCLUST_PROXY or HTTPS_PROXY to "
+    "http://user:password@host:port"
+)
 _TRANSIENT_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
@@ -122,7 +127,10 @@ class Http:
             )
         except (ValueError, ImportError, httpx.InvalidURL):
             # A proxy's address may hold a password: it is not repeated.
-            raise UsageError("a proxy is given as http://[user:password@]host:port") from None
+            where = "--proxy or proxy=" if self.options.proxy else "HTTPS_PROXY or ALL_PROXY"
+            raise UsageError(
+                f"the proxy of {where} cannot be used: it is http://[user:password@]host:port"
+            ) from None
 
     def __repr__(self) -> str:
         return f"Http({self.url!r})"
@@ -200,7 +208,7 @@ class Http:
         if status < 400:
             raise ProtocolError(f"{self.url} redirects elsewhere; give the address itself")
         if status == 407:
-            raise ProxyError("the proxy wants other credentials")
+            raise ProxyError(_PROXY_CREDENTIALS)
         refusal = from_problem(_problem(status, body))
         if status in _RETRIED_STATUS:
             raise _Retry(refusal, f"status {status}", after_s=_retry_after(headers))
@@ -223,7 +231,7 @@ class Http:
             reason = next(filter(None, reasons), "the handshake failed")
             return TLSError(f"TLS with {self.url} failed: {reason}")
         if isinstance(error, httpx.ProxyError) and "407" in str(error):
-            return ProxyError("the proxy wants credentials: --proxy http://user:password@host:port")
+            return ProxyError(_PROXY_CREDENTIALS)
         unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError))
         what = type(error).__name__
         if self._tls_unproven and isinstance(error, _CLOSED):
@@ -234,7 +242,11 @@ class Http:
                 "certificate, or another one"
             )
             return _Retry(TLSError(message), what)
-        message = f"{self.url} cannot be reached ({what}); the same command again resumes"
+        reason = _os_reason(error)
+        message = f"{self.url} cannot be reached ({reason or what})"
+        if unsent:
+            message += ": check the address, and whether this network needs a proxy (--proxy)"
+        message += "; the same command again resumes"
         return _Retry(CoordinatorUnreachable(message), what, unsent=unsent)
 
 
@@ -258,7 +270,7 @@ def _checked_url(url: str) -> tuple[str, bool]:
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
-        raise UsageError("the coordinator's address is not a URL") from None
+        raise UsageError("the coordinator's address is not a URL: https://host[:port]") from None
     if parsed.userinfo or parsed.query or parsed.fragment or not parsed.host:
         raise UsageError("the coordinator's address is https://host[:port][/path] and no more")
     if parsed.scheme not in ("http", "https"):
@@ -288,18 +300,24 @@ def _proxy(address: str | None, tls: ssl.SSLContext | None) -> httpx.Proxy | Non
 
 def _tls_context(options: Options) -> ssl.SSLContext:
     context: ssl.SSLContext
+    named = [options.ca_bundle]
     try:
         if options.ca_bundle is None:
             context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         else:
             context = ssl.create_default_context(cafile=Path(options.ca_bundle))
+        named = [path for path in (options.client_cert, options.client_key) if path is not None]
         if options.client_cert is not None:
             # A password is never asked for: an encrypted key is refused instead.
             context.load_cert_chain(options.client_cert, options.client_key, password="")
         elif options.client_key is not None:
             raise UsageError("a client key needs its certificate: client_cert")
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"a certificate or key cannot be read: {error.strerror}") from None
+    except OSError as error:  # an ssl.SSLError too
+        files = " with ".join(str(path) for path in named)
+        raise UsageError(
+            f"{files}: no certificate or key in PEM form that can be read, or the key is "
+            f"encrypted or another's ({error.strerror})"
+        ) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
@@ -310,6 +328,16 @@ def _tls_cause(error: BaseException) -> ssl.SSLError | None:
     while cause is not None:
         if isinstance(cause, ssl.SSLError):
             return None if isinstance(cause, _TRANSIENT_TLS) else cause
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _os_reason(error: BaseException) -> str | None:
+    """Return what the operating system says, for example that it does not know the name."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
         cause = cause.__cause__ or cause.__context__
     return None
 

@@ -8,7 +8,7 @@ checks its own answer as the coordinator will before any of it is written or sen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,10 @@ class Computed:
     """An answer before it is written: its exact bytes, and the memory that belongs to them."""
 
     phase: str
-    body: bytes
+    body: bytes = field(repr=False)
     fields: dict[str, str]
     smallest_count: int | None
-    memory: Memory
+    memory: Memory = field(repr=False)
 
 
 def accepted_plan(session: str, info: SessionInfo) -> Plan:

@@ -197,7 +197,11 @@ class Client:
         )
         if reply.status == 304:
             return None, etag
-        return _read(models.TaskResponse, reply), reply.headers.get("ETag")
+        tag = reply.headers.get("ETag")
+        if not tag:
+            # Without it every question is answered at once: as many requests as the network bears.
+            raise ProtocolError("the task came without its ETag: a proxy in between may remove it")
+        return _read(models.TaskResponse, reply), tag
 
     def submit(
         self, session: str, round_number: int, body: bytes, media: str = BINARY

@@ -30,7 +30,8 @@ class ConsentRequest:
         Smallest number of persons behind anything that is sent: the larger of the session's and
         the site's own.
     rows : int
-        The site's usable rows. Not sent; ``size_band`` is.
+        The site's usable rows. Joining declares ``size_band``; the answers' totals tell how
+        many rows took part.
     size_band : str
     persons_declared : bool
         Whether a column says which rows belong to one person.
@@ -77,6 +78,7 @@ class ConsentRequest:
             f"Every number that is sent rests on at least {self.p} persons.",
             "Rows, labels, identifiers and person numbers never leave.",
             f"Joining declares the size band {self.size_band} and the names of the features.",
+            "It also declares a smallest count of this site's own, and this software's version.",
         ]
         if self.differencing_off:
             notes.append(

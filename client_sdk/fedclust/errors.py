@@ -222,6 +222,10 @@ class NotAcceptable(CoordinatorError):
     slug = "not-acceptable"
 
 
+class RequestTimeout(CoordinatorError):
+    slug = "request-timeout"
+
+
 class NameTaken(CoordinatorError):
     slug = "name-taken"
 

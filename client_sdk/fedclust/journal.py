@@ -22,14 +22,21 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from fedclust.algorithms.base import Memory, Model, Tree
-from fedclust.errors import JournalDamaged, JournalLocked, OtherData
+from fedclust.errors import (
+    JournalDamaged,
+    JournalError,
+    JournalLocked,
+    OtherData,
+    UsageError,
+)
 from fedclust.privacy.files import (
     FileDamaged,
     FileLock,
@@ -38,6 +45,7 @@ from fedclust.privacy.files import (
     read_sealed,
     write_sealed,
 )
+from fedclust.privacy.ledger import LedgerDamaged
 from fedclust.wire import codec
 from fedclust.wire.models import Participation, Receipt, Sha256, Timestamp
 
@@ -77,12 +85,12 @@ class Answer(Model):
     phase: str
     task_digest: Sha256
     media: str
-    body: bytes
+    body: bytes = Field(repr=False)
     fields: dict[str, str]
     smallest_count: int | None
     data_digest: Sha256
     written_at: Timestamp
-    memory: dict[str, Tree] | None
+    memory: dict[str, Tree] | None = Field(repr=False)
 
     @property
     def sha256(self) -> str:
@@ -101,13 +109,48 @@ class Answer(Model):
 
 
 def default_directory() -> Path:
-    """Return where this platform keeps a user's durable state, and fedclust's within."""
-    home = Path.home()
+    """Return FEDCLUST_JOURNAL_DIR, or fedclust's part of this platform's state directory."""
+    if given := os.environ.get("FEDCLUST_JOURNAL_DIR"):
+        return Path(given)
+    if given := os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_STATE_HOME"):
+        return Path(given) / "fedclust"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise UsageError(
+            "this user has no home directory to keep the journal in: name a directory that "
+            "stays, with --journal-dir, FEDCLUST_JOURNAL_DIR or journal_dir="
+        ) from None
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "fedclust"
+        return home / "AppData" / "Local" / "fedclust"
     if sys.platform == "darwin":
         return home / "Library" / "Application Support" / "fedclust"
-    return Path(os.environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "fedclust"
+    return home / ".local" / "state" / "fedclust"
+
+
+@contextmanager
+def state_errors(directory: Path) -> Iterator[None]:
+    """Turn what goes wrong with the files in a state directory into a JournalError."""
+    try:
+        yield
+    except LedgerDamaged as error:
+        raise JournalDamaged(
+            f"{error}; fedclust ledger verify says more. Bring ledger.jsonl and ledger.jsonl.head "
+            "back from a backup"
+        ) from None
+    except LockHeld as error:
+        raise JournalLocked(f"another process holds {error}; try again") from None
+    except OSError as error:
+        where = Path(error.filename or "")
+        if not error.filename or not (
+            where.is_relative_to(directory) or directory.is_relative_to(where)
+        ):
+            raise  # of a caller's own file, or none
+        raise JournalError(
+            f"{where}: {error.strerror}. Mend this and run the same command again: it goes on "
+            "where it stopped. A session that has not begun may use another directory "
+            "(--journal-dir)"
+        ) from None
 
 
 class Journal:
@@ -195,14 +238,14 @@ class Journal:
         if not whole or (self.answers and self.answers[max(self.answers)].memory is None):
             raise JournalDamaged(
                 f"{self.directory}: a round's file is missing; bring it back from a backup, or "
-                "leave the session"
+                "leave the session (Site.leave)"
             )
 
 
 def recorded(directory: Path) -> Iterator[tuple[Answer, Outcome | None]]:
     """Yield every answer in a state directory, with its outcome or None where it is in flight."""
-    for path in sorted(directory.glob("*/*/*/session")):
-        yield from _answers(path.parent)
+    for path in sorted(directory.glob("*/*/*/")):
+        yield from _answers(path)
 
 
 def _answers(directory: Path) -> Iterator[tuple[Answer, Outcome | None]]:

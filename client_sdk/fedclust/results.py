@@ -48,8 +48,8 @@ class SiteResult:
     document: ResultDocument
     definition: Definition
     site: str
-    labels_: NDArray[np.int64] | None = None
-    ids_: tuple[str, ...] | None = None
+    labels_: NDArray[np.int64] | None = field(default=None, repr=False)
+    ids_: tuple[str, ...] | None = field(default=None, repr=False)
     _result: Result = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -98,7 +98,10 @@ class SiteResult:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without labels; :meth:`load` reads it."""
         file = _File(definition=self.definition, document=self.document, site=self.site)
-        write_sealed(Path(path), codec.encode_model(file))
+        try:
+            write_sealed(Path(path), codec.encode_model(file))
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SiteResult:

@@ -12,7 +12,7 @@ import importlib.metadata
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -30,9 +30,16 @@ from fedclust.answers import accepted_plan, compute, first_task, refuse_foreign
 from fedclust.client import Client
 from fedclust.consent import ConsentRequest
 from fedclust.data import Source, Table, load
-from fedclust.journal import Answer, Journal, Outcome, SessionRecord, default_directory
+from fedclust.journal import (
+    Answer,
+    Journal,
+    Outcome,
+    SessionRecord,
+    default_directory,
+    state_errors,
+)
 from fedclust.privacy.bands import size_band
-from fedclust.privacy.ledger import Ledger, LedgerDamaged
+from fedclust.privacy.ledger import Ledger
 from fedclust.results import SiteResult
 from fedclust.wire.models import (
     PROTOCOL_VERSION,
@@ -83,7 +90,7 @@ class Preview:
     round: int | None = None
     phase: str | None = None
     media: str = BINARY
-    body: bytes | None = None
+    body: bytes | None = field(default=None, repr=False)
     fields: dict[str, str] | None = None
     smallest_count: int | None = None
     note: str = ""
@@ -115,8 +122,8 @@ class Site:
     token : str, optional
         By default FEDCLUST_TOKEN.
     journal_dir : path, optional
-        Where journal and ledger are kept; by default this platform's directory for a user's
-        state. It must survive: a session can only be resumed with it.
+        Where journal and ledger are kept; by default FEDCLUST_JOURNAL_DIR, or this platform's
+        directory for a user's state. It must survive: a session can only be resumed with it.
     ca_bundle, client_cert, client_key, proxy
         See :class:`fedclust._http.Options`.
     give_up_after_s : float
@@ -176,9 +183,12 @@ class Site:
         """The name that the token speaks for."""
         if self._name is None:
             # Quick to say that the address is wrong; patient once the coordinator has answered.
-            patience, self._http.patience_s = self._http.patience_s, _FIRST_CONTACT_S
-            who = self._client.whoami()
-            self._http.patience_s = patience
+            patience = self._http.patience_s
+            self._http.patience_s = min(patience, _FIRST_CONTACT_S)
+            try:
+                who = self._client.whoami()
+            finally:
+                self._http.patience_s = patience
             if who.role != "site":
                 raise errors.UsageError(f"this is the token of an {who.role}, not of a site")
             if who.protocol_version != PROTOCOL_VERSION:
@@ -256,11 +266,12 @@ class Site:
         """
         run = self._open(session, data, person, id_column, min_cluster_size)
         run.ask, run.tell = ask, on_progress or run.tell
-        run.journal.lock()
-        try:
-            return run.complete(consent)
-        finally:
-            run.journal.unlock()
+        with state_errors(self.directory):
+            run.journal.lock()
+            try:
+                return run.complete(consent)
+            finally:
+                run.journal.unlock()
 
     def preview(
         self,
@@ -327,7 +338,8 @@ class Site:
 
     def _journal(self, info: SessionInfo) -> Journal:
         pinned = info.definition_sha256
-        return Journal(self.directory, self._http.url, self.name, info.name, pinned)
+        with state_errors(self.directory):
+            return Journal(self.directory, self._http.url, self.name, info.name, pinned)
 
 
 class _Run:
@@ -363,10 +375,7 @@ class _Run:
     # --- from joining to labels -------------------------------------------------------------------
 
     def complete(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> SiteResult:
-        try:
-            self.ledger.check()
-        except LedgerDamaged as error:
-            raise errors.JournalDamaged(str(error)) from None
+        self.ledger.check()
         self.journal.refuse_other_data(self.data_digest)
         for answer in self.journal.unsettled():
             self.send(answer, again=True)
@@ -402,7 +411,7 @@ class _Run:
             if not same and not invited:
                 raise errors.JournalError(
                     "this site joined with another min_cluster_size or size band; give the same "
-                    "rows and options, or leave the session"
+                    "rows and options, or leave the session (Site.leave)"
                 )
             record = record if same else None
         if record is None:
@@ -435,7 +444,7 @@ class _Run:
                 raise errors.JournalDamaged(
                     f"this site answered round {past.number}, and {self.journal.directory} does "
                     "not hold it: use the journal directory it was answered from, or leave the "
-                    "session (the guard cannot protect rows without its memory)"
+                    "session with Site.leave (the guard cannot protect rows without its memory)"
                 )
 
     def left(self) -> errors.SiteLeft:
@@ -473,6 +482,9 @@ class _Run:
         refuse_foreign(self.plan, self.session, number, document)
         answer = self.journal.answers.get(number)
         if answer is None:
+            if number - 1 > max(self.journal.answers, default=0):
+                # Rounds that went by: closed without this site, or answered from elsewhere.
+                self.refuse_gaps()
             self.tell(Progress("computing", number, document.phase))
             answer = self.compute(number, document)
             if self.ask is not None and not self.ask(_previewed(answer)):

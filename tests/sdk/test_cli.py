@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from fedclust.algorithms.base import Feature
 from fedclust.cli import main as cli
 from fedclust.cli import options, screen
 from fedclust.privacy.ledger import Ledger
@@ -165,6 +167,40 @@ def test_check_matches_columns_and_sends_nothing(command: Command) -> None:
     assert all(request.startswith("GET") for request in command.fake.requests)
 
 
+def test_the_screen_contradicts_no_answer(command: Command) -> None:
+    """The number of rows leaves in the first answer, and the whole policy is consented to."""
+    assert command.site("check") == 0
+    text = " ".join(command.err.split())
+    assert "not sent" not in text
+    assert '"scaling": "standard"' in text
+    assert '"max_rounds": 4' in text
+    feature = Feature(name="age", unit="years", lower=0.0, upper=120.0)
+    assert screen._feature(feature) == "age [years] 0..120"
+    assert screen._feature(Feature(name="sex", kind="binary")) == "sex (binary)"
+
+
+def test_an_answer_at_the_prompt(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self, *_: Any) -> str:
+            line = super().readline()
+            if line == "^C\n":
+                raise KeyboardInterrupt
+            return line
+
+    for typed in ("", "\n", "n\n", "what\nNo\n"):
+        monkeypatch.setattr(sys, "stdin", Terminal(typed))
+        assert command.site("participate") == 4, typed
+    monkeypatch.setattr(sys, "stdin", Terminal("^C\n"))
+    assert command.site("participate") == 130
+    assert "same command again" in command.err
+    assert command.fake.joined is None
+    monkeypatch.setattr(sys, "stdin", Terminal("Yes\n"))
+    assert command.site("participate") == 0
+
+
 def test_without_anybody_to_ask_there_is_no_consent(command: Command) -> None:
     assert command.site("participate") == 4
     assert "--yes" in command.err
@@ -295,6 +331,63 @@ def test_a_token_file_that_others_can_read(command: Command) -> None:
     command.token.chmod(0o644)
     assert command.site("check") == 2
     assert "chmod 600" in command.err
+
+
+def test_an_output_replaces_neither_the_data_nor_another_output(command: Command) -> None:
+    before = command.data.read_bytes()
+    same = str(command.path / "state" / ".." / command.data.name)
+    (command.path / "state").mkdir()
+    assert command.site("participate", "--yes", "--labels-out", same) == 2
+    assert command.data.name in command.err
+    out = str(command.path / "out")
+    assert command.site("participate", "--yes", "--labels-out", out, "--result-out", out) == 2
+    assert command.site("participate", "--yes", "--labels-out", str(command.path)) == 2
+    assert not command.fake.requests
+    assert command.site("participate", "--yes", "--result-out", out) == 0
+    data = ("--data", str(command.data))
+    for target in (out, str(command.data)):
+        assert command.run("predict", out, *data, "--out", target) == 2
+    assert command.data.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "code"), [(b"\xef\xbb\xbffcs_secret\r\n", 0), (b"\n", 2), (b"\xff\xfe", 2)]
+)
+def test_token_files_of_other_programs(command: Command, content: bytes, code: int) -> None:
+    command.token.write_bytes(content)
+    assert command.site("check") == code
+    assert str(command.token) in command.err or code == 0
+
+
+def test_a_journal_that_cannot_be_written_is_exit_code_8(command: Command) -> None:
+    (command.path / "state").write_text("", "utf-8")
+    assert command.site("participate", "--yes") == 8
+    assert "state" in command.err
+    assert "unexpected" not in command.err
+
+
+def test_every_command_has_examples(command: Command) -> None:
+    for words in (
+        ("participate",),
+        ("check",),
+        ("predict",),
+        ("status",),
+        ("ledger", "show"),
+        ("ledger", "verify"),
+    ):
+        assert command.run(*words, "--help", real=True) == 0
+        example = "\n    fedclust " + " ".join(words)
+        assert example in command.out
+        assert "Exit codes" in command.out
+        assert "\x1b" not in command.out
+
+
+def test_what_is_tried_again_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.tell_retries()
+    screen.tell_retries()
+    for delay in (1.0, 2.0):
+        logging.getLogger("fedclust.http").info("%s: no answer; again in %.1f s", "GET /x", delay)
+    assert capsys.readouterr().err.splitlines() == ["GET /x: no answer; again in 1.0 s"]
 
 
 def test_usage(command: Command) -> None:

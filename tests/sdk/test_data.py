@@ -61,6 +61,10 @@ def test_what_is_missing(tmp_path: Path, word: str) -> None:
         ("age,sex,x,chol,x\n1,0,1,2,3\n", "duplicate-column", "x", None),
         ("age,sex,chol\n1,0,2\n1,0,SECRET\n", "not-a-number", "chol", 3),
         ("age,sex,chol\n1,0,2\n1,0,1_000\n", "not-a-number", "chol", 3),
+        ('note,age,sex,chol\n"a\nb\nc",1,0,SECRET\n', "not-a-number", "chol", 2),
+        ("age;sex;chol\n1;0;2\n", "separator", None, None),
+        ("age\tsex\tchol\n1\t0\t2\n", "separator", None, None),
+        ("SECRET,SECRET,1\n2,0,1\n", "missing-column", "age", None),
         ("age,sex,chol\n1,0,٣\n", "not-a-number", "chol", 2),
         ('age,sex,chol\n1,0,"1,5"\n', "not-a-number", "chol", 2),
         ('note,age,sex,chol\n"two\nlines",1,0,2\n,1,0,SECRET\n', "not-a-number", "chol", 4),
@@ -76,7 +80,7 @@ def test_what_is_missing(tmp_path: Path, word: str) -> None:
         ("age,sex,chol\n\n1,0,2\n1,2,3\n", "not-binary", "sex", 4),
         ("age,sex,chol\n-1,0,2\n1,0,3\n-5,0,3\n", "bounds", "age", 2),
         ("age,sex,chol\n1,0,2\n121,0,3\n", "bounds", "age", 3),
-        (b"age,sex,chol\n1,0,\xff\n", "encoding", None, None),
+        (b"age,sex,chol\n1,0,\xff\n", "encoding", None, 2),
         ("age,sex,chol\n".encode("utf-16"), "encoding", None, None),
     ],
 )
@@ -94,6 +98,31 @@ def test_a_csv_that_does_not_fit(
 
 def test_decimal_commas_are_recognised(tmp_path: Path) -> None:
     assert "decimals with a point" in str(fault(csv(tmp_path, 'age,sex,chol\n1,0,"1,5"\n')))
+
+
+@pytest.mark.parametrize("text", ['"1,234.5"', "1'234.5", "1 234", "-1.234.567"])
+def test_separators_between_thousands_are_recognised(tmp_path: Path, text: str) -> None:
+    assert "thousands" in str(fault(csv(tmp_path, f"age,sex,chol\n1,0,{text}\n")))
+    assert "thousands" not in str(fault(csv(tmp_path, "age,sex,chol\n1,0,2026-01-01\n")))
+
+
+def test_another_case_is_pointed_out(tmp_path: Path) -> None:
+    assert "case" in str(fault(csv(tmp_path, "Age,sex,chol\n1,0,2\n")))
+
+
+def test_what_spreadsheets_leave_behind(tmp_path: Path) -> None:
+    path = csv(tmp_path, "\ufeff\r\nage,sex,chol,,\r\n1,0,2,,\r\n   \r\n\r\n3,1,4,,\r\n")
+    np.testing.assert_array_equal(load(path, FEATURES).X, [[1, 0, 2], [3, 1, 4]])
+    # In a file of one column a line of quotes is a row whose value is missing.
+    alone = load(csv(tmp_path, 'chol\n1\n""\n2\n'), (CHOL,)).X[:, 0]
+    np.testing.assert_array_equal(alone, [1, np.nan, 2])
+
+
+def test_no_value_is_in_a_repr(tmp_path: Path) -> None:
+    path = csv(tmp_path, "who,age,sex,chol\nSECRET,77.25,1,2\n")
+    table = load(path, FEATURES, id_column="who", person=["SECRET"])
+    assert "SECRET" not in repr(table)
+    assert "77.25" not in repr(table)
 
 
 def test_how_many_rows_break_a_bound(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from fedclust.privacy import files
-from fedclust.privacy.files import FileDamaged, FileLock, LockHeld, read_sealed, write_sealed
+from fedclust.privacy.files import (
+    FileDamaged,
+    FileLock,
+    LockHeld,
+    append,
+    read_sealed,
+    write_sealed,
+)
 
 
 def test_every_changed_byte_is_found(tmp_path: Path) -> None:
@@ -93,3 +101,27 @@ def test_a_lock_does_not_outlive_a_killed_process(tmp_path: Path) -> None:
         process.wait()
         lock.acquire()
         lock.release()
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "sync", full)
+    path = tmp_path / "f"
+    for write in (lambda: write_sealed(path, b"x"), lambda: append(path, 0, b"x")):
+        with pytest.raises(OSError, match="No space left") as caught:
+            write()
+        assert caught.value.filename == str(path)
+
+
+def test_a_file_system_without_locks_is_no_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_descriptor: int, _wait: bool) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(files, "_lock", none)
+    with pytest.raises(OSError, match="not supported") as caught:
+        FileLock(tmp_path / "lock").acquire()
+    assert caught.value.filename == str(tmp_path / "lock")

@@ -304,3 +304,43 @@ def test_certificates_that_cannot_be_read(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError):
             Http(URL, SECRET, options)
+
+
+def test_a_proxy_that_limits_the_rate_is_waited_for() -> None:
+    time = Time()
+    busy = answer(429, b"<html>slow down</html>", "text/html", **{"Retry-After": "7"})
+    script = Script(busy, answer(200, b"{}", "application/json"))
+    assert http(script, time).request("GET", "/v1/whoami").status == 200
+    assert time.slept == [7.0]
+
+
+def test_an_address_that_cannot_be_reached_says_why_and_what_to_look_at() -> None:
+    def unknown() -> Exception:
+        error = httpx.ConnectError("all attempts failed")
+        error.__cause__ = OSError(-2, "Name or service not known")
+        return error
+
+    with pytest.raises(CoordinatorUnreachable, match=r"Name or service not known.*--proxy"):
+        http(Script(unknown)).request("GET", "/v1/whoami")
+
+
+@pytest.mark.parametrize("status", [407, None])
+def test_a_proxy_password_is_not_asked_for_on_the_command_line(status: int | None) -> None:
+    step = answer(407) if status else httpx.ProxyError("407 Proxy Authentication Required")
+    with pytest.raises(ProxyError, match="FEDCLUST_PROXY") as caught:
+        http(Script(step)).request("GET", "/v1/whoami")
+    assert "--proxy" not in str(caught.value)
+
+
+def test_the_file_that_holds_no_certificate_is_named(tmp_path: Path) -> None:
+    absent = tmp_path / "absent.pem"
+    for options in (Options(ca_bundle=absent), Options(client_cert=absent)):
+        with pytest.raises(UsageError, match=r"absent\.pem"):
+            Http(URL, SECRET, options)
+
+
+def test_a_proxy_from_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "ftp://user:swordfish@proxy.example")
+    with pytest.raises(UsageError, match="HTTPS_PROXY") as caught:
+        Http(URL, SECRET)
+    assert "swordfish" not in str(caught.value)

@@ -181,3 +181,17 @@ def test_lines_are_json_with_nothing_in_between(ledger: Ledger) -> None:
 def test_files_belong_to_their_owner_alone(ledger: Ledger) -> None:
     for path in [ledger.path.parent, *ledger.path.parent.iterdir()]:
         assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_what_a_crash_left_of_a_line_is_no_fault(ledger: Ledger) -> None:
+    whole = list(ledger.read())
+    with ledger.path.open("ab") as file:
+        file.write(b'{"line": 6, "prev')
+    assert ledger.verify() == []
+    assert list(ledger.read()) == whole
+
+
+def test_a_line_that_no_parser_survives_is_a_fault(ledger: Ledger) -> None:
+    lines = ledger.path.read_bytes().splitlines(keepends=True)
+    ledger.path.write_bytes(b"".join([b"[" * 100_000 + b"\n", *lines[1:]]))
+    assert ledger.verify()[0].line == 1

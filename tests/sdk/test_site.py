@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import errno
 import json
 import logging
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
@@ -18,7 +20,8 @@ from fedclust import errors, simulate
 from fedclust.algorithms import engine
 from fedclust.consent import ConsentRequest
 from fedclust.definition import canonical
-from fedclust.journal import Journal
+from fedclust.journal import Journal, default_directory, recorded
+from fedclust.privacy import files
 from fedclust.privacy.ledger import Ledger
 from fedclust.results import SiteResult
 from fedclust.site import Preview, Progress, Site
@@ -649,6 +652,118 @@ def test_a_damaged_ledger_stops_the_site(tmp_path: Path) -> None:
     with pytest.raises(errors.JournalDamaged, match="ledger"):
         fake.site(tmp_path).participate("heart", MINE)
     assert len(fake.puts) == sent
+
+
+def test_another_journal_that_answers_meanwhile_is_noticed(tmp_path: Path) -> None:
+    """Without the memory of round 1 the guard could not protect the rows in round 2."""
+    fake = coordinator()
+
+    def overtaken(request: httpx.Request) -> None:
+        if request.url.path.endswith("/participation"):
+            fake.after = lambda _request: None
+            with pytest.raises(errors.ConsentDeclined):
+                fake.site(tmp_path / "a").participate("heart", MINE, ask=lambda p: p.round == 1)
+
+    fake.after = overtaken
+    with pytest.raises(errors.JournalDamaged, match="answered round 1"):
+        fake.site(tmp_path / "b").participate("heart", MINE)
+    assert [number for number, _ in fake.puts] == [1]
+
+
+@pytest.mark.parametrize("at", [0, 3, 5, 8, 11])
+def test_a_disk_that_fills_up_is_named_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    fake, real, counted = coordinator(), files.sync, iter(range(1000))
+
+    def full(descriptor: int) -> None:
+        if next(counted) >= at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(files, "sync", full)
+    with pytest.raises(errors.JournalError, match=r"No space left.*same command again"):
+        fake.site(tmp_path / "state").participate("heart", MINE)
+    monkeypatch.setattr(files, "sync", real)
+    fake.site(tmp_path / "state").participate("heart", MINE)
+    assert len({number for number, _ in fake.puts}) == len(set(fake.puts))
+    assert Ledger(tmp_path / "state").verify() == []
+
+
+def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    fake = coordinator()
+    with pytest.raises(errors.JournalError, match="file"):
+        fake.site(tmp_path / "file").participate("heart", MINE)
+    assert fake.joined is None
+
+
+def test_a_callers_own_error_is_not_taken_for_the_journals(tmp_path: Path) -> None:
+    def broken(_progress: Progress) -> None:
+        raise FileNotFoundError(2, "No such file", "report.txt")
+
+    with pytest.raises(FileNotFoundError):
+        coordinator().site(tmp_path).participate("heart", MINE, on_progress=broken)
+
+
+def test_a_user_without_a_home_is_told_what_to_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("FEDCLUST_JOURNAL_DIR", "XDG_STATE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(errors.UsageError, match="--journal-dir"):
+        default_directory()
+    monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(tmp_path))
+    assert default_directory() == tmp_path
+
+
+def test_first_contact_is_no_more_patient_than_asked_and_stays_so(tmp_path: Path) -> None:
+    fake = coordinator()
+    fake.before = lambda _request: refusal("unavailable")
+    site = fake.site(tmp_path, give_up_after_s=7.0)
+    seen: list[float] = []
+    fake.after = lambda _request: seen.append(site._http.patience_s)
+    with pytest.raises(errors.Unavailable):
+        _ = site.name
+    assert set(seen) == {7.0}
+    site._http.patience_s = 86_400.0
+    with pytest.raises(errors.Unavailable):
+        _ = site.name
+    assert site._http.patience_s == 86_400.0
+
+
+def test_a_proxy_that_removes_the_etag_is_told_of(tmp_path: Path) -> None:
+    """Or every long poll would be answered at once, for as long as a round lasts."""
+    fake = coordinator()
+
+    def bare(request: httpx.Request) -> httpx.Response | None:
+        if not request.url.path.endswith("/task"):
+            return None
+        reply = fake._task(request)
+        del reply.headers["ETag"]
+        return reply
+
+    fake.before = bare
+    with pytest.raises(errors.ProtocolError, match="ETag"):
+        fake.site(tmp_path).participate("heart", MINE)
+
+
+def test_no_payload_and_no_label_is_in_a_repr(tmp_path: Path) -> None:
+    fake, shown = coordinator(), []
+    ids = [f"SECRET{i}" for i in range(len(MINE))]
+    frame = pd.DataFrame({"mrn": ids, "x": MINE[:, 0], "y": MINE[:, 1]})
+    site = fake.site(tmp_path)
+    result = site.participate(
+        "heart", frame, id_column="mrn", ask=lambda preview: shown.append(repr(preview)) is None
+    )
+    (answer, _), *_ = recorded(tmp_path)
+    texts = [*shown, repr(result), repr(site), repr(answer)]
+    assert all("SECRET" not in text and "labels_" not in text for text in texts)
+    assert all("body=" not in text and "memory=" not in text for text in texts)
 
 
 def test_two_processes_do_not_run_one_session(tmp_path: Path) -> None:

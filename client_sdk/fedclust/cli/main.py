@@ -28,11 +28,12 @@ from fedclust.cli.screen import (
     preview_screen,
     show,
     table,
+    tell_retries,
 )
 from fedclust.consent import ConsentRequest
 from fedclust.data import load
 from fedclust.privacy.files import write_atomically
-from fedclust.privacy.ledger import Ledger, LedgerDamaged
+from fedclust.privacy.ledger import Ledger
 from fedclust.results import SiteResult
 from fedclust.site import Preview
 from fedclust.wire import codec
@@ -53,6 +54,12 @@ _EPILOG = (
     "9 own disclosure check, 130 interrupted."
 )
 
+
+def _epilog(*lines: str) -> str:
+    """Return examples and the exit codes; the mark keeps the lines apart."""
+    return "\n\n".join(["\b\n" + "\n".join(["Examples:", *(f"  {t}" for t in lines)]), _EPILOG])
+
+
 app = typer.Typer(
     help="Take part in clustering across organisations without giving rows away.",
     epilog=_EPILOG,
@@ -69,7 +76,14 @@ class Ask(StrEnum):
     each = "each"
 
 
-@app.command(epilog=_EPILOG)
+@app.command(
+    epilog=_epilog(
+        "export FEDCLUST_COORDINATOR=https://coordinator.example",
+        "fedclust participate heart-2026 --data cohort.csv --token-file token --preview",
+        "fedclust participate heart-2026 --data cohort.csv --token-file token \\",
+        "    --id-column mrn --labels-out labels.csv --result-out heart.fedclust",
+    )
+)
 def participate(
     session: o.Session,
     data: o.Data,
@@ -116,8 +130,7 @@ def participate(
     as_json: o.AsJson = False,
 ) -> None:
     """Take part in a session, from consent to labels; the same command again resumes it."""
-    for path in (labels_out, result_out, preview_out):
-        o.check_output(path)
+    o.check_outputs((labels_out, result_out, preview_out), (data,))
     columns: dict[str, Any] = {"person": person_column, "id_column": id_column}
     columns["min_cluster_size"] = min_cluster_size
     with o.open_site(
@@ -146,14 +159,19 @@ def participate(
                 preview_screen(next_one)
                 return _confirmed("Send this?", "--ask once")
 
-            result = site.participate(
-                session,
-                data,
-                **columns,
-                consent=consent,
-                ask=ask_each if ask is Ask.each else None,
-                on_progress=line.tell,
-            )
+            try:
+                result = site.participate(
+                    session,
+                    data,
+                    **columns,
+                    consent=consent,
+                    ask=ask_each if ask is Ask.each else None,
+                    on_progress=line.tell,
+                )
+            except KeyboardInterrupt:
+                line.pause()
+                show(err, "interrupted; the same command again goes on where it stopped")
+                raise
     if result_out is not None:
         result.save(result_out)
     if labels_out is not None and result.labels_ is not None:
@@ -161,7 +179,12 @@ def participate(
     _show_result(result, as_json)
 
 
-@app.command()
+@app.command(
+    epilog=_epilog(
+        "fedclust check heart-2026 --data cohort.csv --token-file token \\",
+        "    --coordinator https://coordinator.example",
+    )
+)
 def check(
     session: o.Session,
     data: o.Data,
@@ -207,7 +230,11 @@ def check(
         show(out, f"fewer rows than {request.p}: this site would answer every round empty")
 
 
-@app.command()
+@app.command(
+    epilog=_epilog(
+        "fedclust predict heart.fedclust --data new.csv --id-column mrn --out labels.csv"
+    )
+)
 def predict(
     result: Annotated[
         Path, typer.Argument(help="File that --result-out wrote.", show_default=False)
@@ -219,14 +246,19 @@ def predict(
     id_column: o.IdColumn = None,
 ) -> None:
     """Label new rows with a saved result, here and alone: nothing is sent."""
-    o.check_output(out_path)
+    o.check_outputs((out_path,), (data, result))
     loaded = SiteResult.load(result)
     rows = load(data, loaded.definition.features, id_column=id_column)
     _write_labels(out_path, loaded.label(rows.X), rows.ids, id_column)
     show(err, f"{len(rows.X)} rows labelled: {out_path}")
 
 
-@app.command()
+@app.command(
+    epilog=_epilog(
+        "fedclust status --token-file token --coordinator https://coordinator.example",
+        "fedclust status heart-2026 --token-file token --json",
+    )
+)
 def status(
     session: Annotated[
         str | None, typer.Argument(help="One session; by default all.", show_default=False)
@@ -254,7 +286,10 @@ def status(
     out.print(grid)
 
 
-@ledger_app.command("show")
+@ledger_app.command(
+    "show",
+    epilog=_epilog("fedclust ledger show --session heart-2026", "fedclust ledger show --json"),
+)
 def ledger_show(
     session: Annotated[
         str | None, typer.Option("--session", help="One session.", show_default=False)
@@ -264,11 +299,9 @@ def ledger_show(
 ) -> None:
     """Show every body that left: one line each, and those whose outcome is not known yet."""
     directory = journal_dir or journal.default_directory()
-    try:
+    with journal.state_errors(directory):
         lines = list(Ledger(directory).read())
-    except LedgerDamaged as error:
-        raise errors.JournalDamaged(str(error)) from None
-    lines += [a.entry(journal.Outcome()) for a, o_ in journal.recorded(directory) if o_ is None]
+        lines += [a.entry(journal.Outcome()) for a, o_ in journal.recorded(directory) if o_ is None]
     lines = [line for line in lines if session in (None, line.get("session"))]
     if as_json:
         for line in lines:
@@ -278,7 +311,13 @@ def ledger_show(
         ledger_screen(line)
 
 
-@ledger_app.command("verify")
+@ledger_app.command(
+    "verify",
+    epilog=_epilog(
+        "fedclust ledger verify",
+        "fedclust ledger verify --head 5d41...  (printed by an earlier verify)",
+    ),
+)
 def ledger_verify(
     journal_dir: o.JournalDir = None,
     head: Annotated[
@@ -290,23 +329,31 @@ def ledger_verify(
     """Recompute the ledger's chain and compare it with the journals; exit code 8 for a fault."""
     directory = journal_dir or journal.default_directory()
     ledger = Ledger(directory)
-    faults = [f"line {fault.line}: {fault.message}" for fault in ledger.verify(head)]
-    if not faults:
-        listed = {(e.get("session"), e.get("round"), e.get("sha256")) for e in ledger.read()}
-        for answer, outcome in journal.recorded(directory):
-            if outcome and (answer.session, answer.round, answer.sha256) not in listed:
-                faults.append(f"session {answer.session}, round {answer.round}: no line")
-    lines, last = ledger.head()
+    with journal.state_errors(directory):
+        faults = [f"line {fault.line}: {fault.message}" for fault in ledger.verify(head)]
+        if not faults:
+            listed = {(e.get("session"), e.get("round"), e.get("sha256")) for e in ledger.read()}
+            for answer, outcome in journal.recorded(directory):
+                if outcome and (answer.session, answer.round, answer.sha256) not in listed:
+                    faults.append(f"session {answer.session}, round {answer.round}: no line")
+        lines, last = ledger.head()
     if as_json:
         _print_json({"lines": lines, "head": last, "faults": faults})
+    elif not faults and not ledger.path.exists():
+        show(out, f"{ledger.path}: there is none, so nothing was sent with this --journal-dir")
     elif not faults:
-        show(out, f"{lines} lines, none changed, removed or moved; head {last}")
+        show(out, f"{ledger.path}: {lines} lines, none changed, removed or moved; head {last}")
     if faults:
         raise errors.JournalDamaged(f"{ledger.path}: " + "; ".join(faults))
 
 
 def main() -> None:
     """Run the command: an error is one line on standard error and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A unit with a Greek letter must not end a session on a console without one.
+            stream.reconfigure(errors="backslashreplace")
+    tell_retries()
     try:
         app()
     except errors.FedclustError as error:
@@ -323,12 +370,17 @@ def main() -> None:
 def _confirmed(question: str, instead: str) -> bool:
     if not sys.stdin.isatty():
         raise errors.ConsentNeeded(f"nobody can be asked here: give {instead}", ("consent",))
-    return typer.confirm(question, default=False, err=True)
+    # Not typer.confirm: it makes a failure of Ctrl-C, which is 130, and of Ctrl-D, which is a no.
+    while True:
+        show(err, f"{question} [y/N]")
+        answer = sys.stdin.readline().strip().casefold()
+        if answer in ("", "n", "no", "y", "yes"):
+            return answer in ("y", "yes")
 
 
 def _show_preview(preview: Preview, path: Path | None, as_json: bool) -> None:
     if path is not None and preview.body is not None:
-        write_atomically(path, preview.body)
+        _write(path, preview.body)
         show(err, f"{len(preview.body)} bytes written to {path}; nothing was sent")
     elif as_json:
         body = None if preview.body is None else base64.b64encode(preview.body).decode()
@@ -347,7 +399,14 @@ def _write_labels(
     names = ids or range(len(labels))
     # An empty cluster: missing values forbid a label.
     writer.writerows((name, "" if k < 0 else int(k)) for name, k in zip(names, labels, strict=True))
-    write_atomically(path, text.getvalue().encode())
+    _write(path, text.getvalue().encode())
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        raise errors.UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _show_result(result: SiteResult, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -107,11 +108,16 @@ def read_token(path: Path | None) -> str | None:
             raise UsageError("no token: give --token-file, or set FEDCLUST_TOKEN")
         return None
     try:
-        if sys.platform != "win32" and path.stat().st_mode & 0o077:
+        if path.is_file() and sys.platform != "win32" and path.stat().st_mode & 0o077:
             raise UsageError(f"{path} can be read by others: chmod 600 {path}")
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        raise UsageError(f"{path}: no token file that can be read") from None
+        token = path.read_text(encoding="utf-8-sig").strip()
+    except OSError as error:
+        raise UsageError(f"{path}: the token cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: this is no token file") from None
+    if not token:
+        raise UsageError(f"{path} is empty: it holds the token, fcs_..., and nothing else")
+    return token
 
 
 def open_site(
@@ -141,9 +147,19 @@ def open_site(
     )
 
 
-def check_output(path: Path | None) -> None:
-    """Refuse an output that could not be written, before a session takes its days."""
-    if path is None:
-        return
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UsageError(f"{path} cannot be written: the directory is missing or read-only")
+def check_outputs(outputs: Sequence[Path | None], inputs: Sequence[Path]) -> None:
+    """Refuse outputs that could not be written, before a session takes its days.
+
+    Nor may one replace what the command reads, or another output.
+    """
+    taken = [path.resolve() for path in inputs]
+    for path in outputs:
+        if path is None:
+            continue
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{path} cannot be written: it is no file")
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+            raise UsageError(f"{path} cannot be written: the directory is missing or read-only")
+        if path.resolve() in taken:
+            raise UsageError(f"{path} would be overwritten: name another file for the output")
+        taken.append(path.resolve())

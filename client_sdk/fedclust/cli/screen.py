@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedclust import site
+from fedclust.algorithms.base import Feature
 from fedclust.consent import ConsentRequest
 from fedclust.site import Preview
 from fedclust.wire import codec
@@ -54,14 +56,14 @@ def consent_screen(request: ConsentRequest) -> None:
         "definition": f"SHA-256 {request.definition_sha256}",
         "method": f"{definition.algorithm} version {method.version}: {method.title}",
         "options": json.dumps(definition.config, sort_keys=True),
-        "features": ", ".join(
-            f.name + (f" [{f.unit}]" if f.unit else "") for f in definition.features
-        ),
+        "features": ", ".join(map(_feature, definition.features)),
         "sites": ", ".join(definition.sites),
         "smallest count": f"{request.p} persons (session {policy.min_cluster_size})",
         "guard": "differencing guard " + ("off" if request.differencing_off else "on"),
-        "rows here": f"{request.rows} usable (not sent; the band {request.size_band} is)",
+        "rows here": f"{request.rows} usable (joining declares the band {request.size_band})",
         "needs": f"{policy.min_sites} sites at least in every round",
+        "policy": json.dumps(policy.model_dump(), sort_keys=True),
+        "seed": str(definition.seed),
     }
     for name, value in lines.items():
         show(err, _wrapped(value, f"  {name:<16}", " " * 18))
@@ -75,6 +77,14 @@ def consent_screen(request: ConsentRequest) -> None:
     for note in request.notes:
         show(err, _wrapped(note, "  - ", "    "))
     show(err)
+
+
+def _feature(feature: Feature) -> str:
+    text = feature.name + (f" [{feature.unit}]" if feature.unit else "")
+    if feature.lower is not None or feature.upper is not None:
+        low = "" if feature.lower is None else f"{feature.lower:g}"
+        text += f" {low}..{'' if feature.upper is None else f'{feature.upper:g}'}"
+    return text if feature.kind == "numeric" else f"{text} ({feature.kind})"
 
 
 def ledger_screen(line: dict[str, Any]) -> None:
@@ -115,6 +125,29 @@ def preview_screen(preview: Preview) -> None:
 
 def _wrapped(text: str, first: str, rest: str) -> str:
     return textwrap.fill(text, 98, initial_indent=first, subsequent_indent=rest)
+
+
+class _Retries(logging.Handler):
+    """Shows that something is tried again; the same thing every ten minutes at most."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._shown: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        what = text.rpartition(";")[0]
+        if record.created - self._shown.get(what, 0.0) > 600.0:
+            self._shown[what] = record.created
+            show(err, text)
+
+
+def tell_retries() -> None:
+    """Let people see why nothing happens: the connection is being tried again."""
+    log = logging.getLogger("fedclust.http")
+    log.setLevel(logging.INFO)
+    if not any(isinstance(handler, _Retries) for handler in log.handlers):
+        log.addHandler(_Retries())
 
 
 class ProgressLine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,14 +28,18 @@ def read_csv(path: Path, names: Sequence[str], text: Sequence[str]) -> RawTable:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
+            header = [name.strip() for name in next(filter(None, reader), [])]
             if not header:
                 raise origin.fault("no-header", "the file is empty; a header is needed")
+            _refuse_other_separators(origin, header)
             places = origin.columns(header, [*names, *text])
+            end = reader.line_num
             for fields in reader:
-                if not fields:  # an empty line
+                # A quoted field may hold line breaks: a row is where it begins.
+                line, end = end + 1, reader.line_num
+                blank = len(fields) == 1 < len(header) and not fields[0].strip()
+                if not fields or blank:  # an empty line
                     continue
-                line = reader.line_num
                 if len(fields) != len(header):
                     message = f"{len(fields)} fields where the header has {len(header)}"
                     raise DataError(path.name, "field-count", message, row=line, unit="line")
@@ -43,7 +48,9 @@ def read_csv(path: Path, names: Sequence[str], text: Sequence[str]) -> RawTable:
                 for name in text:
                     kept[name].append(fields[places[name]].strip())
     except UnicodeDecodeError:
-        raise origin.fault("encoding", "the file is not UTF-8; save it as UTF-8") from None
+        message = "this is not UTF-8; save the file as UTF-8"
+        where = _first_undecodable(path)
+        raise DataError(path.name, "encoding", message, row=where, unit="line") from None
     except csv.Error as error:
         message = f"this is no CSV file ({error})"
         raise DataError(path.name, "csv", message, row=reader.line_num, unit="line") from None
@@ -53,6 +60,25 @@ def read_csv(path: Path, names: Sequence[str], text: Sequence[str]) -> RawTable:
         raise origin.fault("no-rows", "there are no rows below the header")
     X = np.frombuffer(cells, dtype=np.float64).reshape(len(numbers), len(names))
     return RawTable(X, Origin(path.name, "line", numbers), kept)
+
+
+def _refuse_other_separators(origin: Origin, header: Sequence[str]) -> None:
+    """Say what is wrong where a program wrote semicolons or tabs for commas."""
+    for mark, name in ((";", "semicolons"), ("\t", "tabs")):
+        if len(header) == 1 and mark in header[0]:
+            message = f"its columns are separated by {name}; save it with commas"
+            raise origin.fault("separator", message)
+
+
+def _first_undecodable(path: Path) -> int | None:
+    """Return the line where a file stops being UTF-8; None for a file of another kind."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return None if line.startswith((b"\xff\xfe", b"\xfe\xff")) else number
+    return None
 
 
 def _number(source: str, field: str, column: str, line: int) -> float:
@@ -65,8 +91,9 @@ def _number(source: str, field: str, column: str, line: int) -> float:
     except ValueError:
         value = None
     if value is None:
-        decimal = field.count(",") == 1 and field.replace(",", "").lstrip("-+").isdecimal()
-        hint = "write decimals with a point" if decimal else "empty or NA is a missing value"
+        hint = "empty or NA is a missing value"
+        if re.fullmatch(r"[-+]?[\d.,' \u00a0\u202f\u2019]*\d", field):
+            hint = "write decimals with a point, and no separators between thousands"
         message = f"text in a number column; {hint}"
         raise DataError(source, "not-a-number", message, column=column, row=line, unit="line")
     if math.isinf(value):

@@ -45,15 +45,23 @@ class Origin:
     def columns(self, header: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
         """Return where each column stands; DataError for a missing or a repeated name."""
         places: dict[str, int] = {}
+        twice: list[str] = []
         for place, name in enumerate(header):
+            if not name:  # a column without a name cannot be asked for
+                continue
             if name in places:
-                raise self.fault("duplicate-column", "the header names it twice", column=name)
+                twice.append(name)
             places[name] = place
         missing = [name for name in wanted if name not in places]
         if missing:
             others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
             message = f"the session needs this column and the header has none of that name{others}"
+            if missing[0].casefold() in map(str.casefold, places):
+                message += "; upper and lower case are told apart"
             raise self.fault("missing-column", message, column=missing[0])
+        # Only now is it sure to be a header, and no record, that a message repeats.
+        if twice:
+            raise self.fault("duplicate-column", "the header names it twice", column=twice[0])
         return {name: places[name] for name in wanted}
 
 
@@ -61,6 +69,6 @@ class Origin:
 class RawTable:
     """Rows as floats, NaN where missing, and the columns that were asked for as text."""
 
-    X: NDArray[np.float64]
+    X: NDArray[np.float64] = field(repr=False)
     origin: Origin
-    text: dict[str, list[str]] = field(default_factory=dict)
+    text: dict[str, list[str]] = field(default_factory=dict, repr=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -38,10 +38,10 @@ class Table:
         Row identifiers for the label file. Never features, never sent.
     """
 
-    X: NDArray[np.float64]
+    X: NDArray[np.float64] = field(repr=False)
     features: tuple[str, ...]
-    persons: NDArray[np.int64] | None = None
-    ids: tuple[str, ...] | None = None
+    persons: NDArray[np.int64] | None = field(default=None, repr=False)
+    ids: tuple[str, ...] | None = field(default=None, repr=False)
 
     def digest(self) -> str:
         """Return the SHA-256 that tells these rows, persons and features from any others."""
@@ -114,6 +114,9 @@ def _read_array(source: Any, names: Sequence[str], text: Sequence[str]) -> RawTa
         message = "an array has no column names: give a table, or the persons themselves"
         raise origin.fault("missing-column", message, column=text[0])
     try:
+        if isinstance(source, np.ma.MaskedArray):
+            # As an array it would show the numbers under the mask.
+            source = np.ma.filled(source.astype(np.float64), np.nan)
         X = np.asarray(source)
     except ValueError:
         raise origin.fault("shape", "the rows are not equally long") from None

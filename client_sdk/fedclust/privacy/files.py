@@ -7,9 +7,12 @@ decides). Damage is found by a checksum, not guessed.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -28,12 +31,28 @@ class LockHeld(RuntimeError):
     """Another process holds the lock."""
 
 
+#: How the platforms say so.
+_HELD = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK, errno.EWOULDBLOCK})
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let an OSError say which file it is about: that of a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def private_directory(path: Path) -> None:
     """Make a directory and its missing parents, readable by the owner alone."""
-    for part in reversed([path, *path.parents]):
-        if not part.exists():
-            part.mkdir(mode=0o700, exist_ok=True)
-            sync_directory(part.parent)
+    with _naming(path):
+        for part in reversed([path, *path.parents]):
+            if not part.exists():
+                part.mkdir(mode=0o700, exist_ok=True)
+                sync_directory(part.parent)
 
 
 def sync(descriptor: int) -> None:
@@ -54,28 +73,30 @@ def sync_directory(path: Path) -> None:
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``: a reader or a crash sees the old file or the new one."""
     temporary = path.with_name(path.name + ".new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, 0o600)
-    try:
-        _write_all(descriptor, data)
-        sync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
-    sync_directory(path.parent)
+    with _naming(path):
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, 0o600)
+        try:
+            _write_all(descriptor, data)
+            sync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+        sync_directory(path.parent)
 
 
 def append(path: Path, at: int, data: bytes) -> None:
     """Write ``data`` at byte ``at``, which becomes the file's end with it, durably."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | _BINARY, 0o600)
-    try:
-        os.ftruncate(descriptor, at)
-        os.lseek(descriptor, at, os.SEEK_SET)
-        _write_all(descriptor, data)
-        sync(descriptor)
-    finally:
-        os.close(descriptor)
-    if at == 0:
-        sync_directory(path.parent)
+    with _naming(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | _BINARY, 0o600)
+        try:
+            os.ftruncate(descriptor, at)
+            os.lseek(descriptor, at, os.SEEK_SET)
+            _write_all(descriptor, data)
+            sync(descriptor)
+        finally:
+            os.close(descriptor)
+        if at == 0:
+            sync_directory(path.parent)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -114,9 +135,13 @@ class FileLock:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | _BINARY, 0o600)
         try:
             _lock(descriptor, wait)
-        except OSError:
+        except OSError as error:
             os.close(descriptor)
-            raise LockHeld(str(self.path)) from None
+            if error.errno in _HELD:
+                raise LockHeld(str(self.path)) from None
+            # A file system without locks, for one: two processes could not be told apart.
+            error.filename = str(self.path)
+            raise
         self._descriptor = descriptor
 
     def release(self) -> None:

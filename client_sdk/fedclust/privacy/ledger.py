@@ -136,7 +136,11 @@ class Ledger:
         return head.lines, head.hash
 
     def _lines(self) -> list[bytes]:
-        return self.path.read_bytes().splitlines(keepends=True)
+        data, head = self.path.read_bytes(), self._read_head()
+        # What a crash left of a line that was being appended: its body is still in the journal.
+        if head is not None and b"\n" not in data[head.size :]:
+            data = data[: head.size]
+        return data.splitlines(keepends=True)
 
     def _read_head(self) -> _Head | None:
         try:
@@ -182,6 +186,6 @@ def _hash(line: bytes) -> str:
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) else None

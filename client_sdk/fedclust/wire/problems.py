@@ -18,6 +18,7 @@ CATALOGUE: dict[str, tuple[int, str]] = {
     "not-found": (404, "Nothing here that this token may see"),
     "method-not-allowed": (405, "This path does not take that method"),
     "not-acceptable": (406, "No representation that the client accepts"),
+    "request-timeout": (408, "The request took too long to arrive"),
     "name-taken": (409, "The name is in use with other contents"),
     "wrong-state": (409, "The session's state does not allow this"),
     "consent-mismatch": (409, "The consent is for another definition"),
