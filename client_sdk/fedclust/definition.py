@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from pydantic import ValidationError
@@ -185,6 +186,8 @@ def _faults(feature: Feature) -> list[tuple[str, str, str]]:
         faults.append(("/kind", "bounds", "a binary feature is 0 or 1: leave its bounds out"))
     if feature.lower is not None and feature.upper is not None and feature.lower >= feature.upper:
         faults.append(("/lower", "bounds", "lower must be below upper"))
+    elif not math.isfinite((feature.upper or 0.0) - (feature.lower or 0.0)):
+        faults.append(("/upper", "bounds", "upper minus lower is too large for a number"))
     return faults
 
 

@@ -166,10 +166,15 @@ def operator_token(
     Works beside a running coordinator. Tokens issued before stay valid.
     """
     from fedclust_service.orchestration import principals
+    from fedclust_service.orchestration.lookup import is_slug
     from fedclust_service.server import explained, open_coordinator
 
+    if not is_slug(name):
+        raise typer.BadParameter("use a-z, 0-9 and -, at most 63", param_hint="--name")
     opened = open_coordinator(settings, serving=False)
     try:
+        for line in opened.made:
+            print(line, file=sys.stderr)  # the token alone is for a script
         with explained(settings):
             token = opened.operator_token
             if token is None or name != "operator":

@@ -25,6 +25,7 @@ from fedclust_service.domain.access import Role
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.exits import Exit, StartFailure
 from fedclust_service.http.app import create_app
+from fedclust_service.http.protocol import Protocol
 from fedclust_service.orchestration import principals
 from fedclust_service.orchestration.coordinator import Coordinator, Limits
 from fedclust_service.settings import MIN_KEY_LENGTH, Settings, SettingsError
@@ -94,6 +95,11 @@ def open_coordinator(settings: Settings, *, serving: bool, clock: Clock | None =
         with explained(settings):
             if not _has_operator(store):
                 token = principals.bootstrap_operator(coordinator)
+            elif made_key:
+                made.append(
+                    f"{settings.key_file} was missing: tokens issued before are not valid under "
+                    "the new key; restore it from a backup, or issue new ones"
+                )
     except BaseException:
         store.close()
         raise
@@ -243,6 +249,7 @@ def http_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """Return how HTTP is spoken: no header of the server's own, proxies believed where named."""
     return uvicorn.Config(
         app,
+        http=Protocol,
         proxy_headers=bool(settings.behind_proxy),
         forwarded_allow_ips=[str(network) for network in settings.behind_proxy],
         lifespan="off",
@@ -271,6 +278,8 @@ def serve(settings: Settings, say: Callable[[str], None], ready_file: Path | Non
     StartFailure
     """
     context = _checked(settings)
+    if ready_file is not None and not ready_file.parent.is_dir():
+        raise StartFailure(Exit.SETTINGS, f"the folder of the ready file {ready_file} is missing")
     listener = listen(settings.host, settings.port)
     try:
         opened = open_coordinator(settings, serving=True)

@@ -80,6 +80,9 @@ class Settings(BaseSettings):
     body_limit: Annotated[
         int, Field(ge=1_024, le=2**31, description="Largest request body, in bytes.")
     ] = 32 * 2**20
+    body_timeout_s: Annotated[
+        Seconds, Field(description="Longest time that a request's body may take to arrive, s.")
+    ] = 300.0
     long_poll_max: Annotated[
         float,
         Field(ge=0, le=25, allow_inf_nan=False, description="Longest wait of a task request, s."),

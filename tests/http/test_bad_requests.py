@@ -52,6 +52,10 @@ SESSION_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"features": [{"name": "a", "lower": 2.0, "upper": 1.0}]},
         "/features/0/lower",
     ),
+    "bounds further apart than a number can say": (
+        {"features": [{"name": "a", "lower": -1.7e308, "upper": 1.7e308}]},
+        "/features/0/upper",
+    ),
     "a categorical feature": ({"features": [{"name": "a", "kind": "categorical"}]}, "/features/0"),
     "a transform": ({"features": [{"name": "a", "transform": "log"}]}, "/features/0"),
     "a weight": ({"features": [{"name": "a", "weight": 2.0}]}, "/features/0"),

@@ -68,6 +68,8 @@ CONTENTS: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "more observed than rows": ({"observed": [61, 60]}, "/payload/observed", None),
     "outside the declared bounds": ({"mean": [500.0, 200.0]}, "/payload/mean", None),
     "negative squares": ({"m2": [-1.0, 1.0]}, "/payload/m2", None),
+    "a count that no site has": ({"n": 10**30}, "/payload/n", "count-range"),
+    "counts that no site has": ({"observed": [60, 2**62]}, "/payload/observed", "count-range"),
     "outside the size band": ({"n": 5_000, "observed": [5_000, 5_000]}, "/payload/n", None),
     "a field of the sender's": ({MARK: 1}, "/payload", "extra_forbidden"),
     "a list for the payload": ({}, "/payload", None),
@@ -112,6 +114,21 @@ def test_numbers_that_are_not_finite_are_refused_in_binary(
     assert problem.errors[0].pointer == "/payload/mean"
 
 
+@pytest.mark.parametrize("n", [10**30, 2**64, 2**63 - 1])
+def test_a_count_without_end_in_totals(running: Running, n: int) -> None:
+    """In a band without an upper end; the totals lie one level down in the payload."""
+    world = running.world
+    name = f"endless-{n % 97}"
+    world.define("ada", name, ["north", "south", "west"], policy={"scaling": "none"})
+    for site in ("north", "south", "west"):
+        body = {**world.participation(site, name), "size_band": ">=100000"}
+        world.ok("PUT", f"/v1/sessions/{name}/participation", site, json=body)
+    answer = json.loads(world.answer("north", name))
+    answer["payload"]["totals"]["n"] = n
+    problem = refused(running, world.put("north", name, 1, json.dumps(answer).encode()), "invalid")
+    assert [(e.pointer, e.rule) for e in problem.errors] == [("/payload/totals/n", "count-range")]
+
+
 # --- contents, in binary --------------------------------------------------------------------------
 
 
@@ -143,6 +160,8 @@ BINARY_CONTENTS: dict[str, dict[str, Any]] = {
     "wrong length": {"mean": array(EIGHT * 3, [3])},
     "a shape that lies": {"mean": array(EIGHT * 2, [10**12])},
     "a shape that overflows": {"mean": array(EIGHT * 2, [2**63, 2**63, 2**63, 2**63])},
+    "nothing of everything": {"mean": array(b"", [0, 2**62])},
+    "nothing of more than everything": {"mean": array(b"", [2**63, 0])},
     "a negative shape": {"mean": array(EIGHT * 2, [-1, -2])},
     "a shape of booleans": {"mean": array(EIGHT, [True])},
     "too many axes": {"mean": array(EIGHT, [1] * 64)},

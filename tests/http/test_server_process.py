@@ -118,6 +118,27 @@ def test_init_then_operator_token_beside_a_running_server(tmp_path: Path, cli: C
         assert whoami(server, first).status_code == 200
         named = cli("operator-token", *data, "--name", "night-shift").stdout.strip()
         assert whoami(server, named).json()["name"] == "night-shift"
+        for name in ("", "Night Shift", "a" * 64, "a\nb", "\udcff"):
+            odd = cli("operator-token", *data, "--name", name)
+            assert odd.returncode == Exit.USAGE, (name, odd.stderr)
+            assert "fco_" not in odd.stdout
+
+
+def test_a_lost_key_is_told(tmp_path: Path, cli: Cli) -> None:
+    data = ["--data-dir", str(tmp_path / "data")]
+    assert cli("init", *data).returncode == 0
+    (tmp_path / "data" / "secret.key").unlink()
+    fresh = cli("operator-token", *data)
+    assert fresh.returncode == 0
+    assert fresh.stdout.startswith("fco_")
+    assert len(fresh.stdout.split()) == 1
+    assert "tokens issued before are not valid" in fresh.stderr
+
+
+def test_a_ready_file_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
+    place = str(tmp_path / "missing" / "ready")
+    refused = cli("serve", "--data-dir", str(tmp_path / "d"), "--port", "0", "--ready-file", place)
+    assert "ready file" in one_line(refused, Exit.SETTINGS)
 
 
 @pytest.mark.skipif(not POSIX, reason="signals")
@@ -145,6 +166,55 @@ def test_a_shutdown_ends_long_polls_and_exits_with_0(tmp_path: Path, number: int
         assert server.process.wait(20) == 0
         assert time.monotonic() - started < 8
         assert "Traceback" not in server.output()
+
+
+@pytest.mark.skipif(not POSIX, reason="signals")
+def test_a_request_that_outlasts_the_grace_of_a_shutdown_is_told(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data", "--shutdown-grace-s", "1") as server:
+        address = httpx.URL(server.base_url)
+        with socket.create_connection((address.host, address.port), timeout=20) as sending:
+            sending.sendall(
+                b"POST /v1/sites HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"Authorization: Bearer " + server.operator_token.encode() + b"\r\n"
+                b"Content-Length: 99\r\nExpect: 100-continue\r\n\r\n"
+            )
+            # Asked for once the caller is known: the request is under way.
+            assert sending.recv(65_536).startswith(b"HTTP/1.1 100 ")
+            assert server.process is not None
+            server.process.send_signal(signal.SIGTERM)
+            answer = sending.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 503 "), answer
+            assert b"application/problem+json" in answer
+        assert server.process.wait(20) == 0
+        assert "Exception in ASGI" not in server.output()
+
+
+AGGREGATES_FOR_EVER = """
+import sys, threading
+from fedclust.algorithms import engine
+engine.advance = lambda *_: threading.Event().wait()
+from fedclust_service.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(not POSIX, reason="signals")
+def test_a_shutdown_does_not_wait_for_an_aggregation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("support.server._COMMAND", [sys.executable, "-c", AGGREGATES_FOR_EVER])
+    with running_server(tmp_path / "data") as server:
+        world = World(server.base_url, server.operator_token)
+        world.register("sites", "north", "south", "west")
+        world.register("analysts", "ada")
+        world.define("ada", "heart", ["north", "south", "west"])
+        for site in ("north", "south", "west"):
+            world.join(site, "heart")
+        for site in ("north", "south", "west"):
+            assert world.put(site, "heart", 1, world.answer(site, "heart")).status_code == 201
+        started = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - started < 5
 
 
 def test_logs_are_json_lines_and_hold_no_secrets(tmp_path: Path) -> None:

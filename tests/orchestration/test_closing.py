@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from fedclust.wire.models import RoundInfo, SessionPatch
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.orchestration import participation, rounds, sessions
+from fedclust_service.domain.session import Session
+from fedclust_service.orchestration import participation, rounds, sessions, sweeper
 from fedclust_service.orchestration.sweeper import sweep
+from fedclust_service.store import Tx
 from support.clock import ManualClock
 from support.office import ANALYST, OPERATOR, Office, site
 
@@ -71,6 +74,24 @@ def test_an_overdue_round_is_swept_without_writing(office: Office, clock: Manual
     before = office.store.metrics()["sweep.round"].calls
     sweep(office.co)
     assert office.store.metrics()["sweep.round"].calls == before
+
+
+def test_a_session_that_cannot_be_judged_keeps_no_other_waiting(
+    office: Office, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.session("broken", policy={"quorum": 3})
+    office.session("heart", policy={"quorum": 3})
+    judged = sweeper.verdict_on
+
+    def judge(tx: Tx, session: Session, *rest: Any) -> Any:
+        if session.name == "broken":
+            raise ValueError("its definition is one of another version")
+        return judged(tx, session, *rest)
+
+    monkeypatch.setattr(sweeper, "verdict_on", judge)
+    clock.advance(HOUR)
+    sweep(office.co)
+    assert look(office).overdue
 
 
 def test_it_fails_only_after_fail_after(office: Office, clock: ManualClock) -> None:

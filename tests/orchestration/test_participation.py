@@ -135,7 +135,8 @@ def test_a_late_site_is_asked_from_the_next_round(office: Office) -> None:
     for name in ("a", "b", "c"):
         office.join("heart", name)
     sessions.start_session(office.co, ANALYST, "heart")
-    office.join("heart", "d")
+    late = participation.join(office.co, site("d"), "heart", office.consent("heart"))
+    assert (late[0].state, late[1]) == ("joined", False)  # 200, not 201
     assert office.view("heart", "d").response.status == "waiting"
     office.answer_all("heart")
     office.drive()

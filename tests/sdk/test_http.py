@@ -81,6 +81,7 @@ def ok() -> httpx.Response:
         httpx.WriteError("reset"),
         httpx.RemoteProtocolError("closed"),
         refusal("unavailable"),
+        refusal("request-timeout"),
         answer(502, b"<html>bad gateway"),
         answer(504),
     ],

@@ -51,6 +51,9 @@ from fedclust.algorithms.seeding import one_thread, site_rng
 from fedclust.algorithms.spaces import declared_space
 from fedclust.privacy.counting import PersonIndex, distinct_views
 
+#: No site has more rows; and ten thousand of them still add up exactly as floats.
+MAX_COUNT = 10**11
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -478,6 +481,7 @@ def check(plan: Plan, task: SiteTask, payload: Any, *, p: int, size_band: str | 
     """Check an answer against its task, at either end; RuleViolation. None always passes."""
     if payload is None:
         return
+    _check_countable(payload)
     config = _site_config(plan, task, p, size_band)
     # Numbers near the largest float overflow in the checks' own arithmetic: not within bounds.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -487,6 +491,20 @@ def check(plan: Plan, task: SiteTask, payload: Any, *, p: int, size_band: str | 
             evaluation.check(task, payload, config)
         else:
             plan.method.check(task, payload, config)
+
+
+def _check_countable(payload: Model, at: str = "") -> None:
+    """Raise where a whole number is more than any site can count (RuleViolation)."""
+    for name in type(payload).model_fields:
+        value, pointer = getattr(payload, name), f"{at}/{name}"
+        if isinstance(value, Model):
+            _check_countable(value, pointer)
+            continue
+        whole = isinstance(value, int)
+        if isinstance(value, np.ndarray) and value.dtype.kind == "i" and value.size:
+            whole, value = True, int(value.max())
+        if whole and value > MAX_COUNT:
+            raise RuleViolation("count-range", f"no count may exceed {MAX_COUNT}", pointer)
 
 
 def usable_rows(plan: Plan, X: NDArray[np.float64]) -> NDArray[np.bool_]:

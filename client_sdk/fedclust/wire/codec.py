@@ -94,7 +94,10 @@ def _array(raw: dict[str, Any]) -> np.ndarray[Any, Any]:
     # Compared before anything is allocated: a claimed shape costs a sender nothing.
     if math.prod(shape) * dtype.itemsize != len(data):
         raise CodecError("an array's bytes do not fill its shape")
-    return np.frombuffer(data, dtype=dtype).reshape(shape)
+    try:
+        return np.frombuffer(data, dtype=dtype).reshape(shape)
+    except (ValueError, OverflowError):  # nothing of everything: [0, 2**62]
+        raise CodecError("an array's shape is too large") from None
 
 
 def to_tree(model: BaseModel) -> Tree:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 from collections.abc import Sequence
@@ -37,13 +38,21 @@ def media_type(request: Request, accepted: Sequence[str]) -> str:
 
 
 async def _read(request: Request) -> bytes:
-    limit = service_of(request).settings.body_limit
+    settings = service_of(request).settings
     chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise too_large(limit)
-        chunks.append(chunk)
+    try:
+        async with asyncio.timeout(settings.body_timeout_s):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > settings.body_limit:
+                    raise too_large(settings.body_limit)
+                chunks.append(chunk)
+    except TimeoutError:
+        raise Refusal(
+            "request-timeout",
+            f"Send the same body again: it has to arrive within {settings.body_timeout_s:g} s.",
+            retry_after_s=1,
+        ) from None
     return b"".join(chunks)
 
 

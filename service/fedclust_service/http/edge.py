@@ -79,6 +79,13 @@ class Edge:
             await self.app(scope, exchange.receive, exchange.send)
         except ClientDisconnect:
             raise
+        except asyncio.CancelledError:
+            if not exchange.status:  # the time that a shutdown gives to open requests is over
+                exchange.hurry()
+                response = problems.refused(_ending(), trace.request_id)
+                await response(scope, exchange.receive, exchange.send)
+                return
+            raise
         except Exception as error:
             if exchange.status:  # part of an answer is out: only closing tells the client
                 problems.log_failure(error)
@@ -98,6 +105,10 @@ class Edge:
 def too_large(limit: int) -> Refusal:
     """Return the refusal of a body of more than ``limit`` bytes."""
     return Refusal("body-too-large", f"Send at most {limit} bytes.")
+
+
+def _ending() -> Refusal:
+    return Refusal("unavailable", "The coordinator restarts; send it again.", retry_after_s=2)
 
 
 class _Exchange:
@@ -122,6 +133,10 @@ class _Exchange:
         )
         self.status = 0
 
+    def hurry(self) -> None:
+        """Wait for nothing that has not been read yet."""
+        self._left = 0
+
     async def receive(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
@@ -138,7 +153,7 @@ class _Exchange:
         await self._send(message)
 
     async def _drain(self) -> None:
-        if not self._more:
+        if not self._more or self._left <= 0:
             return
         try:
             async with asyncio.timeout(_DRAIN_SECONDS):
@@ -149,6 +164,8 @@ class _Exchange:
 
     def _add_headers(self, headers: MutableHeaders) -> None:
         headers[REQUEST_ID] = self._trace.request_id
+        if self._more:  # what is still to come would be read as the next request
+            headers["Connection"] = "close"
         for name, value in _HEADERS.items():
             headers.setdefault(name, value)
         if self._path.startswith("/v1/"):

@@ -43,7 +43,7 @@ _GONE = (ParticipationState.LEFT, ParticipationState.EXCLUDED)
 def join(
     co: Coordinator, actor: Actor, session: str, body: JoinRequest
 ) -> tuple[ParticipationInfo, bool]:
-    """Join with consent (sites). False: this site had joined with the same body.
+    """Join with consent (sites). False: this site had joined with the same body, or joins late.
 
     A site that comes back with another SDK is the same site: ``sdk_version`` and ``methods`` may
     differ from those it joined with, as long as the session's version is among them.
@@ -70,15 +70,16 @@ def join(
             joined_at=change.now,
         )
         tx.participations.update(joined)
+        late = found.state is SessionState.RUNNING
         change.audit(
             actor,
             "site.joined",
             found.name,
             definition=body.definition_sha256,
-            late=found.state is SessionState.RUNNING,
+            late=late,
         )
         start_if_complete(change, found, actor, start)
-        return _info(found, joined), True
+        return _info(found, joined), not late
 
     return with_start(co, "participation.join", work)
 

@@ -61,22 +61,23 @@ class Sweeper:
 
 def sweep(co: Coordinator) -> None:
     """Do once all that is due by the clock."""
-    for each in co.store.read("sweep.look", lambda tx: _due(co, tx)):
-        commit(co, "sweep.round", functools.partial(_settle, each))
+    for each in co.store.read("sweep.look", lambda tx: tx.rounds.due(co.clock.now())):
+        try:
+            if co.store.read("sweep.judge", functools.partial(_is_due, co, each)):
+                commit(co, "sweep.round", functools.partial(_settle, each))
+        except StoreError:
+            raise
+        except Exception as error:  # a session that cannot be judged keeps no other one waiting
+            log.error("sweeper_error", round_id=each.id, error=type(error).__name__)
     _scrub(co)
 
 
-def _due(co: Coordinator, tx: Tx) -> list[Round]:
-    """Return rounds of which something is to be written: an overdue one stays so for days."""
-    now = co.clock.now()
-    found = []
-    for each in tx.rounds.due(now):
-        session = tx.sessions.get_by_id(each.session_id)
-        if session is None or session.state is not SessionState.RUNNING:
-            continue
-        if changes_anything(each, verdict_on(tx, session, each, now)):
-            found.append(each)
-    return found
+def _is_due(co: Coordinator, current: Round, tx: Tx) -> bool:
+    """Whether something is to be written of a round: an overdue one stays so for days."""
+    session = tx.sessions.get_by_id(current.session_id)
+    if session is None or session.state is not SessionState.RUNNING:
+        return False
+    return changes_anything(current, verdict_on(tx, session, current, co.clock.now()))
 
 
 def _settle(due: Round, change: Change) -> None:

@@ -27,7 +27,10 @@ router = APIRouter(prefix="/v1/sessions/{session}/participation", tags=["partici
     **described(
         {
             201: ("Joined.", ref(ParticipationInfo)),
-            200: ("Joined with the same body before.", ref(ParticipationInfo)),
+            200: (
+                "Joined with the same body before; or joined late: asked from the next round.",
+                ref(ParticipationInfo),
+            ),
         },
         "unauthenticated",
         "forbidden",
@@ -38,6 +41,7 @@ router = APIRouter(prefix="/v1/sessions/{session}/participation", tags=["partici
         "version-unsupported",
         "late-joining-refused",
         "malformed-request",
+        "request-timeout",
         "body-too-large",
         "unsupported-media-type",
         "invalid",

@@ -22,7 +22,13 @@ from fedclust_service.http.paging import CursorOf, LimitOf
 from fedclust_service.orchestration import principals
 
 PrincipalName = Annotated[str, Path(pattern=SLUG, description="The name it was registered with.")]
-_BODY = ("malformed-request", "body-too-large", "unsupported-media-type", "invalid")
+_BODY = (
+    "malformed-request",
+    "request-timeout",
+    "body-too-large",
+    "unsupported-media-type",
+    "invalid",
+)
 
 
 def _router(role: Role, readers: str) -> APIRouter:

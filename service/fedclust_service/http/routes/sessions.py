@@ -17,7 +17,13 @@ from fedclust_service.http.paging import CursorOf, LimitOf
 from fedclust_service.orchestration import sessions
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
-_BODY = ("malformed-request", "body-too-large", "unsupported-media-type", "invalid")
+_BODY = (
+    "malformed-request",
+    "request-timeout",
+    "body-too-large",
+    "unsupported-media-type",
+    "invalid",
+)
 StateOf = Annotated[SessionState | None, Query(description="Only sessions in this state.")]
 
 
@@ -52,7 +58,7 @@ def create(
     "",
     operation_id="list_sessions",
     summary="List sessions",
-    description="Operators see all, analysts those they created, sites their own. Oldest first.",
+    description="Operators see all, analysts those they created, sites their own. Newest first.",
     **described({200: ("A page of sessions.", page_of(SessionInfo))}, "unauthenticated", "invalid"),
 )
 def index(

@@ -39,6 +39,7 @@ TASK_ETAG = "Fedclust-Task-ETag"
         "submission-differs",
         "task-mismatch",
         "round-closed",
+        "request-timeout",
         "body-too-large",
         "unsupported-media-type",
         "invalid",

@@ -1,0 +1,135 @@
+"""What arrives on a bare socket: slowly, in part, or not as HTTP at all."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fedclust.wire.problems import Problem
+from fedclust_service.http import protocol
+from support.clock import ManualClock
+from support.inprocess import local_coordinator
+
+from .conftest import Running, populate
+
+SUBMISSION = "/v1/sessions/heart/rounds/1/submission"
+
+
+def connect(running: Running) -> socket.socket:
+    address = httpx.URL(running.local.base_url)
+    return socket.create_connection((address.host, address.port), timeout=20)
+
+
+def everything(connection: socket.socket) -> bytes:
+    """Return all that comes until the server closes."""
+    received = b""
+    while chunk := connection.recv(65_536):
+        received += chunk
+    return received
+
+
+def parts(answer: bytes) -> tuple[int, dict[str, str], bytes]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode("ascii").split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    return int(first.split()[1]), headers, body
+
+
+def begun(running: Running, length: str) -> bytes:
+    """Return the head of a submission and the first byte of its body."""
+    return (
+        f"PUT {SUBMISSION} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {running.world.tokens['north']}\r\n{length}\r\n\r\n"
+    ).encode()
+
+
+@pytest.fixture
+def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """Return a coordinator that waits for a body only a moment."""
+    monkeypatch.setattr("fedclust_service.http.edge._DRAIN_SECONDS", 0.1)
+    clock = ManualClock()
+    with local_coordinator(tmp_path, clock=clock, body_timeout_s="0.2") as local:
+        yield Running(local, populate(local), clock)
+
+
+@pytest.mark.parametrize(
+    ("length", "body"),
+    [("Content-Length: 1000", b"{"), ("Transfer-Encoding: chunked", b"1\r\n{\r\n")],
+)
+def test_a_body_that_trickles_is_given_up(impatient: Running, length: str, body: bytes) -> None:
+    with connect(impatient) as connection:
+        connection.sendall(begun(impatient, length) + body)
+        status, headers, answer = parts(everything(connection))
+    problem = Problem.model_validate_json(answer)
+    assert (status, problem.slug) == (408, "request-timeout")
+    # The rest of the body must not be read as the next request.
+    assert headers["connection"] == "close"
+    assert headers["retry-after"] == "1"
+    assert impatient.stored() == 0
+
+
+def test_the_same_body_is_taken_afterwards(impatient: Running) -> None:
+    body = impatient.world.answer("north", "heart")
+    with connect(impatient) as connection:
+        connection.sendall(begun(impatient, f"Content-Length: {len(body)}") + body[:1])
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 408 ")
+    assert impatient.world.put("north", "heart", 1, body).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"GET /v1/sessions/h\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /v1/sites HTTP/1.1\r\nHost: x\r\nContent-Length: -4\r\n\r\n",
+        b"POST /v1/sites HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 70_000,
+    ],
+    ids=["tls", "no host", "path", "length", "two lengths", "long header"],
+)
+def test_what_is_not_http_is_refused_like_everything_else(running: Running, sent: bytes) -> None:
+    with connect(running) as connection:
+        connection.sendall(sent)
+        status, headers, answer = parts(everything(connection))
+    problem = Problem.model_validate_json(answer)
+    assert (status, problem.status, problem.slug) == (400, 400, "malformed-request")
+    assert headers["content-type"] == "application/problem+json"
+    assert headers["fedclust-request-id"] == problem.request_id
+    assert headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: "])
+def test_a_head_that_never_ends_is_given_up(
+    running: Running, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.1)
+    whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    with connect(running) as connection:
+        connection.sendall(sent)
+        assert everything(connection) == b""
+    with connect(running) as connection:
+        # Nor on a connection that has answered before.
+        connection.sendall(whole)
+        received = b""
+        while not received.endswith(b'{"status":"ok"}'):
+            received += connection.recv(65_536)
+        connection.sendall(b"GET /healthz")
+        assert everything(connection) == b""
+
+
+def test_the_bound_on_a_head_is_none_on_an_answer(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.05)
+    task = "/v1/sessions/heart/task"
+    etag = running.world.request("GET", task, "west").headers["ETag"]
+    waited = running.world.request(
+        "GET", f"{task}?wait=0.3", "west", headers={"If-None-Match": etag}
+    )
+    assert waited.status_code == 304
+    assert running.world.request("GET", "/healthz").status_code == 200
