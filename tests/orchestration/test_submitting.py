@@ -198,6 +198,21 @@ def test_the_etag_of_the_receipt_is_that_of_the_task(office: Office) -> None:
     assert office.view("heart", "north").etag != waiting
 
 
+def test_a_repeated_answer_does_not_hide_what_came_after_it(office: Office) -> None:
+    """A site whose first receipt was lost must not wait with the ETag of a task unseen."""
+    office.session(rounds=2)
+    body = office.body("heart", "north")
+    first = office.put("heart", "north", body, 1)
+    again = office.put("heart", "north", body, 1)
+    assert first.task_etag == again.task_etag == office.view("heart", "north").etag
+    office.answer("heart", "south")
+    office.answer("heart", "west")
+    office.drive()
+    assert office.view("heart", "north").response.status == "work"
+    late = office.put("heart", "north", body, 1)
+    assert (late.receipt, late.task_etag) == (first.receipt, None)
+
+
 def test_an_answered_site_sleeps_until_the_next_round(office: Office) -> None:
     """Neither others' answers nor the aggregation change what it waits with."""
     office.session(rounds=2)

@@ -66,11 +66,15 @@ class TaskView:
 
 @dataclass(frozen=True)
 class Submitted:
-    """A stored submission. ``created`` False: these bytes were stored before (200, not 201)."""
+    """A stored submission. ``created`` False: these bytes were stored before (200, not 201).
+
+    ``task_etag`` stands for "answered, in this round". None where the site is to be told something
+    else by now: an ETag of what it has not seen would have it wait for what is there already.
+    """
 
     receipt: Receipt
     created: bool
-    task_etag: str
+    task_etag: str | None
 
 
 # --- what a site is asked -------------------------------------------------------------------------
@@ -343,8 +347,9 @@ def _submitted(
         size=stored.size,
         received_at=stored.received_at,
     )
-    now = tx.sessions.get_by_id(session.id) or session
-    return Submitted(receipt, created, _view(tx, now, own).etag)
+    view = _view(tx, tx.sessions.get_by_id(session.id) or session, own)
+    known = view.response.status == "answered" and view.response.round == answered.number
+    return Submitted(receipt, created, view.etag if known else None)
 
 
 # --- rounds as seen -------------------------------------------------------------------------------

@@ -45,7 +45,10 @@ TASK_ETAG = "Fedclust-Task-ETag"
         "invalid",
         "disclosure-refused",
         body=SUBMISSION,
-        headers={TASK_ETAG: "The task's ETag now: wait with it for what comes next."},
+        headers={
+            TASK_ETAG: "The task's ETag from now on: wait with it for what comes next. Absent where "
+            "something new is to be read already."
+        },
     ),
 )
 def put_submission(
@@ -58,4 +61,5 @@ def put_submission(
     content, media = body
     submitted = rounds.submit(co, actor, session, number, content, media)
     status = 201 if submitted.created else 200
-    return reply(submitted.receipt, status, {TASK_ETAG: submitted.task_etag})
+    headers = {TASK_ETAG: submitted.task_etag} if submitted.task_etag is not None else None
+    return reply(submitted.receipt, status, headers)
