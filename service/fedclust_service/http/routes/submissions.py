@@ -46,8 +46,8 @@ TASK_ETAG = "Fedclust-Task-ETag"
         "disclosure-refused",
         body=SUBMISSION,
         headers={
-            TASK_ETAG: "The task's ETag from now on: wait with it for what comes next. Absent where "
-            "something new is to be read already."
+            TASK_ETAG: "The task's ETag from now on: wait with it for what comes next. Absent "
+            "where something new is to be read already."
         },
     ),
 )
