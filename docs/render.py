@@ -7,6 +7,7 @@ differs from what this gives.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def disclosures(method: str) -> str:
             for line in phase.discloses
         )
         table = _table(("field", "shape", "meaning", "what it can identify"), rows)
-        parts.append(f"**{phase.name}**: {phase.summary}\n\n{table}")
+        summary = textwrap.fill(f"**{phase.name}**: {phase.summary}", 99, break_on_hyphens=False)
+        parts.append(f"{summary}\n\n{table}")
     return "\n\n".join(parts)
 
 

@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedclust._http import Http, Options, Reply
@@ -167,6 +169,27 @@ class Client:
         """Return a completed session's result, as far as this token may see it."""
         path = _path("sessions", session, "result")
         return _read(models.ResultDocument, self._http.request("GET", path, accept=BINARY))
+
+    def assign(
+        self, session: str, centroids: NDArray[np.float64], counts: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the cluster of each cell of a site that took no part. Nothing of them is stored.
+
+        The cells leave this machine: a site that has the result labels its rows without this.
+
+        Parameters
+        ----------
+        session : str
+            A completed session.
+        centroids : (m, d) float64
+            Means in the features' own units, at most 1,000.
+        counts : (m,) int64
+            Rows behind each; at least the session's smallest count.
+        """
+        body = models.AssignmentRequest(centroids=centroids, counts=counts)
+        path = _path("sessions", session, "assignments")
+        reply = self._http.request("POST", path, body=codec.encode_model(body), media=BINARY)
+        return np.array(_read(models.Assignments, reply).clusters, dtype=np.int64)
 
     # --- a site's part ----------------------------------------------------------------------------
 

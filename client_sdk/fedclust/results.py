@@ -93,7 +93,7 @@ class SiteResult:
 
     def label(self, X: NDArray[np.float64], memory: Memory | None = None) -> NDArray[np.int64]:
         """Label rows (n, d) that were loaded already; ``memory`` for those of the session."""
-        return engine.label(plan_of(self.definition), self._result, X, memory)
+        return engine.label(plan_of(self.definition), self._result, X, memory, self.site)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without labels; :meth:`load` reads it."""

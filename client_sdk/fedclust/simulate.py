@@ -29,8 +29,10 @@ from fedclust.algorithms.base import (
     RuleViolation,
     SiteData,
     SiteTask,
+    Space,
 )
 from fedclust.algorithms.engine import EngineState, Plan
+from fedclust.algorithms.separation import Separation, separation
 from fedclust.data.table import Source, Table, load
 from fedclust.definition import DefinitionError, freeze, plan_of
 from fedclust.errors import DataError
@@ -126,13 +128,41 @@ class SimulationResult:
 
     @property
     def stopped_because_(self) -> str:
-        """Why the rounds ended: ``converged`` or ``max_rounds``."""
+        """Why the rounds ended: ``converged``, ``finished`` or ``max_rounds``."""
         return self.result_.stopped_because
 
     def predict(self, rows: Source) -> NDArray[np.int64]:
         """Label new rows in own units: an array (n, d), a DataFrame or the path of a CSV file."""
         table = _table(rows, self.definition_.features, None)
         return engine.label(self._plan, self.result_, table.X)
+
+    def separation(
+        self, sites: Mapping[str, Any], target: Mapping[str, ArrayLike] | None = None
+    ) -> Separation:
+        """Measure how well clusters are separated and how few of them each site holds.
+
+        Needs all rows in one place, which only a simulation has.
+
+        Parameters
+        ----------
+        sites : mapping of site name to rows
+            As given to :func:`simulate`; measured in the scaled space.
+        target : mapping of site name to (n,) int array, optional
+            The true cluster of each row, -1 for none. By default the labels that were found.
+        """
+        space = Space(self.result_.center, self.result_.scale)
+        rows, labels = {}, {}
+        for site, found in self.labels_.items():
+            own = _table(sites[site], self.definition_.features, None).X
+            if self.result_.impute is not None:
+                own = np.where(np.isnan(own), self.result_.impute, own)
+            known = np.asarray(found if target is None else target[site], dtype=np.int64)
+            if known.shape != own.shape[:1]:
+                raise ValueError(f"site {site!r}: one label is needed for each row")
+            complete = ~np.isnan(own).any(axis=1)
+            rows[site] = space.to_scaled(own[complete])
+            labels[site] = known[complete]
+        return separation(rows, labels)
 
 
 def simulate(
@@ -217,7 +247,9 @@ def simulate(
             answers = [answers[addressed.index(site)] for site in order]
         step = engine.advance(plan, state, answers, names)
     result = codec.decode_model(Result, codec.encode_model(step.result))
-    labels = {site: engine.label(plan, result, tables[site].X, memories[site]) for site in names}
+    labels = {
+        site: engine.label(plan, result, tables[site].X, memories[site], site) for site in names
+    }
     return SimulationResult(result, labels, tuple(trace), definition, plan)
 
 

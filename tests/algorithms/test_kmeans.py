@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from fedclust.algorithms import kmeans
 from fedclust.algorithms.assigning import nearest, squared_distances
-from fedclust.algorithms.kmeans import restarts, weighted_kmeans
+from fedclust.algorithms.kmeans import SAME, distinct_best, restarts, weighted_kmeans
 
 
 def _inertia(points: np.ndarray, weights: np.ndarray, centroids: np.ndarray) -> float:
@@ -75,6 +76,34 @@ def test_the_same_generator_gives_the_same_bytes() -> None:
     )
 
     assert first.tobytes() == again.tobytes()
+
+
+def test_the_best_partitions_come_first_and_no_two_are_one() -> None:
+    points, weights = np.random.default_rng(7).normal(size=(80, 2)), np.ones(80)
+    found = distinct_best(points, weights, 9, np.random.default_rng(0), 6)
+    inertias = [_inertia(points, weights, centroids) for centroids in found]
+
+    assert len(found) == 6
+    assert all(b > a * (1 + SAME / 2) for a, b in pairwise(inertias))
+    best = weighted_kmeans(points, weights, 9, np.random.default_rng(0))
+    np.testing.assert_array_equal(found[0], best)
+
+
+@pytest.mark.parametrize("d", [3, 60])
+def test_many_points_are_started_from_a_sample_and_end_as_low(
+    monkeypatch: pytest.MonkeyPatch, d: int
+) -> None:
+    rng = np.random.default_rng(8)
+    centres = 4 * rng.normal(size=(6, d))
+    points = np.concatenate([rng.normal(c, 1.0, size=(200, d)) for c in centres])
+    weights = rng.integers(1, 9, size=1200).astype(float)
+    full = weighted_kmeans(points, weights, 6, np.random.default_rng(0))
+    monkeypatch.setattr(kmeans, "_WORK", 1)
+    drawn = weighted_kmeans(points, weights, 6, np.random.default_rng(0))
+
+    assert _inertia(points, weights, drawn) <= 1.001 * _inertia(points, weights, full)
+    again = weighted_kmeans(points, weights, 6, np.random.default_rng(0))
+    assert again.tobytes() == drawn.tobytes()
 
 
 def test_restarts_fall_with_size_by_a_fixed_rule() -> None:

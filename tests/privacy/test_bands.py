@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from fedclust.privacy.bands import BANDS, band_limits, check_band, size_band
+from fedclust.privacy.bands import BANDS, band_limits, check_band, check_not_above, size_band
 from fedclust.privacy.rules import RuleViolation
 
 
@@ -58,3 +58,12 @@ def test_an_unknown_band_and_a_negative_size_are_refused() -> None:
         band_limits("10-20")
     with pytest.raises(ValueError, match="not negative"):
         size_band(-1)
+
+
+def test_part_of_the_rows_is_at_most_what_the_band_holds() -> None:
+    check_not_above(0, "50-199")
+    check_not_above(199, "50-199")
+    check_not_above(10**9, ">=100000")
+    with pytest.raises(RuleViolation) as caught:
+        check_not_above(200, "50-199", "/counts")
+    assert (caught.value.rule, caught.value.pointer) == ("size-band", "/counts")

@@ -313,7 +313,8 @@ class Result(Model):
     site_sizes : dict of site to tuple
         The same by site. Released whole to nobody: each site sees its own.
     mapping : dict of site to tuple of int
-        Local cluster to global cluster, where the method has local clusters.
+        Local cluster to global cluster, where the method has local clusters; -1 for a local
+        cluster that was not sent. Each site sees its own.
     n_rounds : int
         Rounds of the method itself, as ``max_rounds`` counts them: without preparation and
         evaluation, which ``history`` shows too.
@@ -374,7 +375,8 @@ class Method:
     finish : (state, config) -> Result
         The best clustering so far: what a session that used up its rounds ends with.
     label : (result, rows in own units (n, d), memory) -> (n,) int64
-        -1 where a row cannot be labelled.
+        -1 where a row cannot be labelled. With a memory the rows are all rows of the session at
+        that site, in order, and ``result.mapping`` holds at most that site's own.
     check_config : (config) -> None
         Raises :class:`RuleViolation` for options that do not fit features or policy.
     takes_masks : bool

@@ -520,9 +520,28 @@ def label(
     result: Result,
     X: NDArray[np.float64],
     memory: Memory | None = None,
+    site: str | None = None,
 ) -> NDArray[np.int64]:
-    """Label rows (n, d) in own units; -1 where missing values forbid it."""
+    """Label rows in own units.
+
+    Parameters
+    ----------
+    plan_or_method : Plan or Method
+    result : Result
+    X : (n, d) float64
+        New rows; or, with ``memory`` and ``site``, all rows of the session at that site, in order.
+    memory : dict, optional
+        That site's, after the session's last round.
+    site : str, optional
+
+    Returns
+    -------
+    (n,) int64
+        -1 where missing values forbid a label.
+    """
     method = plan_or_method.method if isinstance(plan_or_method, Plan) else plan_or_method
+    own = {name: cells for name, cells in result.mapping.items() if name == site}
+    result = result.model_copy(update={"mapping": own})
     with one_thread():
         return method.label(result, np.asarray(X, dtype=np.float64), memory)
 

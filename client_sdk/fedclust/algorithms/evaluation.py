@@ -40,6 +40,7 @@ from fedclust.algorithms.base import (
     Task,
 )
 from fedclust.algorithms.finishing import merged
+from fedclust.algorithms.local_cells import lay_base
 from fedclust.algorithms.releasing import Released, release
 from fedclust.algorithms.spaces import binary_columns
 from fedclust.algorithms.totals import SitePart, check_sizes, site_parts
@@ -148,6 +149,7 @@ def local_step(task: SiteTask, data: SiteData, config: RunConfig, memory: Memory
     used, first = np.unique(cells, return_index=True)
     if not np.array_equal(used, np.arange(n_clusters)):
         raise RuleViolation("cells", "every centroid needs a cell", "/parameters/cells")
+    memory = lay_base(centroids[cells], data, config, memory)
     wanted = first[nearest(data.X, centroids)]
     released, memory = release(data, config, memory, wanted, len(cells))
     if released.empty:

@@ -101,7 +101,7 @@ def complete(
                 for site, own in sorted((site_sizes or {}).items())
             },
             "mapping": {
-                site: tuple(int(place[cells[k]]) for k in own)
+                site: tuple(int(place[cells[k]]) if k >= 0 else -1 for k in own)
                 for site, own in sorted(raw.mapping.items())
             },
             "warnings": warnings,

@@ -1,5 +1,8 @@
 """Weighted k-means at the coordinator: from the sites' cell means to the first global centroids.
 
+Few points take many starts, each to convergence. Where one start among all points would take
+seconds, the starts are made in a sample, along its widest axes, and the best of them goes on.
+
 References
 ----------
 Arthur & Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007.
@@ -11,13 +14,24 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.assigning import squared_distances
+from fedclust.algorithms.assigning import BLOCK
 
 _MAX_ITERATIONS = 300
 _TOLERANCE = 1e-12
 _MAX_RESTARTS = 50
 #: Multiply-adds that the random restarts may cost together, about ten iterations each.
 _WORK = 2_000_000_000
+#: Where two restarts would cost more, they are made in a sample of so many points a cluster,
+_SAMPLED = 50
+_SAMPLE_RESTARTS = 8
+#: and Lloyd among all points ends at this relative improvement: the rest is dear there, and the
+#: sites' own rows decide in the rounds that follow.
+_COARSE = 1e-4
+#: Relative difference in inertia up to which two partitions count as one (ALGORITHMS, fkm).
+SAME = 1e-9
+
+FloatArray = NDArray[np.float64]
+Run = tuple[FloatArray, float]
 
 
 def restarts(n_points: int, n_features: int, n_clusters: int) -> int:
@@ -30,13 +44,33 @@ def restarts(n_points: int, n_features: int, n_clusters: int) -> int:
 
 
 def weighted_kmeans(
-    points: NDArray[np.float64],
-    weights: NDArray[np.float64],
+    points: FloatArray,
+    weights: FloatArray,
     n_clusters: int,
     rng: np.random.Generator,
     n_restarts: int | None = None,
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Cluster weighted points and return the centroids of the lowest weighted inertia.
+
+    Parameters are those of :func:`distinct_best`.
+
+    Returns
+    -------
+    (K', d) float64
+        K' is the smaller of ``n_clusters`` and the number of distinct points.
+    """
+    return distinct_best(points, weights, n_clusters, rng, 1, n_restarts)[0]
+
+
+def distinct_best(
+    points: FloatArray,
+    weights: FloatArray,
+    n_clusters: int,
+    rng: np.random.Generator,
+    keep: int,
+    n_restarts: int | None = None,
+) -> list[FloatArray]:
+    """Cluster weighted points from several starts and return the best partitions' centroids.
 
     Starts: one farthest-first (deterministic), then k-means++ restarts.
 
@@ -46,96 +80,229 @@ def weighted_kmeans(
     weights : (m,) float64, positive
     n_clusters : int
     rng : numpy.random.Generator
+    keep : int
+        The most partitions to return. Partitions whose inertia differs by no more than ``SAME``,
+        relative, count as one.
     n_restarts : int, optional
         Random restarts; by default :func:`restarts`.
 
     Returns
     -------
-    (K', d) float64
-        K' is the smaller of ``n_clusters`` and the number of distinct points.
+    list of (K', d) float64
+        Best first, all of one K': the smaller of ``n_clusters`` and the number of distinct
+        points. Where there are too many points for several starts, one partition.
     """
     points, weights = _merge_equal(points, weights)
     if len(points) <= n_clusters:
-        return points
+        return [points]
+    cloud = _Cloud(points, weights)
+    if n_restarts is None and _too_many(points, n_clusters):
+        return [_by_sample(cloud, n_clusters, rng)]
     if n_restarts is None:
         n_restarts = restarts(len(points), points.shape[1], n_clusters)
-    best, best_inertia = _lloyd(points, weights, _farthest_first(points, weights, n_clusters))
-    for _ in range(n_restarts):
-        seeds = _plus_plus(points, weights, n_clusters, rng)
-        centroids, inertia = _lloyd(points, weights, seeds)
-        if inertia < best_inertia:
-            best, best_inertia = centroids, inertia
-    return best
+    return _distinct(_runs(cloud, n_clusters, rng, n_restarts), keep)
 
 
-def _merge_equal(
-    points: NDArray[np.float64], weights: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    distinct, inverse = np.unique(points + 0.0, axis=0, return_inverse=True)
-    mass = np.zeros(len(distinct))
-    np.add.at(mass, inverse.reshape(-1), weights)
-    return distinct, mass
-
-
-def _farthest_first(
-    points: NDArray[np.float64], weights: NDArray[np.float64], n_clusters: int
-) -> NDArray[np.float64]:
-    """Seeds (K, d): the point nearest the weighted mean, then always the farthest from all."""
-    mean = np.average(points, axis=0, weights=weights)
-    chosen = [int(squared_distances(points, mean[None]).argmin())]
-    gap = squared_distances(points, points[chosen[0]][None])[:, 0]
-    while len(chosen) < n_clusters:
-        chosen.append(int(gap.argmax()))
-        np.minimum(gap, squared_distances(points, points[chosen[-1]][None])[:, 0], out=gap)
-    return points[chosen]
-
-
-def _plus_plus(
-    points: NDArray[np.float64],
-    weights: NDArray[np.float64],
+def restarted(
+    points: FloatArray,
+    weights: FloatArray,
     n_clusters: int,
     rng: np.random.Generator,
-) -> NDArray[np.float64]:
-    """Seeds (K, d) by weighted k-means++."""
-    chosen = [_draw(weights, rng)]
-    gap = squared_distances(points, points[chosen[0]][None])[:, 0]
+    n_restarts: int,
+) -> FloatArray:
+    """Return centroids (K', d) by scikit-learn's k-means: what published programs ran.
+
+    Parameters and K' as for :func:`weighted_kmeans`; no farthest-first start among them.
+    """
+    seed = int(rng.integers(2**31))
+    points, weights = _merge_equal(points, weights)
+    if len(points) <= n_clusters:
+        return points
+    # Imported here: it takes seconds, and only the papers' variants need it.
+    from sklearn.cluster import KMeans
+
+    kmeans = KMeans(n_clusters, n_init=n_restarts, random_state=seed, algorithm="lloyd")
+    return np.asarray(kmeans.fit(points, sample_weight=weights).cluster_centers_)
+
+
+def _merge_equal(points: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the distinct points in lexicographic order, and their weights added up.
+
+    Column by column, among the points that are still equal in all before: of real numbers the
+    first column tells nearly all apart.
+    """
+    points = points + 0.0  # -0.0 becomes 0.0.
+    rank = np.zeros(len(points), dtype=np.intp)
+    tied = np.arange(len(points))
+    for j in range(points.shape[1]):
+        if not len(tied):
+            break
+        tied = tied[np.lexsort((points[tied, j], rank[tied]))]
+        before, values = rank[tied], points[tied, j]
+        group = np.append(True, before[1:] != before[:-1])
+        run = group | np.append(True, values[1:] != values[:-1])
+        place = np.arange(len(tied))
+        first = np.maximum.accumulate(np.where(run, place, 0))
+        rank[tied] = before + first - np.maximum.accumulate(np.where(group, place, 0))
+        alone = run & np.append(run[1:], True)
+        tied = tied[~alone]
+    _, chosen, inverse = np.unique(rank, return_index=True, return_inverse=True)
+    mass = np.bincount(inverse.reshape(-1), weights=weights).astype(np.float64)
+    return points[chosen], mass
+
+
+def _too_many(points: FloatArray, n_clusters: int) -> bool:
+    """Whether two random restarts would cost more than all of them may."""
+    size = points.shape[0] * points.shape[1] * n_clusters
+    return 2 * 10 * size > _WORK and len(points) > 2 * _SAMPLED * n_clusters
+
+
+def _by_sample(cloud: _Cloud, n_clusters: int, rng: np.random.Generator) -> FloatArray:
+    """Return the centroids of one Lloyd run among all points, started from a sample's best.
+
+    The sample is drawn by weight, so that within it every point weighs the same. K centroids span
+    at most K axes: along the sample's K widest, Lloyd is as good and costs K of d.
+    """
+    size = _SAMPLED * n_clusters
+    share = cloud.weights / cloud.weights.sum()
+    chosen = np.sort(rng.choice(len(share), size, replace=False, p=share))
+    narrow, sample = cloud, cloud.points[chosen]
+    if 2 * n_clusters <= cloud.points.shape[1]:
+        centred = sample - sample.mean(axis=0)
+        _, axes = np.linalg.eigh(centred.T @ centred)
+        narrow = _Cloud(cloud.points @ axes[:, -n_clusters:], cloud.weights)
+        sample = narrow.points[chosen]
+    drawn = _Cloud(sample, np.ones(size))
+    best, _ = min(_runs(drawn, n_clusters, rng, _SAMPLE_RESTARTS), key=lambda run: run[1])
+    if narrow is not cloud:
+        best, _ = _lloyd(narrow, best, _COARSE)
+        labels, _ = narrow.nearest(best)
+        best = cloud.means(labels, np.zeros((n_clusters, cloud.points.shape[1])))
+    return _lloyd(cloud, best, _COARSE)[0]
+
+
+def _runs(cloud: _Cloud, n_clusters: int, rng: np.random.Generator, n_restarts: int) -> list[Run]:
+    """Return (centroids, inertia) of every start, carried to convergence."""
+    runs = [_lloyd(cloud, _farthest_first(cloud, n_clusters))]
+    runs += [_lloyd(cloud, _plus_plus(cloud, n_clusters, rng)) for _ in range(n_restarts)]
+    return runs
+
+
+def _distinct(runs: list[Run], keep: int) -> list[FloatArray]:
+    """Return the centroids of the best runs, no two of one inertia; ties to the earliest."""
+    kept: list[Run] = []
+    for centroids, inertia in sorted(runs, key=lambda run: run[1]):
+        if not kept or inertia > kept[-1][1] * (1.0 + SAME):
+            kept.append((centroids, inertia))
+        if len(kept) == keep:
+            break
+    return [centroids for centroids, _ in kept]
+
+
+class _Cloud:
+    """Weighted points, with what distances from them need, computed once.
+
+    About the weighted mean: far from the origin the expanded square would otherwise cancel away.
+    """
+
+    def __init__(self, points: FloatArray, weights: FloatArray) -> None:
+        self.points, self.weights = points, weights
+        self._origin = np.average(points, axis=0, weights=weights)
+        self._centred = points - self._origin
+        self._squares = np.einsum("ij,ij->i", self._centred, self._centred)
+
+    def innermost(self) -> int:
+        """Return the point nearest to the weighted mean."""
+        return int(self._squares.argmin())
+
+    def from_points(self, seeds: NDArray[np.intp]) -> FloatArray:
+        """Return squared distances (m, s) from points ``seeds`` (s,); 0 from themselves."""
+        gaps = self._centred @ (-2.0 * self._centred[seeds].T)
+        gaps += self._squares[:, None]
+        gaps += self._squares[seeds]
+        np.maximum(gaps, 0.0, out=gaps)
+        gaps[seeds, np.arange(len(seeds))] = 0.0
+        return gaps
+
+    def nearest(self, centroids: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
+        """Return the nearest centroid (m,) of every point and its weighted cost (m,)."""
+        centres = centroids - self._origin
+        norms = np.einsum("ij,ij->i", centres, centres)
+        labels = np.empty(len(self.points), dtype=np.int64)
+        costs = np.empty(len(self.points))
+        for begin in range(0, len(labels), BLOCK):
+            block = slice(begin, begin + BLOCK)
+            gaps = self._centred[block] @ (-2.0 * centres.T)
+            gaps += norms
+            labels[block] = gaps.argmin(axis=1)
+            costs[block] = gaps[np.arange(len(gaps)), labels[block]]
+        costs += self._squares
+        return labels, self.weights * np.maximum(costs, 0.0)
+
+    def means(self, labels: NDArray[np.int64], otherwise: FloatArray) -> FloatArray:
+        """Return the weighted means (K, d) of the clusters; ``otherwise`` of those without points.
+
+        Points are added in their order, whatever the platform's matrix product does.
+        """
+        n_clusters = len(otherwise)
+        order = np.argsort(labels, kind="stable")
+        ends = np.append(0, np.cumsum(np.bincount(labels, minlength=n_clusters)))
+        shape = (n_clusters, len(labels))
+        # Imported here: it takes a while, and few need it.
+        from scipy.sparse import csr_array
+
+        members = csr_array((self.weights[order], order, ends), shape=shape)
+        mass = np.bincount(labels, weights=self.weights, minlength=n_clusters)[:, None]
+        sums = members @ self._centred
+        return np.where(mass > 0, sums / np.where(mass > 0, mass, 1.0) + self._origin, otherwise)
+
+
+def _farthest_first(cloud: _Cloud, n_clusters: int) -> FloatArray:
+    """Seeds (K, d): the point nearest the weighted mean, then always the farthest from all."""
+    chosen = [cloud.innermost()]
+    gap = cloud.from_points(np.array(chosen))[:, 0]
+    while len(chosen) < n_clusters:
+        chosen.append(int(gap.argmax()))
+        np.minimum(gap, cloud.from_points(np.array(chosen[-1:]))[:, 0], out=gap)
+    return cloud.points[chosen]
+
+
+def _plus_plus(cloud: _Cloud, n_clusters: int, rng: np.random.Generator) -> FloatArray:
+    """Seeds (K, d) by weighted k-means++, greedy: of some draws, the one that lowers most."""
+    n_trials = 2 + int(np.log(n_clusters))
+    chosen = _draw(cloud.weights, rng, 1)
+    gap = cloud.from_points(chosen)[:, 0]
     while len(chosen) < n_clusters:
         # Underflow can leave no mass although distinct points remain: then by weight alone.
-        mass = weights * gap
-        chosen.append(_draw(mass if mass.sum() > 0 else weights, rng))
-        np.minimum(gap, squared_distances(points, points[chosen[-1]][None])[:, 0], out=gap)
-    return points[chosen]
+        mass = cloud.weights * gap
+        trials = _draw(mass if mass.sum() > 0 else cloud.weights, rng, n_trials)
+        gaps = np.minimum(cloud.from_points(trials), gap[:, None])
+        best = int((cloud.weights @ gaps).argmin())
+        chosen = np.append(chosen, trials[best])
+        gap = gaps[:, best]
+    return cloud.points[chosen]
 
 
-def _draw(mass: NDArray[np.float64], rng: np.random.Generator) -> int:
+def _draw(mass: FloatArray, rng: np.random.Generator, n: int) -> NDArray[np.intp]:
+    """Return ``n`` points (n,), drawn by mass."""
     cumulative = np.cumsum(mass)
-    index = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
-    return int(min(index, len(mass) - 1))
+    drawn = np.searchsorted(cumulative, rng.random(n) * cumulative[-1], side="right")
+    return np.asarray(np.minimum(drawn, len(mass) - 1), dtype=np.intp)
 
 
-def _lloyd(
-    points: NDArray[np.float64], weights: NDArray[np.float64], centroids: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], float]:
+def _lloyd(cloud: _Cloud, centroids: FloatArray, tolerance: float = _TOLERANCE) -> Run:
     """Lloyd iterations to convergence; an empty cluster takes the dearest point."""
-    centroids = centroids.copy()
-    n_clusters = len(centroids)
     previous = np.inf
-    rows = np.arange(len(points))
     for _ in range(_MAX_ITERATIONS):
-        distances = squared_distances(points, centroids)
-        labels = distances.argmin(axis=1)
-        costs = weights * distances[rows, labels]
+        labels, costs = cloud.nearest(centroids)
         inertia = float(costs.sum())
-        if inertia >= previous * (1.0 - _TOLERANCE):
+        if inertia >= previous * (1.0 - tolerance):
             break
         previous = inertia
-        members = np.zeros((n_clusters, len(points)))
-        members[labels, rows] = weights
-        mass = members.sum(axis=1)
-        filled = mass > 0
-        centroids[filled] = (members @ points)[filled] / mass[filled, None]
-        for k in np.flatnonzero(~filled):
+        empty = np.flatnonzero(np.bincount(labels, minlength=len(centroids)) == 0)
+        centroids = cloud.means(labels, centroids)
+        for k in empty:
             dearest = int(costs.argmax())
-            centroids[k] = points[dearest]
+            centroids[k] = cloud.points[dearest]
             costs[dearest] = 0.0
     return centroids, inertia

@@ -11,7 +11,6 @@ The start is ``given``, or (``cells``) the weighted k-means of all sites' local 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -43,7 +42,8 @@ from fedclust.algorithms.base import (
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.judging import Judgement, judge, rest_cost
 from fedclust.algorithms.kmeans import weighted_kmeans
-from fedclust.algorithms.releasing import persons, release, site_totals
+from fedclust.algorithms.local_cells import LOCAL, lay_base, local_kmeans
+from fedclust.algorithms.releasing import CANDIDATE, persons, release, site_totals
 from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.spaces import own_bounds, scaled_bounds
 from fedclust.algorithms.totals import (
@@ -54,11 +54,9 @@ from fedclust.algorithms.totals import (
     site_parts,
 )
 from fedclust.privacy.checks import check_costs, check_empty, check_means, check_shape
-from fedclust.privacy.moments import cell_costs, cell_moments
+from fedclust.privacy.moments import cell_costs
 
 VERSION = 1
-#: The local cells' partition and its place in a site's memory.
-_LOCAL = "cells"
 
 # --- Config ---------------------------------------------------------------------------------------
 
@@ -274,69 +272,45 @@ def _cells(
     totals: Totals | None,
 ) -> LocalAnswer:
     wanted = min(task.n_clusters, persons(data) // config.p)
-    labels = _local_kmeans(data.X, wanted, task.n_init, rng)
-    released, memory = release(data, config, memory, labels, task.n_clusters, candidate=_LOCAL)
-    memory = {**memory, _LOCAL: released.labels}
+    labels = local_kmeans(data.X, wanted, task.n_init, rng)
+    released, memory = release(data, config, memory, labels, task.n_clusters, candidate=LOCAL)
+    memory = {**memory, LOCAL: released.labels}
     if released.empty and totals is None:
         return None, memory
     moments = released.moments
     return Cells(counts=moments.counts, means=moments.means, totals=totals), memory
 
 
-def _local_kmeans(
-    X: NDArray[np.float64], n_clusters: int, n_init: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return the cell (n,) of each row in the site's own k-means; fewer cells where rows repeat."""
-    seed = int(rng.integers(2**31))
-    if n_clusters <= 1:
-        return np.zeros(len(X), dtype=np.int64)
-    # Imported here: it takes seconds, and only this step needs it.
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
-    kmeans = KMeans(n_clusters, n_init=n_init, random_state=seed, algorithm="lloyd")
-    with warnings.catch_warnings():
-        # Fewer distinct rows than clusters: the surplus cells stay empty, which is what we want.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        labels = kmeans.fit(X).labels_
-    return np.asarray(labels, dtype=np.int64)
-
-
 def _step(
     task: StepTask, data: SiteData, config: RunConfig, memory: Memory, totals: Totals | None
 ) -> LocalAnswer:
-    centroids = task.centroids
-    check_shape(centroids, (len(centroids), data.X.shape[1]), "/parameters/centroids")
-    memory = _lay_base(centroids, data, config, memory)
-    labels = nearest(data.X, centroids)
-    released, memory = release(data, config, memory, labels, len(centroids))
-    if released.empty and totals is None:
+    step, memory = add_up(task.centroids, data, config, memory)
+    if not step.counts.any() and totals is None:
         return None, memory
+    return step.model_copy(update={"totals": totals}), memory
+
+
+def add_up(
+    centroids: NDArray[np.float64],
+    data: SiteData,
+    config: RunConfig,
+    memory: Memory,
+    candidate: str = CANDIDATE,
+    labels: NDArray[np.int64] | None = None,
+) -> tuple[Step, Memory]:
+    """Return a site's part of one Lloyd step from ``centroids`` (K, d), without totals.
+
+    ``labels`` (n,), where a method wants rows elsewhere than at their nearest centroid.
+    """
+    check_shape(centroids, (len(centroids), data.X.shape[1]), "/parameters/centroids")
+    memory = lay_base(centroids, data, config, memory, candidate)
+    if labels is None:
+        labels = nearest(data.X, centroids)
+    released, memory = release(data, config, memory, labels, len(centroids), candidate)
     moments = released.moments
     # From the rounded moments: a cost taken from rows would give an exact prevalence back.
     costs = np.where(moments.counts > 0, cell_costs(moments, centroids), 0.0)
-    return Step(counts=moments.counts, sums=moments.sums, costs=costs, totals=totals), memory
-
-
-def _lay_base(
-    centroids: NDArray[np.float64], data: SiteData, config: RunConfig, memory: Memory
-) -> Memory:
-    """Give the guard, once, a partition to go back to: the site's own cells, each whole.
-
-    Rows that the guard may not let change place in the first step would otherwise take their
-    whole cell into the rest. Every sent cell goes to the centroid nearest its mean, so this
-    partition says nothing that the cells did not say; it is remembered as if it had been sent.
-    """
-    cells = memory.get(_LOCAL)
-    if cells is None:
-        return memory
-    memory = {name: kept for name, kept in memory.items() if name != _LOCAL}
-    sent = cells >= 0
-    if not sent.any():
-        return memory
-    moments = cell_moments(data.X, cells, int(cells.max()) + 1)
-    whole = np.where(sent, nearest(moments.means, centroids)[cells], -1)
-    return release(data, config, memory, whole, len(centroids))[1]
+    return Step(counts=moments.counts, sums=moments.sums, costs=costs), memory
 
 
 # --- Aggregation ----------------------------------------------------------------------------------
@@ -390,7 +364,7 @@ def _first_centroids(
 ) -> Next:
     options: Config = config.options
     sent: list[Cells] = [c.payload for c in contributions if c.payload is not None]
-    _refuse_too_few(sent, config)
+    refuse_too_few([cells.counts for cells in sent], config)
     counts = np.concatenate([cells.counts for cells in sent])
     means = np.concatenate([cells.means for cells in sent])[counts > 0]
     centroids = weighted_kmeans(
@@ -410,18 +384,39 @@ def _lloyd_step(
     config: RunConfig,
 ) -> Next | Done:
     options: Config = config.options
+    moved, costs, metrics = step(centroids, contributions, config)
+    judgement = judge(state.judgement, centroids, costs, config, options.tol)
+    following = state.model_copy(update={"centroids": moved, "judgement": judgement})
+    if judgement.converged:
+        return Done(finish(following, config), metrics)
+    return Next(following, _step_task(moved, config), metrics)
+
+
+def step(
+    centroids: NDArray[np.float64], contributions: Sequence[Contribution], config: RunConfig
+) -> tuple[NDArray[np.float64], dict[str, float | None], dict[str, float]]:
+    """Add up the sites' steps.
+
+    Returns
+    -------
+    moved : (K, d) float64
+        Sums over counts; a centroid that is empty everywhere keeps its place.
+    costs : dict of site to float or None
+        What ``centroids`` cost at each site, its rest included; see ``judging``.
+    metrics : dict
+    """
     counts = np.zeros(len(centroids), dtype=np.int64)
     sums = np.zeros_like(centroids)
     costs: dict[str, float | None] = {}
     for contribution in contributions:
-        step: Step | None = contribution.payload
+        sent: Step | None = contribution.payload
         costs[contribution.site] = _judged_cost(
-            step, config.totals.get(contribution.site), centroids
+            sent, config.totals.get(contribution.site), centroids
         )
-        if step is not None:
-            counts += step.counts
-            sums += step.sums
-    _refuse_too_few([c.payload for c in contributions if c.payload is not None], config)
+        if sent is not None:
+            counts += sent.counts
+            sums += sent.sums
+    refuse_too_few([c.payload.counts for c in contributions if c.payload is not None], config)
     moved = centroids.copy()
     filled = counts > 0
     moved[filled] = sums[filled] / counts[filled, None]
@@ -429,11 +424,7 @@ def _lloyd_step(
         "inertia": float(sum(cost or 0.0 for cost in costs.values())),
         "centroid_shift": float(np.sqrt(((moved - centroids) ** 2).sum(axis=1).max())),
     }
-    judgement = judge(state.judgement, centroids, costs, config, options.tol)
-    following = state.model_copy(update={"centroids": moved, "judgement": judgement})
-    if judgement.converged:
-        return Done(finish(following, config), metrics)
-    return Next(following, _step_task(moved, config), metrics)
+    return moved, costs, metrics
 
 
 def _judged_cost(
@@ -451,11 +442,18 @@ def _judged_cost(
     return cost
 
 
-def _refuse_too_few(sent: Sequence[Cells | Step], config: RunConfig) -> None:
-    """Raise unless centroids would rest on the cells of ``min_sites`` sites; totals are none."""
-    with_cells = sum(bool(payload.counts.any()) for payload in sent)
+def refuse_too_few(counts: Sequence[NDArray[np.int64]], config: RunConfig) -> None:
+    """Raise unless centroids would rest on the cells of ``min_sites`` sites; totals are none.
+
+    Parameters
+    ----------
+    counts : sequence of arrays
+        Rows in the cells of each site that answered.
+    config : RunConfig
+    """
+    with_cells = sum(bool(cells.any()) for cells in counts)
     if not with_cells:
-        raise _nothing_to_release()
+        raise nothing_to_release()
     if with_cells < config.policy.min_sites:
         raise MethodFailure(
             "too_few_contributors",
@@ -464,7 +462,8 @@ def _refuse_too_few(sent: Sequence[Cells | Step], config: RunConfig) -> None:
         )
 
 
-def _nothing_to_release() -> MethodFailure:
+def nothing_to_release() -> MethodFailure:
+    """Return the failure of a session in which every cell of every site is too small."""
     return MethodFailure(
         "nothing_to_release",
         "no site may send any cell: every cell stands for fewer persons than the smallest count. "
@@ -480,7 +479,7 @@ def finish(state: State, config: RunConfig) -> Result:
     best = state.judgement.best
     centroids = state.centroids if best is None else best.centroids
     if centroids is None:
-        raise _nothing_to_release()
+        raise nothing_to_release()
     because = "converged" if state.judgement.converged else ""
     return raw_result(centroids, config, stopped_because=because)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from fedclust.algorithms import lloyd
+from fedclust.algorithms import fkm, kfed, lloyd
 from fedclust.algorithms.base import Method
 
-METHODS: dict[str, Method] = {method.name: method for method in (lloyd.METHOD,)}
+METHODS: dict[str, Method] = {
+    method.name: method for method in (lloyd.METHOD, fkm.METHOD, kfed.METHOD)
+}
 
 
 def get_method(name: str) -> Method:

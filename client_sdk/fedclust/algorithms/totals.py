@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedclust.algorithms.base import Disclosure, Model, RuleViolation, RunConfig, Totals
 from fedclust.algorithms.spaces import scaled_bounds
-from fedclust.privacy.bands import check_band
+from fedclust.privacy.bands import check_band, check_not_above
 from fedclust.privacy.checks import check_complement, check_counts, check_moments, check_shape
 
 DISCLOSURE = Disclosure(
@@ -89,11 +89,14 @@ def check_sizes(
     totals: Totals | None,
     part: SitePart | None,
     config: RunConfig,
+    pointer: str = "/counts",
 ) -> None:
-    """Check the counts (K,) of a partition: each, and the rows that it leaves out."""
-    check_counts(counts, config.p)
+    """Check the counts (K,) of a partition: each, all against the band, and what they leave out."""
+    check_counts(counts, config.p, pointer)
+    if config.size_band is not None:
+        check_not_above(sum(int(count) for count in counts), config.size_band, pointer)
     rows = totals.n if totals is not None else None
     if rows is None and part is not None:
         rows = part.rows
     if rows is not None:
-        check_complement(rows, counts, config.p)
+        check_complement(rows, counts, config.p, pointer)

@@ -6,7 +6,7 @@ from typing import Final
 
 from fedclust.privacy.rules import RuleViolation
 
-__all__ = ["BANDS", "band_limits", "check_band", "size_band"]
+__all__ = ["BANDS", "band_limits", "check_band", "check_not_above", "size_band"]
 
 #: Lowest number of rows of each band, and its label. A band ends where the next one starts.
 BANDS: Final[tuple[tuple[int, str], ...]] = (
@@ -47,6 +47,15 @@ def band_limits(label: str) -> tuple[int, int | None]:
             return lowest, None if last else BANDS[position + 1][0] - 1
     labels = ", ".join(name for _, name in BANDS)
     raise RuleViolation("size-band", f"a size band is one of {labels}")
+
+
+def check_not_above(n: int, label: str, pointer: str = "/n") -> None:
+    """Raise RuleViolation if ``n`` rows, which need not be all, are too many for a band."""
+    highest = band_limits(label)[1]
+    if highest is not None and n > highest:
+        raise RuleViolation(
+            "size-band", "more rows than the size band that the site declared on joining", pointer
+        )
 
 
 def check_band(n: int, label: str, pointer: str = "/n") -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints
 from pydantic_core import PydanticCustomError
 
+from fedclust.algorithms.arrays import FloatMatrix, IntVector
 from fedclust.algorithms.base import Feature, FeatureName, Model, Policy, Slug, Tree
 
 PROTOCOL_VERSION = 1
@@ -336,3 +337,17 @@ class ResultDocument(Model):
     features: tuple[Feature, ...]
     result: dict[str, Tree]
     provenance: Provenance
+
+
+class AssignmentRequest(Model):
+    """Cells of a site that took no part: means (m, d) in own units, rows behind each (m,)."""
+
+    centroids: FloatMatrix
+    counts: IntVector
+
+
+class Assignments(Model):
+    """The cluster of each cell of an :class:`AssignmentRequest`, in its order."""
+
+    session: Slug
+    clusters: tuple[int, ...]

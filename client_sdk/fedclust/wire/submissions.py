@@ -14,6 +14,7 @@ from fedclust.wire.problems import FieldError
 JSON = "application/json"
 BINARY = codec.CONTENT_TYPE
 P = TypeVar("P")
+M = TypeVar("M", bound=BaseModel)
 
 
 class SubmissionError(ValueError):
@@ -41,18 +42,19 @@ def submission_model(payload: type[Model]) -> type[BaseModel]:
 
 def read_head(body: bytes, media: str) -> SubmissionHead:
     """Read which phase and task a body answers, and nothing else; SubmissionError."""
-    head = _validate(_Head, body, media)
+    head = read_body(_Head, body, media)
     return SubmissionHead(phase=head.phase, task_digest=head.task_digest)
 
 
 def read_payload(phase: Phase, body: bytes, media: str) -> Model | None:
     """Read a body's payload strictly; None for an empty answer. SubmissionError."""
-    submission: Any = _validate(submission_model(phase.payload), body, media)
+    submission: Any = read_body(submission_model(phase.payload), body, media)
     payload: Model | None = submission.payload
     return payload
 
 
-def _validate(model: type[BaseModel], body: bytes, media: str) -> Any:
+def read_body(model: type[M], body: bytes, media: str) -> M:
+    """Read a body in either form strictly; SubmissionError."""
     try:
         if media == BINARY:
             return model.model_validate(codec.decode(body))

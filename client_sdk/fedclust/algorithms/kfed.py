@@ -1,0 +1,551 @@
+"""kfed: k-FED, clustering in one round from the means of the sites' own clusters.
+
+What it says and cites
+    Dennis, Li & Smith, "Heterogeneity for the win: one-shot federated clustering", ICML 2021
+    (PMLR 139). Every site clusters its own rows and sends the means. The coordinator clusters the
+    means, and each local cluster, whole, goes where its mean went (Definition 3.3). What a site
+    holds of few clusters it can tell apart more easily than anyone could who sees all: where no
+    site has more than sqrt(K) of the K clusters, pairs that never meet at a site need less
+    separation than central k-means asks for (Theorem 3.1).
+
+``variant: paper`` is Algorithms 1 and 2 as published, but for sites with no more rows than k',
+whose rows would be their own means: such a site makes fewer cells. ``variant: default`` replaces
+the parts that fail on uneven sites: k-means with restarts for the one seeding and its 1/3 rule,
+more cells than clusters, cells weighted by their counts at the coordinator, several starts there.
+``refine`` adds exact Lloyd rounds, after which rows belong to the nearest centroid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedclust.algorithms import lloyd
+from fedclust.algorithms.arrays import FloatMatrix
+from fedclust.algorithms.assigning import (
+    first_occurrences,
+    label_by_centroid,
+    nearest,
+    squared_distances,
+)
+from fedclust.algorithms.base import (
+    Contribution,
+    Disclosure,
+    Done,
+    LocalAnswer,
+    Memory,
+    Method,
+    Model,
+    Next,
+    Phase,
+    Result,
+    RuleViolation,
+    RunConfig,
+    SiteData,
+    SiteTask,
+    Task,
+    Totals,
+)
+from fedclust.algorithms.finishing import raw_result
+from fedclust.algorithms.kmeans import restarts, weighted_kmeans
+from fedclust.algorithms.lloyd import Cells, Step, StepTask
+from fedclust.algorithms.local_cells import LOCAL, local_kmeans
+from fedclust.algorithms.releasing import index_of, persons, release, site_totals
+from fedclust.algorithms.seeding import server_rng
+from fedclust.algorithms.totals import site_parts
+from fedclust.privacy.counting import PersonIndex
+from fedclust.privacy.moments import cell_moments
+
+VERSION = 1
+#: What a site remembers of its own clusters, for its own rows' labels.
+_OWN = "kfed"
+#: Where local_clusters is not given. On the grid of the FKM paper labels got better with more cells
+#: until about so many: a cell on the border of two clusters takes all its rows to one of them.
+_CELLS_PER_CLUSTER = 8
+#: From so many cells on, the default variant projects (ALGORITHMS: none below 32).
+_PROJECT_FROM = 32
+_MAX_ITERATIONS = 300
+_MOST_RESTARTS = 10
+
+# --- Config ---------------------------------------------------------------------------------------
+
+
+class Config(Model):
+    """What the analyst chooses.
+
+    Attributes
+    ----------
+    n_clusters : int
+        Number of clusters K.
+    variant : {"default", "paper"}
+    local_clusters : int or None
+        k', the most cells that a site makes of its rows. None: 8 K, and the root of K, rounded
+        up, in the paper variant.
+    n_init : int or None
+        Restarts of each site's k-means. None: 10, fewer at a site where that is dear, by a fixed
+        rule of its size. The paper variant has one seeding.
+    projection : {"auto", "on", "off"}
+        Whether a site seeds its k-means in the space of its k' first singular vectors. ``auto``:
+        in the paper variant always, else from 32 cells on.
+    server_lloyd : {"converge", "one"}
+        Paper variant: Lloyd's heuristic at the coordinator until nothing changes, as the authors'
+        program does, or once (Algorithm 2, line 7).
+    refine : int
+        Exact Lloyd rounds after the first.
+    evaluate : bool
+        Whether a closing round measures the quality of the final centroids.
+    """
+
+    n_clusters: Annotated[int, Field(ge=1, le=10_000)]
+    variant: Literal["default", "paper"] = "default"
+    local_clusters: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    n_init: Annotated[int, Field(ge=1, le=100)] | None = None
+    projection: Literal["auto", "on", "off"] = "auto"
+    server_lloyd: Literal["converge", "one"] = "converge"
+    refine: Annotated[int, Field(ge=0, le=99)] = 0
+    evaluate: bool = True
+
+    @property
+    def cells(self) -> int:
+        """The most cells that a site makes of its rows, k'."""
+        if self.local_clusters is not None:
+            return self.local_clusters
+        if self.variant == "paper":
+            return int(np.ceil(np.sqrt(self.n_clusters)))
+        return min(_CELLS_PER_CLUSTER * self.n_clusters, 10_000)
+
+    @property
+    def projects(self) -> bool:
+        """Whether sites project their rows."""
+        if self.projection == "auto":
+            return self.variant == "paper" or self.cells >= _PROJECT_FROM
+        return self.projection == "on"
+
+
+def check_config(config: RunConfig) -> None:
+    """Refuse options that do not fit each other."""
+    options: Config = config.options
+    if options.variant == "paper":
+        if options.n_init is not None:
+            raise RuleViolation(
+                "variant", "variant: paper has one seeding; leave n_init out", "/n_init"
+            )
+        if options.cells > options.n_clusters:
+            raise RuleViolation(
+                "variant",
+                "variant: paper starts from one site's means: local_clusters is at most n_clusters",
+                "/local_clusters",
+            )
+    elif options.server_lloyd != "converge":
+        raise RuleViolation(
+            "variant", "server_lloyd: one is only for variant: paper", "/server_lloyd"
+        )
+
+
+# --- Payloads -------------------------------------------------------------------------------------
+
+
+class CellsTask(Model):
+    """Cluster your rows by yourself.
+
+    Attributes
+    ----------
+    n_clusters : int
+        Into at most so many cells, k'.
+    variant : {"default", "paper"}
+        How; see :func:`k_means` and :func:`algorithm_1`.
+    n_init : int or None
+        Restarts, in the default variant; None: :func:`local_restarts`.
+    project : bool
+        Whether to seed among the rows' projections on the k' first singular vectors.
+    """
+
+    n_clusters: Annotated[int, Field(ge=1)]
+    variant: Literal["default", "paper"]
+    n_init: Annotated[int, Field(ge=1)] | None
+    project: bool
+
+
+_LLOYD_CELLS, _LLOYD_STEP = lloyd.PHASES
+_SHAPES = {"counts": "up to k' numbers", "means": "up to k' x d numbers"}
+
+
+def _described(line: Disclosure) -> Disclosure:
+    return line.model_copy(update={"shape": _SHAPES.get(line.field, line.shape)})
+
+
+PHASES: tuple[Phase, ...] = (
+    replace(
+        _LLOYD_CELLS,
+        summary=(
+            "Each site clusters its own rows; the coordinator clusters the cells' means, and tells "
+            "each site where its cells belong."
+        ),
+        task=CellsTask,
+        discloses=tuple(_described(line) for line in _LLOYD_CELLS.discloses),
+    ),
+    replace(
+        _LLOYD_STEP,
+        name="refine",
+        summary=(
+            "Only where the analyst asks for refinement: each site assigns its rows to the nearest "
+            "centroid and adds them up."
+        ),
+    ),
+)
+
+
+def check(task: SiteTask, payload: Cells | Step, config: RunConfig) -> None:
+    """Check an answer at either end: shapes, counts, complement, bounds, costs."""
+    if isinstance(payload, Cells):
+        # As many cells as the site made, which are fewer than were asked for where it is small.
+        n_cells = min(max(len(payload.counts), 1), task.common.n_clusters)
+        task = replace(task, common=task.common.model_copy(update={"n_clusters": n_cells}))
+    lloyd.check(task, payload, config)
+
+
+# --- Local step -----------------------------------------------------------------------------------
+
+
+def local_step(
+    task: SiteTask, data: SiteData, config: RunConfig, rng: np.random.Generator, memory: Memory
+) -> LocalAnswer:
+    """Answer a task from a site's scaled rows (n, d)."""
+    if task.phase != "cells":
+        return lloyd.local_step(task, data, config, rng, memory)
+    asked = task.site is not None and task.site.totals
+    totals = site_totals(data, config) if asked else None
+    return _cells(task.common, data, config, rng, memory, totals)
+
+
+def _cells(
+    task: CellsTask,
+    data: SiteData,
+    config: RunConfig,
+    rng: np.random.Generator,
+    memory: Memory,
+    totals: Totals | None,
+) -> LocalAnswer:
+    # No more cells than groups of p persons, nor, where p is 1, of two: a site with k' rows or
+    # fewer would send its rows.
+    n_cells = max(min(task.n_clusters, persons(data) // max(config.p, 2)), 1)
+    if task.variant == "paper":
+        labels = own = algorithm_1(data.X, n_cells, rng, project=task.project)
+    else:
+        n_init = task.n_init or local_restarts(len(data.X), data.X.shape[1], n_cells)
+        own = k_means(data.X, n_cells, n_init, rng, project=task.project)
+        labels = without_small(data.X, own, index_of(data), config.p)
+    numbers, wanted = np.unique(labels, return_inverse=True)
+    wanted = wanted.reshape(-1).astype(np.int64)
+    released, memory = release(data, config, memory, wanted, len(numbers), candidate=LOCAL)
+    memory = {**memory, LOCAL: released.labels, _OWN: _remembered(data.X, own, numbers)}
+    if released.empty and totals is None:
+        return None, memory
+    moments = released.moments
+    return Cells(counts=moments.counts, means=moments.means, totals=totals), memory
+
+
+def _remembered(
+    X: NDArray[np.float64], own: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> Memory:
+    """Return a site's own clusters: of each row, their means, and each one's cell, -1 for none.
+
+    ``numbers`` are those of the clusters that are cells; the others were too small.
+    """
+    n_own = int(own.max()) + 1
+    cells = np.full(n_own, -1, dtype=np.int64)
+    cells[numbers] = np.arange(len(numbers))
+    return {"labels": own, "means": cell_moments(X, own, n_own).means, "cells": cells}
+
+
+def local_restarts(n_rows: int, n_features: int, n_cells: int) -> int:
+    """Return the restarts of a site's own k-means: 10, down to 2 at a large site."""
+    return min(restarts(n_rows, n_features, n_cells), _MOST_RESTARTS)
+
+
+def algorithm_1(
+    X: NDArray[np.float64], n_cells: int, rng: np.random.Generator, *, project: bool = True
+) -> NDArray[np.int64]:
+    """Return the cell (n,) of each row (n, d) by Algorithm 1, lines 2 to 4.
+
+    The 10-approximation of line 2 is one k-means++ seeding. Where no row lies within a third
+    (line 3), the centre is the mean of the rows nearest to its seed.
+    """
+    seed = int(rng.integers(2**31))
+    if n_cells <= 1:
+        return np.zeros(len(X), dtype=np.int64)
+    # Imported here: it takes seconds, and only this step needs it.
+    from sklearn.cluster import kmeans_plusplus
+
+    projected = _projected(X, n_cells) if project else X
+    seeds, _ = kmeans_plusplus(projected, n_cells, random_state=seed)
+    seeds = seeds[first_occurrences(seeds)]
+    squares = squared_distances(projected, seeds)
+    closest = squares.argmin(axis=1)
+    ordered = np.partition(squares, 1, axis=1) if len(seeds) > 1 else None
+    # Line 3, squared: nine times the nearest is at most the second nearest.
+    core = np.full(len(X), True) if ordered is None else 9.0 * ordered[:, 0] <= ordered[:, 1]
+    inner = cell_moments(X, np.where(core, closest, -1), len(seeds))
+    voronoi = cell_moments(X, closest, len(seeds))
+    centres = np.where(inner.counts[:, None] > 0, inner.means, voronoi.means)
+    return _converged(X, centres[voronoi.counts > 0])
+
+
+def k_means(
+    X: NDArray[np.float64],
+    n_cells: int,
+    n_init: int,
+    rng: np.random.Generator,
+    *,
+    project: bool = False,
+) -> NDArray[np.int64]:
+    """Return the cell (n,) of each row (n, d) by k-means with restarts, to convergence.
+
+    With ``project``, the restarts run among the projections and Lloyd goes on from the best.
+    """
+    if not project or n_cells >= min(X.shape):
+        return local_kmeans(X, n_cells, n_init, rng)
+    labels = local_kmeans(_projected(X, n_cells), n_cells, n_init, rng)
+    moments = cell_moments(X, labels, n_cells)
+    return _converged(X, moments.means[moments.counts > 0])
+
+
+def without_small(
+    X: NDArray[np.float64], labels: NDArray[np.int64], index: PersonIndex, p: int
+) -> NDArray[np.int64]:
+    """Return labels (n,) in which every cell stands for at least ``p`` persons, if any can.
+
+    One by one, smallest first, a cell that may not be sent gives its rows to the nearest others.
+    """
+    centres = cell_moments(X, labels, int(labels.max(initial=-1)) + 1).means
+    while True:
+        counts = np.bincount(labels, minlength=len(centres))
+        used = np.flatnonzero(counts)
+        small = [k for k in used if not index.reaches(labels == k, p)]
+        if not small or len(used) == 1:
+            return labels
+        smallest = min(small, key=lambda k: counts[k])
+        others = used[used != smallest]
+        moving = labels == smallest
+        labels = labels.copy()
+        labels[moving] = others[nearest(X[moving], centres[others])]
+
+
+def _projected(X: NDArray[np.float64], n_vectors: int) -> NDArray[np.float64]:
+    """Return coordinates (n, m) in the span of the top singular vectors of X, not centred.
+
+    Algorithm 1, line 2. Distances are those of the projections in the original space.
+    """
+    if n_vectors >= min(X.shape):
+        return X
+    if X.shape[1] <= len(X):
+        _, vectors = np.linalg.eigh(X.T @ X)
+        return np.asarray(X @ vectors[:, ::-1][:, :n_vectors])
+    values, vectors = np.linalg.eigh(X @ X.T)
+    top = np.sqrt(np.maximum(values[::-1][:n_vectors], 0.0))
+    return np.asarray(vectors[:, ::-1][:, :n_vectors] * top)
+
+
+def _converged(X: NDArray[np.float64], centres: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return labels (n,) after Lloyd steps until none changes (Algorithm 1, line 4)."""
+    labels = nearest(X, centres)
+    for _ in range(_MAX_ITERATIONS):
+        moments = cell_moments(X, labels, len(centres))
+        centres = np.where(moments.counts[:, None] > 0, moments.means, centres)
+        moved = nearest(X, centres)
+        if np.array_equal(moved, labels):
+            break
+        labels = moved
+    return labels
+
+
+# --- Aggregation ----------------------------------------------------------------------------------
+
+
+class State(Model):
+    """What a session keeps between rounds.
+
+    Attributes
+    ----------
+    phase : {"cells", "refine"}
+        What the open round asks.
+    seed : int
+    centroids : (K, d) float64 or None
+        Scaled.
+    mapping : dict of site to tuple of int
+        Local cell to centroid, -1 for cells that were not sent; empty once refined.
+    refined : int
+        Lloyd rounds that have closed.
+    """
+
+    phase: Literal["cells", "refine"]
+    seed: int
+    centroids: FloatMatrix | None = None
+    mapping: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    refined: int = 0
+
+
+def start(config: RunConfig, seed: int) -> tuple[State, Task]:
+    """Return the first state and task."""
+    options: Config = config.options
+    task = CellsTask(
+        n_clusters=options.cells,
+        variant=options.variant,
+        n_init=options.n_init,
+        project=options.projects,
+    )
+    return State(phase="cells", seed=seed), Task("cells", task, per_site=site_parts(config))
+
+
+def aggregate(
+    state: State, contributions: Sequence[Contribution], config: RunConfig
+) -> Next | Done:
+    """Close a round; contributions sorted by site."""
+    options: Config = config.options
+    metrics: dict[str, float] = {}
+    mapping: dict[str, tuple[int, ...]] = {}
+    refined = 0
+    if state.phase == "cells" or state.centroids is None:
+        centroids, mapping = _one_shot(state.seed, contributions, config)
+    else:
+        centroids, _, metrics = lloyd.step(state.centroids, contributions, config)
+        refined = state.refined + 1
+    following = State(
+        phase="refine", seed=state.seed, centroids=centroids, mapping=mapping, refined=refined
+    )
+    if refined >= options.refine:
+        return Done(finish(following, config), metrics)
+    task = Task("refine", StepTask(centroids=centroids), per_site=site_parts(config))
+    return Next(following, task, metrics)
+
+
+def _one_shot(
+    seed: int, contributions: Sequence[Contribution], config: RunConfig
+) -> tuple[NDArray[np.float64], dict[str, tuple[int, ...]]]:
+    """Cluster the cells' means: return the centroids, and where each cell of a site belongs."""
+    options: Config = config.options
+    sent: dict[str, Cells] = {c.site: c.payload for c in contributions if c.payload is not None}
+    lloyd.refuse_too_few([cells.counts for cells in sent.values()], config)
+    counts = np.concatenate([cells.counts for cells in sent.values()])
+    filled = counts > 0
+    means = np.concatenate([cells.means for cells in sent.values()])[filled]
+    if options.variant == "paper":
+        first = next(cells for cells in sent.values() if cells.counts.any())
+        seeds = farthest_first(means, first.means[first.counts > 0], options.n_clusters)
+        placed, centroids = _server_lloyd(means, seeds, once=options.server_lloyd == "one")
+    else:
+        centroids = weighted_kmeans(
+            means,
+            counts[filled].astype(np.float64),
+            options.n_clusters,
+            server_rng(seed, "kfed-cells"),
+        )
+        placed = nearest(means, centroids)
+    groups = np.full(len(counts), -1, dtype=np.int64)
+    groups[filled] = placed
+    ends = np.cumsum([len(cells.counts) for cells in sent.values()])
+    mapping = {
+        site: tuple(int(group) for group in own)
+        for site, own in zip(sent, np.split(groups, ends[:-1]), strict=True)
+    }
+    return centroids, mapping
+
+
+def farthest_first(
+    means: NDArray[np.float64], first: NDArray[np.float64], n_clusters: int
+) -> NDArray[np.float64]:
+    """Return M (K', d) of Algorithm 2, lines 2 to 6: one site's means, then always the farthest.
+
+    Fewer than ``n_clusters`` where there are no more distinct means.
+    """
+    chosen = list(first[first_occurrences(first)])
+    gap = np.full(len(means), np.inf)
+    for seed in chosen:
+        _shrink(gap, means, seed)
+    while len(chosen) < n_clusters and gap.any():
+        chosen.append(means[int(gap.argmax())])
+        _shrink(gap, means, chosen[-1])
+    return np.array(chosen)
+
+
+def _shrink(
+    gap: NDArray[np.float64], means: NDArray[np.float64], seed: NDArray[np.float64]
+) -> None:
+    """Take one more seed into the squared distances (m,) of means from their nearest seed."""
+    np.minimum(gap, squared_distances(means, seed[None])[:, 0], out=gap)
+    # Rounding must not leave a gap between equal means, or one would be chosen twice.
+    gap[(means == seed).all(axis=1)] = 0.0
+
+
+def _server_lloyd(
+    means: NDArray[np.float64], seeds: NDArray[np.float64], *, once: bool
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return (tau (m,), their means (K, d)) of Algorithm 2, line 7: every mean weighs the same."""
+    placed = nearest(means, seeds) if once else _converged(means, seeds)
+    moments = cell_moments(means, placed, len(seeds))
+    return placed, np.where(moments.counts[:, None] > 0, moments.means, seeds)
+
+
+# --- Convergence ----------------------------------------------------------------------------------
+
+
+def finish(state: State, config: RunConfig) -> Result:
+    """Return the last centroids: the number of rounds is fixed."""
+    if state.centroids is None:
+        raise lloyd.nothing_to_release()
+    raw = raw_result(state.centroids, config, stopped_because="finished")
+    return raw.model_copy(update={"mapping": state.mapping})
+
+
+# --- Labelling ------------------------------------------------------------------------------------
+
+
+def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
+    """Label rows (n, d) in own units.
+
+    A site's own rows go with their local cluster (Definition 3.3). One that was too small to be
+    sent goes to the centroid nearest its mean (Theorem 3.2), which the site finds by itself. New
+    rows, rows of a site that came later, and all rows after refinement take the nearest centroid.
+    """
+    labels = label_by_centroid(result, X)
+    own = (memory or {}).get(_OWN)
+    if own is None or not result.mapping:
+        return labels
+    (mapped,) = result.mapping.values()
+    known = labels >= 0
+    cells = own["cells"]
+    if int(known.sum()) != len(own["labels"]) or cells.max() >= len(mapped):
+        raise RuleViolation("rows", "these are not the rows that took part in the session")
+    # The last entry is for clusters that are no cell.
+    groups = np.array([*mapped, -1], dtype=np.int64)[cells]
+    groups = np.where(groups >= 0, groups, nearest(own["means"], result.centroids))
+    labels[known] = groups[own["labels"]]
+    return labels
+
+
+METHOD = Method(
+    name="kfed",
+    version=VERSION,
+    title="k-FED: one-shot federated clustering (k-means)",
+    citation=(
+        "D. K. Dennis, T. Li, V. Smith, Heterogeneity for the win: one-shot federated clustering, "
+        "ICML 2021 (PMLR 139)"
+    ),
+    options=Config,
+    default_max_rounds=100,
+    joins_late=True,
+    state=State,
+    phases=PHASES,
+    check_config=check_config,
+    start=start,
+    local_step=local_step,
+    check=check,
+    aggregate=aggregate,
+    finish=finish,
+    label=label,
+)

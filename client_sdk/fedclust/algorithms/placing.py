@@ -1,0 +1,69 @@
+"""Placing cells of a site that was not there: k-FED's Theorem 3.2, for every centroid method.
+
+Dennis, Li & Smith, "Heterogeneity for the win: one-shot federated clustering", ICML 2021: the
+means of a yet unseen device are assigned right by going to the nearest of the k global means, with
+k' k distances and nobody else involved. Nothing is kept of what is placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.algorithms.assigning import nearest, squared_distances
+from fedclust.algorithms.base import Feature, Result, RuleViolation, Space
+from fedclust.algorithms.spaces import own_bounds
+from fedclust.privacy.checks import check_means, check_shape
+
+
+def place(
+    result: Result,
+    features: Sequence[Feature],
+    centroids: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    p: int,
+) -> NDArray[np.int64]:
+    """Return the global cluster (m,) of each cell of a site that took no part.
+
+    Parameters
+    ----------
+    result : Result
+    features : sequence of Feature
+        The session's.
+    centroids : (m, d) float64
+        Means of the site's own cells, in the features' own units.
+    counts : (m,) int64
+        Rows behind each.
+    p : int
+        Smallest number of persons that a cell may stand for.
+
+    Raises
+    ------
+    RuleViolation
+        Shapes do not fit, a count is below ``p`` (0 included), or a mean is not finite or lies
+        outside its feature's declared bounds. Names cell and rule, never a value.
+    """
+    check_shape(centroids, (len(centroids), len(features)), "/centroids")
+    check_shape(counts, (len(centroids),), "/counts")
+    if not len(counts):
+        raise RuleViolation("shape", "at least one cell is needed", "/centroids")
+    small = np.flatnonzero(counts < p)
+    if small.size:
+        cell = int(small[0])
+        raise RuleViolation(
+            "smallest-count",
+            f"cell {cell} stands for fewer than {p} rows: leave it out or merge it with another",
+            f"/counts/{cell}",
+        )
+    check_means(counts, centroids, *own_bounds(features), "/centroids")
+    scaled = Space(result.center, result.scale).to_scaled(centroids)
+    with np.errstate(over="ignore", invalid="ignore"):
+        far = ~np.isfinite(squared_distances(scaled, result.centroids)).all(axis=1)
+    if far.any():
+        cell = int(np.flatnonzero(far)[0])
+        raise RuleViolation(
+            "bounds", f"the mean of cell {cell} is too large to be compared", f"/centroids/{cell}"
+        )
+    return nearest(scaled, result.centroids)

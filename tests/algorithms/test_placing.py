@@ -1,0 +1,52 @@
+"""Cells of a site that was not there go to the nearest centroid (k-FED, Theorem 3.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclust.algorithms.base import Feature, Result, RuleViolation
+from fedclust.algorithms.placing import place
+
+FEATURES = (Feature(name="age", lower=0, upper=100), Feature(name="dose"))
+# Nearest in own units and in the scaled space differ: age is divided by 50, dose by 1.
+RESULT = Result(
+    centroids=np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 4.0]]),
+    centroids_original=np.array([[20.0, 5.0], [70.0, 5.0], [70.0, 9.0]]),
+    center=np.array([20.0, 5.0]),
+    scale=np.array([50.0, 1.0]),
+)
+
+
+def _place(centroids: Any, counts: Any, p: int = 5) -> Any:
+    return place(RESULT, FEATURES, np.array(centroids, float), np.array(counts, np.int64), p)
+
+
+def test_each_cell_goes_to_the_nearest_in_the_scaled_space() -> None:
+    assert _place([[22, 5.1], [60, 5.0], [22, 8.5]], [5, 9, 700]).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("centroids", "counts", "rule", "pointer"),
+    [
+        ([[22, 5.0], [60, 5.0]], [5, 4], "smallest-count", "/counts/1"),
+        ([[22, 5.0], [60, 5.0]], [0, 5], "smallest-count", "/counts/0"),
+        ([[22, 5.0], [60, 5.0]], [5, -7], "smallest-count", "/counts/1"),
+        ([[22, 5.0], [160, 5.0]], [5, 5], "bounds", "/centroids/1/0"),
+        ([[22, np.nan]], [5], "bounds", "/centroids/0/1"),
+        ([[22, 1e300]], [5], "bounds", "/centroids/0"),
+        ([[22, 5.0]], [5, 5], "shape", "/counts"),
+        ([[22, 5.0, 1.0]], [5], "shape", "/centroids"),
+        (np.empty((0, 2)), [], "shape", "/centroids"),
+    ],
+)
+def test_a_refusal_names_cell_and_rule_and_repeats_no_value(
+    centroids: Any, counts: Any, rule: str, pointer: str
+) -> None:
+    with pytest.raises(RuleViolation) as caught:
+        _place(centroids, counts)
+
+    assert (caught.value.rule, caught.value.pointer) == (rule, pointer)
+    assert "160" not in caught.value.message
