@@ -3,8 +3,9 @@
 Nothing is mocked. The coordinator is ``fedclust-service serve``, each hospital is ``fedclust
 participate`` with its own token, file and journal, and all talk over HTTP on the loopback
 interface. The data are scikit-learn's breast-cancer records (Wolberg, Street and Mangasarian,
-1995), divided unevenly and reproducibly. In the end the federated clustering is compared with
-k-means on all rows together, which no real consortium could compute.
+1995), divided unevenly and reproducibly. The hospitals take part in one session after another,
+each of another method. In the end what these found is compared with k-means on all rows together,
+which no real consortium could compute.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from rich.table import Table
 
 from fedclust.client import Client
 from fedclust.errors import FedclustError
-from fedclust.wire.models import RoundInfo, SessionCreate, SessionInfo
+from fedclust.wire.models import PhaseInfo, RoundInfo, SessionCreate, SessionInfo
 
-SESSION = "breast-2026"
+#: The sessions, one after another, and the method of each; the last is the baseline.
+SESSIONS = {"breast-fkm": "fkm", "breast-kfed": "kfed", "breast-lloyd": "lloyd"}
 ANALYST = "ada"
 SPLIT_SEED = 2026
 #: Share of all malignant and of all benign records. The cancer centre sees other patients than
@@ -127,23 +129,28 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
     analyst = stack.enter_context(Client(server.url, token))
     out.print(_cohort_table(hospitals))
 
-    out.rule(f"[bold]2. the analyst {ANALYST} defines a session")
-    session = analyst.create_session(_definition(features, hospitals))
-    out.print(f"{SESSION}: lloyd, K={K}, {len(features)} features, standard scaling")
-    out.print(f"what every hospital consents to has the SHA-256 {session.definition_sha256}")
-    _show_disclosures(analyst, session, out)
+    out.rule(f"[bold]2. the analyst {ANALYST} defines a session of each method")
+    out.print(f"K={K}, {len(features)} features, standard scaling")
+    sessions = [analyst.create_session(_definition(name, features, hospitals)) for name in SESSIONS]
+    for session in sessions:
+        out.print(f"{session.name}: what every hospital consents to has the SHA-256")
+        out.print(f"  {session.definition_sha256}")
+    _show_disclosures(analyst, sessions, out)
 
     out.rule("[bold]3. four hospitals take part, each a process of its own")
-    began = time.monotonic()
-    processes = {
-        hospital.name: _participate(place, server.url, hospital.name, stack)
-        for hospital in hospitals
-    }
-    _watch(analyst, processes, place, out)
-    out.print(f"{time.monotonic() - began:.1f} s, most of it the start of four Python processes")
+    for session in sessions:
+        began = time.monotonic()
+        out.print(f"[bold]{session.name}[/bold]")
+        processes = {
+            hospital.name: _participate(place, server.url, session.name, hospital.name, stack)
+            for hospital in hospitals
+        }
+        _watch(analyst, session.name, processes, place, out)
+        seconds = time.monotonic() - began
+        out.print(f"{seconds:.1f} s, most of it the start of four Python processes")
 
     out.rule("[bold]4. compared with k-means on all rows together")
-    _compare(place, hospitals, analyst.result(SESSION).result, out)
+    _compare(place, hospitals, {name: analyst.result(name).result for name in SESSIONS}, out)
     out.rule("[bold]5. to look at")
     out.print(place.left())
     again = f"fedclust-service serve --data-dir {place.shown / 'coordinator'}"
@@ -160,11 +167,13 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
         out.print(f"  {again}", soft_wrap=True)
 
 
-def _definition(features: Sequence[str], hospitals: Sequence[Cohort]) -> SessionCreate:
+def _definition(
+    session: str, features: Sequence[str], hospitals: Sequence[Cohort]
+) -> SessionCreate:
     return SessionCreate.model_validate(
         {
-            "name": SESSION,
-            "algorithm": "lloyd",
+            "name": session,
+            "algorithm": SESSIONS[session],
             "config": {"n_clusters": K},
             "seed": 7,
             "features": tuple({"name": name} for name in features),
@@ -206,6 +215,8 @@ class _Place:
         for hospital in hospitals:
             path = self.site(hospital.name, "hospital.csv")
             path.parent.mkdir()
+            for session in SESSIONS:
+                self.site(hospital.name, session).mkdir()
             with path.open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file)
                 writer.writerow(["record", *features])
@@ -218,9 +229,10 @@ class _Place:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(token + "\n")
 
-    def labels(self, hospital: Cohort) -> NDArray[np.int64]:
+    def labels(self, session: str, hospital: Cohort) -> NDArray[np.int64]:
         """Read the labels that a hospital wrote for its own records, in the cohort's order."""
-        with self.site(hospital.name, "labels.csv").open(encoding="utf-8", newline="") as file:
+        path = self.site(hospital.name, f"{session}/labels.csv")
+        with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file))[1:]
         by_record = {record: int(label) for record, label in rows}
         return np.array([by_record[record] for record in hospital.ids], dtype=np.int64)
@@ -233,12 +245,13 @@ class _Place:
     def left(self) -> Table:
         """Return what lies where."""
         some = self.shown / min(SHARES, key=lambda name: sum(SHARES[name]))
+        first = some / next(iter(SESSIONS))
         table = Table.grid(padding=(0, 2))
         for path, text in (
-            (some / "labels.csv", "record and cluster; they never left the hospital"),
-            (some / "result.fedclust", "labels new rows: fedclust predict"),
+            (first / "labels.csv", "record and cluster; they never left the hospital"),
+            (first / "result.fedclust", "labels new rows: fedclust predict"),
             (some / "journal", "all that was sent: fedclust ledger show --journal-dir ..."),
-            (some / "participate.log", "consent screen and progress"),
+            (first / "participate.log", "consent screen and progress"),
             (self.coordinator, "the coordinator's database and log"),
         ):
             table.add_row(f"  {os.path.relpath(path)}", text)
@@ -315,15 +328,18 @@ class _Coordinator:
         raise DemoFailure(f"the coordinator did not start: {_tail(log)}")
 
 
-def _participate(place: _Place, url: str, name: str, stack: ExitStack) -> subprocess.Popen[bytes]:
+def _participate(
+    place: _Place, url: str, session: str, name: str, stack: ExitStack
+) -> subprocess.Popen[bytes]:
     command = _command(
         "fedclust.cli.main",
-        *("participate", SESSION, "--coordinator", url, "--token-file", "token"),
+        *("participate", session, "--coordinator", url, "--token-file", "token"),
         *("--data", "hospital.csv", "--id-column", "record", "--journal-dir", "journal"),
-        *("--labels-out", "labels.csv", "--result-out", "result.fedclust", "--yes"),
+        *("--labels-out", f"{session}/labels.csv"),
+        *("--result-out", f"{session}/result.fedclust", "--yes"),
     )
-    log = place.site(name, "participate.log")
-    return _start(command, log, log.parent, stack)
+    log = place.site(name, f"{session}/participate.log")
+    return _start(command, log, log.parent.parent, stack)
 
 
 def _tail(log: Path, lines: int = 12) -> str:
@@ -358,17 +374,25 @@ def _cohort_table(hospitals: Sequence[Cohort]) -> Table:
     return table
 
 
-def _show_disclosures(analyst: Client, session: SessionInfo, out: Console) -> None:
-    """Print what leaves every hospital, in the words of its consent screen."""
-    definition = session.definition
+def _show_disclosures(analyst: Client, sessions: Sequence[SessionInfo], out: Console) -> None:
+    """Print what leaves every hospital, in the words of its consent screen; repeat no phase."""
+    definition = sessions[0].definition
     names = ", ".join(definition.sites)
     out.print(f"\nwhat each of {names} discloses, to the coordinator alone:")
-    for phase in analyst.algorithm(definition.algorithm).phases:
-        out.print(f"[bold]{phase.name}[/bold]: {phase.summary}")
-        table = Table.grid(padding=(0, 2))
-        for line in phase.discloses:
-            table.add_row(f"  {line['field']}", line["shape"], line["meaning"])
-        out.print(table)
+    told: list[PhaseInfo] = []
+    for session in sessions:
+        method = analyst.algorithm(session.definition.algorithm)
+        out.print(f"[bold]{session.name}[/bold]: {method.title}")
+        for phase in method.phases:
+            if phase in told:
+                out.print(f"{phase.name}: as above")
+                continue
+            told.append(phase)
+            out.print(f"{phase.name}: {phase.summary}")
+            table = Table.grid(padding=(0, 2))
+            for line in phase.discloses:
+                table.add_row(f"  {line['field']}", line["shape"], line["meaning"])
+            out.print(table)
     guard = "on" if definition.policy.differencing == "guard" else "off"
     out.print(
         f"every number rests on at least {definition.policy.min_cluster_size} persons; the "
@@ -378,6 +402,7 @@ def _show_disclosures(analyst: Client, session: SessionInfo, out: Console) -> No
 
 def _watch(
     analyst: Client,
+    session: str,
     processes: dict[str, subprocess.Popen[bytes]],
     place: _Place,
     out: Console,
@@ -386,21 +411,21 @@ def _watch(
     printed, give_up = 0, time.monotonic() + _SESSION_S
     while True:
         running = any(process.poll() is None for process in processes.values())
-        for round_ in list(analyst.rounds(SESSION))[printed:]:
+        for round_ in list(analyst.rounds(session))[printed:]:
             if round_.state not in ("closed", "failed"):
                 break
             out.print(_round_line(round_))
             printed += 1
         for name, process in processes.items():
             if process.poll():
-                log = place.site(name, "participate.log")
+                log = place.site(name, f"{session}/participate.log")
                 raise DemoFailure(f"{name} ended with {process.returncode}: {_tail(log)}")
         if not running:
             break
         if time.monotonic() > give_up:
             raise DemoFailure(f"no result after {_SESSION_S:.0f} s")
         time.sleep(0.1)
-    state = analyst.session(SESSION)
+    state = analyst.session(session)
     if state.state != "completed":
         raise DemoFailure(f"the session is {state.state}: {state.failure}")
     out.print(f"completed: {state.stopped_because}")
@@ -421,7 +446,10 @@ def _round_line(round_: RoundInfo) -> str:
 
 
 def _compare(
-    place: _Place, hospitals: Sequence[Cohort], result: dict[str, Any], out: Console
+    place: _Place,
+    hospitals: Sequence[Cohort],
+    results: dict[str, dict[str, Any]],
+    out: Console,
 ) -> None:
     from sklearn.cluster import KMeans
     from sklearn.metrics import adjusted_rand_score
@@ -429,25 +457,34 @@ def _compare(
 
     X = np.vstack([hospital.X for hospital in hospitals])
     diagnosis = np.concatenate([hospital.diagnosis for hospital in hospitals])
-    federated = np.concatenate([place.labels(hospital) for hospital in hospitals])
     center, scale = X.mean(axis=0), X.std(axis=0)
     rows = (X - center) / scale
     with threadpool_limits(1):
         pooled = KMeans(K, n_init=50, random_state=0).fit(rows)
-    found = (np.asarray(result["centroids_original"]) - center) / scale
-    distances = ((rows[:, None, :] - found[None]) ** 2).sum(axis=2)
-    ratio = float(distances.min(axis=1).sum()) / float(pooled.inertia_)
-    table = Table("", "federated", "pooled", box=None)
-    table.add_row("inertia over all rows, of pooled", f"{ratio:.5f}", "1")
-    table.add_row(
-        "ARI with pooled labels", f"{adjusted_rand_score(pooled.labels_, federated):.4f}", "1"
+    table = Table(
+        *("", "rounds", "inertia over all rows, of pooled", "ARI with pooled labels"),
+        *("ARI with diagnosis", "rows that were in sent cells"),
+        box=None,
     )
+    for session, result in results.items():
+        found = (np.asarray(result["centroids_original"]) - center) / scale
+        distances = ((rows[:, None, :] - found[None]) ** 2).sum(axis=2)
+        ratio = float(distances.min(axis=1).sum()) / float(pooled.inertia_)
+        labels = np.concatenate([place.labels(session, hospital) for hospital in hospitals])
+        sizes = ["suppressed" if size is None else str(size) for size in result["sizes"]]
+        table.add_row(
+            session,
+            str(len(result["history"])),
+            f"{ratio:.5f}",
+            f"{adjusted_rand_score(pooled.labels_, labels):.4f}",
+            f"{adjusted_rand_score(diagnosis, labels):.4f}",
+            ", ".join(sizes),
+        )
     table.add_row(
-        "ARI with diagnosis",
-        f"{adjusted_rand_score(diagnosis, federated):.4f}",
+        *("pooled", "", "1", "1"),
         f"{adjusted_rand_score(diagnosis, pooled.labels_):.4f}",
+        ", ".join(map(str, np.bincount(pooled.labels_, minlength=K))),
     )
     out.print(table)
-    sizes = ", ".join("suppressed" if size is None else str(size) for size in result["sizes"])
-    out.print(f"cluster sizes over the rows that were in sent cells: {sizes}")
+    out.print("rounds: all, with preparation and evaluation; cells of 5 persons or more are sent")
     out.print("pooled: k-means, 50 starts, on all rows in one place, which no consortium may have")

@@ -81,6 +81,7 @@ EXPECTED: dict[str, Access | str] = {
     "get_round": _SEEN,
     "close_round": _MANAGED,
     "get_result": _SEEN,
+    "assign_cells": _SEEN,
 }
 #: What is sent where a body is needed. Roles are decided before it is read.
 BODIES: dict[str, Any] = {
@@ -98,6 +99,7 @@ BODIES: dict[str, Any] = {
         "methods": {},
     },
     "put_submission": {},
+    "assign_cells": {"centroids": [[50.0, 200.0]], "counts": [5]},
 }
 CALLERS = {"site": "north", "analyst": "ada", "operator": "operator"}
 ROUTES = {route.operation_id or route.name: route for route in api_routes()}

@@ -18,6 +18,8 @@ from fedclust.algorithms.base import Result
 from fedclust.algorithms.registry import METHODS
 from fedclust.wire import codec
 from fedclust.wire.models import (
+    AssignmentRequest,
+    Assignments,
     Participation,
     Receipt,
     ResultDocument,
@@ -27,7 +29,7 @@ from fedclust.wire.models import (
 from fedclust.wire.problems import CATALOGUE, PREFIX, Problem
 from fedclust.wire.submissions import BINARY, JSON, read_head, read_payload
 from fedclust_service.http.app import api_routes, openapi_text
-from support.examples import SESSION, SITE, SITES, make
+from support.examples import SITE, SITES, make, session_of
 from support.inprocess import local_coordinator
 from support.schema import faults, resolve
 from support.world import World
@@ -125,9 +127,10 @@ def test_every_problem_type_is_listed() -> None:
 
 def test_every_phase_has_its_submission() -> None:
     assert set(PARTS) == set(PHASES)
-    assert len(DOCUMENT["components"]["schemas"]["Submission"]["oneOf"]) == len(
-        {phase for _, phase in PHASES}
-    )
+    answers = DOCUMENT["components"]["schemas"]["Submission"]["oneOf"]
+    assert {phase for _, phase in PHASES} == {
+        each["allOf"][1]["properties"]["phase"]["const"] for each in answers
+    }
 
 
 def test_changes_are_told() -> None:
@@ -176,7 +179,8 @@ def test_examples_of_a_phase_fit_models_and_schemas(method: str, phase: str) -> 
     receipt = model(Receipt, f"{folder}/receipt.json")
     fits(read(f"{folder}/receipt.json"), "Receipt")
     assert (receipt.sha256, receipt.size) == (codec.sha256(body), len(body))
-    assert (receipt.session, receipt.site, receipt.round) == (SESSION, SITE, response.round)
+    session = response.task.common["session"]
+    assert (receipt.session, receipt.site, receipt.round) == (session, SITE, response.round)
 
     problem = model(Problem, f"{folder}/problem.json")
     fits(read(f"{folder}/problem.json"), "Problem")
@@ -190,6 +194,8 @@ def test_examples_of_a_session_fit_models_and_schemas(method: str) -> None:
         ("session", SessionCreate),
         ("participation", Participation),
         ("result", ResultDocument),
+        ("assignment_request", AssignmentRequest),
+        ("assignments", Assignments),
     ):
         model(kind, f"{method}/{name}.json")
         fits(read(f"{method}/{name}.json"), kind.__name__)
@@ -234,22 +240,23 @@ def alike(one: Any, two: Any, at: str) -> None:
         assert one == two, at
 
 
-def test_the_first_submission_is_accepted_as_it_stands(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_the_first_submission_is_accepted_as_it_stands(tmp_path: Path, method: str) -> None:
     """A client in another language can check its bytes against the examples of this phase."""
-    definition = read("lloyd/session.json")
+    definition, consent = read(f"{method}/session.json"), read(f"{method}/participation.json")
     with local_coordinator(tmp_path) as local:
         world = World(local.base_url, local.operator_token)
         world.register("sites", *SITES)
         world.register("analysts", "ada")
         created = world.ok("POST", "/v1/sessions", "ada", json=definition)
-        assert created["definition_sha256"] == read("lloyd/participation.json")["definition_sha256"]
+        assert created["definition_sha256"] == consent["definition_sha256"]
         for site in SITES:
-            path = f"/v1/sessions/{SESSION}/participation"
-            world.ok("PUT", path, site, json=read("lloyd/participation.json"))
-        task = world.ok("GET", f"/v1/sessions/{SESSION}/task", SITE)
-        assert task["task"] == read("lloyd/prepare/task.json")["task"]
-        body = (EXAMPLES / "lloyd/prepare/submission.json").read_bytes()
-        receipt = world.put(SITE, SESSION, 1, body)
+            path = f"/v1/sessions/{session_of(method)}/participation"
+            world.ok("PUT", path, site, json=consent)
+        task = world.ok("GET", f"/v1/sessions/{session_of(method)}/task", SITE)
+        assert task["task"] == read(f"{method}/prepare/task.json")["task"]
+        body = (EXAMPLES / f"{method}/prepare/submission.json").read_bytes()
+        receipt = world.put(SITE, session_of(method), 1, body)
         assert receipt.status_code == 201, receipt.text
-        expected = read("lloyd/prepare/receipt.json")
+        expected = read(f"{method}/prepare/receipt.json")
         assert {**receipt.json(), "received_at": expected["received_at"]} == expected

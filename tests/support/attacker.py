@@ -39,12 +39,15 @@ class Statistic:
         Sum of the set's rows, scaled; any vector where ``count`` is None.
     group : str
         Cells of one partition share a group; "" for totals and single vectors.
+    members : (n,) int64 or None
+        1 for the rows in the set: for the judge, see :func:`recover`. None: not known.
     """
 
     name: str
     count: int | None
     vector: FloatArray
     group: str = ""
+    members: NDArray[np.int64] | None = None
 
 
 def cells(group: str, counts: ArrayLike, sums: ArrayLike) -> list[Statistic]:
@@ -84,9 +87,11 @@ def recover(
         Differences of up to p - 1 rows are taken apart.
     discrete : bool
         The values are yes/no or few levels, and vectors coincide by chance. A row then counts as
-        recovered only if fewer than ``p`` rows are equal to it; a mean of ``p`` rows or more that
-        was rounded (rule 4) may be the majority's vector and is no finding; differences of two
-        rows, which are nearly all equal to others, are not looked for.
+        recovered only if fewer than ``p`` rows are equal to it and, where the members of the sets
+        are known, one of them is in the difference: what differs between two cells of rounded
+        prevalences may look like the record of somebody who is in neither. A mean of ``p`` rows
+        or more that was rounded (rule 4) may be the majority's vector and is no finding;
+        differences of two rows, which are nearly all equal to others, are not looked for.
     """
     return {row for row, _ in findings(statistics, rows, rows_original, p=p, discrete=discrete)}
 
@@ -120,8 +125,8 @@ def findings(
         for first in partitions[:later]:
             if len(first.counts) == len(second.counts):
                 found += _same_unions(first, second, target, p, swaps=not discrete)
-        if later:
-            found += _any_unions(partitions[later - 1], second, target, p)
+        for first in _compared(partitions[:later], second):
+            found += _any_unions(first, second, target, p)
     return found
 
 
@@ -162,12 +167,22 @@ class _Target:
         self._axis = np.random.default_rng(0).normal(size=rows.shape[1]) / self._unit
         self._reach = CLOSE * float(np.abs(self._axis * self._unit).sum())
         self._rare = np.ones(len(rows), dtype=np.bool_)
+        self._discrete = rarer_than is not None
         if rarer_than is not None:
             same = np.unique(self._rows, axis=0, return_inverse=True, return_counts=True)
             self._rare = same[2][same[1].reshape(-1)] < rarer_than
         self._places = rows @ self._axis
         self._order = np.argsort(self._places)
         self._gaps: tuple[FloatArray, NDArray[np.intp], NDArray[np.intp]] | None = None
+
+    def equal(self, row: int) -> NDArray[np.bool_]:
+        """Return which rows (n,) are equal to one."""
+        return np.asarray(np.abs(self._rows - self._rows[row]).max(axis=1) <= CLOSE)
+
+    @property
+    def discrete(self) -> bool:
+        """Whether vectors coincide by chance."""
+        return self._discrete
 
     def project(self, sums: FloatArray) -> FloatArray:
         """Return where vectors (m, d) fall on the axis, (m,)."""
@@ -242,6 +257,7 @@ class _Partition:
     counts: NDArray[np.int64]
     sums: FloatArray
     rest: Statistic | None
+    members: NDArray[np.int64] | None = None
 
     def unions(self) -> NDArray[np.int64]:
         """Return (s, m) 0-1 rows: all unions of few cells, the pairs of many."""
@@ -265,10 +281,13 @@ def _partitions(statistics: Sequence[Statistic]) -> list[_Partition]:
         counts = np.array([item.count for item in members], dtype=np.int64)
         sums = np.array([item.vector for item in members])
         rest = None
+        inside = _members(members)
         if whole is not None and whole.count is not None:
             left = whole.count - int(counts.sum())
-            rest = Statistic(f"{name}, rest", left, whole.vector - sums.sum(axis=0), name)
+            outside = None if inside is None else 1 - inside.sum(axis=0)
+            rest = Statistic(f"{name}, rest", left, whole.vector - sums.sum(axis=0), name, outside)
             counts, sums = np.append(counts, left), np.vstack([sums, rest.vector])
+            inside = _members([*members, rest])
         before = partitions[-1] if partitions else None
         repeated = (
             before is not None
@@ -276,8 +295,28 @@ def _partitions(statistics: Sequence[Statistic]) -> list[_Partition]:
             and np.array_equal(before.sums, sums)
         )
         if not repeated:
-            partitions.append(_Partition(name, counts, sums, rest if rest and rest.count else None))
+            rest = rest if rest and rest.count else None
+            partitions.append(_Partition(name, counts, sums, rest, inside))
     return partitions
+
+
+def _members(sets: Sequence[Statistic]) -> NDArray[np.int64] | None:
+    """Return the members (m, n) of sets of rows; None where those of any are not known."""
+    known = [item.members for item in sets if item.members is not None]
+    return np.array(known) if len(known) == len(sets) else None
+
+
+def _compared(before: Sequence[_Partition], second: _Partition) -> list[_Partition]:
+    """Return the partitions whose every union is subtracted from every one of ``second``.
+
+    The one sent just before and the last one of the same phase and candidate; all, where
+    ``second`` is the first of its own. Groups are called ``round N, phase[, candidate]``.
+    """
+    track = second.name.partition(", ")[2]
+    same = [first for first in before if first.name.partition(", ")[2] == track]
+    if not same:
+        return list(before)
+    return same[-1:] if same[-1] is before[-1] else [before[-1], same[-1]]
 
 
 def _pairs(
@@ -287,7 +326,9 @@ def _pairs(
     if not sets:
         return []
     # Nothing at all is one of the sets: a difference from it is a set by itself.
-    sets = [*sets, Statistic("nothing", 0, np.zeros_like(sets[0].vector))]
+    empty = None if sets[0].members is None else np.zeros_like(sets[0].members)
+    sets = [*sets, Statistic("nothing", 0, np.zeros_like(sets[0].vector), members=empty)]
+    inside = _members(sets)
     counts = np.array([item.count for item in sets], dtype=np.int64)
     sums = np.array([item.vector for item in sets])
     first, second = np.triu_indices(len(sets), 1)
@@ -299,6 +340,7 @@ def _pairs(
         target,
         p,
         swaps=swaps,
+        members=None if inside is None else lambda i: inside[first[i]] - inside[second[i]],
     )
 
 
@@ -316,6 +358,7 @@ def _same_unions(
         target,
         p,
         swaps=swaps,
+        members=_both(a, b, lambda x, y, i: unions[i] @ (x - y)),
     )
 
 
@@ -336,7 +379,20 @@ def _any_unions(a: _Partition, b: _Partition, target: _Target, p: int) -> list[t
         target,
         p,
         swaps=False,
+        members=_both(a, b, lambda x, y, i: left[i // width] @ x - right[i % width] @ y),
     )
+
+
+def _both(
+    a: _Partition,
+    b: _Partition,
+    difference: Callable[[NDArray[np.int64], NDArray[np.int64], int], NDArray[np.int64]],
+) -> Callable[[int], NDArray[np.int64]] | None:
+    """Return what gives the members of a difference, where those of both partitions are known."""
+    if a.members is None or b.members is None:
+        return None
+    x, y = a.members, b.members
+    return lambda i: difference(x, y, i)
 
 
 def _compare(
@@ -348,6 +404,7 @@ def _compare(
     p: int,
     *,
     swaps: bool,
+    members: Callable[[int], NDArray[np.int64]] | None,
 ) -> list[tuple[int, str]]:
     """Return the rows that differences give away, given their counts and projections (m,)."""
     few = np.flatnonzero((counts != 0) & (np.abs(counts) < max(p, 2)))
@@ -355,6 +412,8 @@ def _compare(
         places[few] / counts[few],
         lambda i: vectors(few[i]) / counts[few[i]][:, None],
     )
+    if target.discrete and members is not None:
+        found = [(i, row) for i, row in found if members(int(few[i]))[target.equal(row)].any()]
     told = [(row, f"{name_of(int(few[i]))}, {counts[few[i]]} rows") for i, row in found]
     if swaps:
         same = np.flatnonzero((counts == 0) & (np.abs(places) > 1e-6))

@@ -20,6 +20,7 @@ from fedclust.privacy.ledger import Ledger
 from fedclust.wire.codec import encode, sha256, to_tree
 from fedclust.wire.models import ResultDocument
 from support.consortium import Command, Consortium, columns, read_labels, write_csv
+from support.methods import busy
 from support.server import ServerProcess, running_server
 from support.wiretap import Exchange, Wiretap
 
@@ -61,6 +62,7 @@ class Shaken:
 
 def shake(
     directory: Path,
+    method: str = "lloyd",
     *,
     database_url: str,
     coordinator_kills: int,
@@ -73,6 +75,7 @@ def shake(
     Parameters
     ----------
     directory : Path
+    method : str
     database_url : str
     coordinator_kills, site_kills : int
         How many of each, in random order.
@@ -84,9 +87,8 @@ def shake(
     began = time.monotonic()
     rng = np.random.default_rng(seed)
     data = rows()
-    reference = simulate(
-        "lloyd", data, config={"n_clusters": K}, policy=POLICY, features=columns(D), seed=7
-    )
+    config = {"n_clusters": K, **busy(method)}
+    reference = simulate(method, data, config=config, policy=POLICY, features=columns(D), seed=7)
     assert reference.result_.stopped_because == "max_rounds", "the run is to be long"
     report = Shaken()
     # A killed worker's lease on PostgreSQL is waited for.
@@ -97,7 +99,7 @@ def shake(
         Wiretap(server.base_url) as tap,
     ):
         consortium = Consortium.found(server.base_url, server.operator_token, tuple(data))
-        consortium.create(SESSION, D, config={"n_clusters": K}, policy=POLICY)
+        consortium.create(SESSION, D, algorithm=method, config=config, policy=POLICY)
         sites = {}
         for name, X in data.items():
             write_csv(directory / name / "rows.csv", X)

@@ -1,9 +1,11 @@
-"""The bodies in ``openapi/examples``, taken from a real session over real HTTP.
+"""The bodies in ``openapi/examples``, taken from real sessions over real HTTP.
 
-Three sites with seeded rows run ``lloyd`` to its end. Of each phase the first round's task,
-submission (JSON and binary), receipt and a problem are kept, as ``north`` saw them; of the session
-its definition and its result. Clock, rows and seed are fixed. What differs between machines is
-made the same (the platform, request ids); last bits of numbers, and hashes over them, may differ.
+Three sites with seeded rows run every method to its end, once with each of its variants that tests
+try. Of each phase the first round's task, submission (JSON and binary), receipt and a problem are
+kept, as ``north`` saw them; of each method's first session its definition, its result, and an
+assignment that ``reader``, invited afterwards, asked for. Clock, rows and seed are fixed. What
+differs between machines is made the same (the platform, request ids); last bits of numbers, and
+hashes over them, may differ.
 """
 
 from __future__ import annotations
@@ -17,80 +19,111 @@ from fedclust.algorithms.registry import METHODS
 from fedclust.wire.submissions import BINARY, JSON, read_head, read_payload, write_submission
 from support.clock import ManualClock
 from support.inprocess import local_coordinator
+from support.methods import TRIED
 from support.world import World
 
 SITES = ("north", "south", "west")
-METHOD, SESSION, SITE = "lloyd", "heart-2026", "north"
+SITE, READER = "north", "reader"
+CELLS = {"centroids": [[45.5, 190.0], [66.0, 251.0]], "counts": [12, 9]}
+
+
+def session_of(method: str, variant: int = 0) -> str:
+    """Return the name of a method's session."""
+    return f"{method}-{2026 + variant}"
 
 
 def make(place: Path) -> dict[str, bytes]:
-    """Run the session in a coordinator below ``place``; return file names and contents."""
+    """Run the sessions in a coordinator below ``place``; return file names and contents."""
+    files: dict[str, bytes] = {}
     with local_coordinator(place, clock=ManualClock(), threads=True) as local:
         world = World(local.base_url, local.operator_token)
-        world.register("sites", *SITES)
+        world.register("sites", *SITES, READER)
         world.register("analysts", "ada")
-        policy = {"max_rounds": 2}
-        files = {
-            f"{METHOD}/session.json": _text(world.definition(SESSION, list(SITES), policy=policy))
-        }
-        world.define("ada", SESSION, list(SITES), policy=policy)
-        files[f"{METHOD}/participation.json"] = _text(world.participation(SITE, SESSION))
-        for site in SITES:
-            world.join(site, SESSION)
-        while (task := _ask(world, None))["status"] == "work":
-            files |= _round(world, task)
-        assert task["session_state"] == "completed", task
-        result = world.ok("GET", f"/v1/sessions/{SESSION}/result", "ada")
-        platform = result["provenance"]["platform"]
-        result["provenance"]["platform"] = dict.fromkeys(platform, "example")
-        files[f"{METHOD}/result.json"] = _text(result)
+        for method in METHODS:
+            for variant, options in enumerate(TRIED[method].variants):
+                made = _Session(world, method, session_of(method, variant), options).run()
+                files = {**made, **files}
     return files
 
 
-def _round(world: World, task: dict[str, Any]) -> dict[str, bytes]:
-    number, phase = task["round"], task["task"]["phase"]
-    folder = f"{METHOD}/{phase}"
-    body = world.answer(SITE, SESSION)
-    problem = world.put(SITE, SESSION, number, _too_small(body))
-    assert problem.status_code == 422, problem.text
-    binary = _in_binary(body)
-    receipt = world.put(SITE, SESSION, number, body)
-    assert receipt.status_code == 201, receipt.text
-    etag = receipt.headers["Fedclust-Task-ETag"]
-    for site in SITES[1:]:
-        stored = world.put(site, SESSION, number, world.answer(site, SESSION))
-        assert stored.status_code == 201, stored.text
-    _ask(world, etag)
-    return {
-        f"{folder}/task.json": _text(task),
-        f"{folder}/submission.json": body,
-        f"{folder}/submission.msgpack": binary,
-        f"{folder}/receipt.json": _text(receipt.json()),
-        f"{folder}/problem.json": _text({**problem.json(), "request_id": "0" * 16}),
-    }
+class _Session:
+    """One session, and what is kept of it."""
 
+    def __init__(self, world: World, method: str, name: str, options: dict[str, Any]) -> None:
+        self.world, self.method, self.name = world, method, name
+        self.definition = {
+            "algorithm": method,
+            "config": {"n_clusters": 2, **options},
+            "policy": {"max_rounds": 2},
+        }
 
-def _ask(world: World, etag: str | None) -> dict[str, Any]:
-    """Return the task; with an ETag, once it is another."""
-    headers = {"If-None-Match": etag} if etag else {}
-    path = f"/v1/sessions/{SESSION}/task?wait=25"
-    response = world.request("GET", path, SITE, headers=headers)
-    assert response.status_code == 200, response.text
-    return dict(response.json())
+    def run(self) -> dict[str, bytes]:
+        world, name, method = self.world, self.name, self.method
+        body = world.definition(name, list(SITES), **self.definition)
+        files = {f"{method}/session.json": _text(body)}
+        world.define("ada", name, list(SITES), **self.definition)
+        files[f"{method}/participation.json"] = _text(world.participation(SITE, name))
+        for site in SITES:
+            world.join(site, name)
+        while (task := self._ask(None))["status"] == "work":
+            # The first round of a phase is the one that is kept.
+            files = {**self._round(task), **files}
+        assert task["session_state"] == "completed", task
+        result = world.ok("GET", f"/v1/sessions/{name}/result", "ada")
+        platform = result["provenance"]["platform"]
+        result["provenance"]["platform"] = dict.fromkeys(platform, "example")
+        files[f"{method}/result.json"] = _text(result)
+        world.ok("PATCH", f"/v1/sessions/{name}", "ada", json={"invite": [READER]})
+        found = world.ok("POST", f"/v1/sessions/{name}/assignments", READER, json=CELLS)
+        files[f"{method}/assignment_request.json"] = _text(CELLS)
+        files[f"{method}/assignments.json"] = _text(found)
+        return files
 
+    def _round(self, task: dict[str, Any]) -> dict[str, bytes]:
+        world, name = self.world, self.name
+        number, phase = task["round"], task["task"]["phase"]
+        body = world.answer(SITE, name)
+        problem = world.put(SITE, name, number, _too_small(body))
+        assert problem.status_code == 422, problem.text
+        receipt = world.put(SITE, name, number, body)
+        assert receipt.status_code == 201, receipt.text
+        etag = receipt.headers["Fedclust-Task-ETag"]
+        for site in SITES[1:]:
+            stored = world.put(site, name, number, world.answer(site, name))
+            assert stored.status_code == 201, stored.text
+        self._ask(etag)
+        folder = f"{self.method}/{phase}"
+        return {
+            f"{folder}/task.json": _text(task),
+            f"{folder}/submission.json": body,
+            f"{folder}/submission.msgpack": self._in_binary(body),
+            f"{folder}/receipt.json": _text(receipt.json()),
+            f"{folder}/problem.json": _text({**problem.json(), "request_id": "0" * 16}),
+        }
 
-def _in_binary(body: bytes) -> bytes:
-    head = read_head(body, JSON)
-    payload = read_payload(engine.phase(METHODS[METHOD], head.phase), body, JSON)
-    return write_submission(head.phase, head.task_digest, payload, BINARY)
+    def _ask(self, etag: str | None) -> dict[str, Any]:
+        """Return the task; with an ETag, once it is another."""
+        headers = {"If-None-Match": etag} if etag else {}
+        path = f"/v1/sessions/{self.name}/task?wait=25"
+        response = self.world.request("GET", path, SITE, headers=headers)
+        assert response.status_code == 200, response.text
+        return dict(response.json())
+
+    def _in_binary(self, body: bytes) -> bytes:
+        head = read_head(body, JSON)
+        payload = read_payload(engine.phase(METHODS[self.method], head.phase), body, JSON)
+        return write_submission(head.phase, head.task_digest, payload, BINARY)
 
 
 def _too_small(body: bytes) -> bytes:
     """Return an answer in which one count is below the smallest count of 5."""
     answer = json.loads(body)
     for name in ("counts", "observed"):
-        if name in answer["payload"]:
-            answer["payload"][name][0] = 4
+        counts = answer["payload"].get(name)
+        while counts and isinstance(counts[0], list):
+            counts = counts[0]
+        if counts:
+            counts[0] = 4
     return json.dumps(answer).encode()
 
 

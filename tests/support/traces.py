@@ -2,15 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+from unittest import mock
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.algorithms import engine
 from fedclust.algorithms.base import Space
+from fedclust.privacy.guard import Guard
 from fedclust.simulate import SimulationResult, TraceEntry
 from support.attacker import Statistic, cells, total, vectors
 
+#: What the guard let go: (site, round) -> candidate -> cell of each row.
+Released = dict[tuple[str, int], dict[str, NDArray[np.int64]]]
 
-def statistics_of(result: SimulationResult, site: str) -> list[Statistic]:
+
+@contextlib.contextmanager
+def watched() -> Iterator[Released]:
+    """Note which rows every released cell holds, for the attacker's judge."""
+    seen: Released = {}
+    answering: list[tuple[str, int]] = []
+    step, release = engine.local_step, Guard.release
+
+    def local_step(*given: Any, **named: Any) -> Any:
+        answering.append((named["site"], named["round_number"]))
+        return step(*given, **named)
+
+    def released(guard: Guard, labels: Any, n_cells: int, candidate: str = "0") -> Any:
+        kept = release(guard, labels, n_cells, candidate)
+        # The last one of a candidate in a round is the one that is sent.
+        seen.setdefault(answering[-1], {})[candidate] = kept
+        return kept
+
+    with (
+        mock.patch.object(engine, "local_step", local_step),
+        mock.patch.object(Guard, "release", released),
+    ):
+        yield seen
+
+
+def statistics_of(
+    result: SimulationResult, site: str, seen: Released | None = None
+) -> list[Statistic]:
     """Return every statistic of rows that a site sent in a session, scaled.
+
+    With ``seen``, from :func:`watched`, the sets' members are known to the judge.
 
     Raises
     ------
@@ -19,7 +59,33 @@ def statistics_of(result: SimulationResult, site: str) -> list[Statistic]:
     """
     space = Space(result.result_.center, result.result_.scale)
     entries = [entry for entry in result.trace_ if entry.site == site]
-    return [item for entry in entries for item in _statistics(entry, space)]
+    found = []
+    for entry in entries:
+        sent = list(_statistics(entry, space))
+        found += (
+            sent if seen is None else _with_members(sent, seen, entry, len(result.labels_[site]))
+        )
+    return found
+
+
+def _with_members(
+    sent: list[Statistic], seen: Released, entry: TraceEntry, n: int
+) -> list[Statistic]:
+    partitions = seen.get((entry.site, entry.round), {})
+    known, number = [], dict.fromkeys([item.group for item in sent], 0)
+    for item in sent:
+        if not item.group:
+            known.append(replace(item, members=np.ones(n, dtype=np.int64)))
+            continue
+        # Groups name the candidate where there are several; else the vectors' own partition.
+        candidate = item.group.rpartition(", ")[2]
+        if candidate not in partitions:
+            candidate = "members" if "members" in partitions else list(partitions)[-1]
+        members = partitions[candidate] == number[item.group]
+        assert members.sum() == item.count, "the judge looks at other rows than were sent"
+        known.append(replace(item, members=members.astype(np.int64)))
+        number[item.group] += 1
+    return known
 
 
 def _statistics(entry: TraceEntry, space: Space) -> Iterable[Statistic]:
@@ -33,8 +99,14 @@ def _statistics(entry: TraceEntry, space: Space) -> Iterable[Statistic]:
         scaled = space.to_scaled(payload.mean)
         found.append(total(name, payload.n, scaled))
         found += vectors(f"{name}, own units", payload.mean[None])
+    elif {"counts", "sums"} <= fields and payload.counts.ndim == 2:
+        for i, candidate in enumerate(entry.task.common.names):
+            found += cells(f"{name}, {candidate}", payload.counts[i], payload.sums[i])
     elif {"counts", "sums"} <= fields:
         found += cells(name, payload.counts, payload.sums)
+    elif {"members", "means"} <= fields:
+        # The counts beside them are of another partition, whose means stay at the site.
+        found += cells(name, payload.members, payload.members[:, None] * payload.means)
     elif {"counts", "means"} <= fields:
         found += cells(name, payload.counts, payload.counts[:, None] * payload.means)
     else:

@@ -89,6 +89,7 @@ PERMISSIONS: dict[str, frozenset[Role]] = {
     "submission.put": frozenset({Role.SITE}),
     "round.read": frozenset(Role),
     "result.read": frozenset(Role),
+    "result.assign": frozenset(Role),
 }
 
 
@@ -120,6 +121,11 @@ def sees_session(actor: Actor, created_by: str, *, takes_part: bool) -> bool:
 def reads_result(own: Participation | None) -> bool:
     """Whoever sees a session reads its result, but a site that was excluded from it."""
     return own is None or own.state is not ParticipationState.EXCLUDED
+
+
+def took_part(own: Participation | None) -> bool:
+    """Whether a site joined the session at any time, whatever became of it."""
+    return own is not None and own.joined_at is not None
 
 
 def sees_tokens(actor: Actor) -> bool:

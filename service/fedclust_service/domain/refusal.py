@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedclust.privacy.rules import RuleViolation
 from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
+
+#: Rules of `privacy` by which contents of the right form would say too much.
+_DISCLOSURE_RULES = frozenset({"smallest-count", "complement", "provenance"})
 
 
 class Refusal(Exception):
@@ -34,3 +38,12 @@ class Refusal(Exception):
 
     def to_problem(self) -> Problem:
         return problem(self.slug, self.detail, self.errors, **self.extra)
+
+
+def broken_rule(violation: RuleViolation, detail: str, at: str = "") -> Refusal:
+    """Return the refusal of contents that break a rule; ``at`` is where in the body they stand."""
+    broken = FieldError(
+        pointer=at + violation.pointer, rule=violation.rule, message=violation.message
+    )
+    slug = "disclosure-refused" if violation.rule in _DISCLOSURE_RULES else "invalid"
+    return Refusal(slug, detail, [broken])

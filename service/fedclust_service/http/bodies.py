@@ -10,11 +10,12 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from fastapi import Depends, Request
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from fedclust.wire import codec
 from fedclust.wire.models import ResultDocument
+from fedclust.wire.submissions import SubmissionError, read_body
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.context import service_of
 from fedclust_service.http.edge import too_large
@@ -68,22 +69,23 @@ async def _optional_json_body(request: Request) -> bytes:
     return body or b"{}"
 
 
-async def _submission_body(request: Request) -> tuple[bytes, str]:
+async def _either_body(request: Request) -> tuple[bytes, str]:
     media = media_type(request, [JSON, BINARY])
     return await _read(request), media
 
 
 JsonBody = Annotated[bytes, Depends(_json_body)]
 OptionalJsonBody = Annotated[bytes, Depends(_optional_json_body)]
-SubmissionBody = Annotated[tuple[bytes, str], Depends(_submission_body)]
+#: For bodies that hold arrays: JSON or the binary form, and which of them.
+EitherBody = Annotated[tuple[bytes, str], Depends(_either_body)]
 
 
-def parse(model: type[M], body: bytes) -> M:
-    """Read a JSON body strictly; Refusal (400 or 422) naming the fields."""
+def parse(model: type[M], body: bytes, media: str = JSON) -> M:
+    """Read a body strictly; Refusal (400 or 422) naming the fields."""
     try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise invalid(error) from None
+        return read_body(model, body, media)
+    except SubmissionError as error:
+        raise invalid(error.errors) from None
 
 
 # --- out ------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ SUBMISSION: dict[str, Any] = {
 }
 _MODELS: tuple[type[BaseModel], ...] = (
     models.AlgorithmInfo,
+    models.AssignmentRequest,
+    models.Assignments,
     models.Participation,
     models.ParticipationInfo,
     models.PrincipalCreate,
@@ -103,14 +105,13 @@ def build(app: FastAPI) -> dict[str, Any]:
         "description": "The answer to a round; `payload` depends on the phase of its task.",
         "oneOf": [
             {
-                "title": f"{phase.name} ({', '.join(sorted(set(users)))})",
-                "description": phase.summary,
+                "title": f"{name} ({', '.join(sorted(each))})",
                 "allOf": [
-                    {"$ref": _PREFIX + names[bodies[phase]]},
-                    {"properties": {"phase": {"const": phase.name}}},
+                    {"$ref": _PREFIX + names[body]},
+                    {"properties": {"phase": {"const": name}}},
                 ],
             }
-            for phase, users in phases.items()
+            for (name, body), each in _answers(phases, bodies).items()
         ],
     }
     parts = document["components"]
@@ -136,6 +137,19 @@ def build(app: FastAPI) -> dict[str, Any]:
         for name, method in sorted(METHODS.items())
     ]
     return document
+
+
+def _answers(
+    phases: dict[Phase, list[str]], bodies: dict[Phase, type[BaseModel]]
+) -> dict[tuple[str, type[BaseModel]], set[str]]:
+    """Return what an answer may be: a phase's name and a body, with the methods that ask for it.
+
+    Phases of several methods may share both and differ in their tasks.
+    """
+    found: dict[tuple[str, type[BaseModel]], set[str]] = {}
+    for phase, users in phases.items():
+        found.setdefault((phase.name, bodies[phase]), set()).update(users)
+    return found
 
 
 def _phases() -> dict[Phase, list[str]]:

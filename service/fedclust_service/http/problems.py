@@ -65,16 +65,15 @@ def refused(refusal: Refusal, request_id: str) -> Response:
     return respond(refusal.to_problem(), request_id, headers)
 
 
-def invalid(error: ValidationError) -> Refusal:
+def invalid(errors: list[problems.FieldError]) -> Refusal:
     """Return the refusal for a body that does not fit its model."""
-    errors = field_errors(error)
     if any(item.rule == "json_invalid" for item in errors):
         return Refusal("malformed-request", "The body is not valid JSON.", errors)
     return Refusal("invalid", "Correct the fields named in errors and send it again.", errors)
 
 
 def _model(request: Request, error: Exception) -> Response:
-    return refused(invalid(cast(ValidationError, error)), request_id(request))
+    return refused(invalid(field_errors(cast(ValidationError, error))), request_id(request))
 
 
 def _request(request: Request, error: Exception) -> Response:

@@ -22,7 +22,7 @@ from fedclust.wire.models import (
 from fedclust.wire.problems import FieldError
 from fedclust.wire.submissions import SubmissionError, payload_bytes, read_head, read_payload
 from fedclust_service.domain.access import Actor, absent, require, sees_answer_details
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.refusal import Refusal, broken_rule
 from fedclust_service.domain.round import (
     Addressee,
     Round,
@@ -46,9 +46,6 @@ from fedclust_service.orchestration.lookup import (
     smallest_p,
 )
 from fedclust_service.store import Tx
-
-#: Rules of `privacy` by which contents of the right form would say too much.
-_DISCLOSURE_RULES = frozenset({"smallest-count", "complement", "provenance"})
 
 
 @dataclass(frozen=True)
@@ -306,13 +303,8 @@ def _read(plan: Plan, seen: _Admitted, body: bytes, media: str) -> Model | None:
     try:
         engine.check(plan, task, payload, p=p, size_band=seen.own.size_band)
     except RuleViolation as violation:
-        broken = FieldError(
-            pointer=f"/payload{violation.pointer}",
-            rule=violation.rule,
-            message=violation.message,
-        )
-        slug = "disclosure-refused" if violation.rule in _DISCLOSURE_RULES else "invalid"
-        raise Refusal(slug, "Nothing was stored. Correct what is named here.", [broken]) from None
+        detail = "Nothing was stored. Correct what is named here."
+        raise broken_rule(violation, detail, "/payload") from None
     return payload
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from fedclust.wire.models import ResultDocument
+from fedclust.wire.models import AssignmentRequest, Assignments, ResultDocument
+from fedclust_service.domain.access import Actor
 from fedclust_service.http.bodies import (
     BINARY,
     CSV,
     JSON,
+    EitherBody,
     centroid_table,
     negotiate,
+    parse,
+    reply,
     reply_as,
 )
-from fedclust_service.http.context import ActorOf, CoordinatorOf, SessionName
+from fedclust_service.http.context import ActorOf, CoordinatorOf, SessionName, allowed
 from fedclust_service.http.describe import described, ref
 from fedclust_service.orchestration import results
 
@@ -55,3 +61,38 @@ def get_result(
         "Content-Disposition": f'attachment; filename="{document.session}.csv"',
     }
     return Response(centroid_table(document), headers=headers, media_type=CSV)
+
+
+@router.post(
+    "/v1/sessions/{session}/assignments",
+    operation_id="assign_cells",
+    summary="Find the clusters of a site that took no part",
+    description="Its analyst, operators, and sites that were invited and never joined. For each "
+    "cell, given by its mean in the features' own units and the number of its rows, the nearest "
+    "cluster of the result. Every cell needs the session's smallest count of rows; at most "
+    f"{results.MAX_CELLS:,} at once. Nothing of them is stored; that it was asked is audited. A "
+    "site that reads the result needs no request: its SDK labels its rows.",
+    **described(
+        {200: ("The cluster of each cell, in order.", ref(Assignments))},
+        "unauthenticated",
+        "forbidden",
+        "not-found",
+        "result-not-ready",
+        "wrong-state",
+        "malformed-request",
+        "body-too-large",
+        "unsupported-media-type",
+        "invalid",
+        "disclosure-refused",
+        body={JSON: {"schema": ref(AssignmentRequest)}, BINARY: _BINARY},
+    ),
+)
+def assign_cells(
+    actor: Annotated[Actor, allowed("result.assign")],
+    co: CoordinatorOf,
+    session: SessionName,
+    body: EitherBody,
+) -> Response:
+    content, media = body
+    request = parse(AssignmentRequest, content, media)
+    return reply(results.assign(co, actor, session, request))

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from fedclust.wire.models import Receipt
 from fedclust_service.domain.access import Actor
-from fedclust_service.http.bodies import SubmissionBody, reply
+from fedclust_service.http.bodies import EitherBody, reply
 from fedclust_service.http.context import CoordinatorOf, RoundNumber, SessionName, allowed
 from fedclust_service.http.describe import described, ref
 from fedclust_service.http.openapi import SUBMISSION
@@ -56,7 +56,7 @@ def put_submission(
     co: CoordinatorOf,
     session: SessionName,
     number: RoundNumber,
-    body: SubmissionBody,
+    body: EitherBody,
 ) -> Response:
     content, media = body
     submitted = rounds.submit(co, actor, session, number, content, media)

@@ -1,0 +1,331 @@
+"""Every method over real HTTP: sites that come late and leave, and bad input of every kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedclust.algorithms.base import Result, SiteData
+from fedclust.algorithms.registry import METHODS
+from fedclust.definition import plan_of, read_definition
+from fedclust.wire import codec
+from fedclust.wire.problems import CATALOGUE, Problem
+from support.inprocess import local_coordinator
+from support.methods import ALL, IDS, TRIED
+from support.rounds import drive
+from support.world import World, rows_of
+
+SITES = ("north", "south", "west")
+LATE = "late"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A coordinator whose threads run, three sites and one more, and an analyst."""
+    with local_coordinator(tmp_path_factory.mktemp("methods"), threads=True) as local:
+        world = World(local.base_url, local.operator_token)
+        world.register("sites", *SITES, LATE)
+        world.register("analysts", "ada")
+        yield world
+
+
+@pytest.fixture
+def session(request: pytest.FixtureRequest) -> str:
+    """Return a session's name that no other test uses."""
+    kept = [c if c.isalnum() else "-" for c in request.node.name.lower().removeprefix("test_")]
+    return "".join(kept).strip("-")[-60:].strip("-")
+
+
+def begin(
+    world: World, session: str, method: str, options: dict[str, Any], **changes: Any
+) -> list[str]:
+    """Create a session of the method which the three sites have joined; return them."""
+    config = {"n_clusters": 2, **options}
+    world.define("ada", session, list(SITES), algorithm=method, config=config, **changes)
+    for site in SITES:
+        world.join(site, session)
+    return list(SITES)
+
+
+def put(world: World, site: str, session: str, number: int, body: bytes) -> None:
+    stored = world.put(site, session, number, body)
+    assert stored.status_code == 201, stored.text
+
+
+def round_open(world: World, site: str, session: str, number: int) -> Any:
+    """Return a site's view once round ``number`` has been opened."""
+    etag = None
+    while True:
+        headers = {"If-None-Match": etag} if etag else {}
+        path = f"/v1/sessions/{session}/task?wait=25"
+        response = world.request("GET", path, site, headers=headers)
+        assert response.status_code == 200, response.text
+        etag = response.headers["ETag"]
+        if (response.json()["round"] or 0) >= number:
+            return response.json()
+
+
+def result_of(world: World, session: str, reader: str = "ada") -> dict[str, Any]:
+    return dict(world.ok("GET", f"/v1/sessions/{session}/result", reader)["result"])
+
+
+def answers(world: World, session: str, number: int) -> dict[str, bool]:
+    found = world.ok("GET", f"/v1/sessions/{session}/rounds/{number}", "ada")
+    return {site["name"]: site["answered"] for site in found["sites"]}
+
+
+# --- coming late, leaving -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+def test_one_site_comes_late_and_one_leaves(
+    world: World, session: str, method: str, options: dict[str, Any]
+) -> None:
+    """``late`` joins while round 2 is open, ``west`` leaves while round 3 is: to the bit what the
+    engine gives when driven so by hand."""
+    config = {"n_clusters": 2, **options}
+    everyone = [*SITES, LATE]
+    policy = {"min_sites": 3, "quorum": 3}
+    world.define(
+        *("ada", session, everyone),
+        algorithm=method,
+        config=config,
+        start="manual",
+        policy=policy,
+    )
+    for site in SITES:
+        world.join(site, session)
+    world.ok("POST", f"/v1/sessions/{session}/start", "ada")
+    for site in SITES:
+        put(world, site, session, 1, world.answer(site, session))
+    round_open(world, "north", session, 2)
+    assert METHODS[method].joins_late
+    world.join(LATE, session)
+    view = world.ok("GET", f"/v1/sessions/{session}/task", LATE)
+    assert (view["status"], view["task"]) == ("waiting", None)
+    second = {site: world.answer(site, session) for site in SITES}
+    unasked = world.put(LATE, session, 2, second["north"])
+    refused(unasked, "not-addressed")
+    for site in SITES:
+        put(world, site, session, 2, second[site])
+    assert round_open(world, LATE, session, 3)["status"] == "work"
+    world.ok("DELETE", f"/v1/sessions/{session}/participation", "west")
+    assert world.finish(session, ["north", "south", LATE]) == "completed"
+
+    assert answers(world, session, 2) == dict.fromkeys(SITES, True)
+    assert answers(world, session, 3) == {"late": True, "north": True, "south": True, "west": False}
+    result = result_of(world, session)
+    info = world.ok("GET", f"/v1/sessions/{session}", "ada")
+    plan = plan_of(read_definition(codec.canonical_json(info["definition"])))
+    joined = {1: SITES, 2: SITES, 3: (*SITES, LATE)}
+    by_hand = drive(
+        plan,
+        {site: rows_of(site).X for site in everyone},
+        roster=lambda number: sorted(joined.get(number, ("north", "south", LATE))),
+        silent=lambda number: ["west"] if number == 3 else [],
+    ).result
+    assert by_hand is not None
+    found = Result.model_validate_json(json.dumps({**result, "mapping": {}}))
+    for name in ("centroids", "centroids_original", "center", "scale"):
+        assert np.array_equal(getattr(found, name), getattr(by_hand, name)), name
+    assert (found.sizes, found.quality, found.history) == (
+        by_hand.sizes,
+        by_hand.quality,
+        by_hand.history,
+    )
+    assert world.ok("GET", f"/v1/sessions/{session}/result", LATE)["result"][
+        "site_sizes"
+    ].keys() == {LATE}
+
+
+# --- numbers of clusters --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+def test_more_clusters_than_any_site_has_rows(
+    world: World, session: str, method: str, options: dict[str, Any]
+) -> None:
+    sites = begin(world, session, method, {**options, "n_clusters": 100})
+    if world.finish(session, sites) == "failed":
+        # As published, with a mean for every row: none may be sent.
+        info = world.ok("GET", f"/v1/sessions/{session}", "ada")
+        assert options.get("variant") == "paper"
+        assert info["stopped_because"] == "too_few_contributors"
+        assert "n_clusters" in info["failure"]
+        return
+    result = result_of(world, session)
+    assert 1 <= len(result["centroids"]) < 100
+    assert any("100" in warning for warning in result["warnings"]), result["warnings"]
+    distinct = np.unique(np.array(result["centroids"]), axis=0)
+    assert len(distinct) == len(result["centroids"])
+
+
+@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+def test_one_cluster_is_the_mean(
+    world: World, session: str, method: str, options: dict[str, Any]
+) -> None:
+    sites = begin(world, session, method, {**options, "n_clusters": 1})
+    assert world.finish(session, sites) == "completed"
+    result = result_of(world, session)
+    mean = np.vstack([rows_of(site).X for site in SITES]).mean(axis=0)
+    assert np.allclose(result["centroids_original"], [mean], rtol=1e-12)
+    assert result["sizes"] == [180]
+
+
+@pytest.mark.parametrize("n_clusters", [0, -1, 10_001, 1.5, "2", None, False])
+@pytest.mark.parametrize("method", TRIED)
+def test_no_such_number_of_clusters(
+    world: World, session: str, method: str, n_clusters: Any
+) -> None:
+    body = world.definition(
+        session, list(SITES), algorithm=method, config={"n_clusters": n_clusters}
+    )
+    response = world.request("POST", "/v1/sessions", "ada", json=body)
+    problem = refused(response, "invalid")
+    assert [error.pointer for error in problem.errors] == ["/config/n_clusters"]
+
+
+# --- nothing that may be sent ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+def test_all_cells_suppressed_everywhere_fails_with_the_reason_and_what_to_change(
+    world: World, session: str, method: str, options: dict[str, Any]
+) -> None:
+    sites = begin(world, session, method, options, policy={"scaling": "none"})
+    for site in sites:
+        answer = json.loads(world.answer(site, session))
+        cells = {k: _zeros(v) for k, v in answer["payload"].items() if k != "totals"}
+        answer["payload"] |= cells
+        put(world, site, session, 1, json.dumps(answer).encode())
+    assert _state_at_the_end(world, session) == "failed"
+    info = world.ok("GET", f"/v1/sessions/{session}", "ada")
+    assert info["stopped_because"] == "nothing_to_release"
+    assert "min_cluster_size" in info["failure"] or "n_clusters" in info["failure"]
+    early = world.request("GET", f"/v1/sessions/{session}/result", "ada")
+    refused(early, "result-not-ready")
+
+
+@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+def test_sites_with_too_few_rows_fail_with_the_reason_and_what_to_change(
+    world: World, session: str, method: str, options: dict[str, Any]
+) -> None:
+    few = {site: SiteData(rows_of(site).X[:4]) for site in SITES}
+    world.data.update(few)
+    try:
+        sites = begin(world, session, method, options)
+        assert world.finish(session, sites) == "failed"
+    finally:
+        world.data.clear()
+    info = world.ok("GET", f"/v1/sessions/{session}", "ada")
+    assert info["stopped_because"] == "too_few_contributors"
+    assert info["failure"]
+
+
+def _state_at_the_end(world: World, session: str) -> str:
+    etag = None
+    while True:
+        headers = {"If-None-Match": etag} if etag else {}
+        path = f"/v1/sessions/{session}/task?wait=25"
+        response = world.request("GET", path, "north", headers=headers)
+        etag = response.headers["ETag"]
+        if response.json()["status"] == "ended":
+            return str(response.json()["session_state"])
+
+
+# --- answers that cannot be true ------------------------------------------------------------------
+
+
+def _zeros(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_zeros(item) for item in value]
+    return type(value)(0)
+
+
+def _first(values: Any, value: float) -> Any:
+    """Return nested lists with the first number replaced."""
+    if isinstance(values[0], list):
+        return [_first(values[0], value), *values[1:]]
+    return [value, *values[1:]]
+
+
+def _outside(payload: dict[str, Any]) -> dict[str, Any]:
+    """Move one mean out of its feature's bounds, which are 0 to 120 years."""
+    for name in ("means", "sums"):
+        if name in payload:
+            return {name: _first(payload[name], -1e6)}
+    raise AssertionError("there are no vectors in this payload")
+
+
+def _more_than_the_band(payload: dict[str, Any]) -> dict[str, Any]:
+    counts = {"counts": _first(payload["counts"], 5_000)}
+    totals = payload.get("totals")
+    return counts if totals is None else {**counts, "totals": {**totals, "n": 5_030}}
+
+
+def _more_than_the_rows(payload: dict[str, Any]) -> dict[str, Any]:
+    return {"counts": _first(payload["counts"], 1_000_000)}
+
+
+def _too_few(payload: dict[str, Any]) -> dict[str, Any]:
+    return {"counts": _first(payload["counts"], 4)}
+
+
+LIES: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str, str]] = {
+    "centroids outside the declared bounds": (_outside, "invalid", "bounds"),
+    "a count that contradicts the size band": (_more_than_the_band, "invalid", "size-band"),
+    "more rows in cells than there are": (_more_than_the_rows, "invalid", "size-band"),
+    "a count below p": (_too_few, "disclosure-refused", "smallest-count"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+def test_answers_that_cannot_be_true_are_refused_and_not_stored(
+    world: World, session: str, method: str, options: dict[str, Any], lie: str
+) -> None:
+    """In the method's first phase, which has no preparation before it."""
+    change, slug, rule = LIES[lie]
+    begin(world, session, method, options, policy={"scaling": "none"})
+    honest = json.loads(world.answer("north", session))
+    body = {**honest, "payload": {**honest["payload"], **change(honest["payload"])}}
+    problem = refused(world.put("north", session, 1, json.dumps(body).encode()), slug)
+    assert problem.errors[0].rule == rule
+    assert problem.errors[0].pointer.startswith("/payload/")
+    assert not answers(world, session, 1)["north"]
+    put(world, "north", session, 1, json.dumps(honest).encode())
+
+
+def refused(response: httpx.Response, slug: str) -> Problem:
+    problem = Problem.model_validate_json(response.content)
+    assert problem.slug == slug, response.text
+    assert response.status_code == CATALOGUE[slug][0]
+    return problem
+
+
+# --- what comes of it -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+def test_a_later_sites_cells_are_assigned_and_too_small_ones_are_not(
+    world: World, session: str, method: str, options: dict[str, Any]
+) -> None:
+    sites = begin(world, session, method, options)
+    assert world.finish(session, sites) == "completed"
+    path = f"/v1/sessions/{session}/assignments"
+    groups: NDArray[np.float64] = rows_of("later").X.reshape(2, 30, 2).mean(axis=1)
+    cells = {"centroids": groups.tolist(), "counts": [30, 30]}
+    world.ok("PATCH", f"/v1/sessions/{session}", "ada", json={"invite": [LATE]})
+    found = world.ok("POST", path, LATE, json=cells)["clusters"]
+    centres = np.array(result_of(world, session)["centroids_original"])
+    assert sorted(found) == [0, 1]
+    assert np.abs(centres[found] - groups).max() < 20
+    refused(
+        world.request("POST", path, LATE, json={**cells, "counts": [30, 4]}), "disclosure-refused"
+    )
