@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +15,12 @@ from fedclust.wire.codec import to_tree
 from support.consortium import Consortium, columns
 from support.crash import shared
 from support.handmade import HandmadeSite
+from support.methods import ALL, IDS
 from support.server import ServerProcess, running_server
 
 pytestmark = pytest.mark.timeout(120)
 SIZES = {"ada": 41, "brno": 73, "cadiz": 55, "delft": 30}
 POLICY = {"scaling": "standard"}
-CONFIG = {"n_clusters": 4}
 
 
 def rows() -> dict[str, NDArray[np.float64]]:
@@ -38,22 +39,28 @@ def server(tmp_path: Path, database_url: str) -> Iterator[ServerProcess]:
         yield server
 
 
+@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
 def test_sdk_in_binary_and_handmade_clients_in_json_give_what_simulate_gives(
-    server: ServerProcess, tmp_path: Path
+    server: ServerProcess, tmp_path: Path, method: str, options: dict[str, Any]
 ) -> None:
     data = rows()
-    expected = simulate("lloyd", data, config=CONFIG, policy=POLICY, features=columns(3), seed=7)
+    config = {"n_clusters": 4, **options}
+    expected = simulate(method, data, config=config, policy=POLICY, features=columns(3), seed=7)
     consortium = Consortium.found(server.base_url, server.operator_token, tuple(data))
     rng = np.random.default_rng(0)
 
-    consortium.create("binary", 3, config=CONFIG, policy=POLICY)
+    session = {"algorithm": method, "config": config, "policy": POLICY}
+    consortium.create("binary", 3, **session)
     results = consortium.run("binary", data, tmp_path / "journals")
     for name in data:
-        assert np.array_equal(results[name].labels_, expected.labels_[name])
-        assert np.array_equal(results[name].cluster_centers_, expected.cluster_centers_)
+        found = results[name]
+        assert np.array_equal(found.labels_, expected.labels_[name])
+        assert np.array_equal(found.cluster_centers_, expected.cluster_centers_)
+        own = {site: cells for site, cells in expected.result_.mapping.items() if site == name}
+        assert found.result_.mapping == own
     assert shared(consortium.result("binary").result) == shared(to_tree(expected.result_))
 
-    consortium.create("json", 3, config=CONFIG, policy=POLICY)
+    consortium.create("json", 3, **session)
     sites = [
         HandmadeSite(server.base_url, consortium.site_tokens[name], name, "json", data[name])
         for name in data

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedclust.algorithms.base import MethodFailure
 from fedclust.simulate import SimulationResult, simulate
+from support.methods import ALL, IDS
 
 REASONS = {"too_few_contributors", "nothing_to_release", "feature_without_values"}
 _VALUES = {
@@ -46,12 +48,16 @@ def sessions(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@given(sessions())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_a_session_ends_well_or_says_why(session: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+@given(session=sessions())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_session_ends_well_or_says_why(
+    method: str, options: dict[str, Any], session: dict[str, Any]
+) -> None:
+    session = {**session, "config": {**session["config"], **options}}
     reason = None
     try:
-        _check(simulate("lloyd", **session), session)
+        _check(simulate(method, **session), session)
     except MethodFailure as failure:
         reason = failure.reason
     assert reason is None or reason in REASONS

@@ -1,0 +1,122 @@
+"""What the benchmarks rest on: data as the papers count them, resumable runs, plots that open."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import _data
+import _runs
+import _svg
+from _baselines import accuracy, partition_cost
+
+
+def test_the_uneven_split_has_the_published_clusters_and_sizes() -> None:
+    for seed in range(20):
+        data = _data.fkm("uneven", 1.0, seed=seed)
+        counted = [(len(np.unique(data.y[rows])), len(rows)) for rows in data.split.values()]
+        assert counted == list(_data.UNEVEN)
+        assert len(np.unique(data.held)) == len(data.held) == 788
+
+
+def test_beta_deals_every_row_to_one_client_and_more_evenly_as_it_grows() -> None:
+    held = {}
+    for split in ("voronoi", "0.1", "1", "10"):
+        data = _data.fkm(split, 1.0)
+        assert np.array_equal(data.held, np.arange(800))
+        held[split] = sum(len(np.unique(data.y[rows])) for rows in data.split.values())
+    assert held["voronoi"] < held["0.1"] < held["1"] <= held["10"] == 80
+
+
+def test_the_papers_data_are_x_then_y_of_each_cluster_from_seed_42() -> None:
+    rng = np.random.RandomState(42)
+    x, y = rng.normal(-7.5, 1.5, 50), rng.normal(-7.5, 1.5, 50)
+    assert np.array_equal(_data.fkm("1", 1.5).X[:50], np.column_stack([x, y]))
+
+
+def test_mixtures_are_as_far_apart_as_asked() -> None:
+    data = _data.mixture(16, 20, sigma=6.0, points=400)
+    means = np.array([data.X[data.y == k].mean(axis=0) for k in range(16)])
+    gaps = np.linalg.norm(means[:, None] - means, axis=2)[np.triu_indices(16, 1)]
+    assert gaps.min() == pytest.approx(6.0, abs=0.15)
+    assert len(data.split) == 20
+    assert all(len(np.unique(data.y[rows])) == 4 for rows in data.split.values())
+
+
+def test_c_is_the_active_separation_of_definition_3_5() -> None:
+    data = _data.mixture(16, 20, c=2.0)
+    norm = _data.norm_of_rest(data.X, data.y)
+    rest = data.X - np.array([data.X[data.y == k].mean(axis=0) for k in range(16)])[data.y]
+    assert norm == pytest.approx(np.linalg.norm(rest, 2))
+    delta = 4 * norm / np.sqrt(100)
+    means = np.array([data.X[data.y == k].mean(axis=0) for k in range(16)])
+    gaps = np.linalg.norm(means[:, None] - means, axis=2)[np.triu_indices(16, 1)]
+    assert gaps.min() == pytest.approx(2 * 2.0 * np.sqrt(5) * 2 * delta, rel=0.01)
+
+
+def test_a_structured_split_gives_no_site_more_clusters_than_asked() -> None:
+    y = np.repeat(np.arange(20), 30)
+    split = _data.structured(y, 20, 3, np.random.default_rng(0))
+    assert max(len(np.unique(y[rows])) for rows in split.values()) <= 3
+    assert np.array_equal(np.sort(np.concatenate(list(split.values()))), np.arange(600))
+
+
+def test_measures_by_hand() -> None:
+    y = np.array([0, 0, 1, 1])
+    assert accuracy(y, np.array([1, 1, 0, 1])) == 0.75
+    X = np.array([[0.0], [2.0], [5.0], [5.0]])
+    assert partition_cost(X, np.array([0, 0, 1, 1])) == 2.0
+
+
+def _square(x: int) -> dict[str, Any]:
+    if x > 2:
+        raise ArithmeticError("measured again")
+    return {"y": x * x}
+
+
+def test_what_was_measured_is_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_runs, "RESULTS", tmp_path)
+    path = tmp_path / "cache" / "part.jsonl"
+    job = _runs.Job(_square, {"x": 3})
+    path.parent.mkdir()
+    key = job.key("code")
+    # The last line is what a kill leaves of a record.
+    path.write_text(f'{{"key": "{key}", "record": {{"y": 9}}}}\n{{"key": "ab', "utf-8")
+    assert _runs.run("part", [job], "code") == [{"y": 9}]
+    assert job.key("other code") != key
+    assert _runs.Job(_square, {"x": 4}).key("code") != key
+
+
+def test_spreads_leave_out_what_is_not_there() -> None:
+    figures = _runs.Spread.of([1.0, None, 3.0])
+    assert (figures.mean, figures.n) == (2.0, 2)
+    assert figures.sd == pytest.approx(np.sqrt(2))
+    assert figures.se == pytest.approx(1.0)
+    assert str(_runs.Spread.of([])) == "-"
+
+
+@pytest.mark.parametrize(
+    ("least", "most"), [(0.0, 1.0), (0.7021, 0.7246), (1, 100), (2, 10), (0.5, 0.5), (-3, 5)]
+)
+def test_ticks_are_few_and_hold_both_ends(least: float, most: float) -> None:
+    found = _svg.ticks(least, most)
+    assert 2 <= len(found) <= 10
+    assert found[0] <= least
+    assert found[-1] >= most - 1e-9
+
+
+def test_plots_are_well_formed_whatever_names_say(tmp_path: Path) -> None:
+    path = tmp_path / "figures" / "plot.svg"
+    _svg.lines(path, "a < b & c", "x", "y", {"k'=K <5>": [(1, 0.5), (2, 0.75)]})
+    tree = ElementTree.fromstring(path.read_text("utf-8"))  # noqa: S314 - our own
+    texts = [element.text for element in tree.iter() if element.tag.endswith("text")]
+    assert "k'=K <5>" in texts
