@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from fedclust.algorithms import engine
+from fedclust.algorithms import engine, evaluation, lloyd, releasing
 from fedclust.algorithms.registry import METHODS
+from fedclust.privacy.moments import CellMoments, cell_costs, cell_moments
 from fedclust.simulate import SimulationResult, simulate
-from support.attacker import findings, small_prevalences
+from support.attacker import findings, small_differences, small_prevalences
 from support.hospitals import NAMES, binarised, breast_cancer
 from support.methods import TRIED
-from support.traces import Released, statistics_of, watched
+from support.traces import (
+    Released,
+    exact_sums,
+    misattributed,
+    partitions_of,
+    statistics_of,
+    watched,
+)
 
 #: Sessions in which many rows move.
 SESSIONS: dict[str, list[dict[str, Any]]] = {
     method: [{"n_clusters": k, **options} for options in tried.variants for k in (2, 4, 8)]
     for method, tried in TRIED.items()
 }
+#: The one with the most clusters of each variant.
+BUSIEST = [(method, i) for method, sessions in SESSIONS.items() for i in range(2, len(sessions), 3)]
 COLUMNS = (0, 1, 4, 7, 10, 20, 21, 24, 27, 28)
 P = 5
 
@@ -42,6 +53,12 @@ def _run(
     return result, seen
 
 
+@cache
+def _default(method: str, number: int, kind: str) -> tuple[SimulationResult, Released]:
+    """Return one of the sessions, run with the defaults."""
+    return _run(method, SESSIONS[method][number], kind)
+
+
 def _recovered(result: SimulationResult, seen: Released, kind: str) -> list[tuple[str, int, str]]:
     found = []
     for site, rows in _sites(kind).items():
@@ -49,15 +66,32 @@ def _recovered(result: SimulationResult, seen: Released, kind: str) -> list[tupl
         statistics = statistics_of(result, site, seen)
         assert statistics, "an attack on nothing proves nothing"
         hits = findings(statistics, scaled, rows, p=P, discrete=kind == "binary")
-        # A cell of yes/no columns, every one rounded, reads like a record: its majority's. It
-        # rests on at least p persons and says of none that there is one like it (rule 8 asks for
-        # distance from rows on continuous data alone).
-        found += [
-            (site, row, how)
-            for row, how in hits
-            if kind != "binary" or not how.endswith(" as sent")
-        ]
+        found += [(site, row, how) for row, how in hits]
     return found
+
+
+def _told(
+    result: SimulationResult, seen: Released, kind: str, *, prevalences: bool = True
+) -> list[str]:
+    """Return what else would say too much, whatever the vectors look like."""
+    d = result.result_.center.size
+    scale = result.result_.scale
+    binary = np.full(d, kind == "binary")
+    # Rule 4 rounds the number of persons with a property by at most p / 2.
+    within = np.where(binary, P / 2 / scale, 0.0) + 1e-6
+    told = []
+    for site, rows in _sites(kind).items():
+        statistics = statistics_of(result, site, seen)
+        scaled = (rows - result.result_.center) / scale
+        found = small_differences(partitions_of(seen, site), p=P)
+        found += misattributed(statistics, scaled, within)
+        if kind == "binary" and prevalences:
+            found += exact_sums(result, site, rows, seen, p=P)
+            found += small_prevalences(
+                statistics, p=P, columns=binary, center=result.result_.center, scale=scale
+            )
+        told += [f"{site}: {line}" for line in found]
+    return told
 
 
 @pytest.mark.parametrize("method", SESSIONS)
@@ -82,26 +116,29 @@ def test_every_method_is_tried_with_all_its_phases() -> None:
     for method, sessions in SESSIONS.items():
         asked = {
             entry.phase
-            for config in sessions
-            for entry in _run(method, config, "numeric")[0].trace_
+            for number in range(len(sessions))
+            for entry in _default(method, number, "numeric")[0].trace_
         }
         assert asked == {phase.name for phase in engine.all_phases(METHODS[method])}, method
 
 
 @pytest.mark.parametrize("kind", ["numeric", "binary"])
 @pytest.mark.parametrize(
-    ("method", "config"), [(name, config) for name in SESSIONS for config in SESSIONS[name]]
+    ("method", "number"), [(name, i) for name in SESSIONS for i in range(len(SESSIONS[name]))]
 )
-def test_no_real_record_with_the_defaults(method: str, config: dict[str, Any], kind: str) -> None:
-    assert _recovered(*_run(method, config, kind), kind) == []
+def test_no_real_record_with_the_defaults(method: str, number: int, kind: str) -> None:
+    run = _default(method, number, kind)
+    assert _recovered(*run, kind) == []
+    assert _told(*run, kind) == []
 
 
 @pytest.mark.parametrize(
-    ("method", "kind"), [*((name, "numeric") for name in SESSIONS), ("lloyd", "binary")]
+    ("method", "kind"),
+    [*((name, "numeric") for name in SESSIONS), ("lloyd", "binary"), ("fkm", "binary")],
 )
 def test_a_real_record_is_found_without_the_guard(method: str, kind: str) -> None:
     """What the tests above rest on: he would find something. On binary data the rounding alone
-    hides much, so that one method has to do."""
+    hides much."""
     found: set[tuple[str, int]] = set()
     for config in SESSIONS[method]:
         run = _run(method, config, kind, differencing="off")
@@ -112,17 +149,66 @@ def test_a_real_record_is_found_without_the_guard(method: str, kind: str) -> Non
     raise AssertionError(f"only {len(found)} records were found")
 
 
-@pytest.mark.parametrize("method", SESSIONS)
-def test_no_prevalence_of_a_real_record_is_told(method: str) -> None:
-    for config in SESSIONS[method]:
-        result, _ = _run(method, config, "binary")
-        d = len(COLUMNS)
-        for site in NAMES:
-            told = small_prevalences(
-                statistics_of(result, site),
-                p=P,
-                columns=np.ones(d, dtype=np.bool_),
-                center=result.result_.center,
-                scale=result.result_.scale,
-            )
-            assert told == []
+# --- Each protection, taken away ------------------------------------------------------------------
+
+_round = releasing.round_prevalence
+
+
+def _unrounded(moments: CellMoments, *_: Any, **__: Any) -> CellMoments:
+    return moments
+
+
+@pytest.mark.parametrize("kind", ["numeric", "binary"])
+@pytest.mark.parametrize(("method", "number"), BUSIEST)
+def test_no_real_record_is_safe_without_the_guard(method: str, number: int, kind: str) -> None:
+    run = _run(method, SESSIONS[method][number], kind, differencing="off")
+    assert _told(*run, kind)
+
+
+@pytest.mark.parametrize("kind", ["numeric", "binary"])
+@pytest.mark.parametrize(("method", "number"), BUSIEST)
+def test_no_real_record_is_safe_in_other_rows_than_the_guard_let_go(
+    method: str, number: int, kind: str
+) -> None:
+    """As many rows in every cell, but others."""
+
+    def of_others(X: Any, labels: Any, n_cells: int) -> CellMoments:
+        return cell_moments(X, np.roll(labels, 1), n_cells)
+
+    with (
+        mock.patch.object(releasing, "cell_moments", of_others),
+        mock.patch.object(engine, "check"),
+    ):
+        run = _run(method, SESSIONS[method][number], kind)
+    assert _told(*run, kind, prevalences=False)
+
+
+@pytest.mark.parametrize(("method", "number"), BUSIEST)
+def test_no_prevalence_of_a_real_record_is_safe_unrounded(method: str, number: int) -> None:
+    with mock.patch.object(releasing, "round_prevalence", _unrounded):
+        run = _run(method, SESSIONS[method][number], "binary")
+    assert any("feature" in line for line in _told(*run, "binary"))
+
+
+@pytest.mark.parametrize(("method", "number"), BUSIEST)
+def test_no_prevalence_of_a_real_record_is_safe_in_a_cost_from_rows(
+    method: str, number: int
+) -> None:
+    exact: list[CellMoments] = []
+
+    def noted(moments: CellMoments, *given: Any, **named: Any) -> CellMoments:
+        exact.append(moments)
+        return _round(moments, *given, **named)
+
+    def from_rows(moments: CellMoments, centroids: Any) -> Any:
+        del moments
+        return cell_costs(exact[-1], centroids)
+
+    with (
+        mock.patch.object(releasing, "round_prevalence", noted),
+        mock.patch.object(lloyd, "cell_costs", from_rows),
+        mock.patch.object(evaluation, "cell_costs", from_rows),
+        mock.patch.object(engine, "check"),
+    ):
+        run = _run(method, SESSIONS[method][number], "binary")
+    assert any("costs" in line for line in _told(*run, "binary"))

@@ -92,6 +92,7 @@ def recover(
         prevalences may look like the record of somebody who is in neither. A mean of ``p`` rows
         or more that was rounded (rule 4) may be the majority's vector and is no finding;
         differences of two rows, which are nearly all equal to others, are not looked for.
+        What this leaves out, :func:`small_differences` finds: it looks at no values.
     """
     return {row for row, _ in findings(statistics, rows, rows_original, p=p, discrete=discrete)}
 
@@ -111,7 +112,7 @@ def findings(
     original = None if rows_original is None else _Target(rows_original, p if discrete else None)
     found: list[tuple[int, str]] = []
     for item in sent:
-        if discrete and item.count is not None and item.count >= p:
+        if discrete and _rests_on(item) >= p:
             continue
         vector = item.vector if item.count is None else item.vector / item.count
         for truth in (target, original):
@@ -155,6 +156,53 @@ def small_prevalences(
         few = columns & (positives > 1e-6) & (positives < p - 1e-6)
         told += [f"{item.name}, feature {feature}" for feature in np.flatnonzero(few)]
     return told
+
+
+def small_differences(partitions: Sequence[tuple[str, NDArray[np.int64]]], *, p: int) -> list[str]:
+    """Return which comparisons of what was sent concern 1 to ``p`` - 1 rows.
+
+    Values play no part, so that neither rounding nor chance hides or feigns anything: where two
+    sets that were sent differ by a few rows, their difference is told, whatever it looks like.
+    Every two sets of a session are compared, and the unions of sets of a partition with those of
+    the one before and of its candidate's last.
+
+    Parameters
+    ----------
+    partitions : sequence of (str, (n,) int64)
+        What a site sent, in order: ``"round N, candidate"``, and the cell of each row, -1 for the
+        rest.
+    p : int
+    """
+    told: list[str] = []
+    before: list[tuple[str, NDArray[np.int64]]] = []
+    for name, labels in [("all rows", np.zeros_like(partitions[0][1])), *partitions]:
+        sets = np.array([labels == k for k in np.unique(labels)], dtype=np.int64)
+        nothing = np.zeros((1, labels.size), dtype=np.int64)
+        others = [("nothing", nothing), *before]
+        told += [f"{name} and {other}" for other, each in others if _few_apart(sets, each, p)]
+        track = name.partition(", ")[2]
+        same = [entry for entry in before if entry[0].partition(", ")[2] == track]
+        for other, each in [*before[-1:], *same[-1:]]:
+            if _few_apart(_unions(len(sets)) @ sets, _unions(len(each)) @ each, p):
+                told.append(f"unions of {name} and {other}")
+        if not any(np.array_equal(sets, each) for _, each in [*before[-1:], *same[-1:]]):
+            before.append((name, sets))
+    return told
+
+
+def _few_apart(a: NDArray[np.int64], b: NDArray[np.int64], p: int) -> bool:
+    """Whether a set (s, n) of the one and a set (t, n) of the other differ by 1 to p - 1 rows."""
+    # In float64 the product is BLAS's, and exact.
+    shared = a.astype(np.float64) @ b.T.astype(np.float64)
+    apart = a.sum(axis=1)[:, None] + b.sum(axis=1)[None, :] - 2.0 * shared
+    return bool(((apart > 0) & (apart < p)).any())
+
+
+def _rests_on(item: Statistic) -> float:
+    """Return how many rows a statistic is of, by the judge's knowledge if he has any, else 0."""
+    if item.members is not None:
+        return int(item.members.sum())
+    return item.count or 0
 
 
 class _Target:
@@ -260,14 +308,18 @@ class _Partition:
     members: NDArray[np.int64] | None = None
 
     def unions(self) -> NDArray[np.int64]:
-        """Return (s, m) 0-1 rows: all unions of few cells, the pairs of many."""
-        m = len(self.counts)
-        if m <= _ALL_UNIONS_UP_TO:
-            return (np.arange(1, 1 << m)[:, None] >> np.arange(m)) & 1
-        first, second = np.triu_indices(m, 1)
-        chosen = np.zeros((first.size, m), dtype=np.int64)
-        chosen[np.arange(first.size), first] = chosen[np.arange(first.size), second] = 1
-        return chosen
+        """Return (s, m) 0-1 rows: all unions of few sets, the pairs of many."""
+        return _unions(len(self.counts))
+
+
+def _unions(m: int) -> NDArray[np.int64]:
+    """Return (s, m) 0-1 rows: all unions of few sets, the pairs of many."""
+    if m <= _ALL_UNIONS_UP_TO:
+        return (np.arange(1, 1 << m)[:, None] >> np.arange(m)) & 1
+    first, second = np.triu_indices(m, 1)
+    chosen = np.zeros((first.size, m), dtype=np.int64)
+    chosen[np.arange(first.size), first] = chosen[np.arange(first.size), second] = 1
+    return chosen
 
 
 def _partitions(statistics: Sequence[Statistic]) -> list[_Partition]:

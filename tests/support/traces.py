@@ -68,6 +68,95 @@ def statistics_of(
     return found
 
 
+def partitions_of(seen: Released, site: str) -> list[tuple[str, NDArray[np.int64]]]:
+    """Return every partition whose numbers a site sent, in order, also where only counts went."""
+    return [
+        (f"round {number}, {candidate}", labels)
+        for (name, number), answer in seen.items()
+        if name == site
+        for candidate, labels in answer.items()
+    ]
+
+
+def misattributed(
+    statistics: Iterable[Statistic], rows: NDArray[np.float64], within: NDArray[np.float64]
+) -> list[str]:
+    """Return what is not the sum of the rows that the guard let go for it.
+
+    Parameters
+    ----------
+    statistics : iterable of Statistic
+        With members.
+    rows : (n, d) float64
+        Scaled.
+    within : (d,) float64
+        How far a sum may be off: what rule 4 may add or take away; next to nothing elsewhere.
+    """
+    return [
+        item.name
+        for item in statistics
+        if item.members is not None
+        and item.count
+        and (np.abs(item.vector - item.members @ rows) > within).any()
+    ]
+
+
+def exact_sums(
+    result: SimulationResult, site: str, rows: NDArray[np.float64], seen: Released, *, p: int
+) -> list[str]:
+    """Return which costs, distances and silhouettes of yes/no rows undo the rounding of shares.
+
+    Where 1 to ``p`` - 1 rows of a cell have a property, or lack it, the share goes rounded. A sum
+    over the true rows, instead of over what the rounded shares stand for, would tell it exactly.
+
+    Parameters
+    ----------
+    rows : (n, d) float64
+        The site's rows, 0 or 1.
+    """
+    space = Space(result.result_.center, result.result_.scale)
+    scaled = space.to_scaled(rows)
+    told: list[str] = []
+    for entry in result.trace_:
+        payload = entry.payload
+        if entry.site != site or payload is None or not hasattr(payload, "costs"):
+            continue
+        partitions, common = seen[site, entry.round], entry.task.common
+        names = getattr(common, "names", None)
+        for i, name in enumerate(names or list(partitions)[-1:]):
+            labels = partitions[name]
+            centroids = common.centroids[i] if names else common.centroids
+            # The evaluation's cells are the method's; several may stand for one centroid.
+            cells = getattr(common, "cells", np.arange(len(centroids)))
+            place = np.where(labels >= 0, cells[labels], -1)
+            for k in range(len(centroids)):
+                members = place == k
+                ones = rows[members].sum(axis=0)
+                fewer = np.minimum(ones, members.sum() - ones)
+                if not ((fewer > 0) & (fewer < p)).any():
+                    continue
+                for field, exact in _sums_over(scaled[members], centroids, k).items():
+                    sent = getattr(payload, field, None)
+                    if sent is None:
+                        continue
+                    number = sent[i][k] if names else sent[k]
+                    if np.isclose(number, exact, rtol=1e-9, atol=0.0):
+                        told.append(f"round {entry.round}, {entry.phase}, {field} of cell {k}")
+    return told
+
+
+def _sums_over(
+    rows: NDArray[np.float64], centroids: NDArray[np.float64], k: int
+) -> dict[str, float]:
+    squares = ((rows[:, None, :] - centroids[None]) ** 2).sum(axis=2)
+    own = np.sqrt(squares[:, k])
+    sums = {"costs": float(squares[:, k].sum()), "distances": float(own.sum())}
+    if len(centroids) > 1:
+        other = np.sqrt(np.delete(squares, k, axis=1).min(axis=1))
+        sums["silhouettes"] = float(((other - own) / np.maximum(own, other)).sum())
+    return sums
+
+
 def _with_members(
     sent: list[Statistic], seen: Released, entry: TraceEntry, n: int
 ) -> list[Statistic]:

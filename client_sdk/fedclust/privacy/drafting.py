@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedclust.privacy.counting import BoolVector, PersonIndex
 from fedclust.privacy.cuts import Overlaps, small_cut
+from fedclust.privacy.spans import Span
 
 __all__ = ["Draft"]
 
@@ -68,6 +69,8 @@ class Draft:
         # Sets that changed since they were last found to differ enough from everything sent.
         self._unchecked = set(range(n_cells + 1))
         self._found_at = 0
+        # One for all rows and one for each view; made when first needed.
+        self._spans: list[tuple[RowNumbers, Span]] | None = None
 
     def settled(self) -> IntVector:
         """Return the (n,) cell numbers of a partition that may be sent, -1 for the rest.
@@ -134,7 +137,8 @@ class Draft:
         It ends well. With every cell closed all rows are in the rest, and that is allowed: what
         is left of the total without earlier cells and rests is a union of the other sets of that
         earlier partition, each of which was sent with 0 or at least p persons in every view, so
-        the union has 0 or at least p as well.
+        the union has 0 or at least p as well. Nor does the total add to what the sums tell
+        together: it was taken to be known before.
         """
         while True:
             self._settle_sizes()
@@ -168,7 +172,7 @@ class Draft:
         """Return sets to change because of a difference of too few persons; none where all is well.
 
         The lowest set that is too close to one sent before; else the sets at the rows by which a
-        union is too close to a union sent before, lowest first.
+        union is too close to a union sent before, lowest first; else what :meth:`_told` gives.
         """
         for place in sorted(self._unchecked):
             if self._close_to_one(place):
@@ -184,6 +188,28 @@ class Draft:
                     # Where one was found the next is likely: begin there after the change.
                     self._found_at = int(number)
                     return [int(place) for place in np.unique(now[across])]
+        return self._told()
+
+    def _told(self) -> list[int]:
+        """Return sets to change because all sums together would tell of too few persons.
+
+        The sets of these persons, lowest first, then the others: who is told of need not have
+        moved.
+        """
+        if not len(self._sent):
+            return []
+        if self._spans is None:
+            every = np.arange(self._now.size)
+            self._spans = [(every, Span(self._sent, every, self._index, self._p))]
+            for view in self._views:
+                self._spans.append((view, Span(self._sent[:, view], view, self._index, self._p)))
+        for rows, span in self._spans:
+            now = self._now[rows]
+            told = span.told(now)
+            if told.size:
+                theirs = np.unique(now[told])
+                others = np.setdiff1d(np.arange(self._rest + 1), theirs)
+                return [*theirs.tolist(), *others.tolist()]
         return []
 
     def _close_to_one(self, place: int) -> bool:

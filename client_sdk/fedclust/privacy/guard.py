@@ -5,12 +5,13 @@ the next, cells from totals. The guard sees to it that no such difference is mad
 persons. It looks at sets of rows only; sums, counts and costs are computed afterwards, from the
 partition it gives back.
 
-It goes further than the rule as written in three places. Unions of sets are compared as well
+It goes further than the rule as written in four places. Unions of sets are compared as well
 (``cuts``): with four cells or more, a row that moves alone can hide among larger moves in the
-difference of every single cell and still stand alone in that of two cells together. A candidate's
-first partition is measured against the most similar one of the session, so that being a few rows
-away from it does not cost whole cells. And where rows would be withheld, sending the last
-partition again is weighed against it.
+difference of every single cell and still stand alone in that of two cells together. All sums of
+the session are looked at together (``spans``): three payloads or thirty can be combined so that
+all rows but one cancel. A candidate's first partition is measured against the most similar one of
+the session, so that being a few rows away from it does not cost whole cells. And where rows would
+be withheld, sending the last partition again is weighed against it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,276 @@
+"""What can be computed from all sums of a session together, however they are combined.
+
+Every sum that was sent is linear in the rows. By adding and subtracting sums, as many as one
+likes and in any multiples, a group of rows can be singled out exactly where a combination of the
+sets that were sent is zero outside the group (Chin & Ozsoyoglu, "Auditing and inference control in
+statistical databases", IEEE Trans. Softw. Eng. 8 (1982), 574-582). Rows that are together in every
+set make one *atom*; a combination is constant on it. The span of the sets holds an atom where the
+atom, as a vector of length 1, keeps all its length when projected onto the span.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.privacy.counting import PersonIndex
+
+__all__ = ["Span"]
+
+IntVector = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+RowNumbers = NDArray[np.intp]
+
+#: Beyond so many different sets, or atoms times pairs of partitions, combinations are not looked
+#: for: finding a basis takes time with the sets' third power.
+_MOST_SETS: Final = 1_000
+_MOST_OVERLAPS: Final = 500_000_000
+#: Beyond so many atoms of too few persons, pairs of them are not looked for.
+_MOST_PAIRED: Final = 1_500
+#: Eigenvalues below this, of sets of length 1, are those of sets that add nothing.
+_NOTHING: Final = 1e-9
+#: The share of a squared length that is all of it but for rounding.
+_ALL: Final = 1.0 - 1e-6
+#: Test vectors, and the squared length below which what is left of them is looked at closely.
+_N_TESTS: Final = 4
+_LITTLE: Final = 1e-3
+
+# Multipliers of the splitmix64 finaliser.
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Span:
+    """What the partitions sent so far, and the total, tell of a set of rows.
+
+    Parameters
+    ----------
+    sent : (H, m) int16
+        The set that each of the rows belongs to in each partition.
+    rows : (m,) intp
+        Their numbers.
+    index : PersonIndex
+    p : int
+        Smallest number of persons.
+
+    Attributes
+    ----------
+    affordable : bool
+        Whether there are few enough sets and atoms to look at their combinations.
+    """
+
+    def __init__(
+        self, sent: NDArray[np.int16], rows: RowNumbers, index: PersonIndex, p: int
+    ) -> None:
+        self._index, self._p, self._rows = index, p, rows
+        # The total comes first, as a partition of one set; each set has a number of its own.
+        places = np.concatenate([np.zeros((1, rows.size), dtype=np.int16), sent])
+        self._widths = places.max(axis=1, initial=0).astype(np.int64) + 1
+        self._start = np.cumsum(self._widths) - self._widths
+        n_sets = int(self._widths.sum())
+        codes = _spread(n_sets)
+        mixed = np.zeros(rows.size, dtype=np.uint64)
+        for start, place in zip(self._start, places, strict=True):
+            mixed += codes[start + place]
+        # A sum of 64-bit numbers stands for the sets of a row.
+        _, first, atom = np.unique(mixed, return_index=True, return_inverse=True)
+        self._atom = atom.reshape(-1)
+        #: (H + 1, A): the set of each atom in each partition, counted within it.
+        self._places = places[:, first].astype(np.int64)
+        self.affordable = n_sets <= _MOST_SETS and (
+            len(places) * self._places.size <= _MOST_OVERLAPS
+        )
+        if self.affordable and rows.size:
+            sizes = np.bincount(self._atom, minlength=first.size).astype(np.float64)
+            overlaps = np.zeros((n_sets, n_sets))
+            for number, width in enumerate(self._widths):
+                start, end = self._start[number], self._start[number] + width
+                shared = self._overlaps(self._places[number], int(width), sizes, upto=number + 1)
+                overlaps[:end, start:end] = shared
+                overlaps[start:end, :end] = shared.T
+            self._lengths = np.sqrt(np.maximum(np.diag(overlaps), 1.0))
+            unit = overlaps / np.outer(self._lengths, self._lengths)
+            self._basis = _orthonormal(unit)
+            self._tests = self._test_vectors()
+
+    def told(self, now: IntVector) -> RowNumbers:
+        """Return which rows sending one more partition would single out.
+
+        Parameters
+        ----------
+        now : (m,) int64
+            The set of each of the rows in that partition.
+
+        Returns
+        -------
+        (k,) intp
+            Positions in ``rows`` of 1 to p - 1 persons that a combination of sums is about: one
+            atom, or two where not too many are small. Empty where there are none, or where
+            looking costs too much.
+        """
+        nothing = np.zeros(0, dtype=np.intp)
+        if not self.affordable or now.size == 0:
+            return nothing
+        used, now = np.unique(now, return_inverse=True)
+        now, width = now.reshape(-1), used.size
+        keys, atom, counts = np.unique(
+            self._atom * width + now, return_inverse=True, return_counts=True
+        )
+        atom = atom.reshape(-1)
+        few = self._few(atom, counts)
+        if few.size == 0:
+            return nothing
+        # What the new sets, of length 1, add to the basis.
+        overlaps = self._overlaps(keys % width, width, counts.astype(np.float64), keys // width)
+        lengths = np.sqrt(np.bincount(now, minlength=width).astype(np.float64))
+        known = self._basis @ (overlaps / self._lengths[:, None] / lengths)
+        turn = _orthonormal(np.eye(width) - known.T @ known)
+        old, new, weights = keys[few] // width, keys[few] % width, np.sqrt(counts[few])
+        pairs = self._p > 2 and few.size <= _MOST_PAIRED
+        chosen = np.arange(few.size)
+        if not pairs:
+            chosen = self._doubtful(now, atom, few, old, new, weights, lengths, known, turn)
+        parts = self._parts(old[chosen], new[chosen], weights[chosen], lengths, known, turn)
+        share = (parts**2).sum(axis=0)
+        found = chosen[share > _ALL]
+        if found.size:
+            return np.flatnonzero(np.isin(atom, few[found]))
+        return self._pair(atom, few, parts, share) if pairs else nothing
+
+    def _parts(
+        self,
+        old: IntVector,
+        new: IntVector,
+        weights: FloatArray,
+        lengths: FloatArray,
+        known: FloatArray,
+        turn: FloatArray,
+    ) -> FloatArray:
+        """Return what atoms, as vectors of length 1, have of each vector of the basis, (r, a)."""
+        unit = np.zeros((self._lengths.size, old.size))
+        unit[self._start[:, None] + self._places[:, old], np.arange(old.size)] = 1.0
+        before = self._basis @ (unit / self._lengths[:, None])
+        added = (np.arange(lengths.size)[:, None] == new) / lengths[:, None] - known.T @ before
+        parts: FloatArray = np.concatenate([before, turn @ added]) * weights
+        return parts
+
+    def _doubtful(
+        self,
+        now: IntVector,
+        atom: IntVector,
+        few: IntVector,
+        old: IntVector,
+        new: IntVector,
+        weights: FloatArray,
+        lengths: FloatArray,
+        known: FloatArray,
+        turn: FloatArray,
+    ) -> IntVector:
+        """Return positions in ``few`` of the atoms that may be told, all that are among them.
+
+        What is left of any vector, once its projection onto the span is taken off, is 0 at an
+        atom that the span holds; at others it is next to 0 by chance alone.
+        """
+        vectors = _tests(self._rows.size)
+        sums = np.stack([np.bincount(now, v, minlength=lengths.size) for v in vectors], axis=1)
+        fresh = turn.T @ (turn @ (sums / lengths[:, None] - known.T @ self._tests))
+        on_old = self._basis.T @ (self._tests - known @ fresh) / self._lengths[:, None]
+        on_new = fresh / lengths[:, None]
+        value = on_new[new]
+        for start, place in zip(self._start, self._places, strict=True):
+            value += on_old[start + place[old]]
+        own = np.stack([np.bincount(atom, v)[few] for v in vectors], axis=1) / weights[:, None]
+        left = own - value * weights[:, None]
+        return np.flatnonzero((left**2).sum(axis=1) < _LITTLE)
+
+    def _few(self, atom: IntVector, counts: IntVector) -> IntVector:
+        """Return the atoms of fewer than p persons."""
+        small = counts < self._index.certain(self._p)
+        unsure = np.flatnonzero(small & (counts >= self._p))
+        if unsure.size:
+            order, ends = np.argsort(atom, kind="stable"), np.cumsum(counts)
+            for number in unsure:
+                rows = order[ends[number] - counts[number] : ends[number]]
+                small[number] = not self._index.reaches(self._rows[rows], self._p)
+        return np.flatnonzero(small)
+
+    def _pair(
+        self, atom: IntVector, few: IntVector, parts: FloatArray, share: FloatArray
+    ) -> RowNumbers:
+        """Return the rows of two atoms of fewer than p persons that a combination is about."""
+        # What is left of one, its projection taken off, is a multiple of what is left of the other.
+        left = np.sqrt(1.0 - share)
+        alike = np.triu(((parts.T @ parts) / np.outer(left, left)) ** 2 > _ALL, 1)
+        for i, j in np.argwhere(alike):
+            both = np.flatnonzero((atom == few[i]) | (atom == few[j]))
+            if not self._index.reaches(self._rows[both], self._p):
+                return both
+        return np.zeros(0, dtype=np.intp)
+
+    def _overlaps(
+        self,
+        sets: IntVector,
+        width: int,
+        sizes: FloatArray,
+        atoms: IntVector | None = None,
+        upto: int | None = None,
+    ) -> FloatArray:
+        """Return how many rows each set sent before shares with each of ``width`` sets.
+
+        ``sets`` (a,) are those of ``atoms``, all of them in order by default, of ``sizes`` rows.
+        Only the partitions before number ``upto`` are looked at.
+        """
+        shared = [
+            np.bincount(
+                (place if atoms is None else place[atoms]) * width + sets,
+                sizes,
+                minlength=int(own) * width,
+            ).reshape(int(own), width)
+            for own, place in zip(self._widths[:upto], self._places[:upto], strict=True)
+        ]
+        return np.concatenate(shared)
+
+    def _test_vectors(self) -> FloatArray:
+        """Return what the test vectors have of each vector of the basis, (r, t)."""
+        added = []
+        for vector in _tests(self._rows.size):
+            on_atoms = np.bincount(self._atom, vector, minlength=self._places.shape[1])
+            added.append(
+                np.concatenate(
+                    [
+                        np.bincount(place, on_atoms, minlength=int(own))
+                        for own, place in zip(self._widths, self._places, strict=True)
+                    ]
+                )
+            )
+        tested: FloatArray = self._basis @ (np.stack(added, axis=1) / self._lengths[:, None])
+        return tested
+
+
+def _orthonormal(products: FloatArray) -> FloatArray:
+    """Return combinations (r, k) of k vectors that make an orthonormal basis of their span.
+
+    ``products`` (k, k) are the vectors' inner products.
+    """
+    values, vectors = np.linalg.eigh(products)
+    kept = values > _NOTHING
+    combinations: FloatArray = (vectors[:, kept] / np.sqrt(values[kept])).T
+    return combinations
+
+
+def _spread(n: int, first: int = 1) -> NDArray[np.uint64]:
+    """Return n numbers of 64 bits, always the same, that look drawn at random."""
+    z = np.arange(first, first + n, dtype=np.uint64) * _STEP
+    for shift, factor in zip((30, 27), _FACTORS, strict=True):
+        z = (z ^ (z >> np.uint64(shift))) * factor
+    mixed: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
+    return mixed
+
+
+def _tests(m: int) -> FloatArray:
+    """Return the test vectors (t, m): independent entries of mean 0 and variance 1."""
+    numbers = _spread(_N_TESTS * m, 1 << 32).reshape(_N_TESTS, m)
+    vectors: FloatArray = (numbers / 2.0**63 - 1.0) * np.sqrt(3.0)
+    return vectors

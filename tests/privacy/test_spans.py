@@ -1,0 +1,160 @@
+"""What all sums of a session tell together: against exact arithmetic, and against the guard."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from fedclust.privacy import spans
+from fedclust.privacy.counting import PersonIndex
+from fedclust.privacy.guard import Guard
+from fedclust.privacy.spans import Span
+from fedclust.simulate import simulate
+from support.hospitals import breast_cancer
+from support.traces import partitions_of, watched
+
+
+def index_of(n: int, persons: np.ndarray | None = None) -> PersonIndex:
+    return PersonIndex(np.arange(float(n))[:, None], persons)
+
+
+def rank(rows: list[list[int]]) -> int:
+    """Gaussian elimination over the rationals."""
+    left, found = [[Fraction(value) for value in row] for row in rows], 0
+    for column in range(len(rows[0]) if rows else 0):
+        pivot = next((row for row in left[found:] if row[column]), None)
+        if pivot is None:
+            continue
+        left.remove(pivot)
+        left.insert(found, pivot)
+        for i in range(found + 1, len(left)):
+            factor = left[i][column] / pivot[column]
+            if factor:
+                left[i] = [a - factor * b for a, b in zip(left[i], pivot, strict=True)]
+        found += 1
+    return found
+
+
+def sets_of(partitions: list[np.ndarray]) -> list[list[int]]:
+    n = len(partitions[0])
+    every = [np.ones(n, dtype=int)]
+    every += [(labels == k).astype(int) for labels in partitions for k in np.unique(labels)]
+    return [row.tolist() for row in every]
+
+
+def singled_out(partitions: list[np.ndarray]) -> set[int]:
+    """Return the rows whose own values a combination of the sums gives."""
+    sets, n = sets_of(partitions), len(partitions[0])
+    full = rank(sets)
+    return {i for i in range(n) if rank([*sets, [int(i == j) for j in range(n)]]) == full}
+
+
+@pytest.mark.parametrize("p", [2, 3])
+def test_finds_exactly_the_real_records_that_sums_tell(p: int) -> None:
+    """With p = 2 by way of the test vectors, with p = 3 by looking at every small atom."""
+    told = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        n = 10
+        partitions = [rng.integers(0, 3, n) for _ in range(2 + seed % 2)]
+        if singled_out(partitions[:-1]):
+            continue
+        sent = np.array(partitions[:-1], dtype=np.int16)
+        found = Span(sent, np.arange(n), index_of(n), p).told(partitions[-1]).tolist()
+        expected = singled_out(partitions)
+        assert expected <= set(found)
+        if p == 2:
+            assert expected == set(found)
+        told += bool(expected)
+    assert told > 5
+
+
+def test_two_atoms_count_together() -> None:
+    """Nobody's own values are told, but row 0 minus row 1 is: two persons, fewer than p."""
+    first = np.array([0, 1, 0, 0, 0, 1, 1, 1])
+    second = np.array([1, 0, 0, 0, 0, 1, 1, 1])
+    assert singled_out([first, second]) == set()
+    sent, rows = first[None].astype(np.int16), np.arange(8)
+    assert Span(sent, rows, index_of(8), 3).told(second).tolist() == [0, 1]
+    assert Span(sent, rows, index_of(8), 2).told(second).size == 0
+
+
+def test_no_real_record_is_told_by_any_combination() -> None:
+    """Many clusterings of the same rows, each close to the others, at the smallest p."""
+    rng = np.random.default_rng(2)
+    n = 40
+    X = rng.normal(size=(n, 2))
+    plain, guarded = [], []
+    guard = Guard(PersonIndex(X), 2)
+    for number in range(12):
+        centres = X[rng.choice(n, 4, replace=False)]
+        wanted = ((X[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1).astype(np.int64)
+        plain.append(wanted)
+        guarded.append(guard.release(wanted, 4, str(number)))
+    assert singled_out(plain)
+    assert not singled_out(guarded)
+    # It still says something of most rows.
+    assert np.mean([labels >= 0 for labels in guarded]) > 0.7
+
+
+def test_where_values_are_imputed_no_real_record_is_told_of_a_single_feature() -> None:
+    rng = np.random.default_rng(4)
+    n = 40
+    X = rng.normal(size=(n, 2))
+    view = rng.random(n) < 0.6
+    sent, unseen = [], []
+    for views, kept in (((view,), sent), ((), unseen)):
+        guard = Guard(PersonIndex(X), 2, views=views)
+        for number in range(12):
+            centres = X[np.random.default_rng(number).choice(n, 4, replace=False)]
+            wanted = ((X[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1).astype(np.int64)
+            kept.append(guard.release(wanted, 4, str(number))[view])
+    assert singled_out(unseen)
+    assert not singled_out(sent)
+
+
+def test_rows_of_one_person_count_once() -> None:
+    """Two rows of one person, told together; without persons, two are allowed."""
+    first = np.array([0, 0, 1, 1, 1, 2, 2, 2])
+    second = np.array([1, 1, 1, 1, 1, 2, 2, 2])
+    sent = first[None].astype(np.int16)
+    rows, persons = np.arange(8), np.array([0, 0, 1, 2, 3, 4, 5, 6])
+    assert Span(sent, rows, index_of(8), 2).told(second).size == 0
+    assert Span(sent, rows, index_of(8, persons), 2).told(second).tolist() == [0, 1]
+
+
+def test_too_many_sets_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, last = np.repeat([0, 1], 6)[None].astype(np.int16), np.arange(12)
+    assert Span(sent, last, index_of(12), 2).told(last).size == 12
+    monkeypatch.setattr(spans, "_MOST_SETS", 2)
+    assert Span(sent, last, index_of(12), 2).told(last).size == 0
+
+
+def told_of_a_session() -> int:
+    """Return how many records linear algebra gives of fkm's answers at p = 2."""
+    sites, told = breast_cancer(), 0
+    declared = [{"name": f"x{j}", "kind": "numeric"} for j in range(30)]
+    with watched() as seen:
+        simulate(
+            "fkm",
+            sites,
+            config={"n_clusters": 8},
+            features=declared,
+            policy={"min_cluster_size": 2},
+            seed=0,
+        )
+    for site in sites:
+        sets = np.array(sets_of([labels for _, labels in partitions_of(seen, site)]), dtype=float)
+        _, values, vectors = np.linalg.svd(sets, full_matrices=False)
+        share = (vectors[values > 1e-8] ** 2).sum(axis=0)
+        told += int((share > 1.0 - 1e-7).sum())
+    return told
+
+
+def test_no_real_record_is_told_by_all_answers_of_eight_candidates() -> None:
+    assert told_of_a_session() == 0
+    with mock.patch.object(Span, "told", return_value=np.zeros(0, dtype=np.intp)):
+        assert told_of_a_session() > 50
