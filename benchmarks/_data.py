@@ -26,6 +26,8 @@ GRID = np.array([(x, y) for x in (-7.5, -2.5, 2.5, 7.5) for y in (-7.5, -2.5, 2.
 #: Ours, for the paper does not give them: four clients in the middles of the quarters of the field
 #: (-12.5, 12.5)^2, and one in its centre.
 LOCATIONS = np.array([(0.0, 0.0), (-6.25, -6.25), (-6.25, 6.25), (6.25, -6.25), (6.25, 6.25)])
+#: Four of them in the corners instead: the one in the centre holds most of the rows.
+CORNERS = np.array([(0.0, 0.0), (-12.0, -12.0), (-12.0, 12.0), (12.0, -12.0), (12.0, 12.0)])
 #: FKM, figure 4: clusters that each client holds, and the rows that it has.
 UNEVEN = ((16, 473), (1, 10), (3, 34), (10, 173), (7, 98))
 
@@ -58,7 +60,13 @@ class Data:
 # --- FKM ------------------------------------------------------------------------------------------
 
 
-def fkm(split: str, noise: float, points: int = 50, seed: int = 42) -> Data:
+def fkm(
+    split: str,
+    noise: float,
+    points: int = 50,
+    seed: int = 42,
+    locations: FloatArray = LOCATIONS,
+) -> Data:
     """Return one of FKM's synthetic data sets.
 
     Parameters
@@ -72,6 +80,8 @@ def fkm(split: str, noise: float, points: int = 50, seed: int = 42) -> Data:
         Rows for each centre.
     seed : int
         42 for the paper's own data.
+    locations : (5, 2) float64
+        Of the clients.
     """
     rng = np.random.RandomState(seed)
     X = np.empty((16 * points, 2))
@@ -83,13 +93,15 @@ def fkm(split: str, noise: float, points: int = 50, seed: int = 42) -> Data:
     labels = np.repeat(np.arange(16), points)
     if split == "uneven":
         return Data(X, labels, _uneven(labels, points, rng))
-    taker = _takers(X, None if split == "voronoi" else float(split), rng)
+    taker = _takers(X, None if split == "voronoi" else float(split), rng, locations)
     return Data(X, labels, {f"client{c}": np.flatnonzero(taker == c) for c in range(5)})
 
 
-def _takers(X: FloatArray, beta: float | None, rng: np.random.RandomState) -> IntArray:
+def _takers(
+    X: FloatArray, beta: float | None, rng: np.random.RandomState, locations: FloatArray
+) -> IntArray:
     """Return the client (n,) of each row by equation 2; ``beta`` None: the nearest client."""
-    distance = np.linalg.norm(X[:, None, :] - LOCATIONS, axis=2)
+    distance = np.linalg.norm(X[:, None, :] - locations, axis=2)
     nearest = distance.argmin(axis=1)
     if beta is None:
         return nearest

@@ -28,7 +28,7 @@ from _baselines import (
     simplified_silhouette,
     steps_of,
 )
-from _data import femnist, fkm
+from _data import CORNERS, LOCATIONS, femnist, fkm
 from _report import write
 from _runs import Job, Record, Spread, fingerprint, run, spread
 from fedclust import simulate
@@ -202,31 +202,47 @@ def _passes(part: list[Record], ten: float | None, hundred: float | None) -> str
 # --- the ablation ---------------------------------------------------------------------------------
 
 
-def ablated(options: dict[str, Any], seed: int) -> Record:
-    """Run the paper variant without a part of it."""
-    data = fkm("0.1", 1.0)
+PLACES = {"quarters": LOCATIONS, "corners": CORNERS}
+
+
+def ablated(options: dict[str, Any], places: str, seed: int) -> Record:
+    """Run the paper variant without a part of it, the clients at one of ``PLACES``."""
+    data = fkm("0.1", 1.0, locations=PLACES[places])
     result = simulate("fkm", data.sites(), **paper(10, **options), seed=seed)
     return {"ARI": client_ari(data, by_nearest(data, result.cluster_centers_))}
 
 
 def ablation(runs: int | None, code: str) -> None:
     """Print what dropping and weights are worth."""
-    runs = runs or 20
+    runs = runs or 12
     jobs = [
-        Job(ablated, {"options": options, "seed": seed})
+        Job(ablated, {"options": options, "places": places, "seed": seed})
         for options, _ in ABLATION.values()
+        for places in PLACES
         for seed in range(runs)
     ]
-    records = run("fkm", jobs, code)
+    records = iter(run("fkm", jobs, code))
     rows = [
         {
             "variant": name,
             "published": published,
-            "ours": str(spread(records[index * runs : (index + 1) * runs], "ARI")),
+            **{
+                f"clients in {places}": str(spread([next(records) for _ in range(runs)], "ARI"))
+                for places in PLACES
+            },
         }
-        for index, (name, (_, published)) in enumerate(ABLATION.items())
+        for name, (_, published) in ABLATION.items()
     ]
-    write("fkm_ablation", rows, note=f"beta 0.1, noise 1, 10 rounds, {runs} runs.")
+    write(
+        "fkm_ablation",
+        rows,
+        note=(
+            f"beta 0.1, noise 1, 10 rounds, {runs} runs. Where the clients are, which the paper "
+            "does not say, decides what weights are worth: in the middles of the quarters, as "
+            "elsewhere here, all hold about as many rows; with four in the corners the one in the "
+            "centre holds 561 of 800."
+        ),
+    )
 
 
 # --- how far from central -------------------------------------------------------------------------

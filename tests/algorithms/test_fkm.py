@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,14 +75,17 @@ def test_each_candidate_gets_counts_sums_and_costs_of_its_own() -> None:
     assert payload.totals.n == 5
 
 
-def test_a_cell_too_small_gives_its_rows_to_the_next_nearest_and_none_is_left_over() -> None:
+def test_rows_left_over_stay_out_if_they_are_enough_and_move_on_if_too_few() -> None:
     centroids = np.array([[0.0, 0.0], [5.0, 0.0], [9.0, 0.0], [9.0, 90.0]])
     X = np.array([[0.0, 0], [1, 0], [4.5, 0], [8, 0], [9, 0], [9, 1]])
 
-    assert fkm.absorbed(SiteData(X), centroids, 1).tolist() == [0, 0, 1, 2, 2, 2]
-    # 4.5 is as far from 0 as from 9: the lowest takes it.
-    assert fkm.absorbed(SiteData(X), centroids, 2).tolist() == [0, 0, 0, 2, 2, 2]
-    assert fkm.absorbed(SiteData(X), centroids, 4).tolist() == [2] * 6
+    assert fkm.settled(SiteData(X), centroids, 1).tolist() == [0, 0, 1, 2, 2, 2]
+    # One row alone: 4.5 is as far from 0 as from 9, and the lowest takes it.
+    assert fkm.settled(SiteData(X), centroids, 2).tolist() == [0, 0, 0, 2, 2, 2]
+    # Three rows, of which none is with two others.
+    assert fkm.settled(SiteData(X), centroids, 3).tolist() == [-1, -1, -1, 2, 2, 2]
+    # No cell can be sent: nothing to move to.
+    assert fkm.settled(SiteData(X), centroids, 4).tolist() == [0, 0, 1, 2, 2, 2]
 
 
 def test_persons_count_where_rows_would_do() -> None:
@@ -89,7 +93,7 @@ def test_persons_count_where_rows_would_do() -> None:
     X = np.array([[0.0], [1], [2], [9], [9.5]])
     data = SiteData(X, persons=np.array([7, 7, 7, 1, 2]))
 
-    assert fkm.absorbed(data, centroids, 2).tolist() == [1] * 5
+    assert fkm.settled(data, centroids, 2).tolist() == [1] * 5
 
 
 @pytest.mark.parametrize(
@@ -180,24 +184,48 @@ def test_the_best_ever_is_kept_when_the_leader_gets_worse() -> None:
     np.testing.assert_allclose(third.result.centroids, [[1.0, 0.0], [9.0, 9.0]])
 
 
-def test_a_rest_is_charged_to_the_candidate_that_leaves_it() -> None:
-    """Ten of twenty rows left out, five off the mean of all on either side."""
+def test_unsent_rows_are_charged_at_the_mean_cost_of_those_sent() -> None:
+    """Two candidates, of which the first leaves ten of each site's twenty rows out."""
     totals = {s: Totals(n=20, mean=np.array([6.0, 2]), m2=np.array([500.0, 0])) for s in "abc"}
     config = RunConfig(**{**_config().__dict__, "totals": totals})
     whole = fkm.Steps(
         counts=np.array([[10, 0], [10, 10]]),
         sums=np.array([[[10.0, 20], [0, 0]], [[10.0, 20], [110, 20]]]),
-        costs=np.array([[40.0, 0], [50.0, 40]]),
+        costs=np.array([[40.0, 0], [30.0, 40]]),
     )
     state = _state(2).model_copy(
         update={"centroids": np.array([[[1.0, 0], [30, 30]], [[1.0, 0], [11, 0]]])}
     )
-    step = fkm.aggregate(state, [Contribution(s, whole, 2) for s in "abc"], config)
+    answers = [Contribution("a", None, 2), *(Contribution(s, whole, 2) for s in "bc")]
+    config = replace(config, policy=config.policy.model_copy(update={"min_sites": 2}))
+    step = fkm.aggregate(state, answers, config)
 
-    # 40 + the rest's 10 x (10^2 + 2^2) against 90.
+    # 4 a row for all sixty rows, against 3.5: the site that sent nothing counts too. A rest of
+    # ten rows taken as one cell would have cost the first candidate 40 + 10 x (10^2 + 2^2) a site.
     assert isinstance(step, Next)
-    assert step.task.common.names[0] == "start-1"
-    assert step.metrics["inertia"] == pytest.approx(270.0)
+    assert step.task.common.names == ("start-1", "start-0")
+    assert step.metrics["inertia"] == pytest.approx(210.0)
+    costs = step.state.judgements[1].best.costs
+    assert costs == pytest.approx({"a": 80.0, "b": 80.0, "c": 80.0})
+
+
+def test_a_site_of_unknown_size_is_charged_what_it_sent() -> None:
+    step = _aggregate(_state(1), [4.0])
+
+    assert isinstance(step, Next)
+    assert step.state.best.best.costs == {"a": 4.0, "b": 4.0, "c": 4.0}
+
+
+def test_it_goes_on_while_a_candidate_gains_on_the_best() -> None:
+    first = _aggregate(_state(2), [3.0, 9.0])
+    assert isinstance(first, Next)
+    second = _aggregate(first.state, [3.0, 8.0])
+    assert isinstance(second, Next)
+    task = second.task.common
+    third = _aggregate(second.state.model_copy(update={"closed": 0}), [3.0, 7.0])
+
+    assert task.names == ("start-0", "start-1")
+    assert isinstance(third, Next)
 
 
 def test_a_candidate_that_nobody_may_answer_drops_out_and_the_last_one_fails() -> None:
