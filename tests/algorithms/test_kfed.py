@@ -163,6 +163,55 @@ def test_the_projection_keeps_the_distances_of_the_best_subspace(shape: tuple[in
     np.testing.assert_allclose(gaps[0], gaps[1], atol=1e-9)
 
 
+def test_only_directions_that_stand_out_of_noise_tell_clusters_apart() -> None:
+    """Two far clusters span two directions; noise alone none, and the root of K is kept."""
+    rng = np.random.default_rng(2)
+    noise = rng.normal(size=(60, 40))
+    centres = np.zeros((2, 40))
+    centres[0, 0] = centres[1, 1] = 12.0
+    signal = noise + np.repeat(centres, 30, axis=0)
+
+    for X, n_clusters, kept in ((signal, 2, 2), (noise, 2, 2), (noise, 9, 3), (noise, 40, None)):
+        values = np.linalg.svd(X, compute_uv=False)
+        assert kfed.directions(values, X.shape, n_clusters) == kept
+    assert kfed.directions(np.zeros(40), (60, 40), 2) is None
+    # Constant columns are no noise: with them the median would be zero, and all would stand out.
+    padded = np.hstack([signal, np.zeros((60, 200))])
+    assert kfed.directions(np.linalg.svd(padded, compute_uv=False), (60, 40), 2) == 2
+
+
+def test_many_small_cells_in_many_dimensions_mix_no_clusters() -> None:
+    """Cells of two or three rows, six sd apart: by distance alone a tenth and more are mixed."""
+    centres = np.zeros((4, 100))
+    centres[np.arange(4), np.arange(4)] = 6.0 / np.sqrt(2.0)
+    truth = np.repeat(np.arange(4), 20)
+    pure: dict[int | None, list[float]] = {16: [], None: []}
+    for seed in range(4):
+        X = centres[truth] + np.random.default_rng(seed).normal(size=(80, 100))
+        for n_clusters, scores in pure.items():
+            labels = kfed.k_means(X, 30, 3, np.random.default_rng(seed), n_clusters)
+            right = sum(np.bincount(truth[labels == k]).max() for k in np.unique(labels))
+            scores.append(right / len(X))
+
+    assert np.mean(pure[16]) > np.mean(pure[None]) + 0.05
+
+
+@pytest.mark.parametrize("n", [24, 37])
+def test_filled_cells_have_p_rows_and_the_cost_of_the_best_places(n: int) -> None:
+    X = np.random.default_rng(n).normal(size=(n, 3))
+    labels = kfed.local_kmeans(X, n // 5, 3, np.random.default_rng(0))
+    filled = kfed.filled(X, labels, 5)
+
+    sizes = np.bincount(filled)
+    assert sizes.min() >= 5
+    assert len(sizes) == int(0.9 * n / 5)
+    # No row outside its nearest cell could go there without leaving fewer than p behind.
+    centres = np.array([X[filled == k].mean(axis=0) for k in range(len(sizes))])
+    gaps = ((X[:, None] - centres) ** 2).sum(axis=2)
+    away = filled != gaps.argmin(axis=1)
+    assert (sizes[filled[away]] == 5).all()
+
+
 def test_cells_too_small_to_be_sent_join_their_neighbours() -> None:
     X = np.array([[0.0], [0.1], [0.2], [1.0], [5.0], [5.1], [5.2], [9.0]])
     labels = np.array([0, 0, 0, 1, 2, 2, 2, 3])

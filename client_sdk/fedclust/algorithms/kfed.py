@@ -69,6 +69,13 @@ _OWN = "kfed"
 _CELLS_PER_CLUSTER = 8
 #: From so many cells on, the default variant projects (ALGORITHMS: none below 32).
 _PROJECT_FROM = 32
+#: Singular values no larger than this part of the largest are rounding.
+_RANK = 1e-6
+#: Cells are filled to p rows where a site has no more rows than this: places are rows squared.
+_MOST_FILLED = 500
+#: The part of a site's rows that may be spoken for; the others choose their cell.
+_FILLED = 0.9
+_FILLING_STEPS = 30
 _MAX_ITERATIONS = 300
 _MOST_RESTARTS = 10
 
@@ -90,8 +97,9 @@ class Config(Model):
         Restarts of each site's k-means. None: 10, fewer at a site where that is dear, by a fixed
         rule of its size. The paper variant has one seeding.
     projection : {"auto", "on", "off"}
-        Whether a site seeds its k-means in the space of its k' first singular vectors. ``auto``:
-        in the paper variant always, else from 32 cells on.
+        Whether a site seeds its k-means in the space of its first singular vectors: of k' in the
+        paper variant, else of those that stand out of noise (:func:`directions`). ``auto``: in the
+        paper variant always, else from 32 cells on.
     server_lloyd : {"converge", "one"}
         Paper variant: Lloyd's heuristic at the coordinator until nothing changes, as the authors'
         program does, or once (Algorithm 2, line 7).
@@ -162,7 +170,7 @@ class CellsTask(Model):
     n_init : int or None
         Restarts, in the default variant; None: :func:`local_restarts`.
     project : bool
-        Whether to seed among the rows' projections on the k' first singular vectors.
+        Whether to seed among the rows' projections on their first singular vectors.
     """
 
     n_clusters: Annotated[int, Field(ge=1)]
@@ -238,8 +246,15 @@ def _cells(
         labels = own = algorithm_1(data.X, n_cells, rng, project=task.project)
     else:
         n_init = task.n_init or local_restarts(len(data.X), data.X.shape[1], n_cells)
-        own = k_means(data.X, n_cells, n_init, rng, project=task.project)
-        labels = without_small(data.X, own, index_of(data), config.p)
+        n_clusters = config.options.n_clusters if task.project else None
+        own = k_means(data.X, n_cells, n_init, rng, n_clusters)
+        index = index_of(data)
+        # Fewer than p rows for each of K clusters: here merged cells would be dear. With more,
+        # cells that follow the rows alone are truer.
+        tight = len(data.X) < config.p * config.options.n_clusters
+        if tight and len(data.X) <= _MOST_FILLED and np.bincount(own).min() < config.p:
+            own = filled(data.X, own, config.p)
+        labels = without_small(data.X, own, index, config.p)
     numbers, wanted = np.unique(labels, return_inverse=True)
     wanted = wanted.reshape(-1).astype(np.int64)
     released, memory = release(data, config, memory, wanted, len(numbers), candidate=LOCAL)
@@ -301,18 +316,93 @@ def k_means(
     n_cells: int,
     n_init: int,
     rng: np.random.Generator,
-    *,
-    project: bool = False,
+    n_clusters: int | None = None,
 ) -> NDArray[np.int64]:
     """Return the cell (n,) of each row (n, d) by k-means with restarts, to convergence.
 
-    With ``project``, the restarts run among the projections and Lloyd goes on from the best.
+    With ``n_clusters``, K, it runs among the projections on the first :func:`directions`: a cell of
+    two or three rows in many dimensions is otherwise found by noise, and mixes clusters. Cells no
+    more than these are large, and Lloyd goes on from the best among the rows themselves.
     """
-    if not project or n_cells >= min(X.shape):
+    if n_clusters is None:
         return local_kmeans(X, n_cells, n_init, rng)
-    labels = local_kmeans(_projected(X, n_cells), n_cells, n_init, rng)
+    coordinates, values = _singular(X)
+    # Constant columns hold no noise, and would pass for such.
+    varying = int((X[:1] != X).any(axis=0).sum())
+    kept = directions(values, (len(X), varying), n_clusters)
+    if kept is None:
+        return local_kmeans(X, n_cells, n_init, rng)
+    labels = local_kmeans(coordinates[:, :kept], n_cells, n_init, rng)
+    if n_cells > kept:
+        return labels
     moments = cell_moments(X, labels, n_cells)
     return _converged(X, moments.means[moments.counts > 0])
+
+
+def directions(values: NDArray[np.float64], shape: tuple[int, ...], n_clusters: int) -> int | None:
+    """Return how many singular vectors tell clusters apart, the others being noise.
+
+    Those whose singular value is above the optimal threshold for noise of unknown size (Gavish &
+    Donoho, "The optimal hard threshold for singular values is 4/sqrt(3)", 2014, equation 11), and
+    never fewer than the root of K, rounded up: the clusters that a heterogeneous site holds
+    (Definition 3.2) span as many, whether or not each stands out.
+
+    Parameters
+    ----------
+    values : (m,) float64
+        All singular values of a site's rows, descending.
+    shape : tuple of int
+        (n, d), of the columns that vary.
+    n_clusters : int
+        K. Means of K clusters span up to K directions: where there are no more, all are kept.
+
+    Returns
+    -------
+    int or None
+        None: all of them.
+    """
+    if not values.any():
+        return None
+    # What is only rounding (constant or repeated columns) is no noise to measure.
+    values = values[values > _RANK * values[0]]
+    if len(values) <= n_clusters:
+        return None
+    beta = len(values) / max(shape)
+    omega = 0.56 * beta**3 - 0.95 * beta**2 + 1.82 * beta + 1.43
+    found = int((values > omega * np.median(values)).sum())
+    return max(found, int(np.ceil(np.sqrt(n_clusters))))
+
+
+def filled(X: NDArray[np.float64], labels: NDArray[np.int64], p: int) -> NDArray[np.int64]:
+    """Return labels (n,) of k-means with at least ``p`` rows in every cell (Bradley et al., 2000).
+
+    From cells of which some are too small. A few rows stay free to choose: as many cells as there
+    are groups of p rows would all have p, whatever the rows say. Each step is an assignment problem
+    of rows to p places in every cell, and of the rest to the nearest.
+    """
+    n_cells = min(len(np.unique(labels)), int(_FILLED * len(X) / p))
+    if n_cells < 2:
+        return labels
+    # Imported here: it takes a while, and few need it.
+    from scipy.optimize import linear_sum_assignment
+
+    sizes = np.bincount(labels)
+    centres = cell_moments(X, labels, len(sizes)).means
+    centres = centres[np.sort(np.argsort(-sizes, kind="stable")[:n_cells])]
+    before = None
+    for _ in range(_FILLING_STEPS):
+        squares = squared_distances(X, centres)
+        closest = squares.argmin(axis=1)
+        # What a row in a reserved place costs more than in the cell of its choice.
+        extra = squares - squares.min(axis=1)[:, None]
+        free = np.full((len(X), len(X) - n_cells * p), 0.0)
+        _, places = linear_sum_assignment(np.hstack([np.repeat(extra, p, axis=1), free]))
+        labels = np.where(places < n_cells * p, places // p, closest).astype(np.int64)
+        if before is not None and np.array_equal(labels, before):
+            break
+        before = labels
+        centres = cell_moments(X, labels, n_cells).means
+    return labels
 
 
 def without_small(
@@ -341,14 +431,19 @@ def _projected(X: NDArray[np.float64], n_vectors: int) -> NDArray[np.float64]:
 
     Algorithm 1, line 2. Distances are those of the projections in the original space.
     """
-    if n_vectors >= min(X.shape):
-        return X
-    if X.shape[1] <= len(X):
-        _, vectors = np.linalg.eigh(X.T @ X)
-        return np.asarray(X @ vectors[:, ::-1][:, :n_vectors])
-    values, vectors = np.linalg.eigh(X @ X.T)
-    top = np.sqrt(np.maximum(values[::-1][:n_vectors], 0.0))
-    return np.asarray(vectors[:, ::-1][:, :n_vectors] * top)
+    return X if n_vectors >= min(X.shape) else _singular(X)[0][:, :n_vectors]
+
+
+def _singular(X: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return coordinates (n, m) along all singular vectors of X, and its values (m,), descending.
+
+    By the smaller of the two matrices of products: rows may be many.
+    """
+    wide = X.shape[1] > len(X)
+    squares, vectors = np.linalg.eigh(X @ X.T if wide else X.T @ X)
+    values = np.sqrt(np.maximum(squares[::-1], 0.0))
+    vectors = vectors[:, ::-1]
+    return np.asarray(vectors * values if wide else X @ vectors), values
 
 
 def _converged(X: NDArray[np.float64], centres: NDArray[np.float64]) -> NDArray[np.int64]:
