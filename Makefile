@@ -66,8 +66,9 @@ PARTS ?= $(patsubst benchmarks/%.py,%,$(sort $(wildcard benchmarks/[a-z]*.py)))
 
 bench: $(DEV_STAMP)
 	@set -e; for part in $(PARTS); do \
-		echo "== $$part"; \
+		echo "== $$part"; began=$$(date +%s); \
 		OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/$$part.py $(ARGS); \
+		echo "$$part took $$(($$(date +%s) - began)) s"; \
 	done
 
 dist: $(DEV_STAMP)

@@ -32,6 +32,7 @@ ORDER: tuple[tuple[str, str | None], ...] = (
     ("Figure 3: one shot against naive distributed k-means", "kfed_figure3"),
     ("FKM's uneven and nearest-client splits in one shot", "kfed_uneven"),
     ("Late joiners", "kfed_late"),
+    ("Diagnostics", "kfed_diagnostics"),
     ("Table 2: models by cluster", "kfed_table2"),
     ("Figure 4: choosing clients", "kfed_figure4"),
     ("What it costs", None),

@@ -247,6 +247,9 @@ class _Place:
         some = self.shown / min(SHARES, key=lambda name: sum(SHARES[name]))
         first = some / next(iter(SESSIONS))
         table = Table.grid(padding=(0, 2))
+        # A path that is cut short is of no use: on a narrow terminal it goes on below.
+        table.add_column(overflow="fold")
+        table.add_column()
         for path, text in (
             (first / "labels.csv", "record and cluster; they never left the hospital"),
             (first / "result.fedclust", "labels new rows: fedclust predict"),
