@@ -1,7 +1,8 @@
 """The processes of ``floor.py``: a coordinator without anything, its sites, and the service's.
 
 The bare coordinator is FastAPI, SQLite with ``synchronous=FULL`` and a long poll. It knows neither
-tokens nor validation, and stores of a session what a restart would need: answers and states.
+tokens nor validation, and stores of a session what a restart would need: states, each site's task
+and the answers.
 
     python _floor.py coordinator FOLDER     writes FOLDER/ready with its address
     python _floor.py bare FOLDER NAME       a site of it
@@ -50,8 +51,10 @@ def coordinate(folder: Path) -> None:
     database = sqlite3.connect(folder / "floor.db", isolation_level=None)
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=FULL")
-    database.execute("CREATE TABLE rounds (number INTEGER PRIMARY KEY, state BLOB, task BLOB)")
-    database.execute("CREATE TABLE answers (number INTEGER, site TEXT, body BLOB)")
+    database.execute("CREATE TABLE rounds (number INTEGER PRIMARY KEY, state BLOB)")
+    columns = "(number INTEGER, site TEXT, body BLOB, PRIMARY KEY (number, site))"
+    database.execute(f"CREATE TABLE tasks {columns}")
+    database.execute(f"CREATE TABLE answers {columns}")
     app = FastAPI()
     opened = asyncio.Condition()
     step = engine.start(plan, names)
@@ -64,10 +67,13 @@ def coordinate(folder: Path) -> None:
         for name in names:
             common, part = engine.write_task(plan, "floor", number, following.task, name)
             tasks[number][name] = codec.encode({"common": common, "site": part})
-        database.execute(
-            "INSERT INTO rounds VALUES (?, ?, ?)",
-            (number, codec.encode_model(following.state), tasks[number][names[0]]),
-        )
+        # One commit, and with it one sync, for all that a round needs.
+        database.execute("BEGIN IMMEDIATE")
+        state = codec.encode_model(following.state)
+        database.execute("INSERT INTO rounds VALUES (?, ?)", (number, state))
+        rows = [(number, name, task) for name, task in tasks[number].items()]
+        database.executemany("INSERT INTO tasks VALUES (?, ?, ?)", rows)
+        database.execute("COMMIT")
 
     open_round(step)
 
@@ -104,7 +110,7 @@ def coordinate(folder: Path) -> None:
             else:
                 tasks[0] = {}
                 database.execute(
-                    "INSERT INTO rounds VALUES (?, ?, NULL)",
+                    "INSERT INTO rounds VALUES (?, ?)",
                     (number + 1, codec.encode_model(following.result)),
                 )
             opened.notify_all()

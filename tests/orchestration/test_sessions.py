@@ -213,8 +213,8 @@ def test_who_joins_or_leaves_while_the_first_round_is_made(
     asked = rounds.get_round(office.co, ANALYST, "heart", 1)
     assert [each.name for each in asked.sites] == ["b", "c", "d", "e"]
     row = office.row("heart")
-    part = office.store.read("t", lambda tx: tx.rounds.addressee(tx.rounds.get(row.id, 1).id, "e"))
-    assert decode(part.site_part) == {"rank": 3}
+    asked_of = office.store.read("t", lambda tx: tx.rounds.get_for(row.id, 1, "e"))
+    assert decode(asked_of.addressee.site_part) == {"rank": 3}
 
 
 def test_a_method_that_cannot_start_fails_the_session_not_the_site(office: Office) -> None:

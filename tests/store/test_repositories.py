@@ -50,9 +50,7 @@ def test_principals_are_addressed_by_role_and_name(store: Store, clock: ManualCl
     site = store.read("get", lambda tx: tx.principals.get(Role.SITE, "zurich"))
     assert site is not None
     assert site.role is Role.SITE
-    assert store.read("get", lambda tx: tx.principals.get_by_id(site.id)) == site
     assert store.read("get", lambda tx: tx.principals.get(Role.OPERATOR, "zurich")) is None
-    assert store.read("get", lambda tx: tx.principals.get_by_id(10**12)) is None
 
 
 def test_a_taken_name_is_refused_and_the_transaction_goes_on(store: Store) -> None:
@@ -107,7 +105,7 @@ def test_a_principal_is_disabled_and_seen(store: Store) -> None:
     store.run_tx("change", work)
     found = store.read("get", lambda tx: tx.principals.get(Role.SITE, "zurich"))
     assert found == replace(principal, title="new", disabled=True, last_seen_at=at(20))
-    assert store.read("get", lambda tx: tx.principals.get_by_id(other.id)) == other
+    assert store.read("get", lambda tx: tx.principals.get(Role.SITE, "basel")) == other
 
 
 def test_tokens(store: Store) -> None:
@@ -124,6 +122,11 @@ def test_tokens(store: Store) -> None:
     old, new = store.run_tx("add", work)
     assert store.read("list", lambda tx: tx.tokens.list_for(old.principal_id)) == [old, new]
     assert store.read("get", lambda tx: tx.tokens.get("t-none")) is None
+    assert store.read("get", lambda tx: tx.tokens.with_owner("t-none")) is None
+    found = store.read("get", lambda tx: tx.tokens.with_owner("t-old"))
+    assert found is not None
+    assert found[0] == old
+    assert (found[1].id, found[1].name, found[1].role) == (old.principal_id, "zurich", Role.SITE)
 
     assert store.run_tx("revoke", lambda tx: tx.tokens.revoke("t-old", at(7)))
     assert not store.run_tx("revoke", lambda tx: tx.tokens.revoke("t-old", at(8)))
@@ -248,6 +251,9 @@ def test_participations(store: Store) -> None:
         tx.participations.update(joined)
         assert tx.participations.get(session.id, "zurich") == joined
         assert tx.participations.get(session.id, "basel") is None
+        assert tx.sessions.get_for(session.name, "zurich") == (session, joined)
+        assert tx.sessions.get_for(session.name, "basel") == (session, None)
+        assert tx.sessions.get_for("none", "zurich") is None
         listed = tx.participations.list(session.id)
         assert [p.site for p in listed] == list(SITES)
         assert listed[2] == joined
@@ -271,10 +277,13 @@ def test_a_round_and_its_addressees(store: Store) -> None:
         found = tx.rounds.addressees(opened.id)
         assert [addressee.site for addressee in found] == list(SITES)
         assert {addressee.round_id for addressee in found} == {opened.id}
-        assert tx.rounds.addressee(opened.id, "zurich") == found[2]
         assert found[2].site_part == b"part of zurich"
         assert not found[2].released
-        assert tx.rounds.addressee(opened.id, "basel") is None
+        assert tx.rounds.get_for(session.id, 1, "zurich") == (opened, found[2], None)
+        assert tx.rounds.get_for(session.id, 1, "basel") == (opened, None, None)
+        assert tx.rounds.get_for(session.id, 2, "zurich") is None
+        assert tx.rounds.latest_for(session.id, "zurich") == (opened, found[2], None)
+        assert tx.rounds.latest_for(10**12, "zurich") is None
 
     store.read("read", read)
 

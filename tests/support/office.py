@@ -163,9 +163,8 @@ class Office:
         row = self.row(name)
 
         def work(tx: Any) -> str | None:
-            found = tx.rounds.get(row.id, number)
-            addressee = tx.rounds.addressee(found.id, who) if found else None
-            return addressee.task_digest if addressee else None
+            found = tx.rounds.get_for(row.id, number, who)
+            return found.addressee.task_digest if found and found.addressee else None
 
         return self.store.read("test.digest", work) or codec.sha256(b"none")
 

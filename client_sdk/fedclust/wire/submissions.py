@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -35,6 +36,7 @@ class Submission(SubmissionHead, Generic[P]):
     payload: P | None
 
 
+@functools.cache
 def submission_model(payload: type[Model]) -> type[BaseModel]:
     """Return the strict model of a whole body whose payload is ``payload`` or null."""
     return cast("type[BaseModel]", Submission.__class_getitem__(payload))

@@ -31,7 +31,8 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def _coordinator(request: Request) -> Coordinator:
+# Those that wait for nothing are coroutines: a function would be sent to a thread.
+async def _coordinator(request: Request) -> Coordinator:
     return service_of(request).coordinator
 
 
@@ -69,7 +70,7 @@ def allowed(action: str) -> Any:
     if action not in PERMISSIONS:
         raise ValueError(f"{action} is not in PERMISSIONS")
 
-    def check(actor: ActorOf) -> Actor:
+    async def check(actor: ActorOf) -> Actor:
         require(actor, action)
         return actor
 

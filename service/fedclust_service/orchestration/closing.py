@@ -10,6 +10,7 @@ from fedclust_service.domain.access import Actor
 from fedclust_service.domain.round import (
     ROUND_TRANSITIONS,
     Close,
+    CloseReason,
     Fail,
     FailureReason,
     Round,
@@ -124,7 +125,7 @@ def _to_aggregation(
         return
     # Sites that have not answered are told that they need not. The others wait for the next
     # round and are left asleep.
-    if tx.rounds.turnout(current.id).pending:
+    if verdict.reason is not CloseReason.ALL_ANSWERED:
         tx.sessions.touch(session.id)
     change.audit(actor, "round.collected", session.name, round=current.number, reason=reason)
     change.wake_driver()

@@ -38,7 +38,7 @@ from fedclust_service.domain.submission import Submission
 from fedclust_service.domain.transition import advance
 from fedclust_service.orchestration.change import COORDINATOR, Change, commit
 from fedclust_service.orchestration.closing import MESSAGES, end_session
-from fedclust_service.orchestration.lookup import plan_for, roster_of, smallest_p
+from fedclust_service.orchestration.lookup import joined_of, plan_for, smallest_p
 from fedclust_service.orchestration.opening import Opening, open_round, prepare
 from fedclust_service.orchestration.provenance import platform_of
 from fedclust_service.store import StoredState, StoreError, Tx
@@ -316,11 +316,12 @@ class Driver:
 
 
 def _load(tx: Tx, work: _Work) -> _Inputs:
+    participations = tx.participations.list(work.session.id)
     return _Inputs(
         state=tx.states.get(work.session.id, work.round.number - 1),
         submissions=tuple(tx.submissions.list(work.round.id)),
-        participations={each.site: each for each in tx.participations.list(work.session.id)},
-        roster=roster_of(tx, work.session),
+        participations={each.site: each for each in participations},
+        roster=joined_of(participations),
     )
 
 

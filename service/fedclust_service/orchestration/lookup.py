@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from fedclust.algorithms.engine import Plan
@@ -33,17 +33,24 @@ def session_for(
     tx: Tx, actor: Actor, name: str, *, lock: bool = False
 ) -> tuple[Session, Participation | None]:
     """Return a session and, for a site, its participation; what may not be seen is not found."""
-    session = None
-    if is_slug(name):
-        session = tx.sessions.lock(name) if lock else tx.sessions.get(name)
+    session, own = _found(tx, actor, name, lock=lock) if is_slug(name) else (None, None)
     if session is None:
         raise absent("session")
-    own = None
-    if actor.role is Role.SITE:
-        own = tx.participations.get(session.id, actor.name)
     if not sees_session(actor, session.created_by, takes_part=own is not None):
         raise absent("session")
     return session, own
+
+
+def _found(
+    tx: Tx, actor: Actor, name: str, *, lock: bool
+) -> tuple[Session | None, Participation | None]:
+    if actor.role is not Role.SITE:
+        return (tx.sessions.lock(name) if lock else tx.sessions.get(name)), None
+    if not lock:
+        return tx.sessions.get_for(name, actor.name) or (None, None)
+    # One after the other: what is joined to a row that was waited for may be older than the lock.
+    session = tx.sessions.lock(name)
+    return session, tx.participations.get(session.id, actor.name) if session is not None else None
 
 
 def own_session(
@@ -58,16 +65,22 @@ def own_session(
 
 def round_numbered(tx: Tx, session: Session, number: int) -> Round | None:
     """Return a round by its number, which may be any number at all."""
-    return tx.rounds.get(session.id, number) if 1 <= number <= _MAX_NUMBER else None
+    return tx.rounds.get(session.id, number) if is_row_number(number) else None
+
+
+def is_row_number(number: int) -> bool:
+    """Whether anything can have this number: the columns do not hold others."""
+    return 1 <= number <= _MAX_NUMBER
 
 
 def roster_of(tx: Tx, session: Session) -> tuple[str, ...]:
     """Return the sites that take part now, sorted."""
-    return tuple(
-        each.site
-        for each in tx.participations.list(session.id)
-        if each.state is ParticipationState.JOINED
-    )
+    return joined_of(tx.participations.list(session.id))
+
+
+def joined_of(participations: Iterable[Participation]) -> tuple[str, ...]:
+    """Return those sites of sorted participations that take part."""
+    return tuple(each.site for each in participations if each.state is ParticipationState.JOINED)
 
 
 @functools.lru_cache(maxsize=64)

@@ -41,14 +41,29 @@ _ASK_OPERATOR = "Ask the coordinator's operator for a new one."
 
 def authenticate(co: Coordinator, token: str) -> Actor:
     """Return who a bearer token speaks for; Refusal ``unauthenticated``."""
+    text, now = _parsed(token), co.clock.now()
+    row, principal = co.store.read("token.check", lambda tx: _valid(co, tx, text, now))
+    _touch(co, row, principal, now)
+    return Actor(principal.role, principal.name, row.id, row.expires_at)
+
+
+def authenticate_again(co: Coordinator, tx: Tx, token: str) -> Actor:
+    """As :func:`authenticate`, in a transaction that goes on; a use that is not recorded."""
+    row, principal = _valid(co, tx, _parsed(token), co.clock.now())
+    return Actor(principal.role, principal.name, row.id, row.expires_at)
+
+
+def _parsed(token: str) -> TokenText:
     try:
-        text = read_token(token)
+        return read_token(token)
     except TokenError:
         raise _unauthenticated(
             "This is not a token, or not all of it: copy it again, from fcs_, fca_ or fco_ on."
         ) from None
-    now = co.clock.now()
-    found = co.store.read("token.check", lambda tx: _owner(tx, text))
+
+
+def _valid(co: Coordinator, tx: Tx, text: TokenText, now: datetime) -> tuple[Token, Principal]:
+    found = tx.tokens.with_owner(text.id)
     if found is None or not co.keys.verify(text, found[0].secret_hmac):
         raise _unauthenticated(f"This coordinator does not know the token. {_ASK_OPERATOR}")
     row, principal = found
@@ -60,15 +75,6 @@ def authenticate(co: Coordinator, token: str) -> Actor:
         raise _unauthenticated(
             f"The {principal.role.value} of this token is disabled. Ask the coordinator's operator."
         )
-    _touch(co, row, principal, now)
-    return Actor(principal.role, principal.name, row.id, row.expires_at)
-
-
-def _owner(tx: Tx, text: TokenText) -> tuple[Token, Principal] | None:
-    row = tx.tokens.get(text.id)
-    principal = tx.principals.get_by_id(row.principal_id) if row else None
-    if row is None or principal is None:
-        return None
     return row, principal
 
 

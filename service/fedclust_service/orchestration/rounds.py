@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from fedclust.algorithms import engine
@@ -36,6 +36,7 @@ from fedclust_service.orchestration.change import Change, commit
 from fedclust_service.orchestration.closing import rules_of, settle
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.lookup import (
+    is_row_number,
     own_session,
     page_size,
     plan_or_refuse,
@@ -45,6 +46,7 @@ from fedclust_service.orchestration.lookup import (
     session_for,
     smallest_p,
 )
+from fedclust_service.orchestration.principals import authenticate_again
 from fedclust_service.store import Tx
 
 
@@ -77,18 +79,54 @@ class Submitted:
 # --- what a site is asked -------------------------------------------------------------------------
 
 
-def task_view(co: Coordinator, actor: Actor, session: str) -> TaskView:
-    """Return what a site should do now (sites, their own sessions)."""
+def task_view(co: Coordinator, actor: Actor, session: str, known: Collection[str] = ()) -> TaskView:
+    """Return what a site should do now (sites, their own sessions).
+
+    ``known`` are ETags that the site has; of a view with one of them, nothing but the ETag is
+    told, and the progress is not counted.
+    """
     require(actor, "task.read")
-    return co.store.read("task.view", lambda tx: _view(tx, *own_session(tx, actor, session)))
+    return co.store.read("task.view", lambda tx: _look(tx, actor, session, known))
 
 
-def _view(tx: Tx, session: Session, own: Participation) -> TaskView:
-    current = tx.rounds.latest(session.id)
-    addressee, answered = None, False
-    if current is not None:
-        addressee = tx.rounds.addressee(current.id, own.site)
-        answered = addressee is not None and _answer(tx, current, own.site) is not None
+def task_view_again(
+    co: Coordinator, token: str, session: str, known: Collection[str] = ()
+) -> TaskView:
+    """As :func:`task_view`, after a wait: in which the token may have been revoked."""
+
+    def look(tx: Tx) -> TaskView:
+        actor = authenticate_again(co, tx, token)
+        require(actor, "task.read")
+        return _look(tx, actor, session, known)
+
+    return co.store.read("task.view", look)
+
+
+def _look(tx: Tx, actor: Actor, session: str, known: Collection[str]) -> TaskView:
+    view, current = _view(tx, *own_session(tx, actor, session))
+    if view.etag in known:
+        return view
+    counted = view.response.model_copy(update={"progress": _progress(tx, current)})
+    return replace(view, response=counted)
+
+
+def _view(tx: Tx, session: Session, own: Participation) -> tuple[TaskView, Round | None]:
+    """Return the view without its progress, and the round that it is of."""
+    latest = tx.rounds.latest_for(session.id, own.site)
+    if latest is None:
+        return _shown(session, own, None, None, answered=False), None
+    current, addressee, answer = latest
+    return _shown(session, own, current, addressee, answered=answer is not None), current
+
+
+def _shown(
+    session: Session,
+    own: Participation,
+    current: Round | None,
+    addressee: Addressee | None,
+    *,
+    answered: bool,
+) -> TaskView:
     status = status_of(
         session.state,
         own.state,
@@ -104,13 +142,8 @@ def _view(tx: Tx, session: Session, own: Participation) -> TaskView:
         round=current.number if current is not None else None,
         deadline=current.deadline if asked and current is not None else None,
         task=_document(current, addressee) if status is TaskStatus.WORK else None,
-        progress=_progress(tx, current),
     )
     return TaskView(response, _etag(response), session.version)
-
-
-def _answer(tx: Tx, current: Round, site: str) -> Submission | None:
-    return tx.submissions.summary(current.id, site)
 
 
 def _document(current: Round | None, addressee: Addressee | None) -> TaskDocument | None:
@@ -203,8 +236,12 @@ def submit(
             sha256=digest,
             size=len(body),
         )
-        settle(change, found, admitted.round)
-        return _submitted(tx, found, own, admitted.round, answer, created=True)
+        settled = settle(change, found, admitted.round)
+        if settled.state is RoundState.FAILED:
+            # The session has ended with it: there is something new to read.
+            return _submitted(found, answer, settled, None, created=True)
+        view = _shown(found, own, settled, admitted.addressee, answered=True)
+        return _submitted(found, answer, settled, view, created=True)
 
     return commit(co, "submission.store", write)
 
@@ -223,11 +260,12 @@ def _admit(
     tx: Tx, session: Session, own: Participation, number: int, digest: str
 ) -> Submitted | _Admitted:
     """Run the checks (1) to (4): stored before, session, round, addressed."""
-    asked = round_numbered(tx, session, number)
-    stored = _answer(tx, asked, own.site) if asked is not None else None
+    seen = tx.rounds.get_for(session.id, number, own.site) if is_row_number(number) else None
+    asked, addressee, stored = seen or (None, None, None)
     if asked is not None and stored is not None:
         if stored.sha256 == digest:
-            return _submitted(tx, session, own, asked, stored, created=False)
+            view, _ = _view(tx, session, own)
+            return _submitted(session, stored, asked, view, created=False)
         raise Refusal(
             "submission-differs",
             "Keep what was sent first: a site answers a round once. Wait for the next task.",
@@ -246,7 +284,6 @@ def _admit(
             "This round is not collecting. Read the task again and answer the current round.",
             current_round=current.number if current is not None else None,
         )
-    addressee = tx.rounds.addressee(asked.id, own.site)
     if addressee is None or addressee.released:
         raise Refusal(
             "not-addressed",
@@ -322,26 +359,26 @@ def _other_phase(plan: Plan, name: str) -> Refusal:
 
 
 def _submitted(
-    tx: Tx,
     session: Session,
-    own: Participation,
-    answered: Round,
     stored: Submission,
+    answered: Round,
+    view: TaskView | None,
     *,
     created: bool,
 ) -> Submitted:
     receipt = Receipt(
         session=session.name,
-        site=own.site,
+        site=stored.site,
         round=answered.number,
         phase=stored.phase,
         sha256=stored.sha256,
         size=stored.size,
         received_at=stored.received_at,
     )
-    view = _view(tx, tx.sessions.get_by_id(session.id) or session, own)
-    known = view.response.status == "answered" and view.response.round == answered.number
-    return Submitted(receipt, created, view.etag if known else None)
+    etag = None
+    if view is not None and view.response.round == answered.number:
+        etag = view.etag if view.response.status == TaskStatus.ANSWERED.value else None
+    return Submitted(receipt, created, etag)
 
 
 # --- rounds as seen -------------------------------------------------------------------------------

@@ -1,12 +1,17 @@
-"""Statements that the two databases spell differently."""
+"""Statements that the two databases spell differently, and rows of several tables at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Column, Connection, Executable, Label, Table
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.elements import NamedColumn
+
+#: One table's columns of a row, by name.
+Row: TypeAlias = Mapping[Any, Any]
 
 
 def insert_unless_there(
@@ -16,8 +21,38 @@ def insert_unless_there(
 
     A concurrent insert of the same key is waited for. The transaction stays usable either way.
     """
-    build = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    statement = build(table).values(**values).on_conflict_do_nothing(index_elements=list(key))
+    statement = _insert(connection.dialect.name, table, tuple(key))
+    return connection.execute(statement, values).rowcount == 1
+
+
+@functools.cache
+def _insert(dialect: str, table: Table, key: tuple[str, ...]) -> Executable:
+    build = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    statement = build(table).on_conflict_do_nothing(index_elements=list(key)).inline()
     # SQLAlchemy keeps the count of an INSERT only when asked to.
-    options = {"preserve_rowcount": True}
-    return connection.execute(statement.inline(), execution_options=options).rowcount == 1
+    return statement.execution_options(preserve_rowcount=True)
+
+
+def names(columns: Iterable[NamedColumn[Any]]) -> tuple[str, ...]:
+    """Return the names by which `split` gives the columns."""
+    return tuple(column.name for column in columns)
+
+
+def labelled(columns: Iterable[NamedColumn[Any]]) -> list[Label[Any]]:
+    """Return the columns of a joined table under names that no other table's have."""
+    return [
+        column.label(f"{column.table.name}__{column.name}")
+        if isinstance(column, Column)
+        else column.label(None)
+        for column in columns
+    ]
+
+
+def split(row: Sequence[Any], *parts: tuple[str, ...]) -> list[Row]:
+    """Take a joined row apart: the columns named in each of ``parts``, in the order selected."""
+    found: list[Row] = []
+    start = 0
+    for part in parts:
+        found.append(dict(zip(part, row[start : start + len(part)], strict=True)))
+        start += len(part)
+    return found

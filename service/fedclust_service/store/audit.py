@@ -10,6 +10,9 @@ from sqlalchemy import Connection, insert, select
 from fedclust_service.domain.access import AuditEntry
 from fedclust_service.store import tables
 
+# Inline: the key that an entry gets is not asked back.
+_APPEND = insert(tables.audit).inline()
+
 
 class Audit:
     """Who did what. There is a way in and a way to read, and none to change or remove."""
@@ -26,11 +29,14 @@ class Audit:
         at: datetime,
     ) -> None:
         """Add an entry. ``details`` MUST NOT hold a payload, a token or a record."""
-        self._connection.execute(
-            insert(tables.audit).values(
-                at=at, actor=actor, action=action, subject=subject, details=dict(details)
-            )
-        )
+        entry = {
+            "at": at,
+            "actor": actor,
+            "action": action,
+            "subject": subject,
+            "details": dict(details),
+        }
+        self._connection.execute(_APPEND, entry)
 
     def list(
         self, limit: int, after: int | None = None, subject: str | None = None

@@ -96,7 +96,10 @@ def _sqlite(path: Path, busy_timeout_s: float, pool_size: int) -> Engines:
     }
     # One writer at a time is all that SQLite allows.
     write = create_engine(url, pool_size=1, max_overflow=0, **common)
-    read = create_engine(url, pool_size=pool_size, max_overflow=4 * pool_size, **common)
+    # The connection that was used last knows the pages and statements of the moment.
+    read = create_engine(
+        url, pool_size=pool_size, max_overflow=4 * pool_size, pool_use_lifo=True, **common
+    )
 
     def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
         # The driver must not begin transactions of its own: "begin" below does.
@@ -121,8 +124,14 @@ def _sqlite(path: Path, busy_timeout_s: float, pool_size: int) -> Engines:
     event.listen(read, "connect", prepare)
     event.listen(read, "connect", forbid_writing)
     event.listen(write, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
-    event.listen(read, "begin", lambda c: c.exec_driver_sql("BEGIN"))
+    event.listen(read, "begin", _begin_reading)
     return Engines(write, read, path)
+
+
+def _begin_reading(connection: Connection) -> None:
+    # To the driver itself: a BEGIN without a lock cannot fail, and every request begins one.
+    driver: Any = connection.connection.dbapi_connection
+    driver.execute("BEGIN")
 
 
 def _postgres(url: URL, busy_timeout_s: float, pool_size: int) -> Engines:

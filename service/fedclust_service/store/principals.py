@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, RowMapping, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.store import tables
-from fedclust_service.store._sql import insert_unless_there
+from fedclust_service.store._sql import Row, insert_unless_there, labelled, names, split
 from fedclust_service.store.errors import AlreadyExists
+
+# Every request asks this: building it anew costs more than running it.
+_OWNER = (
+    select(tables.tokens, *labelled(tables.principals.c))
+    .join(tables.principals, tables.principals.c.id == tables.tokens.c.principal_id)
+    .where(tables.tokens.c.id == bindparam("id"))
+)
+_TOKEN_COLUMNS, _PRINCIPAL_COLUMNS = names(tables.tokens.c), names(tables.principals.c)
 
 
 class Principals:
@@ -39,13 +47,6 @@ class Principals:
         """Return the principal of a role by its name."""
         t = tables.principals
         query = select(t).where(t.c.role == role.value, t.c.name == name)
-        row = self._connection.execute(query).mappings().one_or_none()
-        return _principal(row) if row else None
-
-    def get_by_id(self, principal_id: int) -> Principal | None:
-        """Return the principal that a token belongs to."""
-        t = tables.principals
-        query = select(t).where(t.c.id == principal_id)
         row = self._connection.execute(query).mappings().one_or_none()
         return _principal(row) if row else None
 
@@ -105,10 +106,16 @@ class Tokens:
 
     def get(self, token_id: str) -> Token | None:
         """Return a token by its id, revoked and expired ones included."""
-        t = tables.tokens
-        row = self._connection.execute(select(t).where(t.c.id == token_id)).mappings()
-        found = row.one_or_none()
-        return _token(found) if found else None
+        found = self.with_owner(token_id)
+        return found[0] if found else None
+
+    def with_owner(self, token_id: str) -> tuple[Token, Principal] | None:
+        """As `get`, with the principal that the token belongs to."""
+        row = self._connection.execute(_OWNER, {"id": token_id}).one_or_none()
+        if row is None:
+            return None
+        token, principal = split(row, _TOKEN_COLUMNS, _PRINCIPAL_COLUMNS)
+        return _token(token), _principal(principal)
 
     def list_for(self, principal_id: int) -> Sequence[Token]:
         """Return all tokens of a principal, oldest first."""
@@ -135,7 +142,7 @@ class Tokens:
         )
 
 
-def _principal(row: RowMapping) -> Principal:
+def _principal(row: Row) -> Principal:
     return Principal(
         id=row["id"],
         role=Role(row["role"]),
@@ -147,5 +154,5 @@ def _principal(row: RowMapping) -> Principal:
     )
 
 
-def _token(row: RowMapping) -> Token:
+def _token(row: Row) -> Token:
     return Token(**row)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    RowMapping,
+    Executable,
     Select,
     and_,
+    bindparam,
     func,
     insert,
     literal,
@@ -26,9 +27,11 @@ from sqlalchemy import (
 
 from fedclust_service.domain.round import Addressee, Lease, Round, RoundState, Turnout
 from fedclust_service.domain.session import ParticipationState
+from fedclust_service.domain.submission import Submission
 from fedclust_service.store import tables
-from fedclust_service.store._sql import insert_unless_there
+from fedclust_service.store._sql import Row, insert_unless_there, labelled, names, split
 from fedclust_service.store.errors import AlreadyExists
+from fedclust_service.store.submissions import SUMMARY
 
 _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_holder": None, "lease_expires_at": None}
 
@@ -41,6 +44,14 @@ class RoundChanges(TypedDict, total=False):
     close_reason: str
     aggregation_s: float
     metrics: dict[str, float]
+
+
+class AskedOf(NamedTuple):
+    """A round as it concerns one site: whether it is asked, and what it answered."""
+
+    round: Round
+    addressee: Addressee | None
+    answer: Submission | None
 
 
 class Rounds:
@@ -95,19 +106,24 @@ class Rounds:
 
     def get(self, session_id: int, number: int) -> Round | None:
         """Return one round of a session."""
-        t = tables.rounds
-        return self._one(and_(t.c.session_id == session_id, t.c.number == number))
+        return self._one(_NUMBERED, {"session_id": session_id, "number": number})
 
     def get_by_id(self, round_id: int) -> Round | None:
         """Return a round by id."""
-        return self._one(tables.rounds.c.id == round_id)
+        return self._one(_BY_ID, {"id": round_id})
 
     def latest(self, session_id: int) -> Round | None:
         """Return the round of a session with the highest number."""
-        t = tables.rounds
-        query = select(t).where(t.c.session_id == session_id).order_by(t.c.number.desc()).limit(1)
-        row = self._connection.execute(query).mappings().one_or_none()
-        return _round(row) if row else None
+        return self._one(_LATEST, {"session_id": session_id})
+
+    def latest_for(self, session_id: int, site: str) -> AskedOf | None:
+        """As `latest`, with the site's part in it and its answer, in one statement."""
+        return self._asked(_LATEST_FOR, {"session_id": session_id, "site": site})
+
+    def get_for(self, session_id: int, number: int, site: str) -> AskedOf | None:
+        """As `get`, with the site's part in it and its answer, in one statement."""
+        asked = {"session_id": session_id, "number": number, "site": site}
+        return self._asked(_NUMBERED_FOR, asked)
 
     def list(self, session_id: int, limit: int, after: int | None = None) -> Sequence[Round]:
         """Return at most ``limit`` rounds by number, from behind the number ``after``.
@@ -140,10 +156,7 @@ class Rounds:
 
     def aggregating(self) -> Sequence[Round]:
         """Return rounds that are to be aggregated, leased or not, oldest first."""
-        t = tables.rounds
-        return self._many(
-            select(t).where(t.c.state == RoundState.AGGREGATING.value).order_by(t.c.id)
-        )
+        return self._many(_AGGREGATING)
 
     def set_deadline(self, round_id: int, deadline: datetime) -> bool:
         """Move the deadline of a collecting round."""
@@ -215,31 +228,10 @@ class Rounds:
         query = select(t).where(t.c.round_id == round_id).order_by(t.c.site)
         return [Addressee(**row) for row in self._connection.execute(query).mappings()]
 
-    def addressee(self, round_id: int, site: str) -> Addressee | None:
-        """Return one site's part in a round."""
-        t = tables.addressees
-        query = select(t).where(t.c.round_id == round_id, t.c.site == site)
-        row = self._connection.execute(query).mappings().one_or_none()
-        return Addressee(**row) if row else None
-
     def turnout(self, round_id: int) -> Turnout:
         """Count how far a round has come, in the database: it may address a thousand sites."""
-        a, s, p, r = tables.addressees, tables.submissions, tables.participations, tables.rounds
-        unanswered = s.c.id.is_(None)
-        query = (
-            select(
-                func.count().filter(unanswered, a.c.released.is_(False)),
-                func.count(s.c.id),
-                func.count(s.c.id).filter(s.c.empty.is_(False)),
-                func.count().filter(p.c.state == ParticipationState.JOINED.value),
-            )
-            .select_from(a)
-            .join(r, r.c.id == a.c.round_id)
-            .join(p, and_(p.c.session_id == r.c.session_id, p.c.site == a.c.site))
-            .outerjoin(s, and_(s.c.round_id == a.c.round_id, s.c.site == a.c.site))
-            .where(a.c.round_id == round_id)
-        )
-        pending, answered, nonempty, joined = self._connection.execute(query).one()
+        counted = self._connection.execute(_TURNOUT, {"round_id": round_id})
+        pending, answered, nonempty, joined = counted.one()
         return Turnout(pending=pending, answered=answered, nonempty=nonempty, joined=joined)
 
     def release(self, round_id: int, site: str) -> bool:
@@ -252,9 +244,20 @@ class Rounds:
         )
         return done.rowcount == 1
 
-    def _one(self, where: ColumnElement[bool]) -> Round | None:
-        row = self._connection.execute(select(tables.rounds).where(where)).mappings().one_or_none()
+    def _one(self, query: Executable, asked: dict[str, Any]) -> Round | None:
+        row = self._connection.execute(query, asked).mappings().one_or_none()
         return _round(row) if row else None
+
+    def _asked(self, query: Executable, asked: dict[str, Any]) -> AskedOf | None:
+        row = self._connection.execute(query, asked).one_or_none()
+        if row is None:
+            return None
+        found, part, answer = split(row, *_PARTS)
+        return AskedOf(
+            _round(found),
+            Addressee(**part) if part["site"] is not None else None,
+            Submission(**answer) if answer["site"] is not None else None,
+        )
 
     def _many(self, query: Select[tuple[Any, ...]]) -> Sequence[Round]:
         return [_round(row) for row in self._connection.execute(query).mappings()]
@@ -265,6 +268,55 @@ class Rounds:
             update(t).where(t.c.id == round_id).where(where).values(**values)
         )
         return done.rowcount == 1
+
+
+def _turnout() -> Select[int, int, int, int]:
+    a, s, p, r = tables.addressees, tables.submissions, tables.participations, tables.rounds
+    unanswered = s.c.id.is_(None)
+    return (
+        select(
+            func.count().filter(unanswered, a.c.released.is_(False)),
+            func.count(s.c.id),
+            func.count(s.c.id).filter(s.c.empty.is_(False)),
+            func.count().filter(p.c.state == ParticipationState.JOINED.value),
+        )
+        .select_from(a)
+        .join(r, r.c.id == a.c.round_id)
+        .join(p, and_(p.c.session_id == r.c.session_id, p.c.site == a.c.site))
+        .outerjoin(s, and_(s.c.round_id == a.c.round_id, s.c.site == a.c.site))
+        .where(a.c.round_id == bindparam("round_id"))
+    )
+
+
+# Asked with every request of a site, or several times a round: building one of these anew costs
+# more than running it.
+_TURNOUT = _turnout()
+_BY_ID = select(tables.rounds).where(tables.rounds.c.id == bindparam("id"))
+_OF_SESSION = select(tables.rounds).where(tables.rounds.c.session_id == bindparam("session_id"))
+_NUMBERED = _OF_SESSION.where(tables.rounds.c.number == bindparam("number"))
+_LATEST = _OF_SESSION.order_by(tables.rounds.c.number.desc()).limit(1)
+_AGGREGATING = (
+    select(tables.rounds)
+    .where(tables.rounds.c.state == RoundState.AGGREGATING.value)
+    .order_by(tables.rounds.c.id)
+)
+_ADDRESSED = and_(
+    tables.addressees.c.round_id == tables.rounds.c.id,
+    tables.addressees.c.site == bindparam("site"),
+)
+_ANSWERED = and_(
+    tables.submissions.c.round_id == tables.rounds.c.id,
+    tables.submissions.c.site == bindparam("site"),
+)
+_FOR_SITE = (
+    select(tables.rounds, *labelled(tables.addressees.c), *labelled(SUMMARY))
+    .outerjoin(tables.addressees, _ADDRESSED)
+    .outerjoin(tables.submissions, _ANSWERED)
+    .where(tables.rounds.c.session_id == bindparam("session_id"))
+)
+_NUMBERED_FOR = _FOR_SITE.where(tables.rounds.c.number == bindparam("number"))
+_LATEST_FOR = _FOR_SITE.order_by(tables.rounds.c.number.desc()).limit(1)
+_PARTS = (names(tables.rounds.c), names(tables.addressees.c), names(SUMMARY))
 
 
 def _held(token: str) -> ColumnElement[bool]:
@@ -280,7 +332,7 @@ def _lease_values(lease: Lease) -> dict[str, Any]:
     }
 
 
-def _round(row: RowMapping) -> Round:
+def _round(row: Row) -> Round:
     lease = None
     if row["lease_token"] is not None:
         lease = Lease(row["lease_token"], row["lease_holder"], row["lease_expires_at"])

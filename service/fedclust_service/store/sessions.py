@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, RowMapping, Select, select, update
+from sqlalchemy import Connection, Executable, and_, bindparam, select, update
 
 from fedclust_service.domain.session import (
     Participation,
@@ -14,10 +14,45 @@ from fedclust_service.domain.session import (
     SessionState,
 )
 from fedclust_service.store import tables
-from fedclust_service.store._sql import insert_unless_there
+from fedclust_service.store._sql import Row, insert_unless_there, labelled, names, split
 from fedclust_service.store.errors import AlreadyExists
 
 _COLUMNS = [column for column in tables.sessions.c if column.name != "scrubbed_at"]
+# Asked with every request of a site, or several times a round: building one of these anew costs
+# more than running it.
+_BY_NAME = select(*_COLUMNS).where(tables.sessions.c.name == bindparam("name"))
+_BY_ID = select(*_COLUMNS).where(tables.sessions.c.id == bindparam("id"))
+_LOCK_BY_NAME = _BY_NAME.with_for_update(key_share=True)
+_LOCK_BY_ID = _BY_ID.with_for_update(key_share=True)
+_TOUCH = (
+    update(tables.sessions)
+    .where(tables.sessions.c.id == bindparam("session_id"))
+    .values(version=tables.sessions.c.version + 1)
+)
+_VERSION = select(tables.sessions.c.name, tables.sessions.c.version).where(
+    tables.sessions.c.id == bindparam("id")
+)
+_FOR_SITE = (
+    select(*_COLUMNS, *labelled(tables.participations.c))
+    .outerjoin(
+        tables.participations,
+        and_(
+            tables.participations.c.session_id == tables.sessions.c.id,
+            tables.participations.c.site == bindparam("site"),
+        ),
+    )
+    .where(tables.sessions.c.name == bindparam("name"))
+)
+_SESSION_COLUMNS, _PARTICIPATION_COLUMNS = names(_COLUMNS), names(tables.participations.c)
+_PARTICIPATIONS = (
+    select(tables.participations)
+    .where(tables.participations.c.session_id == bindparam("session_id"))
+    .order_by(tables.participations.c.site)
+)
+_PARTICIPATION = select(tables.participations).where(
+    tables.participations.c.session_id == bindparam("session_id"),
+    tables.participations.c.site == bindparam("site"),
+)
 
 
 class Sessions:
@@ -60,11 +95,19 @@ class Sessions:
 
     def get(self, name: str) -> Session | None:
         """Return a session by name, without locking it."""
-        return self._one(select(*_COLUMNS).where(tables.sessions.c.name == name))
+        return self._one(_BY_NAME, {"name": name})
 
     def get_by_id(self, session_id: int) -> Session | None:
         """Return a session by id, without locking it."""
-        return self._one(select(*_COLUMNS).where(tables.sessions.c.id == session_id))
+        return self._one(_BY_ID, {"id": session_id})
+
+    def get_for(self, name: str, site: str) -> tuple[Session, Participation | None] | None:
+        """As `get`, with the site's participation in one statement."""
+        row = self._connection.execute(_FOR_SITE, {"name": name, "site": site}).one_or_none()
+        if row is None:
+            return None
+        session, own = split(row, _SESSION_COLUMNS, _PARTICIPATION_COLUMNS)
+        return _session(session), _participation(own) if own["site"] is not None else None
 
     def lock(self, name: str) -> Session | None:
         """Return a session by name and keep other writers off it until this transaction ends.
@@ -73,13 +116,11 @@ class Sessions:
         that writes to a session, its rounds or its participations takes this lock first.
         (FOR NO KEY UPDATE on PostgreSQL: foreign keys to the session do not wait for it.)
         """
-        query = select(*_COLUMNS).where(tables.sessions.c.name == name)
-        return self._one(query.with_for_update(key_share=True))
+        return self._one(_LOCK_BY_NAME, {"name": name})
 
     def lock_by_id(self, session_id: int) -> Session | None:
         """As `lock`, by id."""
-        query = select(*_COLUMNS).where(tables.sessions.c.id == session_id)
-        return self._one(query.with_for_update(key_share=True))
+        return self._one(_LOCK_BY_ID, {"id": session_id})
 
     def update(self, session: Session) -> None:
         """Write state, times and reasons. ``version`` is not written: `touch` raises it."""
@@ -101,12 +142,8 @@ class Sessions:
 
         KeyError when there is no such session.
         """
-        t = tables.sessions
-        self._connection.execute(
-            update(t).where(t.c.id == session_id).values(version=t.c.version + 1)
-        )
-        query = select(t.c.name, t.c.version).where(t.c.id == session_id)
-        row = self._connection.execute(query).one_or_none()
+        self._connection.execute(_TOUCH, {"session_id": session_id})
+        row = self._connection.execute(_VERSION, {"id": session_id}).one_or_none()
         if row is None:
             raise KeyError(session_id)
         self._touched[row.name] = row.version
@@ -163,8 +200,8 @@ class Sessions:
         )
         return [_session(row) for row in self._connection.execute(query).mappings()]
 
-    def _one(self, query: Select[tuple[object, ...]]) -> Session | None:
-        row = self._connection.execute(query).mappings().one_or_none()
+    def _one(self, query: Executable, asked: dict[str, object]) -> Session | None:
+        row = self._connection.execute(query, asked).mappings().one_or_none()
         return _session(row) if row else None
 
 
@@ -185,16 +222,14 @@ class Participations:
 
     def get(self, session_id: int, site: str) -> Participation | None:
         """Return one site's participation."""
-        t = tables.participations
-        query = select(t).where(t.c.session_id == session_id, t.c.site == site)
-        row = self._connection.execute(query).mappings().one_or_none()
+        asked = {"session_id": session_id, "site": site}
+        row = self._connection.execute(_PARTICIPATION, asked).mappings().one_or_none()
         return _participation(row) if row else None
 
     def list(self, session_id: int) -> Sequence[Participation]:
         """Return all participations of a session, sorted by site."""
-        t = tables.participations
-        query = select(t).where(t.c.session_id == session_id).order_by(t.c.site)
-        return [_participation(row) for row in self._connection.execute(query).mappings()]
+        rows = self._connection.execute(_PARTICIPATIONS, {"session_id": session_id}).mappings()
+        return [_participation(row) for row in rows]
 
     def update(self, participation: Participation) -> None:
         """Write all of a participation but its session and site."""
@@ -206,11 +241,11 @@ class Participations:
         )
 
 
-def _session(row: RowMapping) -> Session:
+def _session(row: Row) -> Session:
     return Session(**{**row, "state": SessionState(row["state"])})
 
 
-def _participation(row: RowMapping) -> Participation:
+def _participation(row: Row) -> Participation:
     return Participation(
         **{
             **row,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, delete, literal, select, update
+from sqlalchemy import Connection, bindparam, delete, literal, select, update
 
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import tables
@@ -13,7 +13,18 @@ from fedclust_service.store._sql import insert_unless_there
 
 _SUMMARY = [column for column in tables.submissions.c if column.name not in {"id", "payload"}]
 _FULL = [*_SUMMARY, tables.submissions.c.payload]
-_WITHOUT = [*_SUMMARY, literal(None).label("payload")]
+#: What is told of an answer without reading its payload.
+SUMMARY = [*_SUMMARY, literal(None).label("payload")]
+# Every request of a site asks this: building it anew costs more than running it.
+_ONE = select(*SUMMARY).where(
+    tables.submissions.c.round_id == bindparam("round_id"),
+    tables.submissions.c.site == bindparam("site"),
+)
+_OF_ROUND = (
+    select(*_FULL)
+    .where(tables.submissions.c.round_id == bindparam("round_id"))
+    .order_by(tables.submissions.c.site)
+)
 
 
 class Submissions:
@@ -51,16 +62,14 @@ class Submissions:
 
     def summary(self, round_id: int, site: str) -> Submission | None:
         """Return one site's answer, without its payload."""
-        t = tables.submissions
-        query = select(*_WITHOUT).where(t.c.round_id == round_id, t.c.site == site)
-        row = self._connection.execute(query).mappings().one_or_none()
+        asked = {"round_id": round_id, "site": site}
+        row = self._connection.execute(_ONE, asked).mappings().one_or_none()
         return Submission(**row) if row else None
 
     def list(self, round_id: int) -> Sequence[Submission]:
         """Return a round's answers with their payloads, sorted by site."""
-        t = tables.submissions
-        query = select(*_FULL).where(t.c.round_id == round_id).order_by(t.c.site)
-        return [Submission(**row) for row in self._connection.execute(query).mappings()]
+        rows = self._connection.execute(_OF_ROUND, {"round_id": round_id}).mappings()
+        return [Submission(**row) for row in rows]
 
     def summaries(
         self, *, session_id: int | None = None, round_id: int | None = None
@@ -72,7 +81,7 @@ class Submissions:
         if session_id is None and round_id is None:
             raise ValueError("summaries are of a session or of a round")
         t = tables.submissions
-        query = select(*_WITHOUT).order_by(t.c.round_id, t.c.site)
+        query = select(*SUMMARY).order_by(t.c.round_id, t.c.site)
         if session_id is not None:
             query = query.where(t.c.session_id == session_id)
         if round_id is not None:

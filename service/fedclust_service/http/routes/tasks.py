@@ -20,8 +20,7 @@ from fedclust_service.http.context import (
     service_of,
 )
 from fedclust_service.http.describe import described, ref
-from fedclust_service.orchestration import principals, rounds
-from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration import rounds
 from fedclust_service.orchestration.rounds import TaskView
 
 router = APIRouter(tags=["tasks"])
@@ -65,22 +64,34 @@ async def get_task(
     media = negotiate(request, [JSON, BINARY])
     known = _etags(request)
     ends = time.monotonic() + min(wait, service_of(request).settings.long_poll_max)
-    view = await run_in_threadpool(rounds.task_view, co, actor, session)
-    while view.etag in known or "*" in known:
+
+    def first() -> tuple[TaskView, Response | None]:
+        return _shown(rounds.task_view(co, actor, session, known), known, media)
+
+    def again() -> tuple[TaskView, Response | None]:
+        token = bearer_token(request)
+        return _shown(rounds.task_view_again(co, token, session, known), known, media)
+
+    view, response = await run_in_threadpool(first)
+    while response is None:
         left = ends - time.monotonic()
         if left <= 0:
             return Response(status_code=304, headers={"ETag": view.etag, "Vary": "Accept"})
         await co.notifier.wait(session, view.version, left)
         if co.notifier.closed:
             raise Refusal("unavailable", "The coordinator restarts; ask again.", retry_after_s=2)
-        view = await run_in_threadpool(_look_again, co, bearer_token(request), session)
-    # In a thread too: writing a large task would hold every other request up.
-    return await run_in_threadpool(reply_as, media, view.response, 200, {"ETag": view.etag})
+        view, response = await run_in_threadpool(again)
+    return response
 
 
-def _look_again(co: Coordinator, token: str, session: str) -> TaskView:
-    # A token may have been revoked while its request was waiting.
-    return rounds.task_view(co, principals.authenticate(co, token), session)
+def _shown(view: TaskView, known: set[str], media: str) -> tuple[TaskView, Response | None]:
+    """Return a view with its response, None where the client knows it already.
+
+    In the thread that has read it: writing a large task would hold every other request up.
+    """
+    if view.etag in known or "*" in known:
+        return view, None
+    return view, reply_as(media, view.response, 200, {"ETag": view.etag})
 
 
 def _etags(request: Request) -> set[str]:
