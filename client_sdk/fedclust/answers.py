@@ -73,9 +73,10 @@ def refuse_foreign(plan: Plan, session: str, number: int, document: TaskDocument
         raise ProtocolError(f"round {number} is beyond what was consented to")
 
 
-def first_task(plan: Plan, session: str, roster: Sequence[str], site: str) -> TaskDocument:
+def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
     """Derive the first task of a session that has not started, as the coordinator will."""
-    task = engine.start(plan, sorted(roster)).task
+    plan, session, site = request.plan, request.session, request.site
+    task = engine.start(plan, sorted(roster), {site: request.mask}).task
     common, part = engine.write_task(plan, session, 1, task, site)
     # As it will arrive: through the codec.
     common, part = (codec.decode(codec.encode(tree)) for tree in (common, part))
@@ -116,8 +117,9 @@ def compute(
             p=p,
             size_band=band,
             memory=memory,
+            mask=request.mask,
         )
-        engine.check(plan, task, payload, p=p, size_band=band)
+        engine.check(plan, task, payload, p=p, size_band=band, mask=request.mask)
     except RuleViolation as error:
         raise DisclosureError(error.rule, error.message) from None
     body = write_submission(phase.name, document.digest, payload, media)

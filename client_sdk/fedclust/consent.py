@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedclust.algorithms import engine
 from fedclust.algorithms.base import Phase
 from fedclust.algorithms.engine import Plan
@@ -35,6 +38,8 @@ class ConsentRequest:
     size_band : str
     persons_declared : bool
         Whether a column says which rows belong to one person.
+    features : tuple of str
+        Those of the session that the site has.
     """
 
     coordinator: str
@@ -48,6 +53,12 @@ class ConsentRequest:
     rows: int
     size_band: str
     persons_declared: bool
+    features: tuple[str, ...]
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Which of the session's features (d,) the site has."""
+        return engine.has_features(self.plan, self.features)
 
     @property
     def phases(self) -> tuple[Phase, ...]:

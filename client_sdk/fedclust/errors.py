@@ -250,6 +250,10 @@ class LateJoiningRefused(CoordinatorError):
     slug = "late-joining-refused"
 
 
+class SitesUnsuitable(CoordinatorError):
+    slug = "sites-unsuitable"
+
+
 class QuorumMissing(CoordinatorError):
     slug = "quorum-missing"
 

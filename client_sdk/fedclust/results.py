@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from fedclust.algorithms import engine
 from fedclust.algorithms.base import Memory, Model, Result
-from fedclust.data import Source, load
+from fedclust.data import Source, Table, load
 from fedclust.definition import DefinitionError, plan_of
 from fedclust.errors import UsageError
 from fedclust.privacy.files import FileDamaged, read_sealed, write_sealed
@@ -82,18 +82,25 @@ class SiteResult:
         Parameters
         ----------
         rows : array (n, d), DataFrame or path of a CSV file
-            With the session's features.
+            With the session's features; where the session masks, with some of them.
 
         Returns
         -------
         (n,) int64
             -1 where missing values forbid a label.
         """
-        return self.label(load(rows, self.definition.features).X)
+        return self.label(self.read(rows))
 
-    def label(self, X: NDArray[np.float64], memory: Memory | None = None) -> NDArray[np.int64]:
-        """Label rows (n, d) that were loaded already; ``memory`` for those of the session."""
-        return engine.label(plan_of(self.definition), self._result, X, memory, self.site)
+    def read(self, rows: Source, id_column: str | None = None) -> Table:
+        """Load rows as the session has them; DataError where they do not fit."""
+        lacking = self.definition.policy.missing == "mask"
+        return load(rows, self.definition.features, id_column=id_column, lacking=lacking)
+
+    def label(self, table: Table, memory: Memory | None = None) -> NDArray[np.int64]:
+        """Label rows that were loaded already; ``memory`` for those of the session."""
+        plan = plan_of(self.definition)
+        mask = engine.has_features(plan, table.features)
+        return engine.label(plan, self._result, table.X, memory, self.site, mask)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without labels; :meth:`load` reads it."""

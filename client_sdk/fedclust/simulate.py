@@ -133,8 +133,9 @@ class SimulationResult:
 
     def predict(self, rows: Source) -> NDArray[np.int64]:
         """Label new rows in own units: an array (n, d), a DataFrame or the path of a CSV file."""
-        table = _table(rows, self.definition_.features, None)
-        return engine.label(self._plan, self.result_, table.X)
+        table = _table(rows, self.definition_, None)
+        mask = engine.has_features(self._plan, table.features)
+        return engine.label(self._plan, self.result_, table.X, mask=mask)
 
     def separation(
         self, sites: Mapping[str, Any], target: Mapping[str, ArrayLike] | None = None
@@ -153,7 +154,7 @@ class SimulationResult:
         space = Space(self.result_.center, self.result_.scale)
         rows, labels = {}, {}
         for site, found in self.labels_.items():
-            own = _table(sites[site], self.definition_.features, None).X
+            own = _table(sites[site], self.definition_, None).X
             if self.result_.impute is not None:
                 own = np.where(np.isnan(own), self.result_.impute, own)
             known = np.asarray(found if target is None else target[site], dtype=np.int64)
@@ -171,7 +172,7 @@ def simulate(
     *,
     config: Mapping[str, Any],
     policy: Mapping[str, Any] | None = None,
-    features: Sequence[Mapping[str, Any] | str] | None = None,
+    features: Sequence[Mapping[str, Any] | str] | Mapping[str, Sequence[str]] | None = None,
     seed: int = 0,
     persons: Mapping[str, ArrayLike] | None = None,
     arrival: Callable[[int, list[str]], Sequence[str]] | None = None,
@@ -193,7 +194,9 @@ def simulate(
         ``differencing`` ``"off"`` are admitted: nothing leaves this process.
     features : sequence of mapping or str, optional
         Declared features in order, or their names. By default the columns of the first DataFrame,
-        or ``x0``, ``x1``, ...
+        or ``x0``, ``x1``, ... With ``missing: mask`` sites may lack features: their DataFrames
+        lack columns, and by default all sites' columns are the features; or a mapping of each
+        site's name to the names of its array's columns; or columns hold no value.
     seed : int
     persons : mapping of site name to sequence of length n, optional
         Which person each row belongs to. At sites that it does not name rows count.
@@ -215,16 +218,20 @@ def simulate(
         The session failed, for the reason that the service would give.
     """
     _check_names(sites, persons)
+    names = sorted(sites)
+    masking = (policy or {}).get("missing") == "mask"
+    if isinstance(features, Mapping):
+        sites, features = _spread_out(sites, features, masking)
     definition = _define(method, sites, config, policy, features, seed)
     plan = plan_of(definition)
-    names = sorted(sites)
     tables = {
-        site: _table(sites[site], definition.features, (persons or {}).get(site), site)
-        for site in names
+        site: _table(sites[site], definition, (persons or {}).get(site), site) for site in names
     }
+    masks = {site: engine.has_features(plan, tables[site].features) for site in names}
+    engine.check_roster(plan, names, masks)
     memories: dict[str, Memory] = {site: {} for site in names}
     trace: list[TraceEntry] = []
-    step: Next | Done = engine.start(plan, names)
+    step: Next | Done = engine.start(plan, names, masks)
     while isinstance(step, Next):
         state = codec.decode_model(EngineState, codec.encode_model(step.state))
         addressed = names if step.task.sites is None else sorted(step.task.sites)
@@ -237,6 +244,7 @@ def simulate(
                 site,
                 SiteData(tables[site].X, tables[site].persons),
                 memories[site],
+                masks[site],
             )
             trace.append(entry)
             answers.append(Contribution(site, entry.payload, p=plan.policy.min_cluster_size))
@@ -245,16 +253,23 @@ def simulate(
             if sorted(order) != addressed:
                 raise ValueError("arrival must return each of the round's sites once")
             answers = [answers[addressed.index(site)] for site in order]
-        step = engine.advance(plan, state, answers, names)
+        step = engine.advance(plan, state, answers, names, masks)
     result = codec.decode_model(Result, codec.encode_model(step.result))
     labels = {
-        site: engine.label(plan, result, tables[site].X, memories[site], site) for site in names
+        site: engine.label(plan, result, tables[site].X, memories[site], site, masks[site])
+        for site in names
     }
     return SimulationResult(result, labels, tuple(trace), definition, plan)
 
 
 def _answer(
-    plan: Plan, step: Next, round_number: int, site: str, data: SiteData, memory: Memory
+    plan: Plan,
+    step: Next,
+    round_number: int,
+    site: str,
+    data: SiteData,
+    memory: Memory,
+    mask: NDArray[np.bool_],
 ) -> tuple[TraceEntry, Memory]:
     """Take a task to a site and its answer back, by way of the bytes that would travel."""
     common, part = engine.write_task(plan, _SESSION, round_number, step.task, site)
@@ -271,10 +286,11 @@ def _answer(
         p=p,
         size_band=None,
         memory=codec.decode(codec.encode(memory)),
+        mask=mask,
     )
     body = payload_bytes(payload)
     payload = payload_from_bytes(engine.phase(plan, task.phase), body)
-    engine.check(plan, task, payload, p=p, size_band=None)
+    engine.check(plan, task, payload, p=p, size_band=None, mask=mask)
     entry = TraceEntry(round_number, task.phase, site, task, payload, len(body or b""))
     return entry, memory
 
@@ -292,7 +308,7 @@ def _define(
         "algorithm": method,
         "config": _plain(config),
         "seed": _plain(seed),
-        "features": _features(sites, features),
+        "features": _features(sites, features, (policy or {}).get("missing") == "mask"),
         "sites": sorted(sites),
         "policy": {"min_sites": min(3, len(sites)), **_plain(policy or {})},
     }
@@ -337,7 +353,7 @@ def _definition_error(error: ValidationError) -> DefinitionError:
 
 
 def _features(
-    sites: Mapping[str, Any], features: Sequence[Mapping[str, Any] | str] | None
+    sites: Mapping[str, Any], features: Sequence[Mapping[str, Any] | str] | None, masking: bool
 ) -> list[dict[str, Any]]:
     if features is not None:
         if isinstance(features, str):
@@ -346,9 +362,12 @@ def _features(
             {"name": feature} if isinstance(feature, str) else _plain(feature)
             for feature in features
         ]
-    for site in sorted(sites):
-        if hasattr(sites[site], "columns"):
-            return [{"name": str(column)} for column in sites[site].columns]
+    framed = [site for site in sorted(sites) if hasattr(sites[site], "columns")]
+    if framed:
+        shown = framed if masking else framed[:1]
+        every = [str(column) for site in shown for column in sites[site].columns]
+        names = dict.fromkeys(every) if masking else every
+        return [{"name": column} for column in names]
     first = min(sites)
     try:
         shape = np.shape(sites[first])
@@ -375,15 +394,35 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _table(
-    source: Source, features: tuple[Feature, ...], persons: Any, site: str | None = None
-) -> Table:
+def _spread_out(
+    sites: Mapping[str, Any], features: Mapping[str, Sequence[str]], masking: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Return arrays with a column for every feature, NaN where a site lacks it, and the names."""
+    if not masking:
+        raise ValueError('features by site are for policy {"missing": "mask"}')
+    if sorted(features) != sorted(sites):
+        raise ValueError("features by site must name each site once")
+    names = list(dict.fromkeys(str(name) for site in sorted(sites) for name in features[site]))
+    spread: dict[str, Any] = {}
+    for site, rows in sites.items():
+        own = [str(name) for name in features[site]]
+        array = np.asarray(rows, dtype=np.float64)
+        if array.ndim != 2 or array.shape[1] != len(own) or len(set(own)) < len(own):
+            message = f"its rows need {len(own)} columns, one for each feature that it names once"
+            raise RuleViolation("shape", f"site {site!r}: {message}")
+        spread[site] = np.full((len(array), len(names)), np.nan)
+        spread[site][:, [names.index(name) for name in own]] = array
+    return spread, names
+
+
+def _table(source: Source, definition: Definition, persons: Any, site: str | None = None) -> Table:
     """Read rows as a site does, under the same checks; but here a site may have none."""
     at = "" if site is None else f"site {site!r}: "
     try:
-        return load(source, features, person=persons)
+        lacking = definition.policy.missing == "mask"
+        return load(source, definition.features, person=persons, lacking=lacking)
     except DataError as error:
         if error.rule == "no-rows" and (persons is None or not len(persons)):
-            names = tuple(feature.name for feature in features)
+            names = tuple(feature.name for feature in definition.features)
             return Table(np.empty((0, len(names))), names)
         raise RuleViolation(error.rule, f"{at}{error}") from None

@@ -319,7 +319,8 @@ class Site:
             raise errors.UsageError("min_cluster_size is at least 2")
         site, info = self.name, self._client.session(session)
         plan = accepted_plan(session, info)
-        table = load(data, plan.features, person=person, id_column=id_column)
+        lacking = plan.policy.missing == "mask"
+        table = load(data, plan.features, person=person, id_column=id_column, lacking=lacking)
         rows = int(engine.usable_rows(plan, table.X).sum())
         request = ConsentRequest(
             coordinator=self._http.url,
@@ -333,6 +334,7 @@ class Site:
             rows=rows,
             size_band=size_band(rows),
             persons_declared=person is not None,
+            features=table.features,
         )
         return _Run(self, self._client, info, request, table, self._journal(info), min_cluster_size)
 
@@ -362,7 +364,7 @@ class _Run:
         self.participation = Participation(
             definition_sha256=request.definition_sha256,
             consents=request.consents,
-            features=table.features,
+            features=request.features,
             min_cluster_size=min_cluster_size,
             size_band=request.size_band,
             sdk_version=importlib.metadata.version("fedclust"),
@@ -469,7 +471,7 @@ class _Run:
         except ValidationError:
             raise errors.ProtocolError("the result cannot be read by this SDK") from None
         self.tell(Progress("done"))
-        labels = result.label(self.table.X, self.journal.memory or None)
+        labels = result.label(self.table, self.journal.memory or None)
         return replace(result, labels_=labels, ids_=self.table.ids)
 
     # --- one round --------------------------------------------------------------------------------
@@ -559,7 +561,7 @@ class _Run:
                 note = "the session runs: its task is shown to sites that have joined"
             return Preview(self.session, note=note)
         roster = [s.name for s in self.info.sites if s.state in ("invited", "joined")]
-        document = first_task(self.plan, self.session, roster, self.request.site)
+        document = first_task(self.request, roster)
         answer = self.compute(1, document)
         return _previewed(answer, "if all the sites invited so far take part")
 

@@ -97,7 +97,7 @@ def test_without_evaluation_quality_and_sizes_are_null() -> None:
     assert run.result.site_sizes == {}
 
 
-@pytest.mark.parametrize("phase", ["prepare", "cells", "lloyd", "evaluate"])
+@pytest.mark.parametrize("phase", ["prepare", "cells", "lloyd"])
 def test_too_few_contributors_fail_the_session_in_every_phase(phase: str) -> None:
     plan = plan_for(2, {"n_clusters": 3})
     run = drive(plan, _sites())
@@ -107,6 +107,20 @@ def test_too_few_contributors_fail_the_session_in_every_phase(phase: str) -> Non
     with pytest.raises(MethodFailure) as caught:
         engine.advance(plan, opened.state, answers, "abc")
     assert caught.value.reason == "too_few_contributors"
+
+
+def test_a_clustering_is_kept_where_too_few_can_answer_its_evaluation() -> None:
+    plan = plan_for(2, {"n_clusters": 3})
+    run = drive(plan, _sites())
+    opened = next(opened for opened in run.rounds if opened.phase == "evaluate")
+    answers = [Contribution(s, opened.payloads[s] if s != "b" else None, 5) for s in "abc"]
+
+    done = engine.advance(plan, opened.state, answers, "abc")
+    assert isinstance(done, Done)
+    np.testing.assert_array_equal(done.result.centroids, run.result.centroids)
+    assert done.result.sizes is None
+    assert done.result.quality is None
+    assert "min_sites" in done.result.warnings[-1]
 
 
 def test_a_site_answers_a_round_once() -> None:
@@ -536,7 +550,8 @@ def test_results_are_sorted_once_and_equal_centroids_are_merged(
 ) -> None:
     centroids = np.array([[0.0, 1.0], [0.0, 2.0], [-0.0, 3.0], [5.0, -1.0]])
     raw = np.concatenate([centroids[order], centroids[[repeated]]])
-    distinct, cells = merged(raw)
+    firsts, cells = merged(raw)
+    distinct = raw[firsts]
     np.testing.assert_array_equal(distinct[cells], raw)
     sizes = [10 * (int(centroid[1]) + 2) for centroid in distinct]
     result = complete(

@@ -38,10 +38,10 @@ def _config(d: int, p: int = 1, kind: Any = "numeric") -> RunConfig:
 def _measure(
     X: np.ndarray, centroids: np.ndarray, config: RunConfig, rows: int | None = None
 ) -> evaluation.Evaluation:
-    distinct, cells = merged(centroids)
+    firsts, cells = merged(centroids)
     task = SiteTask(
         evaluation.NAME,
-        evaluation.EvaluationTask(centroids=distinct, cells=cells),
+        evaluation.EvaluationTask(centroids=centroids[firsts], cells=cells),
         SitePart(rows=rows),
     )
     payload, _ = evaluation.local_step(task, SiteData(X), config, {})

@@ -113,7 +113,7 @@ def test_totals_derived_from_moments_are_those_of_the_scaled_imputed_rows() -> N
     config = _config(2, missing="impute")
     contributions = _contributions(sites, config)
     space = preparation.merge(contributions, config)
-    totals = preparation.totals(contributions, space)
+    totals = preparation.totals(contributions, space, config)
 
     for name, rows in zip("abc", sites, strict=True):
         scaled = space.to_scaled(np.where(np.isnan(rows), space.impute, rows))

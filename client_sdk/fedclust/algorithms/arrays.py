@@ -8,7 +8,7 @@ method never sees which form a site used.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +16,26 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticCustomError, core_schema
 
+_DTYPES: dict[str, Any] = {"f": np.float64, "i": np.int64, "b": np.bool_}
+#: In a JSON schema, and in messages.
+_NAMES = {"f": ("number", "floats"), "i": ("integer", "integers"), "b": ("boolean", "booleans")}
+
 
 @dataclass(frozen=True)
 class _ArrayOf:
-    """Pydantic annotation: an array of ``ndim`` axes of int64 or float64."""
+    """Pydantic annotation: an array of ``ndim`` axes of float64, int64 or bool."""
 
     ndim: int
-    integer: bool = False
+    kind: Literal["f", "i", "b"] = "f"
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
         items: core_schema.CoreSchema
-        if self.integer:
+        if self.kind == "i":
             items = core_schema.int_schema(strict=True, ge=-(2**63), le=2**63 - 1)
+        elif self.kind == "b":
+            items = core_schema.bool_schema(strict=True)
         else:
             items = core_schema.float_schema(strict=True, allow_inf_nan=False)
         for _ in range(self.ndim):
@@ -45,15 +51,14 @@ class _ArrayOf:
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        items: JsonSchemaValue = {"type": "integer" if self.integer else "number"}
+        items: JsonSchemaValue = {"type": _NAMES[self.kind][0]}
         for _ in range(self.ndim):
             items = {"type": "array", "items": items}
         return items
 
     def _from_lists(self, values: list[Any]) -> NDArray[Any]:
-        dtype = np.int64 if self.integer else np.float64
         try:
-            array = np.array(values, dtype=dtype)
+            array = np.array(values, dtype=_DTYPES[self.kind])
         except ValueError:
             raise PydanticCustomError("ragged_array", "rows must be equally long") from None
         if array.size == 0 and array.ndim < self.ndim:
@@ -63,17 +68,16 @@ class _ArrayOf:
     def _from_array(self, value: Any) -> NDArray[Any]:
         if not isinstance(value, np.ndarray):
             raise PydanticCustomError("array_type", "an array is needed here")
-        kinds = "iu" if self.integer else "f"
-        if value.dtype.kind not in kinds:
-            wanted = "integers" if self.integer else "floats"
+        if value.dtype.kind not in ("iu" if self.kind == "i" else self.kind):
+            wanted = _NAMES[self.kind][1]
             raise PydanticCustomError("array_dtype", "the array must hold {w}", {"w": wanted})
         if value.ndim != self.ndim:
             raise PydanticCustomError(
                 "array_rank", "the array must have {n} axes", {"n": self.ndim}
             )
-        if not self.integer and not np.isfinite(value).all():
+        if self.kind == "f" and not np.isfinite(value).all():
             raise PydanticCustomError("finite_number", "every number must be finite")
-        return self._finish(value.astype(np.int64 if self.integer else np.float64))
+        return self._finish(value.astype(_DTYPES[self.kind]))
 
     def _finish(self, array: NDArray[Any]) -> NDArray[Any]:
         array = np.ascontiguousarray(array)
@@ -84,5 +88,6 @@ class _ArrayOf:
 FloatVector = Annotated[NDArray[np.float64], _ArrayOf(1)]
 FloatMatrix = Annotated[NDArray[np.float64], _ArrayOf(2)]
 FloatTensor3 = Annotated[NDArray[np.float64], _ArrayOf(3)]
-IntVector = Annotated[NDArray[np.int64], _ArrayOf(1, integer=True)]
-IntMatrix = Annotated[NDArray[np.int64], _ArrayOf(2, integer=True)]
+IntVector = Annotated[NDArray[np.int64], _ArrayOf(1, "i")]
+IntMatrix = Annotated[NDArray[np.int64], _ArrayOf(2, "i")]
+BoolMatrix = Annotated[NDArray[np.bool_], _ArrayOf(2, "b")]

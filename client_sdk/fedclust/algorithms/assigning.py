@@ -27,6 +27,40 @@ def squared_distances(
     return np.asarray(np.maximum(product, 0.0, out=product))
 
 
+def masked_squares(
+    X: NDArray[np.float64],
+    mask: NDArray[np.bool_],
+    centroids: NDArray[np.float64],
+    known: NDArray[np.bool_] | None,
+) -> NDArray[np.float64]:
+    """Return squared distances (n, K) of rows from centroids over the features that both have.
+
+    The mean over the shared features, times d, so that rows that lack different features can be
+    compared; the plain squared distance where nothing is lacking; infinite where none is shared.
+
+    Parameters
+    ----------
+    X : (n, d) float64
+        Rows that all have the features of ``mask`` (d,).
+    centroids : (K, d) float64
+    known : (K, d) bool or None
+        Where they are known; None: everywhere.
+    """
+    if mask.all() and (known is None or known.all()):
+        return squared_distances(X, centroids)
+    shared = np.broadcast_to(mask, centroids.shape) if known is None else known & mask
+    counts = shared.sum(axis=1)
+    rows, centres = X[:, mask], centroids[:, mask]
+    offsets = shared[:, mask].astype(np.float64)
+    # About the mean of what is known: expanded squares would cancel away far from the origin.
+    origin = (centres * offsets).sum(axis=0) / np.maximum(offsets.sum(axis=0), 1.0)
+    rows, centres = rows - origin, (centres - origin) * offsets
+    squares = rows**2 @ offsets.T - 2.0 * (rows @ centres.T) + (centres**2).sum(axis=1)
+    squares = np.maximum(squares, 0.0) * (X.shape[1] / np.maximum(counts, 1))
+    squares[:, counts == 0] = np.inf
+    return np.asarray(squares)
+
+
 def first_occurrences(centroids: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the indices, ascending, of the first of each group of equal centroids (K, d)."""
     # Adding 0.0 turns -0.0 into 0.0: the two compare equal but do not sort as one.
@@ -34,18 +68,29 @@ def first_occurrences(centroids: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.sort(first).astype(np.int64)
 
 
-def nearest(X: NDArray[np.float64], centroids: NDArray[np.float64]) -> NDArray[np.int64]:
+def nearest(
+    X: NDArray[np.float64],
+    centroids: NDArray[np.float64],
+    known: NDArray[np.bool_] | None = None,
+) -> NDArray[np.int64]:
     """Return the index of the nearest centroid (K, d) of each row (n, d); ties to the lowest.
 
     Among equal centroids the first takes all rows: a matrix product may give equal columns
-    different last bits, so the others do not compete.
+    different last bits, so the others do not compete. With ``known`` (K, d) only known entries
+    count, see :func:`masked_squares`; a row that shares no feature with any centroid goes to the
+    first.
     """
-    kept = first_occurrences(centroids)
+    told_apart = centroids if known is None else np.column_stack([centroids * known, known])
+    kept = first_occurrences(told_apart)
     distinct = centroids[kept]
+    seen = None if known is None or known.all() else known[kept]
+    every = np.ones(centroids.shape[1], dtype=np.bool_)
     labels = np.empty(len(X), dtype=np.int64)
     for begin in range(0, len(X), BLOCK):
-        block = slice(begin, begin + BLOCK)
-        labels[block] = kept[squared_distances(X[block], distinct).argmin(axis=1)]
+        rows = X[begin : begin + BLOCK]
+        labels[begin : begin + BLOCK] = kept[
+            masked_squares(rows, every, distinct, seen).argmin(axis=1)
+        ]
     return labels
 
 
@@ -62,9 +107,11 @@ def refuse_infinite(X: NDArray[np.float64], names: tuple[str, ...] = ()) -> None
 
 
 def label_by_centroid(result: Result, X: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Label rows (n, d) in own units by the nearest centroid; -1 for rows with missing values.
+    """Label rows (n, d) in own units by the nearest prototype or centroid.
 
-    Where the session imputes, missing values are imputed and every row gets a label.
+    -1 for rows with missing values. Where the session imputes, they are imputed and every row
+    gets a label. Where it masks, columns without any value are features that these rows lack:
+    the others decide; -1 where no cluster is known by any of those.
     """
     rows = np.asarray(X, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != result.centroids.shape[1]:
@@ -72,12 +119,21 @@ def label_by_centroid(result: Result, X: NDArray[np.float64]) -> NDArray[np.int6
             "shape", f"rows must have {result.centroids.shape[1]} columns, those of the session"
         )
     refuse_infinite(rows)
+    has = ~np.isnan(rows).all(axis=0)
     if result.impute is not None:
         rows = np.where(np.isnan(rows), result.impute, rows)
     complete = ~np.isnan(rows).any(axis=1)
     labels = np.full(len(rows), -1, dtype=np.int64)
     space = Space(result.center, result.scale)
-    if complete.all():
-        return nearest(space.to_scaled(rows), result.centroids)
+    if result.mask is not None:
+        known = result.mask[:, has]
+        if known.any():
+            scaled = space.to_scaled(rows)[:, has]
+            labels[:] = nearest(scaled, result.centroids[:, has], known)
+        return labels
+    if result.prototypes is not None:
+        of = np.array(result.prototype_labels, dtype=np.int64)
+        labels[complete] = of[nearest(space.to_scaled(rows[complete]), result.prototypes)]
+        return labels
     labels[complete] = nearest(space.to_scaled(rows[complete]), result.centroids)
     return labels

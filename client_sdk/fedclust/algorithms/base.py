@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
-from fedclust.algorithms.arrays import FloatMatrix, FloatVector
+from fedclust.algorithms.arrays import BoolMatrix, FloatMatrix, FloatVector
 from fedclust.privacy.counting import PersonIndex
 from fedclust.privacy.rules import RuleViolation
 
@@ -183,6 +183,11 @@ class RunConfig:
         The scaled space; the identity until the preparation round has closed.
     totals : mapping of site to Totals
         In ``start`` and ``aggregate``: of every site that has sent them so far. Elsewhere empty.
+    masks : mapping of site to (d,) bool
+        In ``start``, ``check_roster`` and ``aggregate``: which features each site has; all of them,
+        but with ``missing: mask``. Elsewhere empty.
+    mask : (d,) bool
+        At a site and in ``check``: the features that this site has. By default all.
     """
 
     options: Any
@@ -193,6 +198,12 @@ class RunConfig:
     size_band: str | None = None
     space: Space = field(default_factory=lambda: Space.identity(0))
     totals: Mapping[str, Totals] = field(default_factory=dict)
+    masks: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    mask: NDArray[np.bool_] = field(default_factory=lambda: np.ones(0, dtype=np.bool_))
+
+    def __post_init__(self) -> None:
+        if self.mask.shape != (len(self.features),):
+            object.__setattr__(self, "mask", np.ones(len(self.features), dtype=np.bool_))
 
 
 @dataclass(frozen=True)
@@ -203,11 +214,11 @@ class SiteData:
     ----------
     X : (n, d) float64
         Rows. Given to the engine in own units, NaN where missing; given to a method scaled and
-        free of NaN.
+        free of NaN, and 0 in the columns of features that the site has not got.
     persons : (n,) int64 or None
         Which person each row belongs to; None: each row is a person.
     observed : (n, d) bool or None
-        False where a value was imputed; None: every value was observed.
+        False where a value was imputed or the feature is lacking; None: every value was observed.
     index : PersonIndex or None
         Counts the persons behind rows; the engine sets it before it calls a method.
     """
@@ -306,6 +317,14 @@ class Result(Model):
         Scaled space, rows in lexicographic order.
     centroids_original : (K, d) float64
         The same in the features' own units.
+    mask : (K, d) bool or None
+        With ``missing: mask``: False where a feature of a cluster is unknown, for no site that
+        has the feature has rows in it; both centroids are 0 there.
+    prototypes : (M, d) float64 or None
+        Scaled. Where clusters are not told apart by their centroids: a row belongs to the cluster
+        of the nearest of these. Sorted by value.
+    prototype_labels : tuple of int, length M
+        The cluster of each prototype.
     center, scale : (d,) float64
         The scaled space; ``impute`` (d,), in own units, where missing values are imputed.
     sizes : tuple of int or None, length K
@@ -324,6 +343,9 @@ class Result(Model):
 
     centroids: FloatMatrix
     centroids_original: FloatMatrix
+    mask: BoolMatrix | None = None
+    prototypes: FloatMatrix | None = None
+    prototype_labels: tuple[int, ...] | None = None
     center: FloatVector
     scale: FloatVector
     impute: FloatVector | None = None
@@ -381,6 +403,9 @@ class Method:
         Raises :class:`RuleViolation` for options that do not fit features or policy.
     takes_masks : bool
         Whether sites may lack features (``missing: mask``).
+    check_roster : (config) -> None, or None
+        Raises :class:`RuleViolation` where the sites of the roster, with the features that they
+        have, cannot serve the method; says what to change. Called before ``start``.
     """
 
     name: str
@@ -400,6 +425,7 @@ class Method:
     finish: Callable[[Any, RunConfig], Result]
     label: Callable[[Result, NDArray[np.float64], Memory | None], NDArray[np.int64]]
     takes_masks: bool = False
+    check_roster: Callable[[RunConfig], None] | None = None
 
     def phase(self, name: str) -> Phase:
         """Return the phase called ``name``; KeyError where there is none."""

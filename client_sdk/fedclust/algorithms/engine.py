@@ -10,9 +10,10 @@ At the coordinator: :func:`start`, then :func:`advance` for every closed round, 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,18 +122,46 @@ def max_rounds(plan: Plan) -> int:
     return plan.policy.max_rounds or plan.method.default_max_rounds
 
 
-def start(plan: Plan, roster: Sequence[str]) -> Next:
-    """Return the state and the task of round 1. ``roster``: the sites that take part."""
+Masks: TypeAlias = Mapping[str, NDArray[np.bool_]]
+
+
+def has_features(plan: Plan, names: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which of the session's features (d,) a site has that names these."""
+    return np.array([feature.name in set(names) for feature in plan.features], dtype=np.bool_)
+
+
+def check_roster(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> None:
+    """Raise RuleViolation where these sites cannot serve the method; it says what to change."""
+    if plan.method.check_roster is not None:
+        state = EngineState(stage="prepare", round=0)
+        plan.method.check_roster(_config(plan, state, roster, masks))
+
+
+def start(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> Next:
+    """Return the state and the task of round 1.
+
+    Parameters
+    ----------
+    plan : Plan
+    roster : sequence of str
+        The sites that take part.
+    masks : mapping of site to (d,) bool, optional
+        The features that each site has; by default, and where a site is not named, all.
+    """
     with one_thread():
         if preparation.needed(plan.policy):
             return Next(EngineState(stage="prepare", round=1), preparation.task())
         space = declared_space(plan.features, plan.policy.scaling)
         state = EngineState(stage="method", round=0, center=space.center, scale=space.scale)
-        return _start_method(plan, state, _config(plan, state, roster), {})
+        return _start_method(plan, state, _config(plan, state, roster, masks), {})
 
 
 def advance(
-    plan: Plan, state: EngineState, contributions: Sequence[Contribution], roster: Sequence[str]
+    plan: Plan,
+    state: EngineState,
+    contributions: Sequence[Contribution],
+    roster: Sequence[str],
+    masks: Masks | None = None,
 ) -> Next | Done:
     """Close a round and return the next one's task, or the result.
 
@@ -145,6 +174,8 @@ def advance(
         One for each site that answered, in any order; an empty answer has payload None.
     roster : sequence of str
         The sites that the next round would address.
+    masks : mapping of site to (d,) bool, optional
+        The features that each site has, those that have left included; by default all.
 
     Returns
     -------
@@ -161,6 +192,9 @@ def advance(
     ordered = sorted(contributions, key=lambda contribution: contribution.site)
     answered = sum(contribution.payload is not None for contribution in ordered)
     if answered < plan.policy.min_sites:
+        if state.stage == "evaluate" and state.result is not None:
+            # The clustering itself rests on rounds that had enough.
+            return Done(_complete(plan, state, _unmeasured(state.result)))
         raise MethodFailure(
             "too_few_contributors",
             f"{answered} sites answered round {state.round} with something, "
@@ -169,7 +203,8 @@ def advance(
         )
     with one_thread(), np.errstate(over="raise", invalid="raise"):
         try:
-            outcome = _advance(plan, state, ordered, roster, answered)
+            config = _config(plan, state, roster, masks)
+            outcome = _advance(plan, state, ordered, config, answered)
             if not np.isfinite(list(outcome.metrics.values())).all():
                 raise FloatingPointError
             return outcome
@@ -201,10 +236,9 @@ def write_task(
 
 
 def _config(
-    plan: Plan,
-    state: EngineState,
-    roster: Sequence[str],
+    plan: Plan, state: EngineState, roster: Sequence[str], masks: Masks | None
 ) -> RunConfig:
+    every = np.ones(len(plan.features), dtype=np.bool_)
     space = Space.identity(len(plan.features))
     if state.center is not None and state.scale is not None:
         space = Space(state.center, state.scale, state.impute)
@@ -216,32 +250,41 @@ def _config(
         p=plan.policy.min_cluster_size,
         space=space,
         totals=state.totals,
+        masks=defaultdict(lambda: every, dict.fromkeys(roster, every) | dict(masks or {})),
     )
+
+
+def _with_state(config: RunConfig, state: EngineState) -> RunConfig:
+    """Return a config that knows the space and the totals of a later state."""
+    if state.center is None or state.scale is None:
+        return replace(config, totals=state.totals)
+    space = Space(state.center, state.scale, state.impute)
+    return replace(config, space=space, totals=state.totals)
 
 
 def _advance(
     plan: Plan,
     state: EngineState,
     contributions: Sequence[Contribution],
-    roster: Sequence[str],
+    config: RunConfig,
     answered: int,
 ) -> Next | Done:
     if state.stage == "prepare":
-        space = preparation.merge(contributions, _config(plan, state, roster))
+        space = preparation.merge(contributions, config)
         state = state.model_copy(
             update={
                 "center": space.center,
                 "scale": space.scale,
                 "impute": space.impute,
-                "totals": preparation.totals(contributions, space),
+                "totals": preparation.totals(contributions, space, config),
                 "history": (_entry(state, preparation.NAME, answered, {}),),
             }
         )
         metrics = {"n_sites": float(answered)}
-        return _start_method(plan, state, _config(plan, state, roster), metrics)
+        return _start_method(plan, state, _with_state(config, state), metrics)
     if state.stage == "evaluate":
-        return _close_evaluation(plan, state, contributions, roster, answered)
-    return _close_method_round(plan, state, contributions, roster, answered)
+        return _close_evaluation(plan, state, contributions, config, answered)
+    return _close_method_round(plan, state, contributions, config, answered)
 
 
 def _start_method(
@@ -276,12 +319,12 @@ def _close_method_round(
     plan: Plan,
     state: EngineState,
     contributions: Sequence[Contribution],
-    roster: Sequence[str],
+    config: RunConfig,
     answered: int,
 ) -> Next | Done:
     method = plan.method
     state = state.model_copy(update={"totals": _with_new_totals(state.totals, contributions)})
-    config = _config(plan, state, roster)
+    config = _with_state(config, state)
     outcome = method.aggregate(method.state.model_validate(state.method), contributions, config)
     metrics = {"n_sites": float(answered), **outcome.metrics}
     state = state.model_copy(
@@ -307,7 +350,9 @@ def _close_method_round(
 def _end_method(
     plan: Plan, state: EngineState, raw: Result, config: RunConfig, metrics: Mapping[str, float]
 ) -> Next | Done:
+    # A method that has counted its clusters itself leaves nothing to be measured by centroids.
     evaluate = getattr(plan.options, "evaluate", False) and len(raw.centroids) > 0
+    evaluate = evaluate and raw.sizes is None
     if not evaluate:
         return Done(_complete(plan, state, raw), metrics)
     task = evaluation.task(raw, config)
@@ -320,13 +365,13 @@ def _close_evaluation(
     plan: Plan,
     state: EngineState,
     contributions: Sequence[Contribution],
-    roster: Sequence[str],
+    config: RunConfig,
     answered: int,
 ) -> Done:
     raw = state.result
     if raw is None:
         raise ValueError("there is nothing to evaluate in this state")
-    outcome = evaluation.aggregate(raw, contributions, _config(plan, state, roster))
+    outcome = evaluation.aggregate(raw, contributions, config)
     metrics = {"n_sites": float(answered)}
     if outcome.quality is not None:
         metrics["inertia"] = outcome.quality.inertia
@@ -342,6 +387,14 @@ def _close_evaluation(
         quality=outcome.quality,
     )
     return Done(result, metrics)
+
+
+def _unmeasured(raw: Result) -> Result:
+    warning = (
+        "sizes and quality are not known: fewer sites than min_sites could answer the closing "
+        "evaluation"
+    )
+    return raw.model_copy(update={"warnings": (*raw.warnings, warning)})
 
 
 def _complete(plan: Plan, state: EngineState, raw: Result, **measured: Any) -> Result:
@@ -417,6 +470,7 @@ def local_step(
     p: int,
     size_band: str | None,
     memory: Memory,
+    mask: NDArray[np.bool_] | None = None,
 ) -> LocalAnswer:
     """Compute a site's answer to a task from all its rows.
 
@@ -436,6 +490,8 @@ def local_step(
     memory : dict
         What the previous call returned; ``{}`` at first. It never leaves the site and must be
         stored together with the answer, before the answer is sent.
+    mask : (d,) bool, optional
+        The features that the site joined with; by default all.
 
     Returns
     -------
@@ -449,8 +505,8 @@ def local_step(
         The rows, the task or the answer break a rule; names column and count, never a value.
     """
     with one_thread():
-        config = _site_config(plan, task, p, size_band)
-        kept = _take(plan, data)
+        config = _site_config(plan, task, p, size_band, mask)
+        kept = _take(plan, data, config.mask)
         if persons(kept) < config.p:
             return None, memory
         payload: Model | None
@@ -460,7 +516,7 @@ def local_step(
                     payload = preparation.local_step(kept, config)
                 else:
                     memory = _pin_space(task.space, memory)
-                    scaled = _to_scaled(kept, task.space, config.p)
+                    scaled = _to_scaled(kept, task.space, config)
                     if persons(scaled) < config.p:
                         return None, memory
                     if task.phase == evaluation.NAME:
@@ -473,16 +529,24 @@ def local_step(
             raise RuleViolation(
                 "overflow", "values are too large to be squared and added up: choose other units"
             ) from None
-        check(plan, task, payload, p=p, size_band=size_band)
+        check(plan, task, payload, p=p, size_band=size_band, mask=mask)
         return payload, memory
 
 
-def check(plan: Plan, task: SiteTask, payload: Any, *, p: int, size_band: str | None) -> None:
+def check(
+    plan: Plan,
+    task: SiteTask,
+    payload: Any,
+    *,
+    p: int,
+    size_band: str | None,
+    mask: NDArray[np.bool_] | None = None,
+) -> None:
     """Check an answer against its task, at either end; RuleViolation. None always passes."""
     if payload is None:
         return
     _check_countable(payload)
-    config = _site_config(plan, task, p, size_band)
+    config = _site_config(plan, task, p, size_band, mask)
     # Numbers near the largest float overflow in the checks' own arithmetic: not within bounds.
     with np.errstate(over="ignore", invalid="ignore"):
         if task.phase == preparation.NAME:
@@ -521,6 +585,7 @@ def label(
     X: NDArray[np.float64],
     memory: Memory | None = None,
     site: str | None = None,
+    mask: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.int64]:
     """Label rows in own units.
 
@@ -533,6 +598,8 @@ def label(
     memory : dict, optional
         That site's, after the session's last round.
     site : str, optional
+    mask : (d,) bool, optional
+        The features that these rows have. By default those with any value.
 
     Returns
     -------
@@ -543,7 +610,10 @@ def label(
     own = {name: cells for name, cells in result.mapping.items() if name == site}
     result = result.model_copy(update={"mapping": own})
     with one_thread():
-        return method.label(result, np.asarray(X, dtype=np.float64), memory)
+        rows = np.asarray(X, dtype=np.float64)
+        if mask is not None and rows.ndim == 2:
+            rows = np.where(mask, rows, np.nan)
+        return method.label(result, rows, memory)
 
 
 class _SpaceTree(Model):
@@ -565,12 +635,15 @@ def _read_space(plan: Plan, tree: _SpaceTree) -> Space:
     vectors = [tree.center, tree.scale] + ([] if tree.impute is None else [tree.impute])
     if any(vector.shape != (d,) for vector in vectors) or not (tree.scale > 0).all():
         raise RuleViolation("task", "the space does not fit the session's features", "/space")
-    if (tree.impute is not None) != (plan.policy.missing == "impute"):
+    if (tree.impute is not None) != (plan.policy.missing != "drop"):
         raise RuleViolation("task", "values are imputed as the definition says", "/space/impute")
     return Space(tree.center, tree.scale, tree.impute)
 
 
-def _site_config(plan: Plan, task: SiteTask, p: int, size_band: str | None) -> RunConfig:
+def _site_config(
+    plan: Plan, task: SiteTask, p: int, size_band: str | None, mask: NDArray[np.bool_] | None
+) -> RunConfig:
+    every = np.ones(len(plan.features), dtype=np.bool_)
     return RunConfig(
         options=plan.options,
         features=plan.features,
@@ -579,6 +652,7 @@ def _site_config(plan: Plan, task: SiteTask, p: int, size_band: str | None) -> R
         p=max(p, plan.policy.min_cluster_size),
         size_band=size_band,
         space=task.space or Space.identity(len(plan.features)),
+        mask=every if mask is None else mask,
     )
 
 
@@ -593,10 +667,12 @@ def _matrix(plan: Plan, X: NDArray[np.float64]) -> NDArray[np.float64]:
     return rows
 
 
-def _take(plan: Plan, data: SiteData) -> SiteData:
+def _take(plan: Plan, data: SiteData, mask: NDArray[np.bool_]) -> SiteData:
     """Return the rows that take part, in own units, with what counts their persons."""
     usable = usable_rows(plan, data.X)
     rows = np.asarray(data.X, dtype=np.float64)
+    if not mask.all():
+        rows = np.where(mask, rows, np.nan)
     owners = data.persons
     if owners is not None and owners.shape != (len(rows),):
         raise RuleViolation("shape", "one person is needed for each row")
@@ -639,18 +715,20 @@ def _evaluate_once(memory: Memory) -> Memory:
     return {**memory, "evaluated": True}
 
 
-def _to_scaled(data: SiteData, space: Space, p: int) -> SiteData:
-    """Impute, then scale. A feature that fewer than p persons have is imputed in every row.
+def _to_scaled(data: SiteData, space: Space, config: RunConfig) -> SiteData:
+    """Impute, then scale; 0 in columns that the site has not got.
+
+    A feature that fewer than p persons have is imputed in every row.
 
     Rows that only a missing value told apart are identical from here on, and count as such.
     """
     if space.impute is None or data.observed is None:
         return replace(data, X=space.to_scaled(data.X))
-    observed, index = data.observed, index_of(data)
+    p, observed, index = config.p, data.observed, index_of(data)
     while True:
         _, sendable = distinct_views(observed, index, p)
         observed = observed & sendable
-        rows = space.to_scaled(np.where(observed, data.X, space.impute))
+        rows = space.to_scaled(np.where(observed, data.X, space.impute)) * config.mask
         index = PersonIndex(rows, data.persons)
         _, sendable = distinct_views(observed, index, p)
         if not (observed & ~sendable).any():

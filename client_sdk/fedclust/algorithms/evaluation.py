@@ -10,6 +10,10 @@ What it computes
     distances tells how often each occurs: in a cell with a pattern of fewer than p persons the
     cell's moments stand in for its rows, so that both indices are approximate there.
 
+    Where sites lack features, a squared distance is the mean over the features that row and
+    centroid share, times d. Where rows go with prototypes, both indices are null: they judge
+    clusters by their centroids.
+
 It is the last round of every session whose method ends in centroids, unless ``evaluate`` is
 false; it is outside ``max_rounds`` and under the same disclosure rules as every other round.
 """
@@ -22,8 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.arrays import FloatMatrix, FloatVector, IntVector
-from fedclust.algorithms.assigning import BLOCK, nearest, squared_distances
+from fedclust.algorithms.arrays import BoolMatrix, FloatMatrix, FloatVector, IntVector
+from fedclust.algorithms.assigning import BLOCK, masked_squares, nearest
 from fedclust.algorithms.base import (
     Contribution,
     Disclosure,
@@ -45,7 +49,7 @@ from fedclust.algorithms.releasing import Released, release
 from fedclust.algorithms.spaces import binary_columns
 from fedclust.algorithms.totals import SitePart, check_sizes, site_parts
 from fedclust.privacy.checks import check_empty, check_shape
-from fedclust.privacy.moments import cell_costs
+from fedclust.privacy.moments import CellMoments, cell_costs
 from fedclust.privacy.sizes import suppress_sizes
 
 NAME = "evaluate"
@@ -62,10 +66,19 @@ class EvaluationTask(Model):
     cells : (C,) int64
         For each cell of the method's rounds, its centroid. The guard compares this round's
         partition with earlier ones, cell by cell.
+    mask : (K, d) bool or None
+        Where the centroids are known; None: everywhere.
+    prototypes : (M, d) float64 or None
+        Rows go with the nearest of these, where there are any, and not with the centroids.
+    prototype_centroids : (M,) int64 or None
+        The centroid of each prototype.
     """
 
     centroids: FloatMatrix
     cells: IntVector
+    mask: BoolMatrix | None = None
+    prototypes: FloatMatrix | None = None
+    prototype_centroids: IntVector | None = None
 
 
 class Evaluation(Model):
@@ -129,10 +142,17 @@ PHASE = Phase(
 
 def task(raw: Result, config: RunConfig) -> Task:
     """Return the task that evaluates a method's outcome."""
-    centroids, cells = merged(raw.centroids)
+    firsts, cells = merged(raw.centroids, raw.mask)
+    of = raw.prototype_labels
     return Task(
         NAME,
-        EvaluationTask(centroids=centroids, cells=cells),
+        EvaluationTask(
+            centroids=raw.centroids[firsts],
+            cells=cells,
+            mask=None if raw.mask is None else raw.mask[firsts],
+            prototypes=raw.prototypes,
+            prototype_centroids=None if of is None else cells[np.array(of, dtype=np.int64)],
+        ),
         per_site=site_parts(config, ask=False),
     )
 
@@ -149,8 +169,18 @@ def local_step(task: SiteTask, data: SiteData, config: RunConfig, memory: Memory
     used, first = np.unique(cells, return_index=True)
     if not np.array_equal(used, np.arange(n_clusters)):
         raise RuleViolation("cells", "every centroid needs a cell", "/parameters/cells")
-    memory = lay_base(centroids[cells], data, config, memory)
-    wanted = first[nearest(data.X, centroids)]
+    mask = task.common.mask
+    if mask is not None:
+        check_shape(mask, centroids.shape, "/parameters/mask")
+    placed = _placed(task.common, data, config)
+    wanted = np.where(placed >= 0, first[placed], -1)
+    if task.common.prototypes is not None and task.common.prototype_centroids is not None:
+        of = first[task.common.prototype_centroids]
+        memory = lay_base(task.common.prototypes, data, config, memory, of=of, n_cells=len(cells))
+    else:
+        memory = lay_base(
+            centroids[cells], data, config, memory, known=None if mask is None else mask[cells]
+        )
     released, memory = release(data, config, memory, wanted, len(cells))
     if released.empty:
         return None, memory
@@ -159,15 +189,47 @@ def local_step(task: SiteTask, data: SiteData, config: RunConfig, memory: Memory
     counts = np.zeros(n_clusters, dtype=np.int64)
     costs = np.zeros(n_clusters)
     np.add.at(counts, place, moments.counts)
-    np.add.at(
-        costs, place, np.where(moments.counts > 0, cell_costs(moments, centroids[cells]), 0.0)
-    )
+    spread = _costs(moments, centroids[cells], None if mask is None else mask[cells], config)
+    np.add.at(costs, place, np.where(moments.counts > 0, spread, 0.0))
     withheld = released.rounded | _rare_patterns(data, released, config)[:, None]
-    distances, silhouettes = _measure(data, released, withheld, centroids, cells)
+    distances, silhouettes = _measure(data, released, withheld, task.common, config)
     return (
         Evaluation(counts=counts, costs=costs, distances=distances, silhouettes=silhouettes),
         memory,
     )
+
+
+def _placed(common: EvaluationTask, data: SiteData, config: RunConfig) -> NDArray[np.int64]:
+    """Return the centroid (n,) that each row goes with; -1 where none shares a feature with it."""
+    if common.prototypes is not None and common.prototype_centroids is not None:
+        shape = (len(common.prototype_centroids), data.X.shape[1])
+        check_shape(common.prototypes, shape, "/parameters/prototypes")
+        of = common.prototype_centroids
+        if len(of) and not 0 <= of.min() <= of.max() < len(common.centroids):
+            at = "/parameters/prototype_centroids"
+            raise RuleViolation("prototypes", "a prototype belongs to one of the centroids", at)
+        return of[nearest(data.X, common.prototypes)]
+    own = config.mask
+    known = None if common.mask is None else common.mask[:, own]
+    if known is not None and not known.any():
+        return np.full(len(data.X), -1, dtype=np.int64)
+    return nearest(data.X[:, own], common.centroids[:, own], known)
+
+
+def _costs(
+    moments: CellMoments,
+    centroids: NDArray[np.float64],
+    mask: NDArray[np.bool_] | None,
+    config: RunConfig,
+) -> NDArray[np.float64]:
+    """Return squared distances (K,) of the cells' rows from their centroids, added up."""
+    if mask is None:
+        return cell_costs(moments, centroids)
+    shared = mask & config.mask
+    means = np.where(shared, moments.means, 0.0)
+    known = CellMoments(moments.counts, means, np.where(shared, moments.m2, 0.0))
+    costs = cell_costs(known, np.where(shared, centroids, 0.0))
+    return np.asarray(costs * (mask.shape[1] / np.maximum(shared.sum(axis=1), 1)))
 
 
 def _rare_patterns(data: SiteData, released: Released, config: RunConfig) -> NDArray[np.bool_]:
@@ -192,17 +254,24 @@ def _measure(
     data: SiteData,
     released: Released,
     withheld: NDArray[np.bool_],
-    centroids: NDArray[np.float64],
-    cells: NDArray[np.int64],
+    common: EvaluationTask,
+    config: RunConfig,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return sums of distances and of silhouette terms, each (K,), over the sent rows.
 
     Where ``withheld`` (K, d), the cell's moments stand in for the column's values: a sum of
     distances over yes/no values would give an exact prevalence back after it was rounded.
     """
-    n_clusters = len(centroids)
+    centroids, cells = common.centroids, common.cells
+    n_clusters, d = centroids.shape
     moments = released.moments
-    spread = np.where(withheld, moments.m2, 0.0).sum(axis=1) / np.maximum(moments.counts, 1)
+    shared = np.broadcast_to(config.mask, centroids.shape)
+    if common.mask is not None:
+        shared = shared & common.mask
+    # Times what masked_squares multiplies by.
+    share = d / np.maximum(shared.sum(axis=1), 1)
+    spread = np.where(withheld & shared[cells], moments.m2, 0.0).sum(axis=1)
+    spread = spread * share[cells] / np.maximum(moments.counts, 1)
     any_withheld = bool(withheld.any())
     distances, silhouettes = np.zeros(n_clusters), np.zeros(n_clusters)
     for begin in range(0, len(data.X), BLOCK):
@@ -216,13 +285,15 @@ def _measure(
             rows = np.where(withheld[labels], moments.means[labels], rows)
         own = cells[labels]
         # Directly, not expanded: rows on their centroid are at distance 0 wherever that is.
-        offsets = rows - centroids[own]
-        a = np.sqrt(np.einsum("ij,ij->i", offsets, offsets) + spread[labels])
+        offsets = np.where(shared[own], rows - centroids[own], 0.0)
+        a = np.sqrt(np.einsum("ij,ij->i", offsets, offsets) * share[own] + spread[labels])
         distances += np.bincount(own, weights=a, minlength=n_clusters)
-        if n_clusters > 1:
-            squares = squared_distances(rows, centroids) + spread[labels, None]
+        if n_clusters > 1 and common.prototypes is None:
+            squares = masked_squares(rows, config.mask, centroids, common.mask)
+            squares = squares + spread[labels, None]
             squares[np.arange(len(rows)), own] = np.inf
             b = np.sqrt(squares.min(axis=1))
+            b = np.where(np.isfinite(b), b, a)
             widest = np.maximum(a, b)
             terms = np.divide(b - a, widest, out=np.zeros_like(a), where=widest > 0)
             silhouettes += np.bincount(own, weights=terms, minlength=n_clusters)
@@ -275,8 +346,11 @@ class Outcome:
 
 def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunConfig) -> Outcome:
     """Add up what the sites measured; contributions sorted by site."""
-    centroids, _ = merged(raw.centroids)
+    firsts, _ = merged(raw.centroids, raw.mask)
+    centroids = raw.centroids[firsts]
+    mask = None if raw.mask is None else raw.mask[firsts]
     n_clusters = len(centroids)
+    judged = n_clusters > 1 and raw.prototypes is None
     answered = [c for c in contributions if c.payload is not None]
     parts = np.array([c.payload.counts for c in answered], dtype=np.int64)
     counts = parts.reshape(-1, n_clusters).sum(axis=0)
@@ -290,8 +364,8 @@ def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunCon
     if n_rows:
         quality = Quality(
             inertia=float(costs.sum()),
-            simplified_silhouette=float(silhouettes.sum() / n_rows) if n_clusters > 1 else None,
-            davies_bouldin=_davies_bouldin(centroids, counts, distances),
+            simplified_silhouette=float(silhouettes.sum() / n_rows) if judged else None,
+            davies_bouldin=_davies_bouldin(centroids, mask, counts, distances) if judged else None,
             n_rows=n_rows,
         )
     strictest = max([config.p, *(c.p for c in answered)])
@@ -304,6 +378,7 @@ def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunCon
 
 def _davies_bouldin(
     centroids: NDArray[np.float64],
+    mask: NDArray[np.bool_] | None,
     counts: NDArray[np.int64],
     distances: NDArray[np.float64],
 ) -> float | None:
@@ -312,6 +387,14 @@ def _davies_bouldin(
     if filled.sum() < 2:
         return None
     spread = distances[filled] / counts[filled]
-    apart = np.sqrt(squared_distances(centroids[filled], centroids[filled]))
+    known = np.ones_like(centroids, dtype=np.bool_) if mask is None else mask
+    apart = np.stack(
+        [
+            np.sqrt(masked_squares(centroids[k][None], known[k], centroids, known))[0]
+            for k in np.flatnonzero(filled)
+        ]
+    )[:, filled]
+    # Clusters that share no feature, or that do not differ in those, are not compared.
     np.fill_diagonal(apart, np.inf)
+    apart[apart == 0] = np.inf
     return float(((spread[:, None] + spread[None, :]) / apart).max(axis=1).mean())

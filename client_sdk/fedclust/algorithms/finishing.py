@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 from fedclust.algorithms.assigning import first_occurrences
 from fedclust.algorithms.base import Result, RunConfig
 
+_T = TypeVar("_T", bound=np.generic)
+
 
 def raw_result(
     centroids: NDArray[np.float64],
     config: RunConfig,
     *,
+    mask: NDArray[np.bool_] | None = None,
     stopped_because: str = "",
     warnings: Sequence[str] = (),
 ) -> Result:
@@ -26,12 +29,15 @@ def raw_result(
     centroids : (K, d) float64
         Scaled space, in the order in which the method numbers its cells.
     config : RunConfig
+    mask : (K, d) bool, optional
+        Where the centroids are known.
     stopped_because : str
     warnings : sequence of str
     """
     return Result(
         centroids=centroids,
         centroids_original=config.space.to_original(centroids),
+        mask=mask,
         center=config.space.center,
         scale=config.space.scale,
         impute=config.space.impute,
@@ -40,18 +46,23 @@ def raw_result(
     )
 
 
-def merged(centroids: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Merge equal centroids.
+def merged(
+    centroids: NDArray[np.float64], mask: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Merge equal centroids: those known by the same features, with the same values.
 
     Returns
     -------
-    distinct : (K', d) float64
-        In order of first occurrence.
+    distinct : (K',) int64
+        The first of each group of equal ones, ascending.
     cells : (K,) int64
         Which of them each of the method's cells belongs to.
     """
-    distinct = centroids[first_occurrences(centroids)]
-    equal = (centroids[:, None, :] == distinct[None, :, :]).all(axis=2)
+    keys = centroids
+    if mask is not None:
+        keys = np.column_stack([np.where(mask, centroids, 0.0), mask])
+    distinct = first_occurrences(keys)
+    equal = (keys[:, None, :] == keys[None, distinct, :]).all(axis=2)
     return distinct, equal.argmax(axis=1).astype(np.int64)
 
 
@@ -75,12 +86,19 @@ def complete(
     n_clusters : int or None
         What was asked for.
     sizes : sequence of int or None, length K'
-        In the order of :func:`merged`; likewise ``site_sizes``.
+        In the order of :func:`merged`; likewise ``site_sizes``. None: those of ``raw``, whose
+        method counted its clusters itself and left no equal centroids.
     **update
         Other fields of the result.
     """
-    distinct, cells = merged(raw.centroids)
-    order = np.lexsort(distinct.T[::-1])
+    if sizes is None:
+        sizes, site_sizes = raw.sizes, raw.site_sizes
+    firsts, cells = merged(raw.centroids, raw.mask)
+    distinct = raw.centroids[firsts]
+    mask = None if raw.mask is None else raw.mask[firsts]
+    # The mask settles ties, where a known 0 stands beside an unknown value.
+    keys = distinct if mask is None else np.column_stack([np.where(mask, distinct, 0.0), mask])
+    order = np.lexsort(keys.T[::-1])
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     warnings = tuple(update.pop("warnings", ())) + raw.warnings
@@ -91,10 +109,16 @@ def complete(
         )
         warnings = (*warnings, warning)
     centroids = distinct[order] + 0.0
+    original = centroids * raw.scale + raw.center
+    if mask is not None:
+        mask = mask[order]
+        centroids, original = np.where(mask, centroids, 0.0), np.where(mask, original, 0.0)
     return raw.model_copy(
         update={
             "centroids": _frozen(centroids),
-            "centroids_original": _frozen(centroids * raw.scale + raw.center),
+            "centroids_original": _frozen(original),
+            "mask": None if mask is None else _frozen(mask),
+            **_prototypes(raw, place[cells]),
             "sizes": None if sizes is None else tuple(sizes[k] for k in order),
             "site_sizes": {
                 site: tuple(own[k] for k in order)
@@ -110,7 +134,19 @@ def complete(
     )
 
 
-def _frozen(array: NDArray[np.float64]) -> NDArray[np.float64]:
+def _prototypes(raw: Result, place: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the prototypes sorted by value, and their clusters' new numbers."""
+    if raw.prototypes is None or raw.prototype_labels is None:
+        return {}
+    order = np.lexsort(raw.prototypes.T[::-1])
+    labels = place[np.array(raw.prototype_labels, dtype=np.int64)][order]
+    return {
+        "prototypes": _frozen(raw.prototypes[order]),
+        "prototype_labels": tuple(int(label) for label in labels),
+    }
+
+
+def _frozen(array: NDArray[_T]) -> NDArray[_T]:
     array = np.ascontiguousarray(array)
     array.flags.writeable = False
     return array

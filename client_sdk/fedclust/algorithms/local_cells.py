@@ -41,12 +41,17 @@ def lay_base(
     config: RunConfig,
     memory: Memory,
     candidate: str = CANDIDATE,
+    known: NDArray[np.bool_] | None = None,
+    of: NDArray[np.int64] | None = None,
+    n_cells: int | None = None,
 ) -> Memory:
     """Give the guard, once, a partition to go back to: the site's own cells, each whole.
 
     Rows that the guard may not let change place in the first step would otherwise take their
     whole cell into the rest. Every sent cell goes to the centroid nearest its mean, so this
     partition says nothing that the cells did not say; it is remembered as if it had been sent.
+    ``known`` (K, d): where the centroids are. ``of`` (K,): the cell that each of the ``centroids``
+    stands for, of ``n_cells``, where they are prototypes; by default each has its own.
     """
     cells = memory.get(LOCAL)
     if cells is None:
@@ -56,5 +61,9 @@ def lay_base(
     if not sent.any():
         return memory
     moments = cell_moments(data.X, cells, int(cells.max()) + 1)
-    whole = np.where(sent, nearest(moments.means, centroids)[cells], -1)
-    return release(data, config, memory, whole, len(centroids), candidate)[1]
+    own = config.mask
+    seen = None if known is None else known[:, own]
+    of = np.arange(len(centroids)) if of is None else of
+    placed = of[nearest(moments.means[:, own], centroids[:, own], seen)]
+    whole = np.where(sent, placed[cells], -1)
+    return release(data, config, memory, whole, n_cells or len(centroids), candidate)[1]

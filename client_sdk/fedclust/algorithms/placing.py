@@ -59,11 +59,15 @@ def place(
         )
     check_means(counts, centroids, *own_bounds(features), "/centroids")
     scaled = Space(result.center, result.scale).to_scaled(centroids)
+    compared = result.centroids if result.prototypes is None else result.prototypes
     with np.errstate(over="ignore", invalid="ignore"):
-        far = ~np.isfinite(squared_distances(scaled, result.centroids)).all(axis=1)
+        far = ~np.isfinite(squared_distances(scaled, compared)).all(axis=1)
     if far.any():
         cell = int(np.flatnonzero(far)[0])
         raise RuleViolation(
             "bounds", f"the mean of cell {cell} is too large to be compared", f"/centroids/{cell}"
         )
-    return nearest(scaled, result.centroids)
+    found = nearest(scaled, compared, result.mask)
+    if result.prototypes is not None:
+        found = np.array(result.prototype_labels, dtype=np.int64)[found]
+    return found

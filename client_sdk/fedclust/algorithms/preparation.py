@@ -44,6 +44,9 @@ NAME = "prepare"
 #: Standard deviations below this multiple of |mean| are rounding noise of a constant feature.
 _CONSTANT = 1024 * float(np.finfo(np.float64).eps)
 
+#: With these, a value missing of a feature that a site has is imputed with the federated mean.
+_IMPUTES = ("impute", "mask")
+
 
 class PreparationTask(Model):
     """Nothing but the question: everything else is in the definition."""
@@ -108,7 +111,7 @@ PHASE = Phase(
 
 def needed(policy: Policy) -> bool:
     """Return whether a session has a preparation round."""
-    return policy.scaling == "standard" or policy.missing == "impute"
+    return policy.scaling == "standard" or policy.missing in _IMPUTES
 
 
 def task() -> Task:
@@ -139,7 +142,12 @@ def check(payload: Moments, config: RunConfig) -> None:
         lower=lower,
         upper=upper,
     )
-    if config.policy.missing != "impute" and (payload.observed != payload.n).any():
+    foreign = np.flatnonzero((payload.observed > 0) & ~config.mask)
+    if foreign.size:
+        feature = int(foreign[0])
+        message = f"feature {feature}: the site joined without it"
+        raise RuleViolation("mask", message, f"/observed/{feature}")
+    if config.policy.missing not in _IMPUTES and (payload.observed != payload.n).any():
         feature = int(np.flatnonzero(payload.observed != payload.n)[0])
         raise RuleViolation(
             "complement",
@@ -161,12 +169,13 @@ def merge(contributions: Sequence[Contribution], config: RunConfig) -> Space:
     """
     d = len(config.features)
     n, mean, m2 = np.zeros(d), np.zeros(d), np.zeros(d)
-    rows = 0
+    # By feature: rows of sites that lack it are no rows of it, imputed ones are.
+    rows = np.zeros(d)
     for contribution in contributions:
         moments: Moments | None = contribution.payload
         if moments is None:
             continue
-        rows += moments.n
+        rows += moments.n * config.masks.get(contribution.site, config.mask)
         n, mean, m2 = _chan(n, mean, m2, moments)
     absent = [feature.name for feature, seen in zip(config.features, n, strict=True) if seen == 0]
     if absent:
@@ -175,7 +184,7 @@ def merge(contributions: Sequence[Contribution], config: RunConfig) -> Space:
             "feature_without_values",
             f"no site has enough values of {names}: leave it out, or invite a site that has it",
         )
-    impute = mean if config.policy.missing == "impute" else None
+    impute = mean if config.policy.missing in _IMPUTES else None
     if config.policy.scaling != "standard":
         declared = declared_space(config.features, config.policy.scaling)
         return Space(declared.center, declared.scale, impute)
@@ -202,8 +211,10 @@ def _chan(
     )
 
 
-def totals(contributions: Sequence[Contribution], space: Space) -> dict[str, Totals]:
-    """Return each site's totals in the scaled space, imputed values included.
+def totals(
+    contributions: Sequence[Contribution], space: Space, config: RunConfig
+) -> dict[str, Totals]:
+    """Return each site's totals in the scaled space, imputed values included; 0 where it lacks.
 
     They follow from the moments, so no site is asked for them again.
     """
@@ -217,7 +228,10 @@ def totals(contributions: Sequence[Contribution], space: Space) -> dict[str, Tot
             filled = moments.n - moments.observed
             m2 = m2 + moments.observed * (filled / moments.n) * (mean - space.impute) ** 2
             mean = mean + (space.impute - mean) * (filled / moments.n)
+        has = config.masks.get(contribution.site, config.mask)
         known[contribution.site] = Totals(
-            n=moments.n, mean=(mean - space.center) / space.scale, m2=m2 / space.scale**2
+            n=moments.n,
+            mean=np.where(has, (mean - space.center) / space.scale, 0.0),
+            m2=np.where(has, m2 / space.scale**2, 0.0),
         )
     return known

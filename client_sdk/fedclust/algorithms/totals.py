@@ -71,7 +71,7 @@ def check_totals(totals: Totals | None, part: SitePart | None, config: RunConfig
     check_shape(totals.m2, (d,), "/totals/m2")
     lower, upper = scaled_bounds(config)
     check_moments(
-        np.full(d, totals.n, dtype=np.int64),
+        np.where(config.mask, totals.n, 0),
         totals.mean,
         totals.m2,
         n=totals.n,

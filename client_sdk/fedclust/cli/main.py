@@ -31,7 +31,6 @@ from fedclust.cli.screen import (
     tell_retries,
 )
 from fedclust.consent import ConsentRequest
-from fedclust.data import load
 from fedclust.privacy.files import write_atomically
 from fedclust.privacy.ledger import Ledger
 from fedclust.results import SiteResult
@@ -248,8 +247,8 @@ def predict(
     """Label new rows with a saved result, here and alone: nothing is sent."""
     o.check_outputs((out_path,), (data, result))
     loaded = SiteResult.load(result)
-    rows = load(data, loaded.definition.features, id_column=id_column)
-    _write_labels(out_path, loaded.label(rows.X), rows.ids, id_column)
+    rows = loaded.read(data, id_column)
+    _write_labels(out_path, loaded.label(rows), rows.ids, id_column)
     show(err, f"{len(rows.X)} rows labelled: {out_path}")
 
 

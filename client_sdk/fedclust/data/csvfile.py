@@ -15,9 +15,12 @@ from fedclust.data.raw import MISSING, Origin, RawTable
 from fedclust.errors import DataError
 
 
-def read_csv(path: Path, names: Sequence[str], text: Sequence[str]) -> RawTable:
+def read_csv(
+    path: Path, names: Sequence[str], text: Sequence[str], *, lacking: bool = False
+) -> RawTable:
     """Read the columns ``names`` as numbers and ``text`` as they stand; others are left alone.
 
+    With ``lacking`` a column of ``names`` that is not there is one of missing values.
     Empty fields, NA, N/A, NaN, null and None are missing values. Raises DataError with file,
     column and line.
     """
@@ -32,7 +35,8 @@ def read_csv(path: Path, names: Sequence[str], text: Sequence[str]) -> RawTable:
             if not header:
                 raise origin.fault("no-header", "the file is empty; a header is needed")
             _refuse_other_separators(origin, header)
-            places = origin.columns(header, [*names, *text])
+            there = [name for name in names if not lacking or name in header]
+            places = origin.columns(header, [*there, *text])
             end = reader.line_num
             for fields in reader:
                 # A quoted field may hold line breaks: a row is where it begins.
@@ -43,7 +47,10 @@ def read_csv(path: Path, names: Sequence[str], text: Sequence[str]) -> RawTable:
                 if len(fields) != len(header):
                     message = f"{len(fields)} fields where the header has {len(header)}"
                     raise DataError(path.name, "field-count", message, row=line, unit="line")
-                cells.extend(_number(path.name, fields[places[n]], n, line) for n in names)
+                cells.extend(
+                    _number(path.name, fields[places[n]], n, line) if n in places else math.nan
+                    for n in names
+                )
                 numbers.append(line)
                 for name in text:
                     kept[name].append(fields[places[name]].strip())

@@ -17,13 +17,25 @@ def is_frame(source: Any) -> bool:
     return kind.__name__ == "DataFrame" and kind.__module__.split(".")[0] == "pandas"
 
 
-def read_frame(frame: Any, names: Sequence[str], text: Sequence[str]) -> RawTable:
-    """Read the columns ``names`` as numbers and ``text`` as text; others are left alone."""
+def read_frame(
+    frame: Any, names: Sequence[str], text: Sequence[str], *, lacking: bool = False
+) -> RawTable:
+    """Read the columns ``names`` as numbers and ``text`` as text; others are left alone.
+
+    With ``lacking`` a column of ``names`` that is not there is one of missing values.
+    """
     origin = Origin("the DataFrame")
-    places = origin.columns([str(name) for name in frame.columns], [*names, *text])
+    header = [str(name) for name in frame.columns]
+    there = [name for name in names if not lacking or name in header]
+    places = origin.columns(header, [*there, *text])
     if len(frame) == 0:
         raise origin.fault("no-rows", "there are no rows")
-    columns = [_numbers(origin, frame.iloc[:, places[name]], name) for name in names]
+    columns = [
+        _numbers(origin, frame.iloc[:, places[name]], name)
+        if name in places
+        else np.full(len(frame), np.nan)
+        for name in names
+    ]
     kept = {name: [str(value) for value in frame.iloc[:, places[name]]] for name in text}
     return RawTable(np.column_stack(columns), origin, kept)
 

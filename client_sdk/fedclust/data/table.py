@@ -32,6 +32,7 @@ class Table:
     X : (n, d) float64
         Own units, the session's order of features, NaN where a value is missing.
     features : tuple of str
+        Those that the source has; the columns of the others are NaN.
     persons : (n,) int64 or None
         Which person a row belongs to, numbered by first appearance.
     ids : tuple of str or None
@@ -61,6 +62,7 @@ def load(
     *,
     person: str | Sequence[Any] | NDArray[Any] | None = None,
     id_column: str | None = None,
+    lacking: bool = False,
 ) -> Table:
     """Read rows and check them against a session's features.
 
@@ -74,6 +76,9 @@ def load(
         Column that says which person a row belongs to, or its values.
     id_column : str, optional
         Column that names the rows in the label file.
+    lacking : bool
+        Whether the source may lack features (``missing: mask``), though not all of them: columns
+        that are not there, or hold no value.
 
     Raises
     ------
@@ -88,9 +93,9 @@ def load(
             message = "it identifies rows or persons and may not be a feature of the session"
             raise Origin(_describe(source)).fault("reserved-column", message, column=name)
     if isinstance(source, (str, os.PathLike)):
-        raw = read_csv(Path(source), names, text)
+        raw = read_csv(Path(source), names, text, lacking=lacking)
     elif is_frame(source):
-        raw = read_frame(source, names, text)
+        raw = read_frame(source, names, text, lacking=lacking)
     else:
         raw = _read_array(source, names, text)
     for place, feature in enumerate(features):
@@ -99,7 +104,12 @@ def load(
     if person is not None:
         persons = _persons(raw, raw.text[person] if isinstance(person, str) else person)
     ids = tuple(raw.text[id_column]) if id_column is not None else None
-    return Table(np.ascontiguousarray(raw.X), tuple(names), persons, ids)
+    held = tuple(names)
+    if lacking:
+        held = tuple(name for j, name in enumerate(names) if not np.isnan(raw.X[:, j]).all())
+        if not held:
+            raise raw.origin.fault("no-features", "it has none of the session's features")
+    return Table(np.ascontiguousarray(raw.X), held, persons, ids)
 
 
 def _describe(source: Source) -> str:

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from fedclust.algorithms.base import Tree
 
 CONTENT_TYPE = "application/vnd.fedclust.v1+msgpack"
-_DTYPES = {"float64": "<f8", "float32": "<f4", "int64": "<i8"}
+_DTYPES = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "bool": "|b1"}
 _ARRAY_KEYS = {"dtype", "shape", "data"}
 _MAX_DEPTH = 32
 M = TypeVar("M", bound=BaseModel)
@@ -94,6 +94,8 @@ def _array(raw: dict[str, Any]) -> np.ndarray[Any, Any]:
     # Compared before anything is allocated: a claimed shape costs a sender nothing.
     if math.prod(shape) * dtype.itemsize != len(data):
         raise CodecError("an array's bytes do not fill its shape")
+    if dtype.kind == "b" and data.strip(b"\0\1"):
+        raise CodecError("a boolean is one byte, 0 or 1")
     try:
         return np.frombuffer(data, dtype=dtype).reshape(shape)
     except (ValueError, OverflowError):  # nothing of everything: [0, 2**62]

@@ -167,7 +167,11 @@ class SitePresence(Model):
 
 
 class SessionInfo(Model):
-    """A session as its analyst, an operator or one of its sites reads it."""
+    """A session as its analyst, an operator or one of its sites reads it.
+
+    ``cannot_start``: why the method cannot serve the sites that have joined, and what to change;
+    for analysts and operators, while the session recruits.
+    """
 
     name: Slug
     state: SessionState
@@ -177,6 +181,7 @@ class SessionInfo(Model):
     ended_at: Timestamp | None = None
     stopped_because: str | None = None
     failure: str | None = None
+    cannot_start: str | None = None
     round: int | None = None
     definition: Definition
     definition_sha256: Sha256

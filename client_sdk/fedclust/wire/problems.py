@@ -25,6 +25,7 @@ CATALOGUE: dict[str, tuple[int, str]] = {
     "consent-needed": (409, "A consent that this session needs is missing"),
     "version-unsupported": (409, "This SDK does not speak the session's method version"),
     "late-joining-refused": (409, "The session's method takes no site after its start"),
+    "sites-unsuitable": (409, "These sites cannot serve the session's method"),
     "quorum-missing": (409, "Too few sites for this"),
     "needs-all-sites": (409, "This phase waits for all its sites"),
     "submission-differs": (409, "Another submission of this site is stored for this round"),

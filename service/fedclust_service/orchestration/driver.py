@@ -38,7 +38,7 @@ from fedclust_service.domain.submission import Submission
 from fedclust_service.domain.transition import advance
 from fedclust_service.orchestration.change import COORDINATOR, Change, commit
 from fedclust_service.orchestration.closing import MESSAGES, end_session
-from fedclust_service.orchestration.lookup import joined_of, plan_for, smallest_p
+from fedclust_service.orchestration.lookup import joined_of, masks_of, plan_for, smallest_p
 from fedclust_service.orchestration.opening import Opening, open_round, prepare
 from fedclust_service.orchestration.provenance import platform_of
 from fedclust_service.store import StoredState, StoreError, Tx
@@ -338,7 +338,8 @@ def _step(plan: Plan, work: _Work, inputs: _Inputs) -> Next | Done:
         for each in inputs.submissions
     ]
     state = codec.decode_model(EngineState, inputs.state.state)
-    return engine.advance(plan, state, contributions, inputs.roster)
+    masks = masks_of(plan, inputs.participations.values())
+    return engine.advance(plan, state, contributions, inputs.roster, masks)
 
 
 def _ready(plan: Plan, work: _Work, inputs: _Inputs, step: Next | Done) -> Opening | _Finished:

@@ -7,6 +7,10 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.algorithms import engine
 from fedclust.algorithms.engine import Plan
 from fedclust.definition import DefinitionError, plan_of, read_definition
 from fedclust.wire.models import Definition
@@ -113,6 +117,15 @@ def plan_or_refuse(session: Session) -> Plan:
             "The coordinator does not run this session's version of its method; its operator "
             "must install a version of fedclust that does.",
         ) from error
+
+
+def masks_of(plan: Plan, participations: Iterable[Participation]) -> dict[str, NDArray[np.bool_]]:
+    """Return which of the session's features (d,) each site has that has ever joined."""
+    return {
+        each.site: engine.has_features(plan, each.features)
+        for each in participations
+        if each.features
+    }
 
 
 def smallest_p(session_p: int, own: Participation) -> int:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from fedclust.algorithms import engine
-from fedclust.algorithms.base import MethodFailure, Next
+from fedclust.algorithms.base import MethodFailure, Next, RuleViolation
 from fedclust.algorithms.engine import Plan
 from fedclust.wire import codec
 from fedclust_service.domain.access import Actor
@@ -23,6 +23,7 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.round import Addressee, Round, RoundState
 from fedclust_service.domain.session import (
     SESSION_TRANSITIONS,
+    Participation,
     ParticipationState,
     Session,
     SessionState,
@@ -30,7 +31,12 @@ from fedclust_service.domain.session import (
 from fedclust_service.domain.transition import advance
 from fedclust_service.orchestration.change import COORDINATOR, Change, commit
 from fedclust_service.orchestration.closing import end_session, settle
-from fedclust_service.orchestration.lookup import definition_of, plan_or_refuse, roster_of
+from fedclust_service.orchestration.lookup import (
+    definition_of,
+    masks_of,
+    plan_or_refuse,
+    roster_of,
+)
 
 if TYPE_CHECKING:
     from fedclust_service.orchestration.coordinator import Coordinator
@@ -56,16 +62,16 @@ class Start:
     """Round 1 for the sites of ``roster``, or why the method cannot start with them."""
 
     roster: tuple[str, ...]
-    first: Opening | MethodFailure
+    first: Opening | MethodFailure | RuleViolation
 
 
 class StartDue(Exception):
-    """A transaction found its session ready to start; round 1 has to be made for ``roster``."""
+    """A transaction found its session ready to start; round 1 has to be made for these."""
 
-    def __init__(self, session: Session, roster: tuple[str, ...]) -> None:
+    def __init__(self, session: Session, joined: tuple[Participation, ...]) -> None:
         super().__init__(session.name)
         self.session = session
-        self.roster = roster
+        self.joined = joined
 
 
 def prepare(
@@ -137,7 +143,7 @@ def with_start(co: Coordinator, name: str, work: Callable[[Change, Start | None]
         try:
             return commit(co, name, functools.partial(_call, work, start))
         except StartDue as due:
-            start = _make_start(due.session, due.roster)
+            start = _make_start(due.session, due.joined)
     raise Refusal("unavailable", "Sites are joining all at once. Ask again.", retry_after_s=1)
 
 
@@ -145,12 +151,30 @@ def _call(work: Callable[[Change, Start | None], T], start: Start | None, change
     return work(change, start)
 
 
-def _make_start(session: Session, roster: tuple[str, ...]) -> Start:
+def _make_start(session: Session, joined: tuple[Participation, ...]) -> Start:
+    plan = plan_or_refuse(session)
+    roster, masks = tuple(each.site for each in joined), masks_of(plan, joined)
+    try:
+        engine.check_roster(plan, roster, masks)
+        return Start(roster, prepare(session, plan, 1, roster, engine.start(plan, roster, masks)))
+    except (MethodFailure, RuleViolation) as failure:
+        return Start(roster, failure)
+
+
+def unsuitable(session: Session, participations: Iterable[Participation]) -> str | None:
+    """Return why the method cannot start with the sites that were waited for, if it cannot."""
+    every = list(participations)
+    joined = [each for each in every if each.state is ParticipationState.JOINED]
+    waiting = any(each.state is ParticipationState.INVITED for each in every)
+    recruiting = session.state is SessionState.RECRUITING
+    if not recruiting or waiting or len(joined) < needed_to_start(session):
+        return None
     plan = plan_or_refuse(session)
     try:
-        return Start(roster, prepare(session, plan, 1, roster, engine.start(plan, roster)))
-    except MethodFailure as failure:
-        return Start(roster, failure)
+        engine.check_roster(plan, sorted(each.site for each in joined), masks_of(plan, joined))
+    except RuleViolation as violation:
+        return violation.message
+    return None
 
 
 def needed_to_start(session: Session) -> int:
@@ -176,15 +200,27 @@ def start_if_complete(
     joined = sum(each.state is ParticipationState.JOINED for each in participations)
     if joined < needed_to_start(session):
         return session
+    roster = roster_of(change.tx, session)
+    if start is not None and start.roster == roster and isinstance(start.first, RuleViolation):
+        # Whoever joined did nothing wrong: the session waits, and says what for.
+        change.audit(COORDINATOR, "session.start_refused", session.name, rule=start.first.rule)
+        return session
     return begin(change, session, actor, start)
 
 
 def begin(change: Change, session: Session, actor: Actor, start: Start | None) -> Session:
-    """Start a recruiting session with the sites that have joined; StartDue without round 1."""
+    """Start a recruiting session with the sites that have joined; StartDue without round 1.
+
+    Refusal ``sites-unsuitable`` where they cannot serve the method.
+    """
     tx = change.tx
     roster = roster_of(tx, session)
     if start is None or start.roster != roster:
-        raise StartDue(session, roster)
+        every = tx.participations.list(session.id)
+        joined = (each for each in every if each.state is ParticipationState.JOINED)
+        raise StartDue(session, tuple(joined))
+    if isinstance(start.first, RuleViolation):
+        raise Refusal("sites-unsuitable", start.first.message)
     running = dataclasses.replace(
         session,
         state=advance(SESSION_TRANSITIONS, session.state, SessionState.RUNNING),

@@ -196,8 +196,8 @@ def _check_features(wanted: tuple[str, ...], definition: Definition, body: JoinR
             FieldError(pointer="/features", rule="repeated-feature", message="name each once")
         )
     # With a mask a site may lack features; every other rule for missing values needs them all.
+    absent_ones = [name for name in wanted if name not in set(body.features)]
     if definition.policy.missing != "mask":
-        absent_ones = [name for name in wanted if name not in set(body.features)]
         errors += [
             FieldError(
                 pointer="/features",
@@ -206,6 +206,9 @@ def _check_features(wanted: tuple[str, ...], definition: Definition, body: JoinR
             )
             for name in absent_ones
         ]
+    elif len(absent_ones) == len(wanted):
+        message = "a site needs at least one of the session's features"
+        errors.append(FieldError(pointer="/features", rule="missing-feature", message=message))
     if errors:
         raise Refusal("invalid", "Match this site's columns to the session's features.", errors)
 

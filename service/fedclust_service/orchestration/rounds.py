@@ -338,7 +338,8 @@ def _read(plan: Plan, seen: _Admitted, body: bytes, media: str) -> Model | None:
     )
     p = smallest_p(plan.policy.min_cluster_size, seen.own)
     try:
-        engine.check(plan, task, payload, p=p, size_band=seen.own.size_band)
+        mask = engine.has_features(plan, seen.own.features)
+        engine.check(plan, task, payload, p=p, size_band=seen.own.size_band, mask=mask)
     except RuleViolation as violation:
         detail = "Nothing was stored. Correct what is named here."
         raise broken_rule(violation, detail, "/payload") from None

@@ -41,7 +41,13 @@ from fedclust_service.orchestration.lookup import (
     row_number,
     session_for,
 )
-from fedclust_service.orchestration.opening import Start, begin, needed_to_start, with_start
+from fedclust_service.orchestration.opening import (
+    Start,
+    begin,
+    needed_to_start,
+    unsuitable,
+    with_start,
+)
 from fedclust_service.store import Tx
 
 
@@ -119,7 +125,16 @@ def get_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
     """Return a session that the actor may see; else Refusal ``not-found``."""
     require(actor, "session.read")
     now = co.clock.now()
-    return co.store.read("session.get", lambda tx: _info(tx, session_for(tx, actor, name)[0], now))
+
+    def work(tx: Tx) -> SessionInfo:
+        session, _ = session_for(tx, actor, name)
+        info = _info(tx, session, now)
+        if actor.role is Role.SITE:
+            return info
+        why = unsuitable(session, tx.participations.list(session.id))
+        return info.model_copy(update={"cannot_start": why})
+
+    return co.store.read("session.get", work)
 
 
 def patch_session(co: Coordinator, actor: Actor, name: str, body: SessionPatch) -> SessionInfo:
