@@ -13,6 +13,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import _data
+import _hospitals
 import _runs
 import _svg
 from _baselines import accuracy, partition_cost
@@ -120,3 +121,31 @@ def test_plots_are_well_formed_whatever_names_say(tmp_path: Path) -> None:
     tree = ElementTree.fromstring(path.read_text("utf-8"))  # noqa: S314 - our own
     texts = [element.text for element in tree.iter() if element.tag.endswith("text")]
     assert "k'=K <5>" in texts
+
+
+def test_windows_share_30_percent_with_the_next_and_leave_no_feature_out() -> None:
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 40)
+    masks = _hospitals.masks(1, rng.normal(size=(80, 370)) + y[:, None], y, 10, seed=1)
+    assert masks.any(axis=0).all()
+    shared = masks.astype(int) @ masks.T
+    assert np.abs(np.diag(shared, 1) / masks.sum(axis=1)[0] - 0.3).max() < 0.05
+    assert not np.triu(shared, 2).any()
+
+
+def test_a_tenth_of_the_features_is_everywhere_and_the_rest_at_one_site_each() -> None:
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 40)
+    masks = _hospitals.masks(2, rng.normal(size=(80, 400)) + y[:, None], y, 10, seed=1)
+    counts = masks.sum(axis=0)
+    assert (counts == 10).sum() == 40
+    assert (counts == 1).sum() == 360
+
+
+def test_every_site_gets_its_share_of_the_telling_features() -> None:
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 40)
+    X = rng.normal(size=(80, 100))
+    X[:, :10] += 9.0 * y[:, None]
+    hands = _hospitals.dealt(X, y, 10, rng)
+    assert all((hand < 10).sum() == 1 for hand in hands)

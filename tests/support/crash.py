@@ -20,7 +20,7 @@ from fedclust.privacy.ledger import Ledger
 from fedclust.wire.codec import encode, sha256, to_tree
 from fedclust.wire.models import ResultDocument
 from support.consortium import Command, Consortium, columns, read_labels, write_csv
-from support.methods import busy
+from support.methods import TRIED, busy
 from support.server import ServerProcess, running_server
 from support.wiretap import Exchange, Wiretap
 
@@ -89,7 +89,8 @@ def shake(
     data = rows()
     config = {"n_clusters": K, **busy(method)}
     reference = simulate(method, data, config=config, policy=POLICY, features=columns(D), seed=7)
-    assert reference.result_.stopped_because == "max_rounds", "the run is to be long"
+    long = reference.result_.stopped_because == "max_rounds"
+    assert long or TRIED[method].few, "the run is to be long"
     report = Shaken()
     # A killed worker's lease on PostgreSQL is waited for.
     with (

@@ -29,7 +29,7 @@ CELLS = {"centroids": [[45.5, 190.0], [66.0, 251.0]], "counts": [12, 9]}
 
 def session_of(method: str, variant: int = 0) -> str:
     """Return the name of a method's session."""
-    return f"{method}-{2026 + variant}"
+    return f"{method.replace('_', '-')}-{2026 + variant}"
 
 
 def make(place: Path) -> dict[str, bytes]:
@@ -89,6 +89,9 @@ class _Session:
         assert receipt.status_code == 201, receipt.text
         etag = receipt.headers["Fedclust-Task-ETag"]
         for site in SITES[1:]:
+            path = f"/v1/sessions/{name}/task"
+            if world.ok("GET", path, site)["status"] != "work":
+                continue  # A phase may be for some sites only.
             stored = world.put(site, name, number, world.answer(site, name))
             assert stored.status_code == 201, stored.text
         self._ask(etag)

@@ -19,16 +19,30 @@ class Tried:
         Between them, sessions of these have every phase of the method.
     busy : dict
         Such that a session lasts 20 rounds on rows without clusters.
+    few : bool
+        Whether a session sends so few partitions that nothing can be made of their differences,
+        even without the guard.
+    own_only : tuple of dict
+        Variants in which a site that had nothing to send cannot label its rows.
     """
 
     variants: tuple[dict[str, Any], ...] = ({},)
     busy: dict[str, Any] | None = None
+    few: bool = False
+    own_only: tuple[dict[str, Any], ...] = ()
 
 
 TRIED: dict[str, Tried] = {
     "fkm": Tried(({}, {"variant": "paper"})),
     "kfed": Tried(({"refine": 3}, {"variant": "paper"}), busy={"refine": 40}),
     "lloyd": Tried(),
+    "spectral": Tried(
+        ({}, {"alignment": "sign"}, {"alignment": "procrustes"}),
+        few=True,
+        own_only=({"alignment": "sign"}, {"alignment": "procrustes"}),
+    ),
+    "overlap": Tried(({}, {"meta": "auto"}), busy={"rounds": 40}),
+    "overlap_oneshot": Tried(({}, {"covariance": "full"}), few=True),
 }
 
 #: Every method with every one of its variants, and a name for the pair.

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from fedclust.algorithms import fkm, kfed, lloyd
+from fedclust.algorithms import fkm, kfed, lloyd, overlap, overlap_oneshot, spectral
 from fedclust.algorithms.base import Method
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (lloyd.METHOD, fkm.METHOD, kfed.METHOD)
+    method.name: method
+    for method in (
+        lloyd.METHOD,
+        fkm.METHOD,
+        kfed.METHOD,
+        spectral.METHOD,
+        overlap.METHOD,
+        overlap_oneshot.METHOD,
+    )
 }
 
 

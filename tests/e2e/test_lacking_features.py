@@ -1,0 +1,142 @@
+"""Hospitals whose files lack some of a session's features, over real HTTP and both databases."""
+
+from __future__ import annotations
+
+import csv
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedclust import Site, simulate
+from fedclust.client import Client
+from fedclust.errors import Invalid, SitesUnsuitable
+from fedclust.results import SiteResult
+from fedclust.wire.codec import to_tree
+from fedclust.wire.models import Participation
+from support.consortium import Consortium, columns
+from support.crash import shared
+from support.methods import ALL, IDS
+from support.server import ServerProcess, running_server
+
+pytestmark = pytest.mark.timeout(120)
+HAS = {"ada": [0, 1, 2], "brno": [1, 2, 3], "cadiz": [0, 2, 3]}
+POLICY = {"missing": "mask"}
+MASKING = [
+    pytest.param(method, options, id=name)
+    for (method, options), name in zip(ALL, IDS, strict=True)
+    if method.startswith("overlap")
+]
+
+
+@pytest.fixture
+def server(tmp_path: Path, database_url: str) -> Iterator[ServerProcess]:
+    env = {"FEDCLUST_DATABASE_URL": database_url}
+    with running_server(tmp_path / "server", env=env) as server:
+        yield server
+
+
+def rows() -> dict[str, NDArray[np.float64]]:
+    """Return all four features of every site's rows; a file holds those of ``HAS``."""
+    rng = np.random.default_rng(3)
+    centres = np.array([[0.0, 0, 0, 0], [8.0, 8, 8, 8], [0.0, 8, 0, 8]])
+    full = {
+        site: centres[rng.integers(0, 3, n)] + rng.normal(size=(n, 4))
+        for site, n in {"ada": 60, "brno": 45, "cadiz": 52}.items()
+    }
+    full["ada"][4, 1] = np.nan
+    return full
+
+
+def write(path: Path, X: NDArray[np.float64], has: Sequence[int]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([f"x{j}" for j in has])
+        for row in X[:, has].tolist():
+            writer.writerow(["" if np.isnan(value) else repr(value) for value in row])
+    return path
+
+
+def take_part(consortium: Consortium, files: dict[str, Path]) -> dict[str, SiteResult]:
+    results: dict[str, SiteResult] = {}
+
+    def work(name: str) -> None:
+        token, journal = consortium.site_tokens[name], files[name].parent / f"journal-{name}"
+        with Site(consortium.url, token=token, journal_dir=journal) as site:
+            results[name] = site.participate("lacking", files[name], consent=True)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in files]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert set(results) == set(files)
+    return results
+
+
+@pytest.mark.parametrize(("method", "options"), MASKING)
+def test_sites_with_different_columns_get_what_simulate_gives(
+    server: ServerProcess, tmp_path: Path, method: str, options: dict[str, Any]
+) -> None:
+    full, config = rows(), {"n_clusters": 3, **options}
+    files = {site: write(tmp_path / f"{site}.csv", full[site], HAS[site]) for site in HAS}
+    expected = simulate(method, files, config=config, policy=POLICY, features=columns(4), seed=7)
+    consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
+    consortium.create("lacking", 4, algorithm=method, config=config, policy=POLICY)
+    results = take_part(consortium, files)
+    for name, found in results.items():
+        assert np.array_equal(found.labels_, expected.labels_[name])
+        assert (found.labels_ >= 0).all()
+    assert shared(consortium.result("lacking").result) == shared(to_tree(expected.result_))
+
+    # The clusters are far apart: whatever columns a file has, its rows find them.
+    saved = tmp_path / "result.fedclust"
+    results["ada"].save(saved)
+    centres = results["ada"].cluster_centers_
+    assert results["ada"].result_.mask is not None
+    assert results["ada"].result_.mask.all()
+    for has in ([2, 3], [0, 1, 2, 3], [1]):
+        new = write(tmp_path / "new.csv", full["brno"], has)
+        distances = ((full["brno"][:, None] - centres[None])[:, :, has] ** 2).sum(axis=2)
+        assert np.array_equal(SiteResult.load(saved).predict(new), distances.argmin(axis=1))
+
+
+def test_sites_that_share_no_feature_wait_and_are_told_why(server: ServerProcess) -> None:
+    consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
+    body = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": POLICY}
+    info = consortium.create("apart", 4, **body)
+    with consortium.analyst() as analyst:
+        for name, has in {"ada": ("x0", "x1"), "brno": ("x2", "x3"), "cadiz": ("x2",)}.items():
+            join(consortium, name, info, has)
+        waiting = analyst.session("apart")
+        assert waiting.state == "recruiting"
+        assert waiting.cannot_start is not None
+        assert "share no feature" in waiting.cannot_start
+        with pytest.raises(SitesUnsuitable, match="share no feature"):
+            analyst.start_session("apart")
+
+
+def test_a_site_needs_one_of_the_features(server: ServerProcess) -> None:
+    consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
+    body = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": POLICY}
+    info = consortium.create("none", 4, **body)
+    with pytest.raises(Invalid, match="at least one"):
+        join(consortium, "ada", info, ())
+
+
+def join(consortium: Consortium, name: str, info: Any, has: tuple[str, ...]) -> None:
+    with Client(consortium.url, consortium.site_tokens[name], consortium.options) as site:
+        site.join(
+            info.name,
+            Participation(
+                definition_sha256=info.definition_sha256,
+                features=has,
+                size_band="50-199",
+                sdk_version="0",
+                methods={info.definition.algorithm: (info.definition.method_version,)},
+            ),
+        )
