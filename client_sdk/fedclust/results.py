@@ -41,6 +41,8 @@ class SiteResult:
         What the coordinator released, provenance included.
     ids_ : tuple of str or None
         The rows' identifiers, where a column of them was named.
+    memory : dict or None
+        What the site's journal remembers of the session. Never saved with the result.
     definition : Definition
     site : str
     """
@@ -50,6 +52,7 @@ class SiteResult:
     site: str
     labels_: NDArray[np.int64] | None = field(default=None, repr=False)
     ids_: tuple[str, ...] | None = field(default=None, repr=False)
+    memory: Memory | None = field(default=None, repr=False)
     _result: Result = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -87,20 +90,23 @@ class SiteResult:
         Returns
         -------
         (n,) int64
-            -1 where missing values forbid a label.
+            -1 where missing values forbid a label, and for every row where only a site that took
+            part can label, by its own eigenvectors: a loaded result holds none.
         """
-        return self.label(self.read(rows))
+        return self.label(self.read(rows), self.memory, new=True)
 
     def read(self, rows: Source, id_column: str | None = None) -> Table:
         """Load rows as the session has them; DataError where they do not fit."""
         lacking = self.definition.policy.missing == "mask"
         return load(rows, self.definition.features, id_column=id_column, lacking=lacking)
 
-    def label(self, table: Table, memory: Memory | None = None) -> NDArray[np.int64]:
-        """Label rows that were loaded already; ``memory`` for those of the session."""
+    def label(
+        self, table: Table, memory: Memory | None = None, *, new: bool = False
+    ) -> NDArray[np.int64]:
+        """Label rows that were loaded already; with ``memory`` and not ``new`` the session's."""
         plan = plan_of(self.definition)
         mask = engine.has_features(plan, table.features)
-        return engine.label(plan, self._result, table.X, memory, self.site, mask)
+        return engine.label(plan, self._result, table.X, memory, self.site, mask, new=new)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without labels; :meth:`load` reads it."""

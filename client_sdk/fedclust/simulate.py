@@ -90,6 +90,7 @@ class SimulationResult:
     trace_: tuple[TraceEntry, ...]
     definition_: Definition
     _plan: Plan = field(repr=False)
+    _memories: dict[str, Memory] = field(repr=False)
 
     @property
     def cluster_centers_(self) -> NDArray[np.float64]:
@@ -131,11 +132,15 @@ class SimulationResult:
         """Why the rounds ended: ``converged``, ``finished`` or ``max_rounds``."""
         return self.result_.stopped_because
 
-    def predict(self, rows: Source) -> NDArray[np.int64]:
-        """Label new rows in own units: an array (n, d), a DataFrame or the path of a CSV file."""
+    def predict(self, rows: Source, site: str | None = None) -> NDArray[np.int64]:
+        """Label new rows in own units: an array (n, d), a DataFrame or the path of a CSV file.
+
+        ``site``: who labels, where that takes what a site remembers; every label is -1 without.
+        """
         table = _table(rows, self.definition_, None)
         mask = engine.has_features(self._plan, table.features)
-        return engine.label(self._plan, self.result_, table.X, mask=mask)
+        memory = None if site is None else self._memories[site]
+        return engine.label(self._plan, self.result_, table.X, memory, site, mask, new=True)
 
     def separation(
         self, sites: Mapping[str, Any], target: Mapping[str, ArrayLike] | None = None
@@ -259,7 +264,7 @@ def simulate(
         site: engine.label(plan, result, tables[site].X, memories[site], site, masks[site])
         for site in names
     }
-    return SimulationResult(result, labels, tuple(trace), definition, plan)
+    return SimulationResult(result, labels, tuple(trace), definition, plan, memories)
 
 
 def _answer(

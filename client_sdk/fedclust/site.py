@@ -471,8 +471,9 @@ class _Run:
         except ValidationError:
             raise errors.ProtocolError("the result cannot be read by this SDK") from None
         self.tell(Progress("done"))
-        labels = result.label(self.table, self.journal.memory or None)
-        return replace(result, labels_=labels, ids_=self.table.ids)
+        memory = self.journal.memory or None
+        labels = result.label(self.table, memory)
+        return replace(result, labels_=labels, ids_=self.table.ids, memory=memory)
 
     # --- one round --------------------------------------------------------------------------------
 

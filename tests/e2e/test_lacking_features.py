@@ -13,11 +13,13 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import Site, simulate
+from fedclust.algorithms.preparation import Moments
 from fedclust.client import Client
 from fedclust.errors import Invalid, SitesUnsuitable
 from fedclust.results import SiteResult
 from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Participation
+from fedclust.wire.submissions import BINARY, write_submission
 from support.consortium import Consortium, columns
 from support.crash import shared
 from support.methods import ALL, IDS
@@ -126,6 +128,23 @@ def test_a_site_needs_one_of_the_features(server: ServerProcess) -> None:
     info = consortium.create("none", 4, **body)
     with pytest.raises(Invalid, match="at least one"):
         join(consortium, "ada", info, ())
+
+
+def test_values_of_a_feature_that_a_site_joined_without_are_refused(server: ServerProcess) -> None:
+    consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
+    body = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": POLICY}
+    info = consortium.create("lying", 4, **body)
+    for name, has in HAS.items():
+        join(consortium, name, info, tuple(f"x{j}" for j in has))
+    with Client(consortium.url, consortium.site_tokens["ada"], consortium.options) as site:
+        view, _ = site.task("lying")
+        assert view is not None
+        assert view.task is not None
+        lie = Moments(n=60, observed=np.full(4, 60), mean=np.array([1.0, 1, 1, 1]), m2=np.ones(4))
+        with pytest.raises(Invalid) as refused:
+            site.submit("lying", 1, write_submission("prepare", view.task.digest, lie, BINARY))
+    assert [error.rule for error in refused.value.errors] == ["mask"]
+    assert refused.value.errors[0].pointer == "/payload/observed/3"
 
 
 def join(consortium: Consortium, name: str, info: Any, has: tuple[str, ...]) -> None:

@@ -399,6 +399,9 @@ class Method:
     label : (result, rows in own units (n, d), memory) -> (n,) int64
         -1 where a row cannot be labelled. With a memory the rows are all rows of the session at
         that site, in order, and ``result.mapping`` holds at most that site's own.
+    label_new : (result, rows in own units (n, d), memory) -> (n,) int64, or None
+        Where the result alone cannot label rows that took no part: a site does it with what it
+        remembers. None: ``label`` without a memory does.
     check_config : (config) -> None
         Raises :class:`RuleViolation` for options that do not fit features or policy.
     takes_masks : bool
@@ -426,6 +429,7 @@ class Method:
     label: Callable[[Result, NDArray[np.float64], Memory | None], NDArray[np.int64]]
     takes_masks: bool = False
     check_roster: Callable[[RunConfig], None] | None = None
+    label_new: Callable[[Result, NDArray[np.float64], Memory], NDArray[np.int64]] | None = None
 
     def phase(self, name: str) -> Phase:
         """Return the phase called ``name``; KeyError where there is none."""

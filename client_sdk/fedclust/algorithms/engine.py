@@ -586,6 +586,8 @@ def label(
     memory: Memory | None = None,
     site: str | None = None,
     mask: NDArray[np.bool_] | None = None,
+    *,
+    new: bool = False,
 ) -> NDArray[np.int64]:
     """Label rows in own units.
 
@@ -594,12 +596,14 @@ def label(
     plan_or_method : Plan or Method
     result : Result
     X : (n, d) float64
-        New rows; or, with ``memory`` and ``site``, all rows of the session at that site, in order.
+        All rows of the session at ``site``, in order, with its ``memory``; or new rows.
     memory : dict, optional
         That site's, after the session's last round.
     site : str, optional
     mask : (d,) bool, optional
         The features that these rows have. By default those with any value.
+    new : bool
+        Whether the rows are others than those of the session, though a memory is given.
 
     Returns
     -------
@@ -613,6 +617,10 @@ def label(
         rows = np.asarray(X, dtype=np.float64)
         if mask is not None and rows.ndim == 2:
             rows = np.where(mask, rows, np.nan)
+        if new and memory is not None:
+            if method.label_new is not None:
+                return method.label_new(result, rows, memory)
+            memory = None
         return method.label(result, rows, memory)
 
 

@@ -871,4 +871,5 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
+    label_new=label,
 )

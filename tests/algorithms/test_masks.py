@@ -1,0 +1,164 @@
+"""Sites that lack features: distances, evaluation, preparation and results, recomputed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from fedclust import simulate
+from fedclust.algorithms.arrays import BoolMatrix
+from fedclust.algorithms.assigning import label_by_centroid, masked_squares, nearest
+from fedclust.algorithms.base import Model, Result
+from fedclust.algorithms.finishing import complete
+from fedclust.wire import codec
+
+HAS = {"a": [0, 1, 2], "b": [1, 2, 3], "c": [0, 2, 3]}
+POLICY = {"missing": "mask", "min_cluster_size": 5}
+
+
+def rows() -> dict[str, NDArray[np.float64]]:
+    rng = np.random.default_rng(0)
+    centres = np.array([[0.0, 0, 0, 0], [9.0, 9, 0, 9], [0.0, 9, 9, 0]])
+    return {
+        site: (centres[rng.integers(0, 3, n)] + rng.normal(size=(n, 4)))[:, HAS[site]]
+        for site, n in {"a": 70, "b": 50, "c": 60}.items()
+    }
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=30)
+def test_masked_distances_are_means_over_the_shared_features(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    X, centroids = rng.normal(size=(7, 5)), rng.normal(size=(4, 5))
+    mask, known = rng.random(5) < 0.7, rng.random((4, 5)) < 0.6
+    found = masked_squares(np.where(mask, X, 0.0), mask, np.where(known, centroids, 0.0), known)
+    for i in range(7):
+        for k in range(4):
+            both = mask & known[k]
+            if not both.any():
+                assert np.isinf(found[i, k])
+                continue
+            expected = ((X[i, both] - centroids[k, both]) ** 2).mean() * 5
+            assert found[i, k] == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_evaluation_measures_what_labels_and_centroids_say() -> None:
+    sites = rows()
+    found = simulate("overlap", sites, config={"n_clusters": 3}, policy=POLICY, features=HAS)
+    result = found.result_
+    assert result.mask is not None
+    quality = result.quality
+    assert quality is not None
+    inertia, distances, terms = 0.0, [], []
+    sizes = np.zeros(3, dtype=int)
+    for site, X in sites.items():
+        has = HAS[site]
+        scaled = (X - result.center[has]) / result.scale[has]
+        gaps = ((scaled[:, None] - result.centroids[None][:, :, has]) ** 2).mean(axis=2) * 4
+        labels = gaps.argmin(axis=1)
+        assert np.array_equal(labels, found.labels_[site])
+        sizes += np.bincount(labels, minlength=3)
+        ordered = np.sqrt(np.sort(gaps, axis=1))
+        inertia += float(gaps.min(axis=1).sum())
+        distances += ordered[:, 0].tolist()
+        terms += ((ordered[:, 1] - ordered[:, 0]) / ordered[:, 1]).tolist()
+    assert quality.n_rows == 180
+    assert quality.inertia == pytest.approx(inertia)
+    assert quality.simplified_silhouette == pytest.approx(np.mean(terms))
+    assert quality.davies_bouldin is not None
+    assert result.sizes == tuple(sizes)
+
+
+def test_a_feature_is_scaled_by_the_sites_that_have_it() -> None:
+    sites = rows()
+    sites["a"][3, 1] = np.nan
+    result = simulate(
+        "overlap", sites, config={"n_clusters": 3}, policy=POLICY, features=HAS
+    ).result_
+    for j in range(4):
+        held = [sites[site][:, has.index(j)] for site, has in HAS.items() if j in has]
+        values = np.concatenate(held)
+        mean = np.nanmean(values)
+        assert result.center[j] == pytest.approx(mean)
+        # A value missing at a site that has the feature counts in n and adds nothing.
+        assert result.scale[j] == pytest.approx(np.where(np.isnan(values), mean, values).std())
+
+
+def test_equal_values_are_one_cluster_only_where_the_same_features_are_known() -> None:
+    centroids = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 5.0], [1.0, 0.0]])
+    mask = np.array([[True, True], [True, False], [True, True], [True, True]])
+    raw = Result(
+        centroids=np.where(mask, centroids, 7.0),
+        centroids_original=centroids,
+        mask=mask,
+        center=np.array([10.0, 10.0]),
+        scale=np.ones(2),
+        mapping={"a": (0, 1, 2, 3)},
+    )
+    done = complete(raw, n_clusters=4)
+    assert done.mask is not None
+    assert len(done.centroids) == 3
+    assert (done.centroids[~done.mask] == 0).all()
+    assert (done.centroids_original[~done.mask] == 0).all()
+    first, unknown, other, again = done.mapping["a"]
+    assert first == again
+    assert len({first, unknown, other}) == 3
+
+
+def test_prototypes_keep_their_clusters_when_these_are_sorted() -> None:
+    raw = Result(
+        centroids=np.array([[5.0], [1.0]]),
+        centroids_original=np.array([[5.0], [1.0]]),
+        prototypes=np.array([[9.0], [0.0], [4.0]]),
+        prototype_labels=(0, 1, 0),
+        center=np.zeros(1),
+        scale=np.ones(1),
+    )
+    done = complete(raw, n_clusters=2)
+    assert done.prototypes is not None
+    assert done.prototypes.ravel().tolist() == [0.0, 4.0, 9.0]
+    assert done.prototype_labels == (0, 1, 1)
+    labels = label_by_centroid(done, np.array([[8.0], [1.9], [2.1], [np.nan]]))
+    assert labels.tolist() == [1, 0, 1, -1]
+
+
+def test_rows_without_a_known_feature_have_no_label() -> None:
+    result = Result(
+        centroids=np.array([[0.0, 3.0], [0.0, 8.0]]),
+        centroids_original=np.array([[0.0, 3.0], [0.0, 8.0]]),
+        mask=np.array([[False, True], [False, True]]),
+        center=np.zeros(2),
+        scale=np.ones(2),
+        impute=np.array([1.0, 7.9]),
+    )
+    assert label_by_centroid(result, np.array([[1.0, np.nan]])).tolist() == [-1]
+    assert label_by_centroid(result, np.array([[np.nan, 3.5], [2.0, np.nan]])).tolist() == [0, 1]
+
+
+def test_nothing_is_shared_by_rows_and_centroids_that_lack_the_rest() -> None:
+    known = np.array([[True, False], [False, True]])
+    labels = nearest(np.array([[0.0, 5.0]]), np.array([[4.0, 0.0], [0.0, 5.5]]), known)
+    assert labels.tolist() == [1]
+
+
+class _Flags(Model):
+    mask: BoolMatrix
+
+
+def test_booleans_travel_as_bytes_and_as_lists() -> None:
+    mask = np.array([[True, False, True]])
+    encoded = codec.encode({"mask": mask})
+    assert codec.decode(encoded)["mask"].tolist() == mask.tolist()
+    assert _Flags.model_validate_json('{"mask": [[true, false, true]]}').mask.dtype == bool
+    assert encoded.count(b"\x01\x00\x01") == 1
+    with pytest.raises(codec.CodecError, match="0 or 1"):
+        codec.decode(encoded.replace(b"\x01\x00\x01", b"\x01\x02\x01"))
+    for wrong in ('{"mask": [[1, 0]]}', '{"mask": [[true], []]}', '{"mask": [true]}'):
+        with pytest.raises(ValidationError):
+            _Flags.model_validate_json(wrong)
+    with pytest.raises(ValidationError):
+        _Flags.model_validate({"mask": np.array([[1.0, 0.0]])})
