@@ -321,6 +321,72 @@ def test_answers_that_cannot_be_true_are_refused_and_not_stored(
     put(world, "north", session, 1, json.dumps(honest).encode())
 
 
+def _bent(payload: dict[str, Any]) -> dict[str, Any]:
+    matrix, *others = payload["covariances"]
+    matrix = [[matrix[0][0], matrix[0][1] + 1e-3], matrix[1]]
+    return {"covariances": [matrix, *others]}
+
+
+def _indefinite(payload: dict[str, Any]) -> dict[str, Any]:
+    matrix, *others = payload["covariances"]
+    wide = 2 * (matrix[0][0] * matrix[1][1]) ** 0.5
+    matrix = [[matrix[0][0], wide], [wide, matrix[1][1]]]
+    return {"covariances": [matrix, *others]}
+
+
+def _too_wide(payload: dict[str, Any]) -> dict[str, Any]:
+    return {"means": [[*mean, 0.0] for mean in payload["means"]]}
+
+
+FULL = {"covariance": "full"}
+#: Method, options, what is changed, the rule that it breaks, and where.
+OWN_LIES: dict[str, tuple[str, dict[str, Any], Callable[[dict[str, Any]], Any], str, str]] = {
+    "an asymmetric covariance": ("overlap_oneshot", FULL, _bent, "symmetry", "/covariances/0"),
+    "an indefinite one": ("overlap_oneshot", FULL, _indefinite, "definite", "/covariances/0"),
+    "a negative variance": (
+        *("overlap_oneshot", {}, lambda payload: {"m2": _first(payload["m2"], -1.0)}),
+        *("spread", "/m2/0/0"),
+    ),
+    "a landmark of negative radius": (
+        *("spectral", {}, lambda payload: {"radii": _first(payload["radii"], -0.1)}),
+        *("radius", "/radii/0"),
+    ),
+    "anchors of another dimension": (
+        *("spectral", {"alignment": "sign"}, _too_wide, "shape", "/means"),
+    ),
+    "means of another dimension": ("overlap", {}, _too_wide, "shape", "/means"),
+}
+
+
+@pytest.mark.parametrize("lie", OWN_LIES)
+def test_lies_that_only_one_method_can_tell_are_refused(
+    world: World, session: str, lie: str
+) -> None:
+    method, options, change, rule, pointer = OWN_LIES[lie]
+    begin(world, session, method, options, policy={"scaling": "none"})
+    honest = json.loads(world.answer("north", session))
+    body = {**honest, "payload": {**honest["payload"], **change(honest["payload"])}}
+    problem = refused(world.put("north", session, 1, json.dumps(body).encode()), "invalid")
+    assert [(error.rule, error.pointer) for error in problem.errors] == [
+        (rule, f"/payload{pointer}")
+    ]
+    assert not answers(world, session, 1)["north"]
+    put(world, "north", session, 1, json.dumps(honest).encode())
+
+
+def test_features_of_no_variance_are_a_defined_result(world: World, session: str) -> None:
+    flat = {site: SiteData(rows_of(site).X * [1.0, 0.0]) for site in SITES}
+    world.data.update(flat)
+    try:
+        sites = begin(world, session, "overlap_oneshot", FULL, policy={"scaling": "none"})
+        assert world.finish(session, sites) == "completed"
+    finally:
+        world.data.clear()
+    centres = np.array(result_of(world, session)["centroids_original"])
+    assert centres.shape == (2, 2)
+    assert (centres[:, 1] == 0).all()
+
+
 def refused(response: httpx.Response, slug: str) -> Problem:
     problem = Problem.model_validate_json(response.content)
     assert problem.slug == slug, response.text
