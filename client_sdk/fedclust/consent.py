@@ -6,6 +6,7 @@ also feeds the API and the docs, so that they cannot say different things.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +56,7 @@ class ConsentRequest:
     persons_declared: bool
     features: tuple[str, ...]
 
-    @property
+    @functools.cached_property
     def mask(self) -> NDArray[np.bool_]:
         """Which of the session's features (d,) the site has."""
         return engine.has_features(self.plan, self.features)

@@ -127,7 +127,8 @@ Masks: TypeAlias = Mapping[str, NDArray[np.bool_]]
 
 def has_features(plan: Plan, names: Sequence[str]) -> NDArray[np.bool_]:
     """Return which of the session's features (d,) a site has that names these."""
-    return np.array([feature.name in set(names) for feature in plan.features], dtype=np.bool_)
+    held = set(names)
+    return np.array([feature.name in held for feature in plan.features], dtype=np.bool_)
 
 
 def check_roster(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> None:
