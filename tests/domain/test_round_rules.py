@@ -35,13 +35,14 @@ def decide(
     quorum: int | None = None,
     min_sites: int = 3,
     needs_all: bool = False,
+    measures: bool = False,
     past: bool = False,
     overdue_for: timedelta | None = None,
     asked: bool = False,
 ) -> Wait | Close | Fail:
     return judge(
         Turnout(pending=pending, answered=nonempty, nonempty=nonempty, joined=joined),
-        Rules(min_sites=min_sites, quorum=quorum, fail_after=WEEK, needs_all=needs_all),
+        Rules(min_sites, quorum, WEEK, needs_all=needs_all, measures=measures),
         deadline=NOW if past else NOW + timedelta(seconds=1),
         overdue_since=None if overdue_for is None else NOW - overdue_for,
         now=NOW,
@@ -85,6 +86,20 @@ def test_too_few_sites_left_is_overdue_at_once_and_fails_only_after_a_week() -> 
     just_before = WEEK - timedelta(seconds=1)
     assert decide(0, 2, 2, overdue_for=just_before) == Wait(overdue=True)
     assert decide(0, 2, 2, overdue_for=WEEK) == Fail(FailureReason.QUORUM_NOT_REACHED)
+
+
+@pytest.mark.parametrize(("nonempty", "joined"), [(2, 4), (2, 2), (0, 0)])
+def test_a_round_that_only_measures_closes_with_whatever_came(nonempty: int, joined: int) -> None:
+    assert decide(0, nonempty, joined, measures=True) == Close(CloseReason.ALL_ANSWERED)
+
+
+def test_a_round_that_only_measures_waits_for_answers_but_not_for_ever() -> None:
+    just_before = WEEK - timedelta(seconds=1)
+    late = {"past": True, "measures": True}
+    assert decide(1, 2, 4, **late) == Wait(overdue=True)
+    assert decide(1, 2, 4, overdue_for=just_before, **late) == Wait(overdue=True)
+    assert decide(1, 2, 4, overdue_for=WEEK, **late) == Close(CloseReason.FAIL_AFTER)
+    assert decide(1, 3, 3, **late) == Close(CloseReason.QUORUM_AT_DEADLINE)
 
 
 def test_answers_of_sites_that_left_still_count() -> None:

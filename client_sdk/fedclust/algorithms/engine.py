@@ -756,6 +756,11 @@ def phase(plan_or_method: Plan | Method, name: str) -> Phase:
     return method.phase(name)
 
 
+def only_measures(name: str) -> bool:
+    """Return whether a phase measures a clustering that is finished whatever becomes of it."""
+    return name == evaluation.NAME
+
+
 def all_phases(method: Method) -> tuple[Phase, ...]:
     """Return every phase that a session of this method may have, in order."""
     return (preparation.PHASE, *method.phases, evaluation.PHASE)

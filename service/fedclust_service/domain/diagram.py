@@ -48,6 +48,11 @@ departure and moved deadline, and by the clock.
   `operator`.
 - It has been overdue for `fail_after_s`: round and session fail, `quorum_not_reached`.
 
+The closing evaluation only measures a clustering that is finished, and fails no session. Once
+nobody is waited for it is aggregated, `all_answered`; once it has been overdue for `fail_after_s`,
+too, `fail_after`. From fewer than `min_sites` answers with contents nothing is made: sizes and
+quality are null, with a warning.
+
 Without a number in the policy, the quorum is those of the round's sites that still take part, and
 never less than `min_sites`. A round is **overdue** while it collects past its deadline, or while
 fewer than `min_sites` of its sites take part. A phase that needs all sites is closed by

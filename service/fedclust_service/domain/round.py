@@ -31,6 +31,7 @@ class CloseReason(StrEnum):
     ALL_ANSWERED = "all_answered"
     QUORUM_AT_DEADLINE = "quorum_at_deadline"
     OPERATOR = "operator"
+    FAIL_AFTER = "fail_after"
 
 
 class FailureReason(StrEnum):
@@ -117,12 +118,17 @@ class Turnout:
 
 @dataclass(frozen=True)
 class Rules:
-    """What of a session's policy decides when a round closes."""
+    """What of a session's policy, and of a round's phase, decides when the round closes.
+
+    ``measures``: whether it only measures a clustering that is finished. Such a round cannot fail
+    the session: with too few answers it is closed, and nothing is made of them.
+    """
 
     min_sites: int
     quorum: int | None
     fail_after: timedelta
     needs_all: bool
+    measures: bool = False
 
     def quorum_of(self, turnout: Turnout) -> int:
         """Return how many answers with contents close the round before everybody answered."""
@@ -166,7 +172,7 @@ def judge(
     the operator's wish (``asked``), the passing of time.
     """
     if turnout.pending == 0:
-        if turnout.nonempty >= rules.min_sites:
+        if turnout.nonempty >= rules.min_sites or rules.measures:
             return Close(CloseReason.ALL_ANSWERED)
         if turnout.joined >= rules.min_sites:
             # Everybody is here and has spoken: waiting changes nothing.
@@ -178,6 +184,8 @@ def judge(
             return Close(CloseReason.OPERATOR)
     overdue = now >= deadline or turnout.joined < rules.min_sites
     if overdue and overdue_since is not None and now >= overdue_since + rules.fail_after:
+        if rules.measures:
+            return Close(CloseReason.FAIL_AFTER)
         return Fail(FailureReason.QUORUM_NOT_REACHED)
     return Wait(overdue)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime, timedelta
 
+from fedclust.algorithms import engine
 from fedclust_service.domain.access import Actor
 from fedclust_service.domain.round import (
     ROUND_TRANSITIONS,
@@ -64,6 +65,7 @@ def rules_of(session: Session, current: Round) -> Rules:
         quorum=policy.quorum,
         fail_after=timedelta(seconds=policy.fail_after_s),
         needs_all=current.needs_all,
+        measures=engine.only_measures(current.phase),
     )
 
 

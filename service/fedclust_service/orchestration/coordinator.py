@@ -106,7 +106,7 @@ class Coordinator:
         self.driver.start()
         self.sweeper.start()
 
-    def stop(self, timeout_s: float = 3.0) -> None:
+    def stop(self, timeout_s: float = 2.0) -> None:
         """Wake all waiters and end the threads; what they leave is taken up by the next start."""
         until = time.monotonic() + timeout_s
         self.notifier.close()
