@@ -99,10 +99,14 @@ def main() -> None:
         # Said once: all parts of a page should come from one machine.
         machines = sorted({document["machine"] for document in known.values()})
         parts.append(f"Measured on {'; '.join(machines)}.\n")
+    chapter = ""
     for heading, name in ORDER:
         if name is None:
-            parts.append(f"## {heading}\n")
+            chapter = f"## {heading}\n"
         elif name in known:
+            if chapter:
+                parts.append(chapter)
+                chapter = ""
             parts += [f"### {heading}\n", _table(known[name]), _figures(name, known[name])]
     (DOCS / "results.md").write_text("\n".join(filter(None, [*parts, MISSING])), "utf-8")
     print(f"docs/results.md: {len(known)} of {sum(name is not None for _, name in ORDER)} parts")

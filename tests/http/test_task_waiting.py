@@ -89,6 +89,8 @@ def test_a_change_of_progress_alone_does_not_end_a_wait(live: Running) -> None:
     waiting(live)
     live.world.put("north", "heart", 1, live.world.answer("north", "heart"))
     assert future.result(20).status_code == 304
+    # What was not counted for the wait is counted for a view that is sent.
+    assert get(live, "south").json()["progress"]["answered"] == 1
 
 
 def test_the_submissions_etag_waits_for_the_next_round(live: Running) -> None:
