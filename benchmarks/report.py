@@ -1,6 +1,6 @@
 """Write ``docs/results.md`` and its figures from what the other parts left as JSON.
 
-Parts that were not run on this machine keep out of the page.
+Parts that were not run on this machine are named at the end of the page.
 """
 
 from __future__ import annotations
@@ -108,6 +108,10 @@ def main() -> None:
                 parts.append(chapter)
                 chapter = ""
             parts += [f"### {heading}\n", _table(known[name]), _figures(name, known[name])]
+    absent = [name for _, name in ORDER if name is not None and name not in known]
+    if absent:
+        names = fill(", ".join(absent), 100, break_long_words=False)
+        parts.append(f"## Not run for this page\n\n{names}\n")
     (DOCS / "results.md").write_text("\n".join(filter(None, [*parts, MISSING])), "utf-8")
     print(f"docs/results.md: {len(known)} of {sum(name is not None for _, name in ORDER)} parts")
 
