@@ -159,7 +159,7 @@ def figure_1(runs: int, code: str) -> None:
             f"Accuracy, {runs} runs; d = 100, m0 = 5, k' = sqrt(k); separation: the smallest "
             f"distance of two means over the unit sd; central n_init={CENTRAL_N_INIT}, and naive, "
             f"{BASELINE_RUNS} runs. k': told, as the paper variant is, how many components a "
-            "device has; default and p=5 make up to 2 k cells."
+            "device has; default and p=5 make up to 8 k cells."
         ),
     )
 

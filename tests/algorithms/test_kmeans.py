@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from fedclust.algorithms import kmeans
 from fedclust.algorithms.assigning import nearest, squared_distances
 from fedclust.algorithms.kmeans import SAME, distinct_best, restarts, weighted_kmeans
+from fedclust.algorithms.ward import ward_means
 
 
 def _inertia(points: np.ndarray, weights: np.ndarray, centroids: np.ndarray) -> float:
@@ -136,3 +137,20 @@ def test_equal_centroids_never_share_rows(X: np.ndarray, centroids: np.ndarray) 
     gaps = ((X[:, None] - centroids) ** 2).sum(axis=2)
     chosen = gaps[np.arange(20), labels]
     np.testing.assert_allclose(chosen, gaps.min(axis=1), rtol=1e-9, atol=1e-9)
+
+
+def test_agglomeration_is_among_the_starts_that_a_rule_chooses() -> None:
+    """Means of few rows are far out, where random starts go and end higher."""
+    rng = np.random.default_rng(3)
+    middles = rng.normal(size=(64, 100)) * 0.6
+    counts = rng.integers(1, 12, 640).astype(float)
+    noise = rng.normal(size=(640, 100)) * 1.4 / np.sqrt(counts)[:, None]
+    points = np.repeat(middles, 10, axis=0) + noise
+
+    def inertia(centroids: np.ndarray) -> float:
+        return float((counts * squared_distances(points, centroids).min(axis=1)).sum())
+
+    merged = inertia(ward_means(points, counts, 64))
+    chosen = weighted_kmeans(points, counts, 64, np.random.default_rng(0))
+    drawn = weighted_kmeans(points, counts, 64, np.random.default_rng(0), n_restarts=5)
+    assert inertia(chosen) <= merged < inertia(drawn)

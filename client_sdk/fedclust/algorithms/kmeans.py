@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.assigning import BLOCK
+from fedclust.algorithms.ward import affordable, ward_means
 
 _MAX_ITERATIONS = 300
 _TOLERANCE = 1e-12
@@ -72,7 +73,8 @@ def distinct_best(
 ) -> list[FloatArray]:
     """Cluster weighted points from several starts and return the best partitions' centroids.
 
-    Starts: one farthest-first (deterministic), then k-means++ restarts.
+    Starts: one farthest-first (deterministic), then k-means++ restarts; where their number is left
+    to a rule and it is affordable, one by Ward's agglomeration besides (deterministic).
 
     Parameters
     ----------
@@ -98,9 +100,12 @@ def distinct_best(
     cloud = _Cloud(points, weights)
     if n_restarts is None and _too_many(points, n_clusters):
         return [_by_sample(cloud, n_clusters, rng)]
-    if n_restarts is None:
-        n_restarts = restarts(len(points), points.shape[1], n_clusters)
-    return _distinct(_runs(cloud, n_clusters, rng, n_restarts), keep)
+    if n_restarts is not None:
+        return _distinct(_runs(cloud, n_clusters, rng, n_restarts), keep)
+    runs = _runs(cloud, n_clusters, rng, restarts(len(points), points.shape[1], n_clusters))
+    if affordable(*points.shape):
+        runs.append(_lloyd(cloud, ward_means(points, cloud.weights, n_clusters)))
+    return _distinct(runs, keep)
 
 
 def restarted(
