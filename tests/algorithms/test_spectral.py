@@ -151,7 +151,7 @@ def test_nystroem_is_the_mean_of_neighbours_over_the_eigenvalue() -> None:
 def test_a_large_rbf_graph_is_sampled_and_tells_clusters_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spectral_graph, "_MOST_RBF", 400)
+    monkeypatch.setattr(spectral_graph, "MOST_JOINED", 400)
     sites, truth = _moons(1_000, 1, 2)
     basis, vectors = spectral_graph.embed(
         sites["s0"], 2, np.random.default_rng(0), gamma=50.0, neighbours=10
@@ -470,3 +470,16 @@ def test_the_order_of_sites_in_a_round_changes_nothing() -> None:
         outcomes.append(outcome.result)
     np.testing.assert_array_equal(outcomes[0].prototypes, outcomes[1].prototypes)
     assert outcomes[0].prototype_labels == outcomes[1].prototype_labels
+
+
+def test_a_cell_of_equal_rows_may_lie_far_out_among_eigenvectors() -> None:
+    """The graph joins distinct rows: three equal ones are one vertex, and their mean its entry."""
+    sites = {
+        "a": np.zeros((1, 3)),
+        "b": np.zeros((1, 3)),
+        "c": np.array([[0.0, 1.0, 0.0], *[[0.0, 1.0, 2.5]] * 3]),
+    }
+    policy = {"min_cluster_size": 1, "min_sites": 1, "scaling": "none"}
+    config = {"n_clusters": 2, "alignment": "sign"}
+    result = simulate("spectral", sites, config=config, policy=policy, seed=0)
+    assert set(result.labels_["c"][1:]) != set(result.labels_["c"][:1])

@@ -63,6 +63,7 @@ from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.spaces import scaled_bounds
 from fedclust.algorithms.spectral_cells import small_cells
 from fedclust.algorithms.spectral_graph import (
+    MOST_JOINED,
     NEIGHBOURS,
     Embedding,
     Partition,
@@ -424,13 +425,22 @@ def _check_radii(sent: Landmarks, lower: FloatArray, upper: FloatArray) -> None:
 def _check_vectors(
     sent: Anchors | Eigen, members: IntArray, task: SiteTask, options: Config
 ) -> None:
-    """Raise where a mean is larger than K vectors of length sqrt(m) allow, m rows and anchors."""
+    """Raise where a mean is larger than K vectors of length sqrt(m) allow, m rows and anchors.
+
+    Where a graph joins all of these, no K entries exceed K m together, nor their mean over a cell
+    of c rows K m / c. The self-tuning graph joins distinct rows: those of a cell may all be one.
+    Nystroem's formula, for more rows than a graph takes, gives no such bound.
+    """
     rows = sent.totals.n if sent.totals is not None else None
     if rows is None and task.site is not None:
         rows = task.site.rows
     if rows is None:
         return
-    most = options.n_clusters * (rows + options.n_anchors) / np.maximum(members, 1)
+    joined = rows + options.n_anchors
+    if options.gamma is not None and joined > MOST_JOINED:
+        return
+    apart = np.maximum(members, 1) if options.gamma is not None else 1
+    most = np.broadcast_to(options.n_clusters * joined / apart, members.shape)
     wrong = (sent.vectors**2).sum(axis=1) > most * (1.0 + _SLACK)
     if wrong.any():
         cell = int(np.flatnonzero(wrong)[0])

@@ -34,7 +34,7 @@ NEIGHBOURS = (5, 6, 8, 10, 12, 15, 20, 25)
 _DENSE = 1_500
 #: Points of an RBF graph, which is full: where there are more, a sample of so many. Its nearest
 #: neighbours alone would not do: between clusters weights are tiny, and order the eigenvectors.
-_MOST_RBF = 2_000
+MOST_JOINED = 2_000
 #: Points placed at once among those of an RBF graph.
 _BLOCK = 1_024
 #: Below it an eigenvalue of the walk carries no position.
@@ -315,10 +315,10 @@ def embed(
         distinct, of = np.unique(points, axis=0, return_inverse=True)
         basis = _by_neighbours(distinct, k, rng, neighbours)
         return basis, basis.vectors[of.reshape(-1)]
-    if len(points) <= _MOST_RBF:
+    if len(points) <= MOST_JOINED:
         basis = _embedded(points, rbf_graph(points, gamma), k, rng, np.empty(0))
         return basis, basis.vectors
-    sample = points[np.sort(rng.choice(len(points), _MOST_RBF, replace=False))]
+    sample = points[np.sort(rng.choice(len(points), MOST_JOINED, replace=False))]
     basis = _embedded(sample, rbf_graph(sample, gamma), k, rng, np.empty(0))
     return basis, nystroem(basis, points, gamma=gamma, neighbours=neighbours)
 
