@@ -72,9 +72,9 @@ def percent(found: Spread) -> str:
     return f"{100 * found.mean:.2f} ±{100 * found.sd:.2f}"
 
 
-def tables(runs: int, code: str) -> None:
-    """Print Tables 2 and 3, and the same with rows dealt out unevenly."""
-    for title, alpha in (("table2", None), ("dirichlet", 0.3)):
+def tables(runs: int, code: str, uneven: bool) -> None:
+    """Print Tables 2 and 3, or the same with rows dealt out unevenly."""
+    for title, alpha in [("dirichlet", 0.3)] if uneven else [("table2", None)]:
         jobs = [
             Job(
                 one,
@@ -192,15 +192,23 @@ def doubts(code: str) -> None:
     )
 
 
+PARTS = {
+    "reach": lambda _, code: reach(code),
+    "rings": lambda _, code: doubts(code),
+    "tables": lambda runs, code: tables(runs, code, uneven=False),
+    "dirichlet": lambda runs, code: tables(runs, code, uneven=True),
+}
+
+
 def main() -> None:
     """Run all of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
-    runs = parser.parse_args().runs
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
+    options = parser.parse_args()
     code = fingerprint(__file__, str(_HERE.with_name("_shapes.py")))
-    reach(code)
-    doubts(code)
-    tables(runs, code)
+    for name in options.only:
+        PARTS[name](options.runs, code)
 
 
 if __name__ == "__main__":
