@@ -6,7 +6,7 @@ conversation is :class:`fedclust.site.Site`, which is built on this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
@@ -171,7 +171,11 @@ class Client:
         return _read(models.ResultDocument, self._http.request("GET", path, accept=BINARY))
 
     def assign(
-        self, session: str, centroids: NDArray[np.float64], counts: NDArray[np.int64]
+        self,
+        session: str,
+        centroids: NDArray[np.float64],
+        counts: NDArray[np.int64],
+        features: Sequence[str] | None = None,
     ) -> NDArray[np.int64]:
         """Return the cluster of each cell of a site that took no part. Nothing of them is stored.
 
@@ -185,8 +189,11 @@ class Client:
             Means in the features' own units, at most 1,000.
         counts : (m,) int64
             Rows behind each; at least the session's smallest count.
+        features : sequence of str, optional
+            What the columns are, where the session lets sites lack some; by default all.
         """
-        body = models.AssignmentRequest(centroids=centroids, counts=counts)
+        names = None if features is None else tuple(features)
+        body = models.AssignmentRequest(centroids=centroids, counts=counts, features=names)
         path = _path("sessions", session, "assignments")
         reply = self._http.request("POST", path, body=codec.encode_model(body), media=BINARY)
         return np.array(_read(models.Assignments, reply).clusters, dtype=np.int64)

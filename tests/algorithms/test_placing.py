@@ -20,8 +20,14 @@ RESULT = Result(
 )
 
 
-def _place(centroids: Any, counts: Any, p: int = 5) -> Any:
-    return place(RESULT, FEATURES, np.array(centroids, float), np.array(counts, np.int64), p)
+# The second cluster is known by its dose alone.
+MASKED = RESULT.model_copy(update={"mask": np.array([[True, True], [False, True], [True, True]])})
+
+
+def _place(centroids: Any, counts: Any, p: int = 5, **named: Any) -> Any:
+    result = named.pop("result", RESULT)
+    cells = np.array(centroids, float), np.array(counts, np.int64)
+    return place(result, FEATURES, *cells, p, **named)
 
 
 def test_each_cell_goes_to_the_nearest_in_the_scaled_space() -> None:
@@ -50,3 +56,27 @@ def test_a_refusal_names_cell_and_rule_and_repeats_no_value(
 
     assert (caught.value.rule, caught.value.pointer) == (rule, pointer)
     assert "160" not in caught.value.message
+
+
+def test_columns_are_compared_by_name() -> None:
+    assert _place([[5.1, 22], [8.5, 22]], [5, 9], names=["dose", "age"]).tolist() == [0, 2]
+    assert _place([[7.2], [4.0]], [5, 5], result=MASKED, names=["dose"]).tolist() == [2, 0]
+    assert _place([[80.0]], [5], result=MASKED, names=["age"]).tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("names", "result", "pointer"),
+    [
+        (["dose"], RESULT, "/features"),
+        (["dose", "dose"], MASKED, "/features/1"),
+        (["dose", "height"], MASKED, "/features/1"),
+        ([], MASKED, "/features"),
+        (["age"], MASKED.model_copy(update={"mask": MASKED.mask & [False, True]}), "/features"),
+    ],
+)
+def test_columns_that_say_nothing_are_refused(
+    names: list[str], result: Result, pointer: str
+) -> None:
+    with pytest.raises(RuleViolation) as caught:
+        _place([[22.0] * len(names)], [5], result=result, names=names)
+    assert (caught.value.rule, caught.value.pointer) == ("features", pointer)

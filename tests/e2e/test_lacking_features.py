@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
@@ -26,6 +27,7 @@ from support.methods import ALL, IDS
 from support.server import ServerProcess, running_server
 
 pytestmark = pytest.mark.timeout(120)
+NAMES = ["x0", "x1", "x2", "x3"]
 HAS = {"ada": [0, 1, 2], "brno": [1, 2, 3], "cadiz": [0, 2, 3]}
 POLICY = {"missing": "mask"}
 MASKING = [
@@ -52,6 +54,10 @@ def rows() -> dict[str, NDArray[np.float64]]:
     }
     full["ada"][4, 1] = np.nan
     return full
+
+
+def _names(has: Sequence[int]) -> list[str]:
+    return [NAMES[j] for j in has]
 
 
 def write(path: Path, X: NDArray[np.float64], has: Sequence[int]) -> Path:
@@ -105,6 +111,26 @@ def test_sites_with_different_columns_get_what_simulate_gives(
         new = write(tmp_path / "new.csv", full["brno"], has)
         distances = ((full["brno"][:, None] - centres[None])[:, :, has] ** 2).sum(axis=2)
         assert np.array_equal(SiteResult.load(saved).predict(new), distances.argmin(axis=1))
+        # So does a site's that was not there, from its cells; in any order of its columns.
+        back, order = has[::-1], np.argsort(distances.argmin(axis=1), kind="stable")[:9]
+        with consortium.analyst() as analyst:
+            asked = full["brno"][order][:, back], np.full(9, 5), [f"x{j}" for j in back]
+            placed = analyst.assign("lacking", *asked)
+        assert np.array_equal(placed, distances.argmin(axis=1)[order])
+
+
+def test_a_value_missing_is_replaced_whatever_other_rows_are_labelled_with_it() -> None:
+    full = rows()
+    sites = {name: pd.DataFrame(full[name], columns=NAMES)[_names(HAS[name])] for name in HAS}
+    found = simulate("overlap", sites, config={"n_clusters": 3}, policy=POLICY, seed=7)
+    gaps = pd.DataFrame(full["brno"][:12], columns=NAMES)
+    gaps.iloc[::2, 1] = np.nan
+    gaps.iloc[1::3, 2] = np.nan
+    together = found.predict(gaps)
+    alone = [int(found.predict(gaps.iloc[i : i + 1])[0]) for i in range(len(gaps))]
+    assert together.tolist() == alone
+    filled = gaps.fillna(dict(zip(NAMES, found.result_.impute, strict=True)))
+    assert together.tolist() == found.predict(filled).tolist()
 
 
 def test_sites_that_share_no_feature_wait_and_are_told_why(server: ServerProcess) -> None:

@@ -617,6 +617,9 @@ def label(
     with one_thread():
         rows = np.asarray(X, dtype=np.float64)
         if mask is not None and rows.ndim == 2:
+            if result.mask is not None and result.impute is not None:
+                # Here, or whether a value is imputed would depend on the other rows' values.
+                rows = np.where(np.isnan(rows), result.impute, rows)
             rows = np.where(mask, rows, np.nan)
         if new and memory is not None:
             if method.label_new is not None:

@@ -24,6 +24,7 @@ def place(
     centroids: NDArray[np.float64],
     counts: NDArray[np.int64],
     p: int,
+    names: Sequence[str] | None = None,
 ) -> NDArray[np.int64]:
     """Return the global cluster (m,) of each cell of a site that took no part.
 
@@ -38,13 +39,19 @@ def place(
         Rows behind each.
     p : int
         Smallest number of persons that a cell may stand for.
+    names : sequence of str, optional
+        The features that the columns of ``centroids`` are, in their order; by default all, in the
+        session's. Fewer only where the session lets sites lack features.
 
     Raises
     ------
     RuleViolation
-        Shapes do not fit, a count is below ``p`` (0 included), or a mean is not finite or lies
+        Features are named twice, unknown or lacking, or no cluster is known by any; shapes do not
+        fit, a count is below ``p`` (0 included), or a mean is not finite or lies
         outside its feature's declared bounds. Names cell and rule, never a value.
     """
+    own = _columns(result, features, names)
+    features = [features[j] for j in own]
     check_shape(centroids, (len(centroids), len(features)), "/centroids")
     check_shape(counts, (len(centroids),), "/counts")
     if not len(counts):
@@ -58,8 +65,8 @@ def place(
             f"/counts/{cell}",
         )
     check_means(counts, centroids, *own_bounds(features), "/centroids")
-    scaled = Space(result.center, result.scale).to_scaled(centroids)
-    compared = result.centroids if result.prototypes is None else result.prototypes
+    scaled = Space(result.center[own], result.scale[own]).to_scaled(centroids)
+    compared = (result.centroids if result.prototypes is None else result.prototypes)[:, own]
     with np.errstate(over="ignore", invalid="ignore"):
         far = ~np.isfinite(squared_distances(scaled, compared)).all(axis=1)
     if far.any():
@@ -67,7 +74,29 @@ def place(
         raise RuleViolation(
             "bounds", f"the mean of cell {cell} is too large to be compared", f"/centroids/{cell}"
         )
-    found = nearest(scaled, compared, result.mask)
+    found = nearest(scaled, compared, None if result.mask is None else result.mask[:, own])
     if result.prototypes is not None:
         found = np.array(result.prototype_labels, dtype=np.int64)[found]
     return found
+
+
+def _columns(
+    result: Result, features: Sequence[Feature], names: Sequence[str] | None
+) -> NDArray[np.int64]:
+    """Return which features, by number, the named columns are."""
+    if names is None:
+        names = [feature.name for feature in features]
+    place = {feature.name: j for j, feature in enumerate(features)}
+    for number, name in enumerate(names):
+        if name not in place or name in names[:number]:
+            what = "is no feature of the session" if name not in place else "is named twice"
+            raise RuleViolation("features", f"feature {number} {what}", f"/features/{number}")
+    own = np.array([place[name] for name in names], dtype=np.int64)
+    if result.mask is None and len(own) < len(features):
+        lacking = next(feature.name for feature in features if feature.name not in names)
+        raise RuleViolation(
+            "features", f"feature {lacking!r} is lacking: this session needs all", "/features"
+        )
+    if result.mask is not None and not result.mask[:, own].any():
+        raise RuleViolation("features", "no cluster is known by any of these", "/features")
+    return own

@@ -345,10 +345,14 @@ class ResultDocument(Model):
 
 
 class AssignmentRequest(Model):
-    """Cells of a site that took no part: means (m, d) in own units, rows behind each (m,)."""
+    """Cells of a site that took no part: means (m, d) in own units, rows behind each (m,).
+
+    ``features``: what the columns are, where the session lets sites lack some; all if left out.
+    """
 
     centroids: FloatMatrix
     counts: IntVector
+    features: Annotated[tuple[FeatureName, ...], Field(max_length=10_000)] | None = None
 
 
 class Assignments(Model):

@@ -101,7 +101,9 @@ def assign(co: Coordinator, actor: Actor, session: str, request: AssignmentReque
         raise Refusal("invalid", "Ask for them in parts.", [error])
     p = definition.policy.min_cluster_size
     try:
-        clusters = place(result, definition.features, request.centroids, request.counts, p)
+        clusters = place(
+            result, definition.features, request.centroids, request.counts, p, request.features
+        )
     except RuleViolation as violation:
         raise broken_rule(violation, "Correct what is named here. Nothing was stored.") from None
 

@@ -69,7 +69,8 @@ def get_result(
     summary="Find the clusters of a site that took no part",
     description="Its analyst, operators, and sites that were invited and never joined. For each "
     "cell, given by its mean in the features' own units and the number of its rows, the nearest "
-    "cluster of the result. Every cell needs the session's smallest count of rows; at most "
+    "cluster of the result; ``features`` names the columns where the session lets sites lack some. "
+    "Every cell needs the session's smallest count of rows; at most "
     f"{results.MAX_CELLS:,} at once. Nothing of them is stored; that it was asked is audited. A "
     "site that reads the result needs no request: its SDK labels its rows.",
     **described(
