@@ -126,11 +126,45 @@ def test_rows_of_one_person_count_once() -> None:
     assert Span(sent, rows, index_of(8, persons), 2).told(second).tolist() == [0, 1]
 
 
-def test_too_many_sets_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent, last = np.repeat([0, 1], 6)[None].astype(np.int16), np.arange(12)
-    assert Span(sent, last, index_of(12), 2).told(last).size == 12
-    monkeypatch.setattr(spans, "_MOST_SETS", 2)
-    assert Span(sent, last, index_of(12), 2).told(last).size == 0
+@pytest.mark.parametrize("limit", ["_MOST_SETS", "_MOST_PLACES"])
+def test_beyond_the_limit_nothing_new_is_sent(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    """A candidate repeats what was sent, and one that cannot sends nothing."""
+    monkeypatch.setattr(spans, limit, {"_MOST_SETS": 4, "_MOST_PLACES": 60}[limit])
+    guard = Guard(index_of(30), 2)
+    first = np.repeat([0, 1], 15)
+    assert np.array_equal(guard.release(first, 2, "a"), first)
+    # Two partitions, the total and one more would be too many: this one is still looked at.
+    second = np.roll(first, 6)
+    assert np.array_equal(guard.release(second, 2, "a"), second)
+    restarted = Guard(index_of(30), 2, memory=guard.memory())
+    for each in (guard, restarted):
+        assert np.array_equal(each.release(np.roll(first, 3), 2, "a"), second)
+        assert np.array_equal(each.release(first, 2, "a"), first)
+        new = each.release(np.arange(30) % 5, 5, "b")
+        sets = {tuple(np.flatnonzero(new == k)) for k in range(5) if (new == k).any()}
+        assert each.exhausted
+        assert sets <= {tuple(np.flatnonzero(first == k)) for k in (0, 1)} | {
+            tuple(np.flatnonzero(second == k)) for k in (0, 1)
+        }
+
+
+@pytest.mark.parametrize("p", [2, 3, 5])
+def test_what_is_taken_up_at_once_or_one_by_one_is_the_same(p: int) -> None:
+    """To the bit, so that a site that was restarted sends what it would have sent."""
+    rng = np.random.default_rng(p)
+    n, rows = 60, np.arange(60)
+    sent = rng.integers(0, 4, (8, n)).astype(np.int16)
+    monotone = [spans.span_of(sent[:h], rows, index_of(n), p) for h in range(9)]
+    spans._KEPT.clear()
+    whole = spans.span_of(sent, rows, index_of(n), p)
+    assert np.array_equal(monotone[-1]._basis, whole._basis)
+    assert np.array_equal(whole._basis, Span(sent, rows, index_of(n), p)._basis)
+    # An orthonormal basis of all that the sets span.
+    sets = np.array(sets_of(list(sent)), dtype=float)
+    unit = whole._overlap / np.outer(whole._lengths, whole._lengths)
+    products = whole._basis @ unit @ whole._basis.T
+    assert np.allclose(products, np.eye(len(products)), atol=1e-10)
+    assert len(products) == np.linalg.matrix_rank(sets)
 
 
 def told_of_a_session() -> int:

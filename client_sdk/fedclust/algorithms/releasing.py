@@ -7,6 +7,7 @@ every other number follows from these moments.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,6 +101,13 @@ def release(
         differencing=config.policy.differencing == "guard",
     )
     labels = guard.release(wanted, n_cells, candidate)
+    if guard.exhausted:
+        warnings.warn(
+            "so much was sent in this session that nothing new can be judged: this site repeats "
+            "what it sent before, or sends nothing",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     check_provenance(index, labels, n_cells, config.p, views)
     exact = cell_moments(data.X, labels, n_cells)
     moments = round_prevalence(

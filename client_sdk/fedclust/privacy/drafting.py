@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedclust.privacy.counting import BoolVector, PersonIndex
 from fedclust.privacy.cuts import Overlaps, small_cut
-from fedclust.privacy.spans import Span
+from fedclust.privacy.spans import Span, span_of
 
 __all__ = ["Draft"]
 
@@ -69,6 +69,8 @@ class Draft:
         # Sets that changed since they were last found to differ enough from everything sent.
         self._unchecked = set(range(n_cells + 1))
         self._found_at = 0
+        #: Whether too much was sent for anything new to be judged.
+        self.exhausted = False
         # One for all rows and one for each view; made when first needed.
         self._spans: list[tuple[RowNumbers, Span]] | None = None
 
@@ -200,9 +202,13 @@ class Draft:
             return []
         if self._spans is None:
             every = np.arange(self._now.size)
-            self._spans = [(every, Span(self._sent, every, self._index, self._p))]
-            for view in self._views:
-                self._spans.append((view, Span(self._sent[:, view], view, self._index, self._p)))
+            self._spans = [
+                (rows, span_of(self._sent[:, rows], rows, self._index, self._p))
+                for rows in (every, *self._views)
+            ]
+        if self._tells_nothing_new():
+            return []
+        self.exhausted = not all(span.affordable for _, span in self._spans)
         for rows, span in self._spans:
             now = self._now[rows]
             told = span.told(now)
@@ -211,6 +217,17 @@ class Draft:
                 others = np.setdiff1d(np.arange(self._rest + 1), theirs)
                 return [*theirs.tolist(), *others.tolist()]
         return []
+
+    def _tells_nothing_new(self) -> bool:
+        """Whether all rows are in the rest, or all sets are those of one partition sent before."""
+        if (self._now == self._rest).all():
+            return True
+        n_now = np.unique(self._now).size
+        for earlier in self._sent[::-1]:
+            pairs = Overlaps(self._now, earlier.astype(np.int64))
+            if pairs.rows.size == n_now == np.unique(earlier).size:
+                return True
+        return False
 
     def _close_to_one(self, place: int) -> bool:
         """Return whether a set differs from one sent before by 1 to p - 1 persons in some view.

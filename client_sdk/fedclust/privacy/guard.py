@@ -77,6 +77,9 @@ class Guard:
         self._packed: list[bytes] = []
         self._cells: list[int] = []
         self._last: dict[str, int] = {}
+        #: Whether, at the last release, so much had been sent in the session that nothing new can
+        #: be judged: sets are sent as they were before, or not at all.
+        self.exhausted = False
         if memory:
             self._recall(memory)
 
@@ -119,6 +122,7 @@ class Guard:
             self._last_of(candidate, n_cells),
         )
         released = draft.settled()
+        self.exhausted = draft.exhausted
         if self._differencing:
             self._remember(released, n_cells, candidate)
         return released

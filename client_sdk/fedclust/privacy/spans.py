@@ -10,6 +10,9 @@ atom, as a vector of length 1, keeps all its length when projected onto the span
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import threading
 from typing import Final
 
 import numpy as np
@@ -17,16 +20,21 @@ from numpy.typing import NDArray
 
 from fedclust.privacy.counting import PersonIndex
 
-__all__ = ["Span"]
+__all__ = ["Span", "span_of"]
 
 IntVector = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 RowNumbers = NDArray[np.intp]
 
-#: Beyond so many different sets, or atoms times pairs of partitions, combinations are not looked
-#: for: finding a basis takes time with the sets' third power.
-_MOST_SETS: Final = 1_000
-_MOST_OVERLAPS: Final = 500_000_000
+#: Beyond so many sets, or rows times partitions, combinations are not looked for and nothing new
+#: is sent: memory grows with the sets' square, and with the rows of each partition.
+_MOST_SETS: Final = 4_000
+_MOST_PLACES: Final = 200_000_000
+#: Spans kept from one partition to the next, the last used first: so many, of so many bytes.
+_MOST_KEPT: Final = 64
+_MOST_BYTES: Final = 1 << 29
+_KEPT: list[Span] = []
+_LOCK: Final = threading.Lock()
 #: Beyond so many atoms of too few persons, pairs of them are not looked for.
 _MOST_PAIRED: Final = 1_500
 #: Eigenvalues below this, of sets of length 1, are those of sets that add nothing.
@@ -65,35 +73,102 @@ class Span:
         self, sent: NDArray[np.int16], rows: RowNumbers, index: PersonIndex, p: int
     ) -> None:
         self._index, self._p, self._rows = index, p, rows
-        # The total comes first, as a partition of one set; each set has a number of its own.
-        places = np.concatenate([np.zeros((1, rows.size), dtype=np.int16), sent])
-        self._widths = places.max(axis=1, initial=0).astype(np.int64) + 1
-        self._start = np.cumsum(self._widths) - self._widths
-        n_sets = int(self._widths.sum())
-        codes = _spread(n_sets)
-        mixed = np.zeros(rows.size, dtype=np.uint64)
-        for start, place in zip(self._start, places, strict=True):
-            mixed += codes[start + place]
-        # A sum of 64-bit numbers stands for the sets of a row.
-        _, first, atom = np.unique(mixed, return_index=True, return_inverse=True)
-        self._atom = atom.reshape(-1)
+        #: A digest of each partition.
+        self._sent: list[bytes] = []
+        self._mixed = np.zeros(rows.size, dtype=np.uint64)
+        self._atom = np.zeros(rows.size, dtype=np.int64)
         #: (H + 1, A): the set of each atom in each partition, counted within it.
-        self._places = places[:, first].astype(np.int64)
-        self.affordable = n_sets <= _MOST_SETS and (
-            len(places) * self._places.size <= _MOST_OVERLAPS
+        self._places = np.zeros((0, min(1, rows.size)), dtype=np.int16)
+        self._widths = np.zeros(0, dtype=np.int64)
+        self._start = np.zeros(0, dtype=np.int64)
+        self._overlap = np.zeros((0, 0))
+        self._lengths = np.zeros(0)
+        self._basis = np.zeros((0, 0))
+        self._tests = np.zeros((0, _N_TESTS))
+        self.affordable = True
+        # The total comes first, as a partition of one set; each set has a number of its own.
+        self._add(np.zeros(rows.size, dtype=np.int16))
+        self._take_up(sent)
+
+    def extended(self, sent: NDArray[np.int16], digests: list[bytes], index: PersonIndex) -> Span:
+        """Return the span of ``sent`` (H, m), whose first partitions are those known.
+
+        One is taken up after the other: what comes out does not depend on how many are taken up
+        at a time, so a site that starts anew decides as one that has been running.
+        """
+        more = copy.copy(self)
+        more._index, more._sent = index, list(digests)
+        more._take_up(sent[len(self._sent) :])
+        return more
+
+    def begins(self, digests: list[bytes], rows: RowNumbers, p: int) -> bool:
+        """Return whether this is the span of the first of some partitions of the same rows."""
+        return (
+            self._p == p
+            and self._sent == digests[: len(self._sent)]
+            and np.array_equal(self._rows, rows)
         )
-        if self.affordable and rows.size:
-            sizes = np.bincount(self._atom, minlength=first.size).astype(np.float64)
-            overlaps = np.zeros((n_sets, n_sets))
-            for number, width in enumerate(self._widths):
-                start, end = self._start[number], self._start[number] + width
-                shared = self._overlaps(self._places[number], int(width), sizes, upto=number + 1)
-                overlaps[:end, start:end] = shared
-                overlaps[start:end, :end] = shared.T
-            self._lengths = np.sqrt(np.maximum(np.diag(overlaps), 1.0))
-            unit = overlaps / np.outer(self._lengths, self._lengths)
-            self._basis = _orthonormal(unit)
-            self._tests = self._test_vectors()
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that it takes, but for little."""
+        large = (self._mixed, self._atom, self._places, self._overlap, self._basis)
+        return sum(array.nbytes for array in large)
+
+    def _take_up(self, sent: NDArray[np.int16]) -> None:
+        for places in sent:
+            if self.affordable:
+                self._add(places)
+
+    def _add(self, places: NDArray[np.int16]) -> None:
+        """Put the sets of one more partition (m,) behind those known."""
+        width = int(places.max(initial=0)) + 1
+        n_sets = int(self._widths.sum())
+        if n_sets + width > _MOST_SETS or (len(self._widths) + 1) * places.size > _MOST_PLACES:
+            self.affordable = False
+            return
+        # A sum of 64-bit numbers stands for the sets of a row.
+        self._mixed = self._mixed + _spread(n_sets + width)[n_sets + places]
+        _, first, atom = np.unique(self._mixed, return_index=True, return_inverse=True)
+        refined = self._places[:, self._atom[first]]
+        self._places = np.concatenate([refined, places[first][None]])
+        self._atom = atom.reshape(-1).astype(np.int64)
+        self._widths = np.append(self._widths, width)
+        self._start = np.append(self._start, n_sets)
+        if not places.size:
+            return
+        sizes = np.bincount(self._atom, minlength=first.size).astype(np.float64)
+        shared = self._overlaps(self._places[-1].astype(np.int64), width, sizes)
+        overlap = np.zeros((n_sets + width, n_sets + width))
+        overlap[:n_sets, :n_sets] = self._overlap
+        overlap[:, n_sets:] = shared
+        overlap[n_sets:, :] = shared.T
+        self._overlap = overlap
+        own = np.sqrt(np.maximum(np.diag(overlap)[n_sets:], 1.0))
+        self._lengths = np.append(self._lengths, own)
+        # What the new sets, of length 1, add to the basis; then once more, for the digits that
+        # taking one nearly parallel vector off another costs.
+        known = self._basis @ (shared[:n_sets] / self._lengths[:n_sets, None] / own)
+        present = np.diag((np.diag(overlap)[n_sets:] > 0).astype(np.float64))
+        turn = _orthonormal(present - known.T @ known)
+        fresh = np.concatenate([-turn @ known.T @ self._basis, turn], axis=1)
+        basis = np.pad(self._basis, ((0, 0), (0, width)))
+        unit = overlap / np.outer(self._lengths, self._lengths)
+        fresh -= ((fresh @ unit) @ basis.T) @ basis
+        fresh = _orthonormal((fresh @ unit) @ fresh.T) @ fresh
+        self._basis = np.concatenate([basis, fresh])
+        sums = np.stack([self._test_sums(vector) for vector in _tests(self._rows.size)], axis=1)
+        self._tests = self._basis @ (sums / self._lengths[:, None])
+
+    def _test_sums(self, vector: FloatArray) -> FloatArray:
+        """Return the sums of a vector (m,) over every set sent."""
+        on_atoms = np.bincount(self._atom, vector, minlength=self._places.shape[1])
+        return np.concatenate(
+            [
+                np.bincount(place, on_atoms, minlength=int(own))
+                for own, place in zip(self._widths, self._places, strict=True)
+            ]
+        )
 
     def told(self, now: IntVector) -> RowNumbers:
         """Return which rows sending one more partition would single out.
@@ -107,12 +182,14 @@ class Span:
         -------
         (k,) intp
             Positions in ``rows`` of 1 to p - 1 persons that a combination of sums is about: one
-            atom, or two where not too many are small. Empty where there are none, or where
-            looking costs too much.
+            atom, or two where not too many are small. Empty where there are none; all positions
+            where there are too many sets to look (``affordable``).
         """
         nothing = np.zeros(0, dtype=np.intp)
-        if not self.affordable or now.size == 0:
+        if now.size == 0:
             return nothing
+        if not self.affordable:
+            return np.arange(now.size)
         used, now = np.unique(now, return_inverse=True)
         now, width = now.reshape(-1), used.size
         keys, atom, counts = np.unique(
@@ -215,38 +292,36 @@ class Span:
         width: int,
         sizes: FloatArray,
         atoms: IntVector | None = None,
-        upto: int | None = None,
     ) -> FloatArray:
         """Return how many rows each set sent before shares with each of ``width`` sets.
 
         ``sets`` (a,) are those of ``atoms``, all of them in order by default, of ``sizes`` rows.
-        Only the partitions before number ``upto`` are looked at.
         """
         shared = [
             np.bincount(
-                (place if atoms is None else place[atoms]) * width + sets,
+                (place if atoms is None else place[atoms]) * np.int64(width) + sets,
                 sizes,
                 minlength=int(own) * width,
             ).reshape(int(own), width)
-            for own, place in zip(self._widths[:upto], self._places[:upto], strict=True)
+            for own, place in zip(self._widths, self._places, strict=True)
         ]
         return np.concatenate(shared)
 
-    def _test_vectors(self) -> FloatArray:
-        """Return what the test vectors have of each vector of the basis, (r, t)."""
-        added = []
-        for vector in _tests(self._rows.size):
-            on_atoms = np.bincount(self._atom, vector, minlength=self._places.shape[1])
-            added.append(
-                np.concatenate(
-                    [
-                        np.bincount(place, on_atoms, minlength=int(own))
-                        for own, place in zip(self._widths, self._places, strict=True)
-                    ]
-                )
-            )
-        tested: FloatArray = self._basis @ (np.stack(added, axis=1) / self._lengths[:, None])
-        return tested
+
+def span_of(sent: NDArray[np.int16], rows: RowNumbers, index: PersonIndex, p: int) -> Span:
+    """Return ``Span(sent, rows, index, p)``, from one made before where that saves work."""
+    digests = [hashlib.blake2b(places.tobytes()).digest() for places in sent]
+    with _LOCK:
+        known = [span for span in _KEPT if span.begins(digests, rows, p)]
+    span = max(known, key=lambda span: len(span._sent), default=None)
+    if span is None:
+        span = Span(sent[:0], rows, index, p)
+    span = span.extended(sent, digests, index)
+    with _LOCK:
+        _KEPT[:] = [span, *(other for other in _KEPT if other not in known)][:_MOST_KEPT]
+        while len(_KEPT) > 1 and sum(each.n_bytes for each in _KEPT) > _MOST_BYTES:
+            _KEPT.pop()
+    return span
 
 
 def _orthonormal(products: FloatArray) -> FloatArray:
