@@ -90,6 +90,15 @@ class Settings(BaseSettings):
     aggregation_timeout_s: Annotated[
         Seconds, Field(description="Longest aggregation of a round, s.")
     ] = 600.0
+    aggregation_process_bytes: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=2**53,
+            description="Size of a round's answers, in bytes, from which they are aggregated in a "
+            "process of their own, so that requests need not wait.",
+        ),
+    ] = 32 * 2**20
     lease_s: Annotated[Seconds, Field(description="Lease on a round being aggregated, s.")] = 30.0
     sweep_every_s: Annotated[
         Seconds, Field(description="How often deadlines are looked at, s.")

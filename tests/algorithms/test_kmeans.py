@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,6 +106,50 @@ def test_many_points_are_started_from_a_sample_and_end_as_low(
     assert _inertia(points, weights, drawn) <= 1.001 * _inertia(points, weights, full)
     again = weighted_kmeans(points, weights, 6, np.random.default_rng(0))
     assert again.tobytes() == drawn.tobytes()
+
+
+@pytest.mark.parametrize("worth", [10, 2])
+def test_the_widest_axes_are_those_of_the_groups_and_not_of_noise(
+    monkeypatch: pytest.MonkeyPatch, worth: int
+) -> None:
+    """Groups less than one deviation apart along each of 120 axes; a sample of 200 is all noise."""
+    monkeypatch.setattr(kmeans, "_AXES_WORTH", worth)
+    rng = np.random.default_rng(4)
+    centres = rng.normal(size=(4, 120)) * 0.3
+    points = np.repeat(centres, 3000, axis=0) + rng.normal(size=(12_000, 120))
+    weights = rng.integers(1, 9, size=12_000).astype(float)
+    # A light point far away is wide, unless it counts by its weight.
+    points[0], weights[0] = 50.0, 1e-3
+    cloud = kmeans._Cloud(points, weights)
+    axes = cloud.widest(4)
+
+    np.testing.assert_allclose(axes.T @ axes, np.eye(4), atol=1e-12)
+    between = centres - centres.mean(axis=0)
+    kept = (between @ axes) ** 2
+    assert kept.sum() > 0.8 * (between**2).sum()
+
+
+def test_a_start_that_missed_a_group_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve groups in pairs: of eight draws some miss one of a pair, and a sample shows which."""
+    rng = np.random.default_rng(5)
+    centres = np.repeat(9 * rng.normal(size=(6, 40)), 2, axis=0) + rng.normal(size=(12, 40))
+    points = np.repeat(centres, 200, axis=0) + rng.normal(size=(2400, 40))
+    monkeypatch.setattr(kmeans, "_WORK", 1)
+    real, large = kmeans._lloyd, []
+
+    def lloyd(cloud: kmeans._Cloud, *rest: Any) -> Any:
+        large.append(len(cloud.points) == 2400)
+        return real(cloud, *rest)
+
+    monkeypatch.setattr(kmeans, "_lloyd", lloyd)
+    found = weighted_kmeans(points, np.ones(2400), 12, np.random.default_rng(0))
+    assert squared_distances(centres, found).min(axis=1).max() < 1.0
+    # One start along the axes, and its end among all points.
+    assert sum(large) == 2
+    monkeypatch.setattr(kmeans, "_HOPELESS", np.inf)
+    large.clear()
+    weighted_kmeans(points, np.ones(2400), 12, np.random.default_rng(0))
+    assert sum(large) > 2
 
 
 def test_restarts_fall_with_size_by_a_fixed_rule() -> None:

@@ -217,6 +217,57 @@ def test_a_shutdown_does_not_wait_for_an_aggregation(
         assert time.monotonic() - started < 5
 
 
+#: The aggregation's process opens a pipe and never ends by itself; {pipe!r} closes with it.
+AGGREGATES_ELSEWHERE = """
+import sys
+from fedclust_service.orchestration import process
+child = '''
+import threading
+from fedclust.algorithms import engine
+from fedclust_service.orchestration import process
+pipe = open({pipe!r}, "w")
+def advance(*_):
+    pipe.write("there")
+    pipe.flush()
+    threading.Event().wait()
+engine.advance = advance
+process.main()
+'''
+process.COMMAND = (sys.executable, "-c", child)
+from fedclust_service.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(not POSIX, reason="signals and named pipes")
+@pytest.mark.parametrize("how", ["terminated", "killed"])
+def test_an_aggregation_in_a_process_ends_with_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    script = AGGREGATES_ELSEWHERE.format(pipe=str(pipe))
+    monkeypatch.setattr("support.server._COMMAND", [sys.executable, "-c", script])
+    with running_server(tmp_path / "data", "--aggregation-process-bytes", "0") as server:
+        world = World(server.base_url, server.operator_token)
+        world.register("sites", "north", "south", "west")
+        world.register("analysts", "ada")
+        world.define("ada", "heart", ["north", "south", "west"])
+        for site in ("north", "south", "west"):
+            world.join(site, "heart")
+        for site in ("north", "south", "west"):
+            assert world.put(site, "heart", 1, world.answer(site, "heart")).status_code == 201
+        with pipe.open("rb", buffering=0) as there:
+            assert there.read(5) == b"there"
+            if how == "killed":
+                server.kill()
+            else:
+                started = time.monotonic()
+                assert server.stop() == 0
+                assert time.monotonic() - started < 5
+            assert there.read(1) == b"", "nobody has the other end any more"
+
+
 def test_logs_are_json_lines_and_hold_no_secrets(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
         world = World(server.base_url, server.operator_token)

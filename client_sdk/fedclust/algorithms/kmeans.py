@@ -1,7 +1,7 @@
 """Weighted k-means at the coordinator: from the sites' cell means to the first global centroids.
 
 Few points take many starts, each to convergence. Where one start among all points would take
-seconds, the starts are made in a sample, along its widest axes, and the best of them goes on.
+seconds, the starts are made in a sample, along the points' widest axes, and the best goes on.
 
 References
 ----------
@@ -25,9 +25,17 @@ _WORK = 2_000_000_000
 #: Where two restarts would cost more, they are made in a sample of so many points a cluster,
 _SAMPLED = 50
 _SAMPLE_RESTARTS = 8
-#: and Lloyd among all points ends at this relative improvement: the rest is dear there, and the
-#: sites' own rows decide in the rounds that follow.
+#: Of these, the best so many go on among all points along their widest axes, unless their inertia
+#: in the sample is this much above the lowest: what has missed a group does not catch up.
+_CARRIED = 4
+_HOPELESS = 1.01
+#: Lloyd ends there at this relative improvement,
+_FINE = 1e-5
+#: and among all points at this: the rest is dear there, and the sites' own rows decide in the
+#: rounds that follow.
 _COARSE = 1e-4
+#: Finding the axes may cost as much as so many iterations of Lloyd among all points.
+_AXES_WORTH = 10
 #: Relative difference in inertia up to which two partitions count as one (ALGORITHMS, fkm).
 SAME = 1e-9
 
@@ -136,7 +144,6 @@ def _merge_equal(points: FloatArray, weights: FloatArray) -> tuple[FloatArray, F
     Column by column, among the points that are still equal in all before: of real numbers the
     first column tells nearly all apart.
     """
-    points = points + 0.0  # -0.0 becomes 0.0.
     rank = np.zeros(len(points), dtype=np.intp)
     tied = np.arange(len(points))
     for j in range(points.shape[1]):
@@ -153,7 +160,10 @@ def _merge_equal(points: FloatArray, weights: FloatArray) -> tuple[FloatArray, F
         tied = tied[~alone]
     _, chosen, inverse = np.unique(rank, return_index=True, return_inverse=True)
     mass = np.bincount(inverse.reshape(-1), weights=weights).astype(np.float64)
-    return points[chosen], mass
+    # Adding 0.0 turns -0.0 into 0.0; they have counted as equal.
+    merged = points[chosen]
+    merged += 0.0
+    return merged, mass
 
 
 def _too_many(points: FloatArray, n_clusters: int) -> bool:
@@ -166,24 +176,25 @@ def _by_sample(cloud: _Cloud, n_clusters: int, rng: np.random.Generator) -> Floa
     """Return the centroids of one Lloyd run among all points, started from a sample's best.
 
     The sample is drawn by weight, so that within it every point weighs the same. K centroids span
-    at most K axes: along the sample's K widest, Lloyd is as good and costs K of d.
+    at most K axes: along the K widest of the points, Lloyd is as good and costs K of d. A sample's
+    own widest axes would not do: where clusters overlap, they are those of its noise.
     """
     size = _SAMPLED * n_clusters
     share = cloud.weights / cloud.weights.sum()
     chosen = np.sort(rng.choice(len(share), size, replace=False, p=share))
-    narrow, sample = cloud, cloud.points[chosen]
-    if 2 * n_clusters <= cloud.points.shape[1]:
-        centred = sample - sample.mean(axis=0)
-        _, axes = np.linalg.eigh(centred.T @ centred)
-        narrow = _Cloud(cloud.points @ axes[:, -n_clusters:], cloud.weights)
-        sample = narrow.points[chosen]
-    drawn = _Cloud(sample, np.ones(size))
-    best, _ = min(_runs(drawn, n_clusters, rng, _SAMPLE_RESTARTS), key=lambda run: run[1])
-    if narrow is not cloud:
-        best, _ = _lloyd(narrow, best, _COARSE)
-        labels, _ = narrow.nearest(best)
-        best = cloud.means(labels, np.zeros((n_clusters, cloud.points.shape[1])))
-    return _lloyd(cloud, best, _COARSE)[0]
+    if 2 * n_clusters > cloud.points.shape[1]:
+        drawn = _Cloud(cloud.points[chosen], np.ones(size))
+        runs = _runs(drawn, n_clusters, rng, _SAMPLE_RESTARTS)
+        return _lloyd(cloud, _distinct(runs, 1)[0], _COARSE)[0]
+    narrow = _Cloud(cloud.points @ cloud.widest(n_clusters), cloud.weights)
+    drawn = _Cloud(narrow.points[chosen], np.ones(size))
+    runs = _runs(drawn, n_clusters, rng, _SAMPLE_RESTARTS)
+    limit = _HOPELESS * min(inertia for _, inertia in runs)
+    starts = _distinct([run for run in runs if run[1] <= limit], _CARRIED)
+    best = _distinct([_lloyd(narrow, start, _FINE) for start in starts], 1)[0]
+    labels, _ = narrow.nearest(best)
+    means = cloud.means(labels, np.zeros((n_clusters, cloud.points.shape[1])))
+    return _lloyd(cloud, means, _COARSE)[0]
 
 
 def _runs(cloud: _Cloud, n_clusters: int, rng: np.random.Generator, n_restarts: int) -> list[Run]:
@@ -219,6 +230,24 @@ class _Cloud:
     def innermost(self) -> int:
         """Return the point nearest to the weighted mean."""
         return int(self._squares.argmin())
+
+    def widest(self, n_axes: int) -> FloatArray:
+        """Return the orthonormal axes (d, n_axes) along which the points vary most, by weight.
+
+        From points at even distances in their order, as many as ``_AXES_WORTH`` allows.
+        """
+        n_points, n_features = self.points.shape
+        # The product is symmetric: half of it is computed.
+        wanted = 2 * _AXES_WORTH * n_points * n_axes // n_features
+        n_used = min(n_points, max(wanted, _SAMPLED * n_axes))
+        used = np.arange(n_used) * n_points // n_used
+        scatter = np.zeros((n_features, n_features))
+        for begin in range(0, n_used, BLOCK):
+            block = used[begin : begin + BLOCK]
+            rows = self._centred[block] * np.sqrt(self.weights[block])[:, None]
+            scatter += rows.T @ rows
+        _, axes = np.linalg.eigh(scatter)
+        return np.asarray(axes[:, -n_axes:])
 
     def from_points(self, seeds: NDArray[np.intp]) -> FloatArray:
         """Return squared distances (m, s) from points ``seeds`` (s,); 0 from themselves."""

@@ -25,6 +25,9 @@ class Limits:
     ----------
     aggregation_timeout_s : float
         An aggregation that takes longer fails its round and session.
+    aggregation_process_bytes : int
+        Rounds whose state and answers are together at least this large are aggregated in a process
+        of their own.
     lease_s : float
         A driver that has not renewed its lease for this long has lost it.
     heartbeat_s : float or None
@@ -41,6 +44,7 @@ class Limits:
     """
 
     aggregation_timeout_s: float = 600.0
+    aggregation_process_bytes: int = 32 * 2**20
     lease_s: float = 30.0
     heartbeat_s: float | None = None
     max_attempts: int = 5

@@ -11,21 +11,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import secrets
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import structlog
 
-from fedclust.algorithms import engine
-from fedclust.algorithms.base import Contribution, Done, MethodFailure, Next
-from fedclust.algorithms.engine import EngineState, Plan
+from fedclust.algorithms.engine import Plan
 from fedclust.definition import DefinitionError
-from fedclust.wire import codec
-from fedclust.wire.submissions import payload_from_bytes
 from fedclust_service.domain.round import (
     ROUND_TRANSITIONS,
     FailureReason,
@@ -33,20 +29,35 @@ from fedclust_service.domain.round import (
     Round,
     RoundState,
 )
-from fedclust_service.domain.session import Participation, Session, SessionState
+from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.domain.submission import Submission
 from fedclust_service.domain.transition import advance
+from fedclust_service.orchestration.aggregation import (
+    Answer,
+    Computed,
+    Failure,
+    Finished,
+    Job,
+    Opening,
+    Raised,
+    compute,
+)
 from fedclust_service.orchestration.change import COORDINATOR, Change, commit
 from fedclust_service.orchestration.closing import MESSAGES, end_session
 from fedclust_service.orchestration.lookup import joined_of, masks_of, plan_for, smallest_p
-from fedclust_service.orchestration.opening import Opening, open_round, prepare
+from fedclust_service.orchestration.opening import open_round
+from fedclust_service.orchestration.process import AggregationProcess, NotStarted, ProcessLost
 from fedclust_service.orchestration.provenance import platform_of
-from fedclust_service.store import StoredState, StoreError, Tx
+from fedclust_service.store import StoreError, Tx
 
 if TYPE_CHECKING:
     from fedclust_service.orchestration.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
+#: Longest wait for the thread whose process was killed.
+_REAPED_S = 1.0
+#: Between two answers that are handed to a process.
+_PAUSE_S = 0.001
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,32 +71,21 @@ class _Work:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Inputs:
-    state: StoredState | None
-    submissions: tuple[Submission, ...]
-    participations: dict[str, Participation]
-    roster: tuple[str, ...]
+class _Stored:
+    """A round's answers without their payloads, and every site's smallest count."""
 
+    answers: Sequence[Submission]
+    ps: Mapping[str, int]
 
-@dataclasses.dataclass(frozen=True)
-class _Failure:
-    reason: str
-    message: str
-
-
-@dataclasses.dataclass(frozen=True)
-class _Finished:
-    """A result, encoded."""
-
-    result: bytes
-    stopped_because: str
+    def answer(self, full: Submission) -> Answer:
+        return Answer(full.site, self.ps[full.site], full.payload)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Outcome:
     """What an aggregation came to, ready to be written."""
 
-    what: Opening | _Finished | _Failure
+    what: Opening | Finished | Failure
     metrics: dict[str, float]
     seconds: float
 
@@ -99,7 +99,8 @@ class Driver:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._worker: threading.Thread | None = None
-        self._in_hand: set[int] = set()
+        #: The rounds taken, each with its process; None while it is being taken.
+        self._in_hand: dict[int, AggregationProcess | None] = {}
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -121,6 +122,12 @@ class Driver:
             worker = self._worker
         if worker is not None:
             worker.join(timeout_s)
+        with self._lock:
+            processes = [each for each in self._in_hand.values() if each is not None]
+        for process in processes:
+            process.end()
+        if worker is not None and processes:
+            worker.join(_REAPED_S)
 
     @property
     def alive(self) -> bool:
@@ -167,17 +174,25 @@ class Driver:
         work = self._take()
         if work is None:
             return False
-        beating = threading.Event()
+        beating, process = threading.Event(), AggregationProcess()
+        with self._lock:
+            self._in_hand[work.round.id] = process
         heart = threading.Thread(
-            target=self._beat, args=(work, beating), name="fedclust-heartbeat", daemon=True
+            target=self._beat, args=(work, process, beating), name="fedclust-heartbeat", daemon=True
         )
         heart.start()
         try:
-            self._finish(work, self._aggregate(work))
+            self._finish(work, self._aggregate(work, process))
+        except ProcessLost:
+            # As if this driver had died: the lease runs out, and whoever finds that takes it over.
+            if not process.ended:
+                log.warning(
+                    "aggregation_process_lost", session=work.session.name, round=work.round.number
+                )
         finally:
             beating.set()
             with self._lock:
-                self._in_hand.discard(work.round.id)
+                self._in_hand.pop(work.round.id, None)
         return True
 
     def _take(self) -> _Work | None:
@@ -189,14 +204,14 @@ class Driver:
             with self._lock:
                 if each.id in self._in_hand:
                     continue
-                self._in_hand.add(each.id)
+                self._in_hand[each.id] = None
             work: _Work | None = None
             try:
                 work = commit(self._co, "driver.take", functools.partial(self._lease, each))
             finally:
                 if work is None:
                     with self._lock:
-                        self._in_hand.discard(each.id)
+                        self._in_hand.pop(each.id, None)
             if work is not None:
                 return work
         return None
@@ -229,32 +244,56 @@ class Driver:
             )
         return _Work(session, current, lease, change.now)
 
-    def _aggregate(self, work: _Work) -> _Outcome:
-        """Compute; every way that this can end but a broken database is an outcome."""
-        inputs = self._co.store.read("driver.load", lambda tx: _load(tx, work))
-        began = time.perf_counter()
-        metrics: dict[str, float] = {}
-        what: Opening | _Finished | _Failure
+    def _aggregate(self, work: _Work, process: AggregationProcess) -> _Outcome:
+        """Compute; every way that this can end but two is an outcome.
+
+        Raises
+        ------
+        StoreError
+        ProcessLost
+        """
         try:
             plan = plan_for(work.session)
-            step = _step(plan, work, inputs)
-            metrics = {name: float(value) for name, value in step.metrics.items()}
-            what = _ready(plan, work, inputs, step)
-        except MethodFailure as failure:
-            what = _Failure(failure.reason, failure.message)
         except DefinitionError:
-            what = _failure(FailureReason.METHOD_VERSION_UNSUPPORTED)
-        except Exception as error:  # whatever a method raises fails its own session alone
-            # Its text may hold what sites sent: the kind of error is all that is told.
+            return _Outcome(_failure(FailureReason.METHOD_VERSION_UNSUPPORTED), {}, 0.0)
+        job, stored = self._co.store.read("driver.load", lambda tx: _load(tx, plan, work))
+        began = time.perf_counter()
+        computed = self._compute(plan, work, job, stored, process)
+        seconds = time.perf_counter() - began
+        what = computed.what
+        if isinstance(what, Raised):  # whatever a method raises fails its own session alone
             log.error(
                 "aggregation_error",
                 session=work.session.name,
                 round=work.round.number,
-                error=type(error).__name__,
+                error=what.error,
             )
             what = _failure(FailureReason.AGGREGATION_ERROR)
-        metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        return _Outcome(what, metrics, time.perf_counter() - began)
+        return _Outcome(what, computed.metrics, seconds)
+
+    def _compute(
+        self, plan: Plan, work: _Work, job: Job, stored: _Stored, process: AggregationProcess
+    ) -> Computed:
+        """Compute here what is small, in a process what is large: the bytes are the same."""
+        size = len(job.state or b"") + sum(each.size for each in stored.answers)
+        if size >= self._co.limits.aggregation_process_bytes:
+            try:
+                return process.run(job, len(stored.answers), self._one_by_one(work, stored))
+            except NotStarted:
+                log.warning("aggregation_process_not_started", session=job.session)
+        full = self._co.store.read("driver.load", lambda tx: tx.submissions.list(work.round.id))
+        return compute(plan, job, [stored.answer(each) for each in full])
+
+    def _one_by_one(self, work: _Work, stored: _Stored) -> Iterator[Answer]:
+        """Yield the answers of a large round. Between two of them requests get their turn.
+
+        Reading keeps the interpreter to itself; a pause, unlike a mere release of its lock, lets
+        the threads that wait for it wake up.
+        """
+        for each in stored.answers:
+            read = functools.partial(_read_answer, work.round.id, each.site)
+            yield stored.answer(self._co.store.read("driver.load_one", read))
+            self._stopping.wait(_PAUSE_S)
 
     def _finish(self, work: _Work, outcome: _Outcome) -> None:
         commit(self._co, "driver.finish", lambda change: self._write(change, work, outcome))
@@ -266,7 +305,7 @@ class Driver:
             # Cancelled, failed, timed out, or another driver's by now: nothing of this is written.
             return
         session, current = held
-        if isinstance(outcome.what, _Failure):
+        if isinstance(outcome.what, Failure):
             _fail(change, session, outcome.what)
             return
         closed = advance(ROUND_TRANSITIONS, current.state, RoundState.CLOSED)
@@ -288,7 +327,7 @@ class Driver:
 
     # --- the lease --------------------------------------------------------------------------------
 
-    def _beat(self, work: _Work, done: threading.Event) -> None:
+    def _beat(self, work: _Work, process: AggregationProcess, done: threading.Event) -> None:
         limits = self._co.limits
         until = work.taken_at + timedelta(seconds=limits.aggregation_timeout_s)
         while not done.wait(limits.beat_s):
@@ -298,10 +337,13 @@ class Driver:
             try:
                 if now >= until:
                     commit(self._co, "driver.time_out", lambda change: _time_out(change, work))
+                    process.end()
                     self._replace_worker()
                     return
                 renew = functools.partial(_renew, work, now + timedelta(seconds=limits.lease_s))
                 if not self._co.store.run_tx("driver.renew", renew):
+                    # Cancelled, failed, or another driver's by now: nothing could be written.
+                    process.end()
                     return
             except StoreError as error:
                 # Tried again at the next beat: nobody has taken over as long as the token stands.
@@ -315,44 +357,35 @@ class Driver:
             self._start_worker()
 
 
-def _load(tx: Tx, work: _Work) -> _Inputs:
+def _load(tx: Tx, plan: Plan, work: _Work) -> tuple[Job, _Stored]:
     participations = tx.participations.list(work.session.id)
-    return _Inputs(
-        state=tx.states.get(work.session.id, work.round.number - 1),
-        submissions=tuple(tx.submissions.list(work.round.id)),
-        participations={each.site: each for each in participations},
+    state = tx.states.get(work.session.id, work.round.number - 1)
+    job = Job(
+        session=work.session.name,
+        definition=work.session.definition,
+        number=work.round.number,
+        phase=work.round.phase,
+        state=None if state is None else state.state,
         roster=joined_of(participations),
+        masks=masks_of(plan, participations),
     )
+    smallest = plan.policy.min_cluster_size
+    ps = {each.site: smallest_p(smallest, each) for each in participations}
+    return job, _Stored(tx.submissions.summaries(round_id=work.round.id), ps)
 
 
-def _step(plan: Plan, work: _Work, inputs: _Inputs) -> Next | Done:
-    phase = engine.phase(plan, work.round.phase)
-    if inputs.state is None:
-        raise LookupError("the round has no state")
-    contributions = [
-        Contribution(
-            each.site,
-            payload_from_bytes(phase, each.payload),
-            smallest_p(plan.policy.min_cluster_size, inputs.participations[each.site]),
-        )
-        for each in inputs.submissions
-    ]
-    state = codec.decode_model(EngineState, inputs.state.state)
-    masks = masks_of(plan, inputs.participations.values())
-    return engine.advance(plan, state, contributions, inputs.roster, masks)
+def _read_answer(round_id: int, site: str, tx: Tx) -> Submission:
+    found = tx.submissions.get(round_id, site)
+    if found is None:
+        raise LookupError("an answer is gone")
+    return found
 
 
-def _ready(plan: Plan, work: _Work, inputs: _Inputs, step: Next | Done) -> Opening | _Finished:
-    if isinstance(step, Done):
-        return _Finished(codec.encode_model(step.result), step.result.stopped_because)
-    return prepare(work.session, plan, work.round.number + 1, inputs.roster, step)
+def _failure(reason: FailureReason) -> Failure:
+    return Failure(reason.value, MESSAGES[reason])
 
 
-def _failure(reason: FailureReason) -> _Failure:
-    return _Failure(reason.value, MESSAGES[reason])
-
-
-def _fail(change: Change, session: Session, failure: _Failure) -> None:
+def _fail(change: Change, session: Session, failure: Failure) -> None:
     end_session(
         change, session, SessionState.FAILED, reason=failure.reason, failure=failure.message
     )

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from fedclust.algorithms import engine
-from fedclust.algorithms.base import MethodFailure, Next, RuleViolation
-from fedclust.algorithms.engine import Plan
-from fedclust.wire import codec
+from fedclust.algorithms.base import MethodFailure, RuleViolation
 from fedclust_service.domain.access import Actor
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.round import Addressee, Round, RoundState
@@ -29,6 +27,7 @@ from fedclust_service.domain.session import (
     SessionState,
 )
 from fedclust_service.domain.transition import advance
+from fedclust_service.orchestration.aggregation import Opening, prepare
 from fedclust_service.orchestration.change import COORDINATOR, Change, commit
 from fedclust_service.orchestration.closing import end_session, settle
 from fedclust_service.orchestration.lookup import (
@@ -46,18 +45,6 @@ _START_TRIES = 16
 
 
 @dataclass(frozen=True)
-class Opening:
-    """A round that is ready to be opened: everything that its rows need, as bytes."""
-
-    number: int
-    phase: str
-    needs_all: bool
-    common: bytes
-    parts: Mapping[str, tuple[bytes, str]]
-    state: bytes
-
-
-@dataclass(frozen=True)
 class Start:
     """Round 1 for the sites of ``roster``, or why the method cannot start with them."""
 
@@ -72,27 +59,6 @@ class StartDue(Exception):
         super().__init__(session.name)
         self.session = session
         self.joined = joined
-
-
-def prepare(
-    session: Session, plan: Plan, number: int, roster: Sequence[str], following: Next
-) -> Opening:
-    """Turn what the engine said into what is stored and travels."""
-    task = following.task
-    sites = sorted(task.sites if task.sites is not None else roster)
-    common, _ = engine.write_task(plan, session.name, number, task, None)
-    parts = {}
-    for site in sites:
-        _, own = engine.write_task(plan, session.name, number, task, site)
-        parts[site] = (codec.encode(own), codec.task_digest(common, own))
-    return Opening(
-        number=number,
-        phase=task.phase,
-        needs_all=task.needs_all or engine.phase(plan, task.phase).needs_all,
-        common=codec.encode(common),
-        parts=parts,
-        state=codec.encode_model(following.state),
-    )
 
 
 def open_round(change: Change, session: Session, opening: Opening) -> Round:
@@ -156,7 +122,8 @@ def _make_start(session: Session, joined: tuple[Participation, ...]) -> Start:
     roster, masks = tuple(each.site for each in joined), masks_of(plan, joined)
     try:
         engine.check_roster(plan, roster, masks)
-        return Start(roster, prepare(session, plan, 1, roster, engine.start(plan, roster, masks)))
+        first = engine.start(plan, roster, masks)
+        return Start(roster, prepare(session.name, plan, 1, roster, first))
     except (MethodFailure, RuleViolation) as failure:
         return Start(roster, failure)
 

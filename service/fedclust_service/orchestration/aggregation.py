@@ -1,0 +1,162 @@
+"""Aggregating one round: from what is stored of it to what is to be stored next.
+
+Pure: no store, no clock, no logs. The driver computes small rounds in its own thread and large
+ones in a process (:mod:`~fedclust_service.orchestration.process`), by this one function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.algorithms import engine
+from fedclust.algorithms.base import Contribution, Done, MethodFailure, Next
+from fedclust.algorithms.engine import EngineState, Plan
+from fedclust.wire import codec
+from fedclust.wire.submissions import payload_from_bytes
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A round that is ready to be opened: everything that its rows need, as bytes."""
+
+    number: int
+    phase: str
+    needs_all: bool
+    common: bytes
+    parts: Mapping[str, tuple[bytes, str]]
+    state: bytes
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A result, encoded."""
+
+    result: bytes
+    stopped_because: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why round and session fail, free of data."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The kind of exception that a method raised. Its text may hold what sites sent: not kept."""
+
+    error: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """A round to aggregate, but for its answers.
+
+    Attributes
+    ----------
+    session : str
+    definition : bytes
+        The frozen definition.
+    number : int
+        The round that is closed.
+    phase : str
+    state : bytes or None
+        The engine's, encoded.
+    roster : tuple of str
+        The sites that take part now, sorted.
+    masks : mapping of site to (d,) bool
+        The features that each site has.
+    """
+
+    session: str
+    definition: bytes
+    number: int
+    phase: str
+    state: bytes | None
+    roster: tuple[str, ...]
+    masks: Mapping[str, NDArray[np.bool_]]
+
+
+class Answer(NamedTuple):
+    """A stored answer; ``payload`` None where it is empty. ``p`` is the count that holds there."""
+
+    site: str
+    p: int
+    payload: bytes | None
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What an aggregation came to, and the method's finite metrics."""
+
+    what: Opening | Finished | Failure | Raised
+    metrics: dict[str, float]
+
+
+def compute(plan: Plan, job: Job, answers: Iterable[Answer]) -> Computed:
+    """Aggregate a round. Whatever a method raises is an outcome, too.
+
+    Parameters
+    ----------
+    plan : Plan
+        That of ``job.definition``.
+    job : Job
+    answers : iterable of Answer
+        In any order; read once.
+    """
+    metrics: dict[str, float] = {}
+    try:
+        step = _step(plan, job, answers)
+        metrics = {name: float(value) for name, value in step.metrics.items()}
+        metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        return Computed(_ready(plan, job, step), metrics)
+    except MethodFailure as failure:
+        return Computed(Failure(failure.reason, failure.message), metrics)
+    except Exception as error:
+        return Computed(Raised(type(error).__name__), metrics)
+
+
+def _step(plan: Plan, job: Job, answers: Iterable[Answer]) -> Next | Done:
+    phase = engine.phase(plan, job.phase)
+    if job.state is None:
+        raise LookupError("the round has no state")
+    contributions = [
+        Contribution(each.site, payload_from_bytes(phase, each.payload), each.p) for each in answers
+    ]
+    state = codec.decode_model(EngineState, job.state)
+    return engine.advance(plan, state, contributions, job.roster, job.masks)
+
+
+def _ready(plan: Plan, job: Job, step: Next | Done) -> Opening | Finished:
+    if isinstance(step, Done):
+        return Finished(codec.encode_model(step.result), step.result.stopped_because)
+    return prepare(job.session, plan, job.number + 1, job.roster, step)
+
+
+def prepare(
+    session: str, plan: Plan, number: int, roster: Sequence[str], following: Next
+) -> Opening:
+    """Turn what the engine said into what is stored and travels."""
+    task = following.task
+    sites = sorted(task.sites if task.sites is not None else roster)
+    common, _ = engine.write_task(plan, session, number, task, None)
+    parts = {}
+    for site in sites:
+        _, own = engine.write_task(plan, session, number, task, site)
+        parts[site] = (codec.encode(own), codec.task_digest(common, own))
+    return Opening(
+        number=number,
+        phase=task.phase,
+        needs_all=task.needs_all or engine.phase(plan, task.phase).needs_all,
+        common=codec.encode(common),
+        parts=parts,
+        state=codec.encode_model(following.state),
+    )

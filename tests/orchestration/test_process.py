@@ -1,0 +1,401 @@
+"""Large rounds in a process: the same bytes, and what becomes of a round whose process dies."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+
+from fedclust.algorithms import engine
+from fedclust.definition import canonical, freeze, plan_of
+from fedclust.wire import codec
+from fedclust.wire.models import SessionCreate
+from fedclust.wire.submissions import payload_bytes
+from fedclust_service.orchestration import process as module
+from fedclust_service.orchestration import sessions
+from fedclust_service.orchestration.aggregation import (
+    Answer,
+    Computed,
+    Finished,
+    Job,
+    Opening,
+    Raised,
+    compute,
+)
+from fedclust_service.orchestration.coordinator import Coordinator, Limits
+from fedclust_service.orchestration.process import AggregationProcess, ProcessLost
+from fedclust_service.store import StoreUnavailable
+from support import rounds, tally
+from support.clock import ManualClock
+from support.office import ANALYST, Office
+
+pytestmark = pytest.mark.timeout(120)
+WAIT_S = 30
+ALWAYS = Limits(aggregation_process_bytes=0, heartbeat_s=0.01, driver_poll_s=0.01)
+#: The process as it is, to which the method of the tests was added; a hook as in `tally`.
+WITH_TALLY = """
+import sys, threading
+sys.path.insert(0, {tests!r})
+from fedclust.algorithms.base import MethodFailure
+from fedclust.algorithms.registry import METHODS
+from fedclust_service.orchestration import process
+from support import tally
+METHODS[tally.NAME] = tally.method()
+def hook():
+    {hook}
+tally.HOOK.append(hook)
+process.main()
+"""
+HANG = "threading.Event().wait()"
+
+
+def process_runs(monkeypatch: pytest.MonkeyPatch, hook: str = "pass") -> None:
+    """Have the processes to come run a hook in the middle of their aggregation."""
+    script = WITH_TALLY.format(tests=str(Path(__file__).parents[1]), hook=hook)
+    monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", script))
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Return the processes that were started; none may outlive its test."""
+    started: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def start(*arguments: Any, **keywords: Any) -> subprocess.Popen[bytes]:
+        started.append(real(*arguments, **keywords))
+        return started[-1]
+
+    monkeypatch.setattr(module.subprocess, "Popen", start)
+    yield started
+    left = [each for each in started if each.poll() is None]
+    for each in left:
+        each.kill()
+    assert left == []
+
+
+def eventually(holds: Callable[[], Any]) -> None:
+    """Wait for another thread or process."""
+    pause = threading.Event()
+    for _ in range(int(WAIT_S / 0.01)):
+        if holds():
+            return
+        pause.wait(0.01)
+    raise AssertionError("not within the time")
+
+
+# --- the same bytes -------------------------------------------------------------------------------
+
+
+def both_ways(
+    algorithm: str, config: dict[str, Any], policy: dict[str, Any] | None = None
+) -> list[tuple[Computed, Computed]]:
+    """Return what each round of a session comes to, in this thread and in a process."""
+    sites = {f"s{i}": np.random.default_rng(i).normal(size=(60, 3)) + i for i in range(3)}
+    request = {
+        "name": "heart",
+        "algorithm": algorithm,
+        "config": config,
+        "features": [{"name": name} for name in "abc"],
+        "sites": sorted(sites),
+        "policy": {"max_rounds": 2, **(policy or {})},
+        "seed": 7,
+    }
+    definition = freeze(SessionCreate.model_validate_json(json.dumps(request)), 7)
+    plan = plan_of(definition)
+    found = []
+    for each in rounds.drive(plan, sites).rounds:
+        job = Job(
+            session="heart",
+            definition=canonical(definition),
+            number=each.number,
+            phase=each.phase,
+            state=codec.encode_model(each.state),
+            roster=tuple(sorted(sites)),
+            masks={site: np.ones(3, dtype=np.bool_) for site in sites},
+        )
+        answers = [
+            Answer(site, 5, payload_bytes(payload)) for site, payload in each.payloads.items()
+        ]
+        here = compute(plan, job, list(answers))
+        found.append((here, AggregationProcess().run(job, len(answers), answers)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "config", "rounds_at_least"),
+    [("fkm", {"n_clusters": 4}, 3), ("kfed", {"n_clusters": 4, "local_clusters": 4}, 2)],
+)
+def test_a_process_computes_the_same_bytes(
+    begun: list[Any], algorithm: str, config: dict[str, Any], rounds_at_least: int
+) -> None:
+    pairs = both_ways(algorithm, config)
+    assert len(begun) == len(pairs) >= rounds_at_least
+    for here, there in pairs:
+        assert there == here
+    assert all(isinstance(here.what, Opening) for here, _ in pairs[:-1])
+    assert isinstance(pairs[-1][0].what, Finished)
+
+
+def test_the_database_holds_the_same_bytes(
+    both_office: Office, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_runs(monkeypatch)
+    stored = {}
+    for name, limits in (("near", Limits()), ("heart", ALWAYS)):
+        both_office.co.limits = limits
+        both_office.session(name, rounds=2)
+        both_office.finish(name)
+        row = both_office.row(name)
+        stored[name] = both_office.store.read(
+            "t",
+            lambda tx, row=row: (
+                tx.states.latest(row.id).state,
+                tx.rounds.latest(row.id).metrics,
+                tx.results.get(row.id).result,
+            ),
+        )
+        assert len(begun) == (0 if name == "near" else 2), "small rounds need no process"
+    assert stored["near"] == stored["heart"]
+
+
+def test_a_system_without_processes_computes_here(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COMMAND", ("there-is-no-such-program",))
+    office.co.limits = ALWAYS
+    office.session(rounds=2)
+    with structlog.testing.capture_logs() as logged:
+        assert office.finish("heart").state == "completed"
+    warned = [each["event"] for each in logged if each["log_level"] == "warning"]
+    assert warned == ["aggregation_process_not_started"] * 2
+
+
+# --- failures inside ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hook", "reason"),
+    [
+        ("raise ValueError('row 4711')", "aggregation_error"),
+        ("raise MemoryError('row 4711')", "aggregation_error"),
+        ("raise MethodFailure('odd', 'choose other options')", "odd"),
+    ],
+)
+def test_what_raises_inside_fails_the_session_without_its_text(
+    office: Office, monkeypatch: pytest.MonkeyPatch, hook: str, reason: str
+) -> None:
+    process_runs(monkeypatch, hook)
+    office.co.limits = ALWAYS
+    office.session(rounds=2)
+    office.answer_all("heart")
+    with structlog.testing.capture_logs() as logged:
+        assert office.co.driver.run_once()
+    info = office.info("heart")
+    assert (info.state, info.stopped_because) == ("failed", reason)
+    assert "4711" not in f"{logged}{info}{office.audit()}"
+    kinds = [each["error"] for each in logged if each["event"] == "aggregation_error"]
+    assert kinds == ([] if reason == "odd" else [hook.split("(")[0].removeprefix("raise ")])
+
+
+def test_what_fails_before_it_has_read_everything_still_says_so() -> None:
+    """The parent is then writing into a pipe that nobody reads any more."""
+    job = a_job(phase="no such phase")
+    answers = [Answer(f"s{i}", 5, bytes(2**20)) for i in range(8)]
+    assert isinstance(AggregationProcess().run(job, 8, answers).what, Raised)
+
+
+def a_job(**changes: Any) -> Job:
+    """Return the job of a round of lloyd's without answers."""
+    request = {
+        "name": "heart",
+        "algorithm": "lloyd",
+        "config": {"n_clusters": 2},
+        "features": [{"name": "a"}],
+        "sites": ["s0", "s1", "s2"],
+    }
+    definition = freeze(SessionCreate.model_validate_json(json.dumps(request)), 7)
+    state = engine.start(plan_of(definition), ["s0", "s1", "s2"]).state
+    fields: dict[str, Any] = {
+        "session": "heart",
+        "definition": canonical(definition),
+        "number": 1,
+        "phase": state.phase,
+        "state": codec.encode_model(state),
+        "roster": ("s0", "s1", "s2"),
+        "masks": {},
+    }
+    return Job(**{**fields, **changes})
+
+
+# --- deaths ---------------------------------------------------------------------------------------
+
+
+def aggregating(office: Office, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Bring a session to where its first round is to be aggregated, and that will hang."""
+    process_runs(monkeypatch, HANG)
+    office.co.limits = dataclasses.replace(ALWAYS, **options)
+    office.session(rounds=2)
+    office.answer_all("heart")
+
+
+def healed(office: Office, monkeypatch: pytest.MonkeyPatch, other: Coordinator) -> None:
+    """Have another driver carry the session to its end, and look for what was counted twice."""
+    process_runs(monkeypatch)
+    assert other.driver.run_once()
+    assert office.tally("heart")[0].tolist() == [1, 1, 1]
+    assert office.finish("heart").state == "completed"
+
+
+def test_a_killed_process_is_a_lease_that_runs_out(
+    both_office: Office, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office = both_office
+    aggregating(office, monkeypatch)
+    driving = threading.Thread(target=office.co.driver.run_once)
+    with structlog.testing.capture_logs() as logged:
+        driving.start()
+        eventually(lambda: begun)
+        begun[0].kill()
+        driving.join(WAIT_S)
+    assert not driving.is_alive()
+    assert [each["event"] for each in logged] == ["aggregation_process_lost"]
+    assert (office.info("heart").state, office.info("heart").round) == ("running", 1)
+    assert not office.co.driver.run_once(), "the lease stands"
+    clock.advance(30)
+    healed(office, monkeypatch, office.co)
+
+
+def test_a_process_that_always_dies_is_given_up(
+    office: Office, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_runs(monkeypatch, "import os; os._exit(1)")
+    office.co.limits = ALWAYS
+    office.session(rounds=2)
+    office.answer_all("heart")
+    for _ in range(5):
+        assert office.co.driver.run_once()
+        clock.advance(30)
+    assert not office.co.driver.run_once()
+    assert office.info("heart").stopped_because == "aggregation_abandoned"
+
+
+def test_stopping_ends_the_process_and_leaves_the_round(
+    office: Office, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aggregating(office, monkeypatch)
+    with structlog.testing.capture_logs() as logged:
+        office.co.start()
+        eventually(lambda: begun)
+        office.co.stop(timeout_s=0.1)
+    assert not office.co.alive
+    assert begun[0].poll() is not None
+    assert [each["event"] for each in logged] == []
+    assert (office.info("heart").state, office.info("heart").round) == ("running", 1)
+    process_runs(monkeypatch)
+    other = office.another()
+    other.start()  # on SQLite it takes leases over at once
+    eventually(lambda: office.info("heart").round == 2)
+    other.stop(WAIT_S)
+    assert office.tally("heart")[0].tolist() == [1, 1, 1]
+
+
+def test_too_long_an_aggregation_ends_with_its_process(
+    office: Office, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aggregating(office, monkeypatch, aggregation_timeout_s=50)
+    office.session("lung", rounds=1)
+    office.co.driver.start()
+    eventually(lambda: begun)
+    clock.advance(51)
+    eventually(lambda: office.info("heart").state == "failed")
+    assert office.info("heart").stopped_because == "aggregation_timeout"
+    eventually(lambda: begun[0].poll() is not None)
+    process_runs(monkeypatch)
+    office.answer_all("lung")
+    eventually(lambda: office.info("lung").state == "completed")
+    office.co.driver.stop(WAIT_S)
+
+
+def test_a_cancelled_session_does_not_hold_the_others_up(
+    office: Office, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aggregating(office, monkeypatch)
+    driving = threading.Thread(target=office.co.driver.run_once)
+    driving.start()
+    eventually(lambda: begun)
+    sessions.cancel_session(office.co, ANALYST, "heart")
+    driving.join(WAIT_S)
+    assert not driving.is_alive()
+    assert begun[0].poll() is not None
+    assert office.info("heart").state == "cancelled"
+
+
+def test_a_database_that_fails_on_the_way_ends_the_process(
+    office: Office, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_runs(monkeypatch)
+    office.co.limits = ALWAYS
+    office.session(rounds=2)
+    office.answer_all("heart")
+    real = office.store.read
+
+    def read(name: str, work: Callable[[Any], Any]) -> Any:
+        if name == "driver.load_one" and begun:
+            raise StoreUnavailable
+        return real(name, work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(office.store, "read", read)
+        with pytest.raises(StoreUnavailable):
+            office.co.driver.run_once()
+    assert begun[0].poll() is not None
+    clock.advance(30)
+    healed(office, monkeypatch, office.co)
+
+
+def test_a_process_that_was_ended_is_not_started(begun: list[Any]) -> None:
+    process = AggregationProcess()
+    process.end()
+    with pytest.raises(ProcessLost):
+        process.run(a_job(), 0, [])
+    assert begun == []
+
+
+def test_it_does_not_outlive_a_coordinator_that_is_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A killed process closes nothing itself: the system closes its pipes, as is done here."""
+    there = tmp_path / "there"
+    process_runs(monkeypatch, f"open({str(there)!r}, 'w').close(); {HANG}")
+    definition = Office.request(None, sites=("s0", "s1", "s2"))  # type: ignore[arg-type]
+    frozen = freeze(definition, 7)
+    state = engine.start(plan_of(frozen), ["s0", "s1", "s2"]).state
+    job = a_job(definition=canonical(frozen), phase=state.phase, state=codec.encode_model(state))
+    vote = payload_bytes(tally.Vote(votes=np.ones(9)))
+    child = subprocess.Popen(
+        module.COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    with child:
+        assert child.stdin is not None
+        module._send_job(child.stdin, job, 3, [Answer(f"s{i}", 5, vote) for i in range(3)])
+        eventually(there.exists)
+        assert child.poll() is None
+        child.stdin.close()
+        assert child.wait(WAIT_S) == 1
+
+
+def test_it_is_not_told_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDCLUST_SECRET_KEY", "k" * 32)
+    monkeypatch.setenv("FEDCLUST_DATABASE_URL", "postgresql+psycopg://u:p@h/n")
+    kept = module._environment()
+    assert not [name for name in kept if name.startswith("FEDCLUST_")]
+    assert kept["OPENBLAS_NUM_THREADS"] == "1"
