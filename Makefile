@@ -62,7 +62,8 @@ $(PARTS):
 	@:
 endif
 endif
-PARTS ?= $(patsubst benchmarks/%.py,%,$(sort $(wildcard benchmarks/[a-z]*.py)))
+# `report` rewrites a page of the documentation: only when it is named.
+PARTS ?= $(filter-out report,$(patsubst benchmarks/%.py,%,$(sort $(wildcard benchmarks/[a-z]*.py))))
 
 bench: $(DEV_STAMP)
 	@set -e; for part in $(PARTS); do \

@@ -114,7 +114,7 @@ def _kfed(data: Any, k_prime: int, seed: int) -> float:
 
 def figures_1_3_4(runs: int | None, code: str) -> None:
     """Print per-client ARI on the paper's data, and its course over the rounds."""
-    runs = runs or 6
+    runs = runs or 3
     searched = max(3, runs // 4)
     cases = list(PUBLISHED)
     jobs = [
@@ -214,7 +214,7 @@ def ablated(options: dict[str, Any], places: str, seed: int) -> Record:
 
 def ablation(runs: int | None, code: str) -> None:
     """Print what dropping and weights are worth."""
-    runs = runs or 12
+    runs = runs or 4
     jobs = [
         Job(ablated, {"options": options, "places": places, "seed": seed})
         for options, _ in ABLATION.values()
@@ -272,7 +272,7 @@ def reach(split: str, noise: float, points: int, seed: int) -> Record:
 
 def reaches(runs: int | None, code: str) -> None:
     """Print the default variant's distance from central, case by case."""
-    runs = runs or 20
+    runs = runs or 4
     cases = [
         (split, noise, points)
         for points in (50, 200)
@@ -343,7 +343,7 @@ def points(split: str, noise: float, points: int, seed: int) -> Record:
 
 def figure_6(runs: int | None, code: str) -> None:
     """Print Appendix B: 50, 100 and 200 rows a centre, noise 1 to 1.5."""
-    runs = max(2, (runs or 6) // 3)
+    runs = max(1, (runs or 3) // 3)
     cases = [
         (split, noise, count)
         for count in (50, 100, 200)
@@ -405,7 +405,7 @@ def letters(method: str, seed: int) -> Record:
 
 def figure_5(runs: int | None, code: str) -> None:
     """Print Figure 5: silhouettes on FEMNIST."""
-    runs = runs or 3
+    runs = runs or 1
     methods = (
         "paper, 10",
         "default",

@@ -694,7 +694,7 @@ PARTS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="10 are the paper's")
+    parser.add_argument("--runs", type=int, default=2, help="10 are the paper's")
     parser.add_argument("--only", choices=PARTS, nargs="*", default=list(PARTS))
     options = parser.parse_args()
     code = fingerprint(__file__, fed.__file__)

@@ -64,10 +64,13 @@ HEAD = """\
 # Results
 
 Written by `make bench report` from `benchmarks/results/*.json`. `make bench` prints the same
-tables, `make bench fkm ARGS="--runs 200"` takes FKM's number of runs, `make bench kfed
-ARGS="--runs 10"` k-FED's. *paper*: the paper variant, p=2, guard off. *default*: what a hospital
-should use, under the same policy. *p=5, guard*: the default with the whole disclosure control.
-± is one standard deviation over seeds.
+tables from few runs, in about half an hour; `make bench fkm ARGS="--runs 200"` takes FKM's number
+of runs, `make bench kfed ARGS="--runs 10"` k-FED's, `make bench spectral ARGS="--runs 20"` that of
+distributed spectral clustering, each kept as it comes and gone on with after a break.
+
+*paper*: the paper variant, p=2, guard off. *default*: what a hospital should use, under the same
+policy. *p=5, guard*: the default with the whole disclosure control. ± is one standard deviation
+over seeds.
 """
 
 MISSING = """\
