@@ -21,6 +21,7 @@ from fedclust.privacy.moments import (
     round_prevalence,
     total_moments,
 )
+from fedclust.privacy.shares import Shares
 
 
 def exact(rows: np.ndarray) -> tuple[list[float], list[float]]:
@@ -145,17 +146,12 @@ def shares(
     X = np.column_stack([(values - center) / scale, np.arange(len(values), dtype=float)])
     seen = None if observed is None else np.column_stack([observed, np.ones_like(observed)])
     n_cells = int(labels.max()) + 1
-    return round_prevalence(
-        cell_moments(X, labels, n_cells),
-        X,
-        labels,
-        PersonIndex(X, persons),
-        p,
-        columns=np.array([True, False]),
-        center=np.array([center, 0.0]),
-        scale=np.array([scale, 1.0]),
-        observed=seen,
+    space = {"center": np.array([center, 0.0]), "scale": np.array([scale, 1.0])}
+    yes_no = Shares(
+        X, PersonIndex(X, persons), p, columns=np.array([True, False]), observed=seen, **space
     )
+    rounded = yes_no.spread(yes_no.to_round(labels, n_cells))
+    return round_prevalence(cell_moments(X, labels, n_cells), rounded, p, **space)
 
 
 @given(

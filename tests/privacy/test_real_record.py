@@ -17,6 +17,7 @@ from sklearn.datasets import load_breast_cancer
 from fedclust.privacy.counting import PersonIndex
 from fedclust.privacy.guard import Guard
 from fedclust.privacy.moments import CellMoments, cell_moments, round_prevalence
+from fedclust.privacy.shares import Shares
 from support.attacker import (
     Statistic,
     cells,
@@ -64,16 +65,10 @@ def lloyd(binary: bool, n_clusters: int, guarded: bool) -> Trace:
             labels = guards[s].release(labels, n_cells, candidate)
         moments = cell_moments(sites[s], labels, n_cells)
         if guarded and binary:
-            moments = round_prevalence(
-                moments,
-                sites[s],
-                labels,
-                PersonIndex(sites[s]),
-                P,
-                columns=np.ones(d, dtype=bool),
-                center=np.zeros(d),
-                scale=np.ones(d),
-            )
+            space = {"center": np.zeros(d), "scale": np.ones(d)}
+            yes_no = Shares(sites[s], PersonIndex(sites[s]), P, columns=np.ones(d) > 0, **space)
+            rounded = guards[s].round_shares(yes_no, labels, n_cells)
+            moments = round_prevalence(moments, rounded, P, **space)
         sent[s].extend(cells(phase, moments.counts, moments.sums))
         return moments
 

@@ -190,6 +190,65 @@ def small_differences(partitions: Sequence[tuple[str, NDArray[np.int64]]], *, p:
     return told
 
 
+def shares_given_back(
+    sent: Sequence[tuple[NDArray[np.int64], NDArray[np.bool_]]],
+    rows: NDArray[np.bool_],
+    *,
+    p: int,
+) -> list[str]:
+    """Return where two partitions tell that 1 to ``p`` - 1 rows have, or lack, a yes/no feature.
+
+    The attacker is taken to know which shares are exact, the sets' members, and the total: so he
+    knows how many have the feature in each cell of an exact share, and in all the rest together.
+    He takes from every union of such sets all sets of the other partition that lie inside it.
+
+    Parameters
+    ----------
+    sent : sequence of ((n,) int64, (K, b) bool)
+        What a site sent: the cell of each row, -1 for the rest, and whose shares were rounded.
+    rows : (n, b) bool
+        Which rows have each feature.
+    p : int
+    """
+    told: list[str] = []
+    distinct = {(labels.tobytes(), flags.tobytes()): (labels, flags) for labels, flags in sent}
+    partitions = list(distinct.values())
+    if not partitions:
+        return told
+    for feature in range(rows.shape[1]):
+        has = rows[:, feature].astype(np.float64)
+        families: dict[bytes, NDArray[np.float64]] = {}
+        for labels, flags in partitions:
+            # Rows of rounded shares and of the rest make one set.
+            hidden = np.append(True, flags[:, feature])[labels + 1]
+            known = np.unique(np.where(hidden, -1, labels), return_inverse=True)[1].reshape(-1)
+            sets = np.eye(int(known.max()) + 1)[:, known]
+            families.setdefault(known.tobytes(), sets)
+        known_sets = list(families.values())
+        for number, second in enumerate(known_sets):
+            for earlier, first in enumerate(known_sets[:number]):
+                for outer, inner in ((first, second), (second, first)):
+                    if _few_have(outer, inner, has, p):
+                        told.append(f"feature {feature}, partitions {earlier} and {number}")
+                        break
+    return told
+
+
+def _few_have(outer: FloatArray, inner: FloatArray, has: FloatArray, p: int) -> bool:
+    """Whether unions of ``outer`` (s, n), the sets of ``inner`` (t, n) in each taken off, do."""
+    shared = outer @ inner.T
+    having = (outer * has) @ inner.T
+    unions = np.concatenate([np.eye(len(outer)), _unions(len(outer))])
+    # Complements too: with many sets only pairs are tried, and all sets but one or two.
+    unions = np.concatenate([unions, 1 - unions])
+    inside = ((1 - unions) @ shared == 0).astype(np.float64)
+    for table in (having, shared - having):
+        left = unions @ table.sum(axis=1) - inside @ table.sum(axis=0)
+        if ((left > 0) & (left < p)).any():
+            return True
+    return False
+
+
 def _few_apart(a: NDArray[np.int64], b: NDArray[np.int64], p: int) -> bool:
     """Whether a set (s, n) of the one and a set (t, n) of the other differ by 1 to p - 1 rows."""
     # In float64 the product is BLAS's, and exact.

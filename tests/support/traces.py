@@ -22,11 +22,14 @@ class Released(dict[tuple[str, int], dict[str, NDArray[np.int64]]]):
     """What the guard let go: (site, round) -> candidate -> cell of each row.
 
     ``means`` : partition -> the cells' means (K, d), scaled, with their shares rounded.
+    ``rounded`` : site -> what went out, in order: the cell of each row, and which shares (K, b)
+    were rounded.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.means: dict[bytes, NDArray[np.float64]] = {}
+        self.rounded: dict[str, list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = {}
 
 
 @contextlib.contextmanager
@@ -34,7 +37,9 @@ def watched() -> Iterator[Released]:
     """Note which rows every released cell holds, for the attacker's judge."""
     seen = Released()
     answering: list[tuple[str, int]] = []
-    step, release, round_shares = engine.local_step, Guard.release, releasing.round_prevalence
+    step, release, round_means = engine.local_step, Guard.release, releasing.round_prevalence
+    choose = Guard.round_shares
+    latest: list[NDArray[np.int64]] = []
 
     def local_step(*given: Any, **named: Any) -> Any:
         answering.append((named["site"], named["round_number"]))
@@ -46,15 +51,22 @@ def watched() -> Iterator[Released]:
         seen.setdefault(answering[-1], {})[candidate] = kept
         return kept
 
-    def rounded(moments: Any, X: Any, labels: Any, *given: Any, **named: Any) -> Any:
-        kept = round_shares(moments, X, labels, *given, **named)
-        seen.means[labels.tobytes()] = kept.means
+    def chosen(guard: Guard, shares: Any, labels: Any, n_cells: int) -> Any:
+        flags = choose(guard, shares, labels, n_cells)
+        latest[:] = [labels]
+        seen.rounded.setdefault(answering[-1][0], []).append((labels, flags))
+        return flags
+
+    def rounded(moments: Any, *given: Any, **named: Any) -> Any:
+        kept = round_means(moments, *given, **named)
+        seen.means[latest[-1].tobytes()] = kept.means
         return kept
 
     with (
         mock.patch.object(engine, "local_step", local_step),
         mock.patch.object(releasing, "round_prevalence", rounded),
         mock.patch.object(Guard, "release", released),
+        mock.patch.object(Guard, "round_shares", chosen),
     ):
         yield seen
 

@@ -25,6 +25,7 @@ from fedclust.privacy.moments import (
     round_prevalence,
     total_moments,
 )
+from fedclust.privacy.shares import Shares
 
 #: The partitions of one method's rounds and of the evaluation share their cells' numbers.
 CANDIDATE = "0"
@@ -43,7 +44,8 @@ class Released:
     moments : CellMoments
         Counts (K,), means and M2 (K, d) in the scaled space, prevalences rounded.
     rounded : (K, d) bool
-        Where they were: every further number must come from the moments there, not from rows.
+        Where they were, if only to themselves: every further number must come from the moments
+        there, not from rows.
     """
 
     labels: NDArray[np.int64]
@@ -110,19 +112,19 @@ def release(
         )
     check_provenance(index, labels, n_cells, config.p, views)
     exact = cell_moments(data.X, labels, n_cells)
-    moments = round_prevalence(
-        exact,
+    center, scale = config.space.center, config.space.scale
+    shares = Shares(
         data.X,
-        labels,
         index,
         config.p,
         columns=binary_columns(config.features),
-        center=config.space.center,
-        scale=config.space.scale,
+        center=center,
+        scale=scale,
         observed=data.observed,
     )
-    rounded = (moments.means != exact.means) | (moments.m2 != exact.m2)
-    return Released(labels, moments, rounded), {**memory, _GUARD: guard.memory()}
+    flags = shares.spread(guard.round_shares(shares, labels, n_cells))
+    moments = round_prevalence(exact, flags, config.p, center=center, scale=scale)
+    return Released(labels, moments, flags), {**memory, _GUARD: guard.memory()}
 
 
 def site_totals(data: SiteData, config: RunConfig) -> Totals:

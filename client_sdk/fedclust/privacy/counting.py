@@ -75,6 +75,15 @@ class PersonIndex:
         identical = groups[0] >= 0 and bool((groups == groups[0]).all())
         return 1 if identical else int(groups.size)
 
+    def weights(self) -> NDArray[np.float64] | None:
+        """Return weights (n,) that never add up to more than a set's persons; None for all 1.
+
+        Where rows stand for persons, identical rows count one by one here.
+        """
+        if not self.declared:
+            return None
+        return np.asarray(1.0 / np.bincount(self._group)[self._group])
+
     def reaches(self, rows: BoolVector | NDArray[np.intp], p: int) -> bool:
         """Return whether a set of rows stands for at least ``p`` persons."""
         size = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else int(rows.size)

@@ -24,14 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.privacy.counting import BoolVector, PersonIndex
+from fedclust.privacy.cuts import Overlaps
 from fedclust.privacy.drafting import Draft
+from fedclust.privacy.shares import Shares
 
 __all__ = ["Guard"]
 
 IntVector = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 _MOST_CELLS: Final = 32_000
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 
 
 class Guard:
@@ -76,6 +79,11 @@ class Guard:
         self._sent: list[NDArray[np.int16]] = []
         self._packed: list[bytes] = []
         self._cells: list[int] = []
+        #: Which shares of yes/no features were rounded, (K, b) each, in bits; empty where no
+        #: share of a partition was sent.
+        self._rounded: list[bytes] = []
+        #: The partition released last, where it is one of those remembered.
+        self._place: int | None = None
         self._last: dict[str, int] = {}
         #: Whether, at the last release, so much had been sent in the session that nothing new can
         #: be judged: sets are sent as they were before, or not at all.
@@ -127,6 +135,44 @@ class Guard:
             self._remember(released, n_cells, candidate)
         return released
 
+    def round_shares(self, shares: Shares, released: IntVector, n_cells: int) -> Flags:
+        """Return which shares (K, b) of the partition released last go rounded, and remember it.
+
+        A partition that is sent again, under whatever numbers of its cells, tells nothing new:
+        the same shares of it are rounded as before.
+        """
+        if self._place is None:
+            return shares.to_round(released, n_cells)
+        rounded = self._rounded_before(shares, released, n_cells)
+        if rounded is None:
+            before = [
+                (labels, self._flags(place, shares.n_features))
+                for place, labels in enumerate(self._sent)
+                if self._rounded[place]
+            ]
+            rounded = shares.to_round(released, n_cells, before)
+        self._rounded[self._place] = np.packbits(rounded).tobytes()
+        return rounded
+
+    def _rounded_before(self, shares: Shares, released: IntVector, n_cells: int) -> Flags | None:
+        for place, labels in enumerate(self._sent):
+            if not self._rounded[place]:
+                continue
+            pairs = Overlaps(released + 1, labels.astype(np.int64) + 1)
+            alike = np.unique(pairs.first).size == np.unique(pairs.second).size == pairs.rows.size
+            if alike and ((pairs.first == 0) == (pairs.second == 0)).all():
+                cells = pairs.first > 0
+                rounded = np.zeros((n_cells, shares.n_features), dtype=np.bool_)
+                flags = self._flags(place, shares.n_features)
+                rounded[pairs.first[cells] - 1] = flags[pairs.second[cells] - 1]
+                return rounded
+        return None
+
+    def _flags(self, place: int, n_features: int) -> Flags:
+        shape = (self._cells[place], n_features)
+        bits = np.frombuffer(self._rounded[place], dtype=np.uint8)
+        return np.unpackbits(bits, count=shape[0] * shape[1]).reshape(shape).astype(np.bool_)
+
     def memory(self) -> dict[str, Any]:
         """Return what was sent so far, as a tree for the site's journal. Never leaves the site."""
         return {
@@ -134,6 +180,7 @@ class Guard:
             "rows": self._index.n,
             "cells": np.array(self._cells, dtype=np.int64),
             "partitions": tuple(self._packed),
+            "rounded": tuple(self._rounded),
             "last": dict(self._last),
         }
 
@@ -144,18 +191,20 @@ class Guard:
         return self._sent[place]
 
     def _remember(self, released: IntVector, n_cells: int, candidate: str) -> None:
+        self._place = None
         # All rows in the rest: nothing was sent, and the total counts as sent in any case.
         if not (released >= 0).any():
             return
         labels = released.astype(np.int16)
         for place, earlier in enumerate(self._sent):
             if self._cells[place] == n_cells and np.array_equal(earlier, labels):
-                self._last[candidate] = place
+                self._last[candidate] = self._place = place
                 return
         self._packed.append(_pack(labels, self._sent[-1] if self._sent else None))
         self._cells.append(n_cells)
+        self._rounded.append(b"")
         self._sent.append(labels)
-        self._last[candidate] = len(self._sent) - 1
+        self._last[candidate] = self._place = len(self._sent) - 1
 
     def _recall(self, memory: dict[str, Any]) -> None:
         if memory.get("format") != _FORMAT or memory.get("rows") != self._index.n:
@@ -165,6 +214,7 @@ class Guard:
             self._sent.append(_unpack(packed, self._index.n, before))
             self._packed.append(packed)
         self._cells = [int(cells) for cells in memory["cells"]]
+        self._rounded = [bytes(flags) for flags in memory["rounded"]]
         self._last = {str(name): int(place) for name, place in memory["last"].items()}
 
 

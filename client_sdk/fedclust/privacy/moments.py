@@ -184,79 +184,33 @@ def cell_costs(moments: CellMoments, centroids: FloatArray) -> FloatArray:
 
 def round_prevalence(
     moments: CellMoments,
-    X: FloatArray,
-    labels: IntVector,
-    index: PersonIndex,
+    rounded: NDArray[np.bool_],
     p: int,
     *,
-    columns: BoolVector,
     center: FloatArray,
     scale: FloatArray,
-    observed: NDArray[np.bool_] | None = None,
 ) -> CellMoments:
-    """Return moments in which no binary mean rests on fewer than ``p`` persons (rule 4).
+    """Return moments in which some binary means are rounded (rule 4; which, says ``shares``).
 
-    In every cell, the persons with and the persons without a binary property number 0 or at least
-    ``p`` each; where they do not, the mean is rounded to the nearest multiple of p/n, clipped to
-    [0, 1], in own units, and M2 becomes n m (1 - m) of the rounded mean m. Totals minus the exact
-    cells would give back what the other cells and the rest hold together: where that falls short
-    of ``p`` on either side, the smallest of the exact cells is rounded too, until it does not.
+    A mean is rounded to the nearest multiple of p/n, clipped to [0, 1], in own units, and M2
+    becomes n m (1 - m) of the rounded mean m.
 
     Parameters
     ----------
     moments : CellMoments
-        Of ``X`` under ``labels``.
-    X : (n, d) float64
-        Scaled rows: own units = X * scale + center.
-    labels : (n,) int64
-        Cell of each row; -1 leaves a row out.
-    index : PersonIndex
+    rounded : (K, d) bool
+        Which means to round.
     p : int
-    columns : (d,) bool
-        Which features are binary.
     center, scale : (d,) float64
         The scaled space.
-    observed : (n, d) bool, optional
-        False where a value was imputed: such rows count for neither side.
     """
     means, m2 = moments.means.copy(), moments.m2.copy()
-    for j in np.flatnonzero(columns):
-        positive = X[:, j] * scale[j] + center[j] > 0.5
-        seen = np.ones_like(positive) if observed is None else observed[:, j]
-        uneven = _uneven_cells((seen & positive, seen & ~positive), labels, moments, index, p)
-        for cell in np.flatnonzero(uneven):
-            n = int(moments.counts[cell])
-            raw = _rounded(float(means[cell, j] * scale[j] + center[j]), n, p)
-            means[cell, j] = (raw - center[j]) / scale[j]
-            m2[cell, j] = n * raw * (1.0 - raw) / scale[j] ** 2
+    for cell, j in np.argwhere(rounded):
+        n = int(moments.counts[cell])
+        raw = _rounded(float(means[cell, j] * scale[j] + center[j]), n, p)
+        means[cell, j] = (raw - center[j]) / scale[j]
+        m2[cell, j] = n * raw * (1.0 - raw) / scale[j] ** 2
     return CellMoments(moments.counts, means, m2)
-
-
-def _uneven_cells(
-    sides: tuple[BoolVector, BoolVector],
-    labels: IntVector,
-    moments: CellMoments,
-    index: PersonIndex,
-    p: int,
-) -> BoolVector:
-    """Return which cells' shares are to be rounded, (K,); ``sides`` have, or lack, a property."""
-    n_cells, certain = moments.counts.size, index.certain(p)
-    # Column 0 is the rest, 1 + c cell c.
-    rows = [np.bincount(labels[side] + 1, minlength=n_cells + 1) for side in sides]
-    uneven = np.zeros(n_cells, dtype=np.bool_)
-    for side, sizes in zip(sides, rows, strict=True):
-        for cell in np.flatnonzero((sizes[1:] > 0) & (sizes[1:] < certain)):
-            uneven[cell] |= not index.reaches(side & (labels == cell), p)
-    exact = [cell for cell in np.argsort(moments.counts, kind="stable") if not uneven[cell]]
-    for cell in (cell for cell in exact if moments.counts[cell]):
-        hidden = np.append(True, uneven)
-        if all(
-            int(sizes[hidden].sum()) >= certain or index.allows(side & hidden[labels + 1], p)
-            for side, sizes in zip(sides, rows, strict=True)
-        ):
-            break
-        uneven[cell] = True
-    return uneven
 
 
 def round_feature_prevalence(
@@ -270,9 +224,11 @@ def round_feature_prevalence(
     scale: FloatArray,
     observed: NDArray[np.bool_] | None = None,
 ) -> FeatureMoments:
-    """Return moments of all rows with their binary means rounded as in :func:`round_prevalence`.
+    """Return moments of all rows, their binary means rounded where they rest on too few (rule 4).
 
-    For totals and the preparation round. ``X`` may be in own units (center 0, scale 1).
+    Where one is, no cell of any partition has an exact share: the persons on the side that is too
+    small would be left over. For totals and the preparation round. ``X`` may be in own units
+    (center 0, scale 1).
     """
     means, m2 = moments.means.copy(), moments.m2.copy()
     for j in np.flatnonzero(columns & (moments.counts > 0)):
