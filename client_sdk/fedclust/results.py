@@ -85,7 +85,8 @@ class SiteResult:
         Parameters
         ----------
         rows : array (n, d), DataFrame or path of a CSV file
-            With the session's features; where the session masks, with some of them.
+            With the session's features; where the session masks, with some of them. A feature
+            whose column is there counts, and values missing in it are imputed; an array has all.
 
         Returns
         -------
@@ -105,7 +106,8 @@ class SiteResult:
     ) -> NDArray[np.int64]:
         """Label rows that were loaded already; with ``memory`` and not ``new`` the session's."""
         plan = plan_of(self.definition)
-        mask = engine.has_features(plan, table.features)
+        own = memory is not None and not new
+        mask = engine.has_features(plan, table.features if own else table.columns)
         return engine.label(plan, self._result, table.X, memory, self.site, mask, new=new)
 
     def save(self, path: str | os.PathLike[str]) -> None:

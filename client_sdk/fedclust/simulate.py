@@ -91,6 +91,7 @@ class SimulationResult:
     definition_: Definition
     _plan: Plan = field(repr=False)
     _memories: dict[str, Memory] = field(repr=False)
+    _masks: dict[str, NDArray[np.bool_]] = field(repr=False)
 
     @property
     def cluster_centers_(self) -> NDArray[np.float64]:
@@ -136,9 +137,13 @@ class SimulationResult:
         """Label new rows in own units: an array (n, d), a DataFrame or the path of a CSV file.
 
         ``site``: who labels, where that takes what a site remembers; every label is -1 without.
+        With ``missing: mask`` its features decide. Without a site those do that there is a column
+        for, which an array has for all; values missing in them are imputed.
         """
         table = _table(rows, self.definition_, None)
-        mask = engine.has_features(self._plan, table.features)
+        mask = engine.has_features(self._plan, table.columns)
+        if site is not None:
+            mask &= self._masks[site]
         memory = None if site is None else self._memories[site]
         return engine.label(self._plan, self.result_, table.X, memory, site, mask, new=True)
 
@@ -264,7 +269,7 @@ def simulate(
         site: engine.label(plan, result, tables[site].X, memories[site], site, masks[site])
         for site in names
     }
-    return SimulationResult(result, labels, tuple(trace), definition, plan, memories)
+    return SimulationResult(result, labels, tuple(trace), definition, plan, memories, masks)
 
 
 def _answer(
@@ -429,5 +434,5 @@ def _table(source: Source, definition: Definition, persons: Any, site: str | Non
     except DataError as error:
         if error.rule == "no-rows" and (persons is None or not len(persons)):
             names = tuple(feature.name for feature in definition.features)
-            return Table(np.empty((0, len(names))), names)
+            return Table(np.empty((0, len(names))), names, columns=names)
         raise RuleViolation(error.rule, f"{at}{error}") from None

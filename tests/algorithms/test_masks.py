@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -162,3 +163,41 @@ def test_booleans_travel_as_bytes_and_as_lists() -> None:
             _Flags.model_validate_json(wrong)
     with pytest.raises(ValidationError):
         _Flags.model_validate({"mask": np.array([[1.0, 0.0]])})
+
+
+def test_a_row_is_labelled_alike_whatever_rows_come_with_it() -> None:
+    """Rows without clusters: whether a value is imputed or its feature left out would show."""
+    names = ["x0", "x1", "x2", "x3"]
+    rng = np.random.default_rng(0)
+    sites = {
+        site: pd.DataFrame(rng.normal(size=(60, 4)), columns=names).iloc[:, has]
+        for site, has in HAS.items()
+    }
+    found = simulate("overlap", sites, config={"n_clusters": 4}, policy=POLICY, seed=7)
+    result = found.result_
+    assert result.impute is not None
+    assert result.mask is not None
+    assert result.mask.all()
+    gaps = rng.normal(size=(60, 4))
+    gaps[::2, 1] = np.nan
+    gaps[1::3, 2] = np.nan
+    framed = pd.DataFrame(gaps, columns=names)
+    filled = np.where(np.isnan(gaps), result.impute, gaps)
+
+    def nearest_over(has: list[int]) -> NDArray[np.int64]:
+        apart = (filled[:, None] - result.centroids_original[None]) / result.scale
+        return np.asarray((apart[:, :, has] ** 2).sum(axis=2).argmin(axis=1))
+
+    def one_by_one(site: str | None = None, columns: list[str] = names) -> list[int]:
+        return [
+            int(found.predict(framed.iloc[i : i + 1][columns], site=site)[0])
+            for i in range(len(gaps))
+        ]
+
+    assert found.predict(gaps).tolist() == nearest_over([0, 1, 2, 3]).tolist() == one_by_one()
+    # A column that is not there is a feature that these rows lack.
+    assert one_by_one(columns=names[:3]) == nearest_over([0, 1, 2]).tolist()
+    assert nearest_over([0, 1, 2]).tolist() != nearest_over([0, 1, 2, 3]).tolist()
+    # A site that lacks a feature labels without it, new rows as its own.
+    expected = nearest_over(HAS["b"]).tolist()
+    assert found.predict(gaps, site="b").tolist() == expected == one_by_one("b")

@@ -11,9 +11,19 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import SimulationResult, simulate
-from fedclust.algorithms.base import Feature, Policy, RuleViolation, RunConfig, SiteData, SiteTask
+from fedclust.algorithms import overlap_oneshot
+from fedclust.algorithms.base import (
+    Contribution,
+    Feature,
+    Policy,
+    RuleViolation,
+    RunConfig,
+    SiteData,
+    SiteTask,
+    Space,
+)
 from fedclust.algorithms.forces import FLOOR, Forces, best_cut, forces, merge_tree
-from fedclust.algorithms.gaussians import covariance, proxies
+from fedclust.algorithms.gaussians import covariance, proxies, without_few
 from fedclust.algorithms.masked import Points, components
 from fedclust.algorithms.overlap_oneshot import (
     Config,
@@ -22,7 +32,7 @@ from fedclust.algorithms.overlap_oneshot import (
     check,
     check_config,
 )
-from fedclust.algorithms.releasing import release
+from fedclust.algorithms.releasing import Released, release
 from fedclust.privacy.counting import PersonIndex
 from support.attacker import recover
 from support.traces import statistics_of
@@ -534,7 +544,7 @@ def test_a_session_finds_the_clusters(n_clusters: int | None, covariance_form: s
     assert result.result_.warnings == ()
     # New rows of a site take the nearest centroid over what it has.
     for site, rows in X.items():
-        assert (result.predict(rows) == result.labels_[site]).mean() > 0.97
+        assert (result.predict(rows, site=site) == result.labels_[site]).mean() > 0.97
 
 
 def test_clusters_of_one_site_are_kept_apart_or_not_as_asked() -> None:
@@ -573,12 +583,18 @@ def test_a_session_of_sites_that_share_no_feature_is_refused() -> None:
         _run(X, n_clusters=3)
 
 
+def _as_released(data: SiteData, released: Released, config: RunConfig) -> Released:
+    del data, config
+    return released
+
+
 @pytest.mark.parametrize("smallest", [2, 3])
 def test_no_real_record_is_told_by_a_gaussian_of_two(
     smallest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attacker takes a mean plus and minus the root of half the m2: of two rows, a record."""
     monkeypatch.setattr("fedclust.algorithms.gaussians.SMALLEST", smallest)
+    monkeypatch.setattr(overlap_oneshot, "without_few", _as_released)
     rng = np.random.default_rng(0)
     X = {site: rng.normal(size=(14, 3)) for site in "abc"}
     policy = {"min_cluster_size": 2, "scaling": "none"}
@@ -587,3 +603,89 @@ def test_no_real_record_is_told_by_a_gaussian_of_two(
     recovered = [recover(statistics_of(result, site), X[site], p=2) for site in X]
 
     assert any(recovered) == (smallest == 2)
+
+
+# --- a value that many share, and few have another ------------------------------------------------
+
+
+def _other_value(count: int, mean: FloatArray, m2: FloatArray) -> FloatArray:
+    """Return what one of ``count`` rows has where all others have one value, feature by feature.
+
+    (mean - a) count = b - a and (b - a)^2 (1 - 1 / count) = m2; here b is the larger.
+    """
+    apart = np.sqrt(m2 / (1.0 - 1.0 / count))
+    return np.asarray(mean - apart / count + apart)
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_no_real_record_among_rows_of_one_value_is_told_by_a_variance(
+    guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not guarded:
+        monkeypatch.setattr(overlap_oneshot, "without_few", _as_released)
+    X = {site: np.tile([2.0, 5.0, 1.0], (12, 1)) for site in "abc"}
+    for rows in X.values():
+        rows[7] = [9.0, 6.5, 4.25]
+
+    config = {"n_clusters": 1, "local_clusters": 1}
+    policy = {"min_cluster_size": 5, "scaling": "none"}
+    result = simulate("overlap_oneshot", X, config=config, policy=policy, seed=0)
+
+    sent = result.trace_[0].payload
+    assert sent.counts.tolist() == [12]
+    told = _other_value(12, sent.means[0], sent.m2[0])
+    assert np.allclose(told, X["a"][7]) == (not guarded)
+    assert not (guarded and sent.m2.any())
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        (np.arange(5.0), True),  # p rows of as many values
+        (np.repeat([1.0, 2.0], [5, 4]), False),
+        (np.repeat([1.0, 2.0], [5, 5]), True),
+        (np.repeat([1.0, 2.0], [4, 1]), False),  # p rows of two values
+        (np.array([1.0, 1.0, 2.0, 3.0, 4.0]), True),  # a tie, but of fewer than p
+        (np.array([1.0] * 20 + [2.0, 3.0]), False),
+        (np.array([1.0] * 20 + [2.0, 3.0, 4.0, 5.0, 6.0]), True),
+    ],
+)
+def test_a_spread_stays_unless_fewer_than_p_persons_make_it_up(
+    values: FloatArray, kept: bool
+) -> None:
+    X = np.column_stack([np.random.default_rng(0).normal(size=len(values)), values])
+    data = SiteData(X, index=PersonIndex(X))
+    config = replace(_config(2), space=Space.identity(2))
+    released, _ = release(data, config, {}, np.zeros(len(X), dtype=np.int64), 1)
+
+    sent = without_few(data, released, config).moments.m2[0]
+
+    assert sent[0] == released.moments.m2[0, 0] > 0
+    assert sent[1] == (released.moments.m2[0, 1] if kept else 0.0)
+
+
+def test_a_covariance_with_a_value_that_many_share_tells_of_no_few() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    X[:, 0] = np.where(np.arange(60) < 20, X[:, 0], 0.0)  # Twenty have another value.
+    X[:, 1] = np.where((np.arange(60) >= 17) & (np.arange(60) < 40), X[:, 1], 0.0)  # Three, both.
+
+    sent = _sent_covariance(X, _config(3))
+
+    assert sent[0, 1] == 0.0
+    assert sent[0, 2] != 0.0 or sent[1, 2] != 0.0
+
+
+def test_each_site_has_proxies_of_its_own_whoever_else_takes_part() -> None:
+    payload = Gaussians(
+        counts=np.array([9]),
+        means=np.zeros((1, 2)),
+        m2=np.ones((1, 2)),
+        covariances=np.zeros((0, 0, 0)),
+    )
+    config = replace(_config(2), masks={site: np.ones(2, dtype=np.bool_) for site in "ab"})
+    drawn = [overlap_oneshot._drawn(7, Contribution(site, payload, p=5), config) for site in "aab"]
+
+    assert np.array_equal(drawn[0], drawn[1])
+    # The same Gaussian at two sites; drawn alike, their proxies would lie at one place.
+    assert np.abs(drawn[0] - drawn[2]).min(axis=1).max() > 1e-3

@@ -20,15 +20,19 @@ class Tried:
     busy : dict
         Such that a session lasts 20 rounds on rows without clusters.
     few : bool
-        Whether a session sends so few partitions that nothing can be made of their differences,
-        even without the guard.
+        Whether a session sends so few partitions that no whole row comes of their differences,
+        even without the guard. That few rows differ is found all the same.
+    single : tuple of dict
+        Variants that send one partition of a site's rows: not even that.
     own_only : tuple of dict
-        Variants in which a site that had nothing to send cannot label its rows.
+        Variants in which only a site that has computed something labels rows, with what it
+        remembers of that; the result alone labels none.
     """
 
     variants: tuple[dict[str, Any], ...] = ({},)
     busy: dict[str, Any] | None = None
     few: bool = False
+    single: tuple[dict[str, Any], ...] = ()
     own_only: tuple[dict[str, Any], ...] = ()
 
 
@@ -39,6 +43,7 @@ TRIED: dict[str, Tried] = {
     "spectral": Tried(
         ({}, {"alignment": "sign"}, {"alignment": "procrustes"}),
         few=True,
+        single=({"alignment": "sign"}, {"alignment": "procrustes"}),
         own_only=({"alignment": "sign"}, {"alignment": "procrustes"}),
     ),
     "overlap": Tried(({}, {"meta": "auto"}), busy={"rounds": 40}),

@@ -11,9 +11,13 @@ covariance of few rows spans them: it is sent of clusters with at least five row
 only (ALGORITHMS, "Disclosure control", rule 5). A covariance with a yes/no feature tells what the
 others are among those who answer yes: where those, or the others, are fewer than p persons, or
 where fewer than p persons have both values, the feature is sent as if it hung together with none.
+So is a value that many share. Where all of a cell but fewer than p persons have it, mean and
+variance would tell what the others have: the variance is sent as 0.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +37,7 @@ __all__ = [
     "proxies",
     "rows_needed",
     "smallest_cell",
+    "without_few",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -63,6 +68,42 @@ def rows_needed(p: int, n_features: int) -> int:
 
 
 # --- at a site ------------------------------------------------------------------------------------
+
+
+def without_few(data: SiteData, released: Released, config: RunConfig) -> Released:
+    """Return what was released with no spread (M2 of 0) where fewer than p persons make it up.
+
+    Where all but one row of a cell have one value of a feature, count, mean and M2 are equations
+    enough for that value and the one's. So where a feature has two values in a cell, or one that p
+    persons share, fewer than p others have no M2 of their own. A yes/no feature's M2 follows from
+    its share, which is rounded.
+    """
+    m2 = released.moments.m2.copy()
+    numeric = np.flatnonzero(config.mask & ~binary_columns(config.features))
+    index = index_of(data)
+    for cell in np.flatnonzero(released.moments.counts):
+        rows = np.flatnonzero(released.labels == cell)
+        for j in numeric:
+            known = rows if data.observed is None else rows[data.observed[rows, j]]
+            if len(known) and _few_differ(data.X[known, j], known, index, config.p):
+                m2[cell, j] = 0.0
+    return replace(released, moments=replace(released.moments, m2=m2))
+
+
+def _few_differ(values: FloatArray, rows: IntArray, index: PersonIndex, p: int) -> bool:
+    """Return whether too few of some rows (m,), by number, have another than the usual value."""
+    distinct, of, counts = np.unique(values, return_inverse=True, return_counts=True)
+    usual = rows[of == counts.argmax()]
+    if len(distinct) > 2 and not index.reaches(usual, p):
+        return False
+    others = rows[of != counts.argmax()]
+    return not (index.allows(others, p) and index.allows(usual, p))
+
+
+def _usual(values: FloatArray, inside: BoolArray) -> BoolArray:
+    """Return which rows (n,) have the most frequent of the ``values`` (n,) of those inside."""
+    distinct, counts = np.unique(values[inside], return_counts=True)
+    return np.asarray(values == distinct[counts.argmax()]) if len(distinct) else inside
 
 
 def covariance(data: SiteData, released: Released, cell: int, config: RunConfig) -> FloatArray:
@@ -99,18 +140,17 @@ def _untellable(data: SiteData, inside: BoolArray, own: IntArray, config: RunCon
     """Return for which pairs (d_i, d_i) of features a covariance would tell of too few persons."""
     failing = np.zeros((len(own), len(own)), dtype=np.bool_)
     binary = binary_columns(config.features)[own]
-    if data.observed is None and not binary.any():
-        return failing
     index, rows = index_of(data), data.X[:, own]
     seen = np.ones(rows.shape, dtype=np.bool_) if data.observed is None else data.observed[:, own]
     yes = rows * config.space.scale[own] + config.space.center[own] > 0.5
-    # The sets of rows that a feature tells apart: those with a value; yes and no.
-    sides = [
-        [inside & seen[:, j] & yes[:, j], inside & seen[:, j] & ~yes[:, j]]
-        if binary[j]
-        else [inside & seen[:, j]]
-        for j in range(len(own))
-    ]
+    # The sets of rows that a feature tells apart: those with a value; yes and no; a value that
+    # many share, and the others.
+    sides = []
+    for j in range(len(own)):
+        known = inside & seen[:, j]
+        apart = yes[:, j] if binary[j] else _usual(rows[:, j], known)
+        two = binary[j] or int((known & apart).sum()) >= config.p
+        sides.append([known & apart, known & ~apart] if two else [known])
     for j in range(len(own)):
         for k in range(j):
             if not _all_reach(sides[j], sides[k], index, config.p):

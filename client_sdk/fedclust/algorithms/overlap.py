@@ -173,14 +173,21 @@ class FederatedTask(Model):
 
 
 _OWN_FEATURES = " 0 in the features that your site has not got."
+#: Rule 6: whose numbers everybody sees, whatever they are called.
+ALONE = " Of a feature that your site alone has, the result shows everybody your own means."
 _SHAPES = {"counts": "up to K_i numbers", "means": "up to K_i x d numbers"}
 _LLOYD_CELLS = lloyd.PHASES[0]
 
 
 def _cells_described(line: Disclosure) -> Disclosure:
-    meaning = line.meaning + (_OWN_FEATURES if line.field == "means" else "")
-    shape = _SHAPES.get(line.field, line.shape)
-    return line.model_copy(update={"shape": shape, "meaning": meaning})
+    own, alone = (_OWN_FEATURES, ALONE) if line.field == "means" else ("", "")
+    return line.model_copy(
+        update={
+            "shape": _SHAPES.get(line.field, line.shape),
+            "meaning": line.meaning + own,
+            "identifies": line.identifies + alone,
+        }
+    )
 
 
 def _federated_described(line: Disclosure) -> Disclosure:
@@ -191,7 +198,9 @@ def _federated_described(line: Disclosure) -> Disclosure:
         ),
         "means": "The mean of each feature over these rows, scaled." + _OWN_FEATURES,
     }
-    return line.model_copy(update={"meaning": meanings.get(line.field, line.meaning)})
+    identifies = line.identifies + (ALONE if line.field == "means" else "")
+    meaning = meanings.get(line.field, line.meaning)
+    return line.model_copy(update={"meaning": meaning, "identifies": identifies})
 
 
 PHASES: tuple[Phase, ...] = (

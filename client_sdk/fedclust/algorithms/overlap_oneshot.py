@@ -51,10 +51,11 @@ from fedclust.algorithms.gaussians import (
     proxies,
     rows_needed,
     smallest_cell,
+    without_few,
 )
 from fedclust.algorithms.local_cells import LOCAL
 from fedclust.algorithms.masked import Points, merge
-from fedclust.algorithms.overlap import CellsTask, check_roster, local_cells, points_of
+from fedclust.algorithms.overlap import ALONE, CellsTask, check_roster, local_cells, points_of
 from fedclust.algorithms.releasing import persons, release, site_totals
 from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.spaces import scaled_bounds
@@ -215,7 +216,7 @@ PHASES = (
                 ),
                 identifies=(
                     f"{_GUARDED} No mean is a person's record. The share of a yes/no feature is "
-                    "rounded where fewer than the smallest count have, or lack, it."
+                    f"rounded where fewer than the smallest count have, or lack, it.{ALONE}"
                 ),
             ),
             Disclosure(
@@ -226,8 +227,9 @@ PHASES = (
                     "the mean, added up."
                 ),
                 identifies=(
-                    f"{_GUARDED} 0 tells that all rows of the cell have one value. Of a yes/no "
-                    "feature it follows from the share, rounded or not."
+                    f"{_GUARDED} 0 tells that all rows of the cell have one value, or all but "
+                    "those of fewer than the smallest count of persons. Of a yes/no feature it "
+                    "follows from the share, rounded or not."
                 ),
             ),
             Disclosure(
@@ -301,6 +303,7 @@ def local_step(
     wanted = local_cells(task.common, data, strict, rng)
     n_cells = int(wanted.max(initial=-1)) + 1
     released, memory = release(data, strict, memory, wanted, n_cells, candidate=LOCAL)
+    released = without_few(data, released, strict)
     memory = {**memory, LOCAL: released.labels, _OWN: wanted}
     if released.empty and totals is None:
         return None, memory

@@ -13,9 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.assigning import nearest, squared_distances
-from fedclust.algorithms.base import Feature, Result, RuleViolation, Space
+from fedclust.algorithms.base import Feature, Method, Result, RuleViolation, Space
 from fedclust.algorithms.spaces import own_bounds
 from fedclust.privacy.checks import check_means, check_shape
+
+
+def tells_new(method: Method, result: Result) -> bool:
+    """Return whether a result alone tells where rows belong that took no part.
+
+    Not so where clusters are told apart by what only the sites that took part remember.
+    """
+    rows = result.centroids_original[:1]
+    if result.mask is not None:
+        rows = np.where(result.mask[:1], rows, np.nan)
+    alone = result.model_copy(update={"mapping": {}})
+    return bool((method.label(alone, rows, None) >= 0).all())
 
 
 def place(
@@ -87,13 +99,15 @@ def _columns(
     if names is None:
         names = [feature.name for feature in features]
     place = {feature.name: j for j, feature in enumerate(features)}
+    named: set[str] = set()
     for number, name in enumerate(names):
-        if name not in place or name in names[:number]:
+        if name not in place or name in named:
             what = "is no feature of the session" if name not in place else "is named twice"
             raise RuleViolation("features", f"feature {number} {what}", f"/features/{number}")
+        named.add(name)
     own = np.array([place[name] for name in names], dtype=np.int64)
     if result.mask is None and len(own) < len(features):
-        lacking = next(feature.name for feature in features if feature.name not in names)
+        lacking = next(feature.name for feature in features if feature.name not in named)
         raise RuleViolation(
             "features", f"feature {lacking!r} is lacking: this session needs all", "/features"
         )

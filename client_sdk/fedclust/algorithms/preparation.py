@@ -96,7 +96,8 @@ PHASE = Phase(
             identifies=(
                 "Describes all your rows together. Nothing is sent of a feature that fewer than "
                 "the smallest count of persons have; the share of a yes/no feature is rounded "
-                "where fewer than that have, or lack, it."
+                "where fewer than that have, or lack, it. Every site learns the mean over all "
+                "sites, which of a feature that your site alone has is yours."
             ),
         ),
         Disclosure(

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -61,7 +62,7 @@ from fedclust.algorithms.releasing import index_of, release
 from fedclust.algorithms.releasing import site_totals as totals_of
 from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.spaces import scaled_bounds
-from fedclust.algorithms.spectral_cells import small_cells
+from fedclust.algorithms.spectral_cells import common_rows, resting_on_few, small_cells
 from fedclust.algorithms.spectral_graph import (
     MOST_JOINED,
     NEIGHBOURS,
@@ -96,6 +97,8 @@ _EIGEN_N_INIT = 10
 #: narrow ones lose whole stretches: three rings, 100 rows a ring and site, .85 for 1.00.
 _WIDEST = (2.0, 3.0)
 _SLACK = 1e-6
+#: Steps in which what is told of eigenvectors is told: finer ones say nothing about clusters.
+_STEPS = 1_024
 #: Below either, the result says that it may be wrong; see docs/methods/spectral.md for how often
 #: the warning is raised where it should be, and where it should not.
 _SURE_GAP = 0.9
@@ -277,6 +280,12 @@ _MEANS = (
     _GUARDED + " No mean is a person's record. The share of a yes/no feature is rounded where "
     "fewer than the smallest count have, or lack, it."
 )
+_OF_ALL_ROWS = (
+    "Follows from all your rows together, as to how near they are to one another. An eigenvector "
+    "that rests on fewer than the smallest count of persons is not told, and where most rows are "
+    "like many others, the rest count as the nearest of those. What else may be inferred is not "
+    "known; with alignment: landmarks nothing of the kind is sent."
+)
 _TO_ALL = " Goes to every other site, so that theirs can agree with it."
 PHASES = (
     Phase(
@@ -337,7 +346,7 @@ PHASES = (
                 field="vectors",
                 shape="A x K numbers",
                 meaning="Where the anchors lie among the eigenvectors of all your rows' graph.",
-                identifies="Follows from all your rows together." + _TO_ALL,
+                identifies=_OF_ALL_ROWS + _TO_ALL,
             ),
             DISCLOSURE,
         ),
@@ -368,7 +377,7 @@ PHASES = (
                 field="vectors",
                 shape="K x K numbers",
                 meaning="The mean of your eigenvectors over the same rows.",
-                identifies=_GUARDED,
+                identifies=_OF_ALL_ROWS,
             ),
             DISCLOSURE,
         ),
@@ -515,8 +524,8 @@ def _anchors(
         released, memory = release(data, config, memory, place[cells], n_anchors, "anchors")
         counts, means = released.moments.counts, released.moments.means
         if counts.any():
-            _, found = _embedded(data.X, means[counts > 0], options, rng)
-            vectors[counts > 0] = found[len(data.X) :]
+            _, found = _embedded(data, means[counts > 0], config, rng)
+            vectors[counts > 0] = _stepped(found[len(data.X) :])
     return Anchors(counts=counts, means=means, vectors=vectors, totals=totals), memory
 
 
@@ -531,13 +540,24 @@ def _spread(points: FloatArray, n: int, rng: np.random.Generator) -> list[int]:
 
 
 def _embedded(
-    X: FloatArray, anchors: FloatArray, options: Config, rng: np.random.Generator
+    data: SiteData, anchors: FloatArray, config: RunConfig, rng: np.random.Generator
 ) -> tuple[Embedding, FloatArray]:
-    """Return rows (n, d), then anchors (A, d), among the first K eigenvectors of their graph."""
-    points = np.concatenate([X, anchors])
-    return embed(
+    """Return rows (n, d), then anchors (A, d), among the first K eigenvectors of their graph.
+
+    An eigenvector that rests on fewer than p persons is 0 everywhere.
+    """
+    options: Config = config.options
+    points = np.concatenate([common_rows(data.X, data.persons, config.p), anchors])
+    basis, found = embed(
         points, options.n_clusters, rng, gamma=options.gamma, neighbours=options.n_neighbours
     )
+    told = ~resting_on_few(found[: len(data.X)], index_of(data), config.p)
+    return replace(basis, vectors=basis.vectors * told), found * told
+
+
+def _stepped(vectors: FloatArray) -> FloatArray:
+    """Return vectors rounded towards 0, so that no mean becomes larger than it can be."""
+    return np.asarray(np.trunc(vectors * _STEPS) / _STEPS + 0.0)
 
 
 def _eigen(
@@ -551,9 +571,13 @@ def _eigen(
     options: Config = config.options
     n, d = data.X.shape
     k = options.n_clusters
+    if _OWN in memory:
+        # Asked again with other anchors, the answers would tell what the graph looks like there.
+        raise RuleViolation("task", "a site's eigenvectors are asked for once", "/phase")
     anchors = np.empty((0, d)) if task.anchors is None else task.anchors
-    check_shape(anchors, (len(anchors), d), "/parameters/anchors")
-    basis, found = _embedded(data.X, anchors, options, rng)
+    most = min(len(anchors), options.n_anchors)
+    check_shape(anchors, (most, d), "/parameters/anchors")
+    basis, found = _embedded(data, anchors, config, rng)
     turn = np.eye(k)
     if task.vectors is not None:
         check_shape(task.vectors, (len(anchors), k), "/parameters/vectors")
@@ -578,7 +602,7 @@ def _eigen(
     if released.empty and totals is None:
         return None, memory
     moments = released.moments
-    vectors = cell_moments(own, released.labels, k).means
+    vectors = _stepped(cell_moments(own, released.labels, k).means)
     sent = Eigen(counts=moments.counts, means=moments.means, vectors=vectors, totals=totals)
     return sent, memory
 

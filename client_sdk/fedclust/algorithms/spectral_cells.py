@@ -1,4 +1,7 @@
-"""Small cells of a site's rows whose means stand for them in a neighbourhood graph.
+"""Which rows of a site a neighbourhood graph may rest on.
+
+For the graph of landmarks: small cells, whose means stand for them. For a site's own graph, whose
+eigenvectors are told of: what rows count as, and which eigenvectors tell of too few persons.
 
 At a small site k-means makes many cells of fewer than p rows, and dealing those rows out makes
 others that reach from one thin cluster to the next. Merging from the bottom keeps cells compact:
@@ -11,12 +14,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.algorithms.assigning import nearest
 from fedclust.algorithms.kfed import without_small
 from fedclust.algorithms.local_cells import local_kmeans
 from fedclust.privacy.counting import PersonIndex
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 _N_INIT = 3
 #: Rows up to which cells are merged from the bottom: the work grows with their cube.
@@ -74,3 +79,37 @@ def merged_cells(X: FloatArray, most: int, p: int) -> IntArray:
         costs[a], costs[:, a] = gaps, gaps
         costs[b], costs[:, b] = np.inf, np.inf
     return np.unique(labels, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def common_rows(X: FloatArray, persons: IntArray | None, p: int) -> FloatArray:
+    """Return rows (n, d) in which those that few share are as the nearest that many share.
+
+    The graph of few different rows can be found again from what its eigenvectors are, and with it
+    who alone answers as he does. So where at least half of the rows are shared, by p persons each
+    (by p rows without ``persons``), the others count as the nearest of these. On continuous data
+    nothing changes.
+    """
+    distinct, of = np.unique(X + 0.0, axis=0, return_inverse=True)
+    of = of.reshape(-1)
+    owners = of if persons is None else np.unique(np.column_stack([of, persons]), axis=0)[:, 0]
+    shared = np.bincount(owners, minlength=len(distinct)) >= p
+    if 2 * np.count_nonzero(shared[of]) < len(X):
+        return X
+    places = np.flatnonzero(shared)
+    return np.asarray(distinct[places[nearest(X, distinct[places])]])
+
+
+def resting_on_few(vectors: FloatArray, index: PersonIndex, p: int) -> BoolArray:
+    """Return which vectors (k,) over the rows (n, k) have most of their length in too few.
+
+    Such an eigenvector points to a handful of rows apart from all others, and how large it is
+    tells how many. More than half of the squares has to lie in no set of fewer than p persons.
+    """
+    squares = vectors**2
+    few = np.zeros(vectors.shape[1], dtype=np.bool_)
+    for column in range(vectors.shape[1]):
+        order = np.argsort(-squares[:, column], kind="stable")
+        held = np.cumsum(squares[order, column])
+        half = int(np.searchsorted(held, held[-1] / 2.0, side="right")) + 1
+        few[column] = not index.reaches(order[:half], p)
+    return few

@@ -66,7 +66,7 @@ def read_csv(
     if not numbers:
         raise origin.fault("no-rows", "there are no rows below the header")
     X = np.frombuffer(cells, dtype=np.float64).reshape(len(numbers), len(names))
-    return RawTable(X, Origin(path.name, "line", numbers), kept)
+    return RawTable(X, Origin(path.name, "line", numbers), kept, tuple(there))
 
 
 def _refuse_other_separators(origin: Origin, header: Sequence[str]) -> None:

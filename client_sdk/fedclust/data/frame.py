@@ -37,7 +37,7 @@ def read_frame(
         for name in names
     ]
     kept = {name: [str(value) for value in frame.iloc[:, places[name]]] for name in text}
-    return RawTable(np.column_stack(columns), origin, kept)
+    return RawTable(np.column_stack(columns), origin, kept, tuple(there))
 
 
 def _numbers(origin: Origin, column: Any, name: str) -> NDArray[np.float64]:

@@ -67,8 +67,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class RawTable:
-    """Rows as floats, NaN where missing, and the columns that were asked for as text."""
+    """Rows as floats, NaN where missing, and the columns that were asked for as text.
+
+    ``columns``: the features that there is a column for; None: all.
+    """
 
     X: NDArray[np.float64] = field(repr=False)
     origin: Origin
     text: dict[str, list[str]] = field(default_factory=dict, repr=False)
+    columns: tuple[str, ...] | None = None

@@ -37,12 +37,16 @@ class Table:
         Which person a row belongs to, numbered by first appearance.
     ids : tuple of str or None
         Row identifiers for the label file. Never features, never sent.
+    columns : tuple of str
+        Those that the source has a column for, if only an empty one: what new rows are labelled
+        by does not hang on which of them come together.
     """
 
     X: NDArray[np.float64] = field(repr=False)
     features: tuple[str, ...]
     persons: NDArray[np.int64] | None = field(default=None, repr=False)
     ids: tuple[str, ...] | None = field(default=None, repr=False)
+    columns: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """Return the SHA-256 that tells these rows, persons and features from any others."""
@@ -109,7 +113,8 @@ def load(
         held = tuple(name for j, name in enumerate(names) if not np.isnan(raw.X[:, j]).all())
         if not held:
             raise raw.origin.fault("no-features", "it has none of the session's features")
-    return Table(np.ascontiguousarray(raw.X), held, persons, ids)
+    columns = tuple(names) if raw.columns is None else raw.columns
+    return Table(np.ascontiguousarray(raw.X), held, persons, ids, columns)
 
 
 def _describe(source: Source) -> str:

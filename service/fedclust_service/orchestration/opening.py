@@ -137,6 +137,8 @@ def unsuitable(session: Session, participations: Iterable[Participation]) -> str
     if not recruiting or waiting or len(joined) < needed_to_start(session):
         return None
     plan = plan_or_refuse(session)
+    if plan.method.check_roster is None:
+        return None
     try:
         engine.check_roster(plan, sorted(each.site for each in joined), masks_of(plan, joined))
     except RuleViolation as violation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from fedclust.algorithms.base import Result, RuleViolation
-from fedclust.algorithms.placing import place
+from fedclust.algorithms.placing import place, tells_new
 from fedclust.wire import codec
 from fedclust.wire.models import (
     AssignmentRequest,
@@ -27,7 +27,7 @@ from fedclust_service.domain.refusal import Refusal, broken_rule
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.orchestration.change import Change, commit
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.lookup import definition_of, session_for
+from fedclust_service.orchestration.lookup import definition_of, plan_or_refuse, session_for
 from fedclust_service.store import StoredResult, Tx
 
 #: Cells of one request; each is assigned by itself, so that more can be asked for in parts.
@@ -94,6 +94,12 @@ def assign(co: Coordinator, actor: Actor, session: str, request: AssignmentReque
     result = codec.decode_model(Result, stored.result)
     if not len(result.centroids):
         raise Refusal("wrong-state", "The result has no centroids that cells could be near to.")
+    if not tells_new(plan_or_refuse(found).method, result):
+        raise Refusal(
+            "wrong-state",
+            "This session's clusters are not told apart by their centroids: only sites that took "
+            "part can label rows. Ask the analyst for a session that gives others labels, too.",
+        )
     if len(request.centroids) > MAX_CELLS:
         error = FieldError(
             pointer="/centroids", rule="too-many", message=f"at most {MAX_CELLS} cells at once"
