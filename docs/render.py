@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
 
 from fedclust.algorithms.engine import all_phases
 from fedclust.algorithms.registry import METHODS
+from fedclust.cli.main import app
+from fedclust.cli.options import CONNECTION
 from fedclust.wire.problems import CATALOGUE
 
 DOCS = Path(__file__).parent
@@ -43,9 +48,53 @@ def disclosures(method: str) -> str:
     return "\n\n".join(parts)
 
 
+def commands() -> str:
+    """Return every command of ``fedclust`` with its arguments and options."""
+    root = get_command(app)
+    leaves = dict(_leaves("fedclust", root))
+    shared = [each for each in leaves["fedclust status"].params if each.name in CONNECTION]
+    table = _table(("option", "meaning"), map(_option, shared))
+    lead = "*connection* stands for these options, of all commands that talk to a coordinator:"
+    parts = [f"{lead}\n\n{table}"]
+    for path, command in leaves.items():
+        own = [each for each in command.params if each.name not in (*CONNECTION, "help")]
+        words = [each.name.upper().replace("_", "-") for each in own if not _is_option(each)]
+        if any(each.name in CONNECTION for each in command.params):
+            words.append("[*connection*]")
+        options = [_option(each) for each in own if _is_option(each)]
+        table = f"\n\n{_table(('option', 'meaning'), options)}" if options else ""
+        usage = " ".join([f"`{path}`", *words])
+        help_text = textwrap.fill(" ".join((command.help or "").split()), 99)
+        parts.append(f"### {path.removeprefix('fedclust ')}\n\n{usage}\n\n{help_text}{table}")
+    return "\n\n".join(parts)
+
+
+def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every command that does something, with the words that call it."""
+    inner = getattr(command, "commands", {})
+    if not inner or getattr(command, "invoke_without_command", False):
+        yield path, command
+    for name, each in inner.items():
+        yield from _leaves(f"{path} {name}", each)
+
+
+def _is_option(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "option")
+
+
+def _option(parameter: Any) -> tuple[str, str]:
+    said = [parameter.help or ""]
+    if parameter.envvar:
+        said.append(f"({parameter.envvar})")
+    return f"`{', '.join(parameter.opts)}`", " ".join(said).replace("|", "\\|").strip()
+
+
 def blocks() -> dict[tuple[str, str], Callable[[], str]]:
     """Return what renders each block, by page and block name."""
-    found: dict[tuple[str, str], Callable[[], str]] = {("protocol.md", "problems"): problems}
+    found: dict[tuple[str, str], Callable[[], str]] = {
+        ("protocol.md", "problems"): problems,
+        ("cli.md", "commands"): commands,
+    }
     for name in METHODS:
         found[f"methods/{name}.md", "disclosures"] = lambda name=name: disclosures(name)
     return found

@@ -109,7 +109,7 @@ class Http:
         self.patience_s = self.options.give_up_after_s
         self._sleep, self._monotonic = sleep, monotonic
         self._tls_unproven = not plain
-        tls = None if plain else _tls_context(self.options)
+        tls = None if plain else tls_context(self.options)
         try:
             self._client = httpx.Client(
                 base_url=self.url,
@@ -298,7 +298,7 @@ def _proxy(address: str | None, tls: ssl.SSLContext | None) -> httpx.Proxy | Non
     return httpx.Proxy(address, ssl_context=tls if secure else None)
 
 
-def _tls_context(options: Options) -> ssl.SSLContext:
+def tls_context(options: Options) -> ssl.SSLContext:
     context: ssl.SSLContext
     named = [options.ca_bundle]
     try:

@@ -67,10 +67,17 @@ def plan_of(definition: Definition) -> Plan:
     """Return what the engine runs; DefinitionError where the pinned version is not spoken here."""
     method = METHODS.get(definition.algorithm)
     if method is None or method.version != definition.method_version:
-        spoken = "none" if method is None else str(method.version)
+        spoken, remedy = "none", "Upgrade with: pip install --upgrade fedclust"
+        if method is not None:
+            spoken = str(method.version)
+            if method.version > definition.method_version:
+                remedy = (
+                    "Install the version that the coordinator runs, which `fedclust doctor` "
+                    'shows: pip install "fedclust==VERSION"'
+                )
         message = (
             f"the session uses version {definition.method_version} of this method; "
-            f"this program speaks: {spoken}. Upgrade with: pip install --upgrade fedclust"
+            f"this program speaks: {spoken}. {remedy}"
         )
         raise DefinitionError([_error("/method_version", "method-version", message)])
     return Plan(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -54,6 +55,8 @@ from fedclust.wire.submissions import BINARY, JSON
 __all__ = ["Preview", "Progress", "SessionStatus", "Site", "SiteResult"]
 
 _FIRST_CONTACT_S = 30.0
+# A coordinator restored from a backup asks for what it does not have: the same bytes, not for ever.
+_RESENDS = 3
 #: Refusals that the session outlives: the body has left, and the next task is asked for.
 _MOVED_ON = (errors.RoundClosed, errors.WrongState, errors.NotAddressed)
 #: Refusals of these very bytes: recorded as left, then raised.
@@ -69,13 +72,18 @@ _SAME = frozenset({"coordinator", "site", "session", "round", "sha256", "receipt
 
 @dataclass(frozen=True)
 class Progress:
-    """What has just happened. ``answered`` of ``addressed`` sites, where known."""
+    """What has just happened. ``answered`` of ``addressed`` sites, where known.
+
+    ``most_rounds``: the session ends at the latest after so many, preparation and evaluation
+    included.
+    """
 
     event: Literal["joined", "waiting", "computing", "sent", "sent again", "refused", "done"]
     round: int | None = None
     phase: str | None = None
     answered: int | None = None
     addressed: int | None = None
+    most_rounds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -179,6 +187,11 @@ class Site:
         self._client.close()
 
     @property
+    def url(self) -> str:
+        """The coordinator's address."""
+        return self._http.url
+
+    @property
     def name(self) -> str:
         """The name that the token speaks for."""
         if self._name is None:
@@ -265,7 +278,10 @@ class Site:
         CoordinatorError, TransportError, JournalError
         """
         run = self._open(session, data, person, id_column, min_cluster_size)
-        run.ask, run.tell = ask, on_progress or run.tell
+        run.ask = ask
+        if on_progress is not None:
+            most, tell = engine.most_rounds(run.plan), on_progress
+            run.tell = lambda event: tell(replace(event, most_rounds=most))
         with state_errors(self.directory):
             run.journal.lock()
             try:
@@ -372,7 +388,7 @@ class _Run:
         )
         self.ask: Callable[[Preview], bool] | None = None
         self.tell: Callable[[Progress], None] = lambda _progress: None
-        self.sent: set[int] = set()
+        self.sent: Counter[int] = Counter()
 
     # --- from joining to labels -------------------------------------------------------------------
 
@@ -498,7 +514,7 @@ class _Run:
                 f"round {number} asks something else than what this site answered; a second "
                 "answer to one round is never given"
             )
-        elif number in self.sent:
+        elif self.sent[number] > _RESENDS:
             raise errors.ProtocolError(f"the coordinator asks again for round {number}")
         return self.send(answer, again=number in self.journal.outcomes)
 
@@ -522,7 +538,7 @@ class _Run:
 
     def send(self, answer: Answer, *, again: bool) -> str | None:
         """Send what is written, enter it in the ledger, record what became of it."""
-        self.sent.add(answer.round)
+        self.sent[answer.round] += 1
         receipt, etag, refusal = None, None, None
         try:
             receipt, etag = self.client.submit(

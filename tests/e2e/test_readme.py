@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
-import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -13,9 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclust import Client
 from support.consortium import Consortium
-from support.server import running_server
+from support.server import clean_environment, running_server
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 SITES = ("budapest", "cleveland", "zurich")
@@ -30,13 +31,18 @@ def block(language: str, containing: str) -> str:
     return found[0]
 
 
+def _await_session(consortium: Consortium) -> None:
+    """Return once the session exists; the coordinator is asked, nothing is slept through."""
+    with consortium.analyst() as analyst:
+        while not [each.name for each in analyst.sessions()]:
+            continue
+
+
 def test_what_the_readme_says_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("XDG_STATE_HOME", "LOCALAPPDATA", "HOME"):
         monkeypatch.setenv(variable, str(tmp_path / "state"))
     rng = np.random.default_rng(4)
-    request = re.search(r"--json '(\{.*?\})'", block("sh", "--json"), re.S)
-    assert request is not None
-    definition = json.loads(request[1])
+    (tmp_path / "heart.json").write_text(block("json", "features"), "utf-8")
     for name in SITES:
         age, chol = rng.uniform(20, 90, 80), rng.normal(220, 40, 80)
         lines = [f"{a},{rng.integers(0, 2)},{c}" for a, c in zip(age, chol, strict=True)]
@@ -44,8 +50,19 @@ def test_what_the_readme_says_works(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     with running_server(tmp_path / "server") as server:
         consortium = Consortium.found(server.base_url, server.operator_token, SITES)
-        with Client(server.base_url, consortium.analyst_token) as analyst:
-            analyst.create_session(definition)
+        token = tmp_path / "analyst.token"
+        token.write_text(consortium.analyst_token, "utf-8")
+        token.chmod(0o600)
+        script = block("sh", "session create")
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        commands = subprocess.Popen(
+            ["sh", "-ec", script.replace("https://coordinator.example", server.base_url)],
+            cwd=tmp_path,
+            env={**clean_environment(), "PATH": path},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        _await_session(consortium)
         code = block("python", "Site(").replace("https://coordinator.example", server.base_url)
         seen: dict[str, Any] = {}
 
@@ -65,6 +82,11 @@ def test_what_the_readme_says_works(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert {name: result.labels_.shape for name, result in seen.items()} == dict.fromkeys(
             SITES, (80,)
         )
+
+        _, said = commands.communicate(timeout=60)
+        assert commands.returncode == 0, said
+        with (tmp_path / "centroids.csv").open(encoding="utf-8") as file:
+            assert file.readline().strip() == "cluster,size,age,sex,chol"
 
         code = block("python", "Client(").replace("https://coordinator.example", server.base_url)
         code = code.replace("fca_...", consortium.analyst_token)

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from fedclust.algorithms.base import Feature
 from fedclust.cli import main as cli
-from fedclust.cli import options, screen
+from fedclust.cli import options, participate, screen
 from fedclust.privacy.ledger import Ledger
 from fedclust.site import Progress
 from support.fake_coordinator import FakeCoordinator, answer, refusal
@@ -55,15 +55,18 @@ class Command:
         for name in ("FEDCLUST_TOKEN", "FEDCLUST_COORDINATOR", "FEDCLUST_JOURNAL_DIR"):
             monkeypatch.delenv(name, raising=False)
 
-        def connected(*args: Any, **kwargs: Any) -> Any:
-            options.read_token(args[1])
-            return self.fake.site(args[2], json_bodies=len(args) > 8 and args[8])
+        def connected(
+            connection: Any, journal_dir: Any, _patience: float = 0.0, *, json_bodies: bool = False
+        ) -> Any:
+            assert connection.token
+            return self.fake.site(journal_dir, json_bodies=json_bodies)
 
-        self._connected, self._real = connected, options.open_site
+        self._connected, self._real = connected, options.Connection.site
 
     def run(self, *arguments: str, real: bool = False) -> int:
         self._patch.setattr(sys, "argv", ["fedclust", *arguments])
-        self._patch.setattr(cli.o, "open_site", self._real if real else self._connected)
+        way = self._real if real else self._connected
+        self._patch.setattr(options.Connection, "site", way)
         with pytest.raises(SystemExit) as ended:
             cli.main()
         self.out, self.err = self._capsys.readouterr()
@@ -208,7 +211,7 @@ def test_without_anybody_to_ask_there_is_no_consent(command: Command) -> None:
 
 
 def test_a_no_is_a_no(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "_confirmed", lambda *_: False)
+    monkeypatch.setattr(participate, "confirmed", lambda *_: False)
     assert command.site("participate") == 4
     assert command.fake.joined is None
 
@@ -216,7 +219,7 @@ def test_a_no_is_a_no(command: Command, monkeypatch: pytest.MonkeyPatch) -> None
 def test_ask_each_asks_before_every_one(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(
-        cli, "_confirmed", lambda question, _: not asked.append(question) and len(asked) < 4
+        participate, "confirmed", lambda question, _: not asked.append(question) and len(asked) < 4
     )
     assert command.site("participate", "--ask", "each") == 4
     assert len(asked) == 4
@@ -438,8 +441,17 @@ def test_progress_on_a_terminal_and_elsewhere(
             line.tell(event)
     assert capsys.readouterr().err.splitlines() == [
         "joined",
-        "round 1: waiting (1 of 3 sites have answered)",
+        "round 1: waiting for 2 of 3 sites",
         "round 2 cells: sent",
+    ]
+    times = iter([0.0, 30.0, 90.0])
+    with screen.ProgressLine(lambda: next(times)) as line:
+        for number in (2, 3, 4):
+            line.tell(Progress("sent", number, "lloyd", most_rounds=22))
+    assert capsys.readouterr().err.splitlines() == [
+        "round 2 lloyd: sent, 0:00 (of at most 22 rounds)",
+        "round 3 lloyd: sent, 0:30, at most 10:00 more (of at most 22 rounds)",
+        "round 4 lloyd: sent, 1:30, at most 14:15 more (of at most 22 rounds)",
     ]
     drawn = io.StringIO()
     monkeypatch.setattr(screen, "err", Console(file=drawn, force_terminal=True, width=80))

@@ -360,7 +360,9 @@ def test_a_coordinator_that_keeps_asking_is_not_answered_for_ever(tmp_path: Path
     fake.close_round = lambda: None  # type: ignore[method-assign]
     with pytest.raises(errors.ProtocolError, match="asks again"):
         fake.site(tmp_path).participate("heart", MINE)
-    assert len(fake.puts) == 1
+    # A coordinator restored from a backup is given the same bytes again.
+    assert len(fake.puts) == 4
+    assert len({body for _, body in fake.puts}) == 1
 
 
 @pytest.mark.parametrize(

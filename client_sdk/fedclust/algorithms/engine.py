@@ -122,6 +122,12 @@ def max_rounds(plan: Plan) -> int:
     return plan.policy.max_rounds or plan.method.default_max_rounds
 
 
+def most_rounds(plan: Plan) -> int:
+    """Return how many rounds a session may take, with preparation and evaluation."""
+    around = int(preparation.needed(plan.policy)) + int(getattr(plan.options, "evaluate", False))
+    return max_rounds(plan) + around
+
+
 Masks: TypeAlias = Mapping[str, NDArray[np.bool_]]
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
+from fedclust._http import Options
+from fedclust.client import Client
 from fedclust.errors import UsageError
 from fedclust.site import Site
 
@@ -101,12 +106,13 @@ GiveUpAfter = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
 
 
-def read_token(path: Path | None) -> str | None:
-    """Read a token from a file that only its owner may read; None to use FEDCLUST_TOKEN."""
+def read_token(path: Path | None) -> str:
+    """Read a token from a file that only its owner may read, or from FEDCLUST_TOKEN."""
     if path is None:
-        if not os.environ.get("FEDCLUST_TOKEN"):
+        given = os.environ.get("FEDCLUST_TOKEN")
+        if not given:
             raise UsageError("no token: give --token-file, or set FEDCLUST_TOKEN")
-        return None
+        return given
     try:
         if path.is_file() and sys.platform != "win32" and path.stat().st_mode & 0o077:
             raise UsageError(f"{path} can be read by others: chmod 600 {path}")
@@ -120,46 +126,90 @@ def read_token(path: Path | None) -> str | None:
     return token
 
 
-def open_site(
-    coordinator: str | None,
-    token_file: Path | None,
-    journal_dir: Path | None,
-    ca_bundle: Path | None,
-    client_cert: Path | None,
-    client_key: Path | None,
-    proxy: str | None,
-    give_up_after: float = 86_400.0,
-    json_bodies: bool = False,
-) -> Site:
-    """Return the connection that the shared options describe."""
-    if coordinator is None:
-        raise UsageError("no coordinator: give --coordinator, or set FEDCLUST_COORDINATOR")
-    return Site(
-        coordinator,
-        read_token(token_file),
-        journal_dir=journal_dir,
-        ca_bundle=ca_bundle,
-        client_cert=client_cert,
-        client_key=client_key,
-        proxy=proxy,
-        give_up_after_s=give_up_after,
-        json_bodies=json_bodies,
-    )
+@dataclass(frozen=True)
+class Connection:
+    """How a command reaches its coordinator, as given."""
+
+    coordinator: str | None = None
+    token_file: Path | None = None
+    ca_bundle: Path | None = None
+    client_cert: Path | None = None
+    client_key: Path | None = None
+    proxy: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The coordinator's address; UsageError without one."""
+        if self.coordinator is None:
+            raise UsageError("no coordinator: give --coordinator, or set FEDCLUST_COORDINATOR")
+        return self.coordinator
+
+    @property
+    def token(self) -> str:
+        """The token; UsageError without one."""
+        return read_token(self.token_file)
+
+    def site(
+        self,
+        journal_dir: Path | None,
+        give_up_after_s: float = 60.0,
+        *,
+        json_bodies: bool = False,
+    ) -> Site:
+        """Return the connection of a site."""
+        return Site(
+            self.url,
+            self.token,
+            journal_dir=journal_dir,
+            ca_bundle=self.ca_bundle,
+            client_cert=self.client_cert,
+            client_key=self.client_key,
+            proxy=self.proxy,
+            give_up_after_s=give_up_after_s,
+            json_bodies=json_bodies,
+        )
+
+    def client(self, give_up_after_s: float = 60.0) -> Client:
+        """Return the connection of an analyst, an operator or a site."""
+        return Client(self.url, self.token, self.options(give_up_after_s))
+
+    def options(self, give_up_after_s: float) -> Options:
+        """Return certificates, proxy and patience."""
+        return Options(
+            self.ca_bundle, self.client_cert, self.client_key, self.proxy, give_up_after_s
+        )
 
 
-def check_outputs(outputs: Sequence[Path | None], inputs: Sequence[Path]) -> None:
-    """Refuse outputs that could not be written, before a session takes its days.
+#: The options by which a coordinator is reached.
+CONNECTION: Final = {
+    "coordinator": Coordinator,
+    "token_file": TokenFile,
+    "ca_bundle": CaBundle,
+    "client_cert": ClientCert,
+    "client_key": ClientKey,
+    "proxy": Proxy,
+}
 
-    Nor may one replace what the command reads, or another output.
-    """
-    taken = [path.resolve() for path in inputs]
-    for path in outputs:
-        if path is None:
-            continue
-        if path.exists() and not path.is_file():
-            raise UsageError(f"{path} cannot be written: it is no file")
-        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-            raise UsageError(f"{path} cannot be written: the directory is missing or read-only")
-        if path.resolve() in taken:
-            raise UsageError(f"{path} would be overwritten: name another file for the output")
-        taken.append(path.resolve())
+
+def connected(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options by which a coordinator is reached; it takes ``connection``."""
+    own = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for each in inspect.signature(command, eval_str=True).parameters.values()
+        if each.name != "connection"
+    ]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in CONNECTION.items()
+    ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        connection = Connection(**{name: given.pop(name) for name in CONNECTION})
+        command(connection=connection, **given)
+
+    # What typer reads; it would follow __wrapped__ to the command itself.
+    run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in [*own, *shared]}
+    del run.__wrapped__
+    return run

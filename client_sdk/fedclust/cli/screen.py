@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import textwrap
+import time
 from collections.abc import Callable
 from typing import Any
 
+from pydantic import BaseModel
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from fedclust import site
+from fedclust import errors, site
 from fedclust.algorithms.base import Feature
 from fedclust.consent import ConsentRequest
 from fedclust.site import Preview
@@ -123,6 +126,12 @@ def preview_screen(preview: Preview) -> None:
         out.file.write(f"{start:08x}  {preview.body[start : start + 32].hex(' ')}\n")
 
 
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def _wrapped(text: str, first: str, rest: str) -> str:
     return textwrap.fill(text, 98, initial_indent=first, subsequent_indent=rest)
 
@@ -153,9 +162,12 @@ def tell_retries() -> None:
 class ProgressLine:
     """Shows how a session goes on: a bar on a terminal, a line for each event elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._bar: Progress | None = None
         self._last = ""
+        self._monotonic = monotonic
+        #: Since the first round that this run saw, and which that was.
+        self._began: tuple[float, int] | None = None
         if err.is_terminal:
             columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20))
             self._bar = Progress(*columns, console=err, transient=True)
@@ -179,14 +191,53 @@ class ProgressLine:
         text: str = event.event
         if event.round is not None:
             text = f"round {event.round} {event.phase or ''}: {text}".replace(" :", ":")
-        if event.addressed:
-            text += f" ({event.answered} of {event.addressed} sites have answered)"
+        if event.addressed and event.event == "waiting":
+            missing = event.addressed - (event.answered or 0)
+            text += f" for {missing} of {event.addressed} sites"
+        said = text
+        text += self._times(event)
         if self._bar is not None:
             self._bar.start()
             total = event.addressed or None
             self._bar.update(
                 self._task, description=plain(text), total=total, completed=event.answered or 0
             )
-        elif text != self._last:
+        elif said != self._last:
             show(err, text)
-        self._last = text
+        self._last = said
+
+    def _times(self, event: site.Progress) -> str:
+        """Return how long the rounds have taken, and at most will."""
+        if event.round is None or event.most_rounds is None:
+            return ""
+        now = self._monotonic()
+        began, first = self._began or (now, event.round)
+        self._began = began, first
+        text, done = f", {_duration(now - began)}", event.round - first
+        if done > 0:
+            left = (event.most_rounds - event.round + 1) * (now - began) / done
+            text += f", at most {_duration(left)} more"
+        return f"{text} (of at most {event.most_rounds} rounds)"
+
+
+def print_json(value: Any) -> None:
+    """Print one line of JSON for a script."""
+    out.file.write(json.dumps(value, allow_nan=False, default=_plain_json) + "\n")
+
+
+def _plain_json(value: object) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(type(value).__name__)
+
+
+def confirmed(question: str, instead: str) -> bool:
+    """Ask a person; ConsentNeeded, with what to give ``instead``, where there is none."""
+    if not sys.stdin.isatty():
+        raise errors.ConsentNeeded(f"nobody can be asked here: give {instead}", ("consent",))
+    # Not typer.confirm: it makes a failure of Ctrl-C, which is 130, and of Ctrl-D, which is a no.
+    while True:
+        show(err, f"{question} [y/N]")
+        answer = sys.stdin.readline().strip().casefold()
+        if answer in ("", "n", "no", "y", "yes"):
+            return answer in ("y", "yes")

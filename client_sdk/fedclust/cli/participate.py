@@ -1,0 +1,252 @@
+"""What a site does in a session: take part, check, predict, see how it stands."""
+
+from __future__ import annotations
+
+import base64
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedclust.cli import options as o
+from fedclust.cli.files import check_outputs, write, write_labels
+from fedclust.cli.screen import (
+    ProgressLine,
+    confirmed,
+    consent_screen,
+    err,
+    out,
+    plain,
+    preview_screen,
+    print_json,
+    show,
+    table,
+)
+from fedclust.cli.texts import epilog
+from fedclust.consent import ConsentRequest
+from fedclust.results import SiteResult
+from fedclust.site import Preview
+from fedclust.wire import codec
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+class Ask(StrEnum):
+    once = "once"
+    each = "each"
+
+
+@app.command(
+    epilog=epilog(
+        "export FEDCLUST_COORDINATOR=https://coordinator.example",
+        "fedclust participate heart-2026 --data cohort.csv --token-file token --preview",
+        "fedclust participate heart-2026 --data cohort.csv --token-file token \\",
+        "    --id-column mrn --labels-out labels.csv --result-out heart.fedclust",
+    )
+)
+@o.connected
+def participate(
+    connection: o.Connection,
+    session: o.Session,
+    data: o.Data,
+    id_column: o.IdColumn = None,
+    person_column: o.PersonColumn = None,
+    labels_out: Annotated[
+        Path | None,
+        typer.Option("--labels-out", help="Where this site's labels go, CSV.", show_default=False),
+    ] = None,
+    result_out: Annotated[
+        Path | None,
+        typer.Option(
+            "--result-out", help="Where the result goes, for predict.", show_default=False
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Consent to all that the screen says, unasked.")
+    ] = False,
+    ask: Annotated[
+        Ask, typer.Option("--ask", help="Ask once, or before each submission.")
+    ] = Ask.once,
+    preview: Annotated[
+        bool,
+        typer.Option("--preview", help="Show the next submission's exact bytes; send nothing."),
+    ] = False,
+    preview_out: Annotated[
+        Path | None,
+        typer.Option(
+            "--preview-out", help="Write them to a file; send nothing.", show_default=False
+        ),
+    ] = None,
+    min_cluster_size: o.MinClusterSize = None,
+    journal_dir: o.JournalDir = None,
+    give_up_after: o.GiveUpAfter = 86_400.0,
+    json_bodies: Annotated[
+        bool, typer.Option("--json-bodies", help="Send JSON instead of the binary form.")
+    ] = False,
+    as_json: o.AsJson = False,
+) -> None:
+    """Take part in a session, from consent to labels; the same command again resumes it."""
+    check_outputs((labels_out, result_out, preview_out), (data,))
+    columns: dict[str, Any] = {"person": person_column, "id_column": id_column}
+    columns["min_cluster_size"] = min_cluster_size
+    with connection.site(journal_dir, give_up_after, json_bodies=json_bodies) as site:
+        if preview or preview_out is not None:
+            _show_preview(site.preview(session, data, **columns), preview_out, as_json)
+            return
+        with ProgressLine() as line:
+
+            def consent(request: ConsentRequest) -> bool:
+                line.pause()
+                consent_screen(request)
+                return yes or confirmed("Does this site take part?", "--yes")
+
+            def ask_each(next_one: Preview) -> bool:
+                line.pause()
+                preview_screen(next_one)
+                return confirmed("Send this?", "--ask once")
+
+            try:
+                result = site.participate(
+                    session,
+                    data,
+                    **columns,
+                    consent=consent,
+                    ask=ask_each if ask is Ask.each else None,
+                    on_progress=line.tell,
+                )
+            except KeyboardInterrupt:
+                line.pause()
+                show(err, "interrupted; the same command again goes on where it stopped")
+                raise
+    if result_out is not None:
+        result.save(result_out)
+    if labels_out is not None and result.labels_ is not None:
+        write_labels(labels_out, result.labels_, result.ids_, id_column)
+    show_result(result, as_json)
+
+
+@app.command(
+    epilog=epilog(
+        "fedclust check heart-2026 --data cohort.csv --token-file token \\",
+        "    --coordinator https://coordinator.example",
+    )
+)
+@o.connected
+def check(
+    connection: o.Connection,
+    session: o.Session,
+    data: o.Data,
+    id_column: o.IdColumn = None,
+    person_column: o.PersonColumn = None,
+    min_cluster_size: o.MinClusterSize = None,
+    journal_dir: o.JournalDir = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Match a file with a session's features and show what consent would be to; send nothing."""
+    with connection.site(journal_dir) as site:
+        request = site.check(
+            session,
+            data,
+            person=person_column,
+            id_column=id_column,
+            min_cluster_size=min_cluster_size,
+        )
+    if as_json:
+        print_json(
+            {
+                "session": session,
+                "definition_sha256": request.definition_sha256,
+                "features": [feature.name for feature in request.definition.features],
+                "usable_rows": request.rows,
+                "size_band": request.size_band,
+                "min_cluster_size": request.p,
+                "enough_rows": request.rows >= request.p,
+            }
+        )
+        return
+    consent_screen(request)
+    show(out, f"{data.name}: all {len(request.definition.features)} features, {request.rows} rows")
+    if request.rows < request.p:
+        show(out, f"fewer rows than {request.p}: this site would answer every round empty")
+
+
+@app.command(
+    epilog=epilog("fedclust predict heart.fedclust --data new.csv --id-column mrn --out labels.csv")
+)
+def predict(
+    result: Annotated[
+        Path, typer.Argument(help="File that --result-out wrote.", show_default=False)
+    ],
+    data: o.Data,
+    out_path: Annotated[
+        Path, typer.Option("--out", help="Where the labels go, CSV.", show_default=False)
+    ],
+    id_column: o.IdColumn = None,
+) -> None:
+    """Label new rows with a saved result, here and alone: nothing is sent."""
+    check_outputs((out_path,), (data, result))
+    loaded = SiteResult.load(result)
+    rows = loaded.read(data, id_column)
+    write_labels(out_path, loaded.label(rows), rows.ids, id_column)
+    show(err, f"{len(rows.X)} rows labelled: {out_path}")
+
+
+@app.command(
+    epilog=epilog(
+        "fedclust status --token-file token --coordinator https://coordinator.example",
+        "fedclust status heart-2026 --token-file token --json",
+    )
+)
+@o.connected
+def status(
+    connection: o.Connection,
+    session: Annotated[
+        str | None, typer.Argument(help="One session; by default all.", show_default=False)
+    ] = None,
+    journal_dir: o.JournalDir = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Show this site's sessions: state, round, and what it has answered."""
+    with connection.site(journal_dir) as site:
+        rows = site.status(session)
+    if as_json:
+        print_json([vars(row) for row in rows])
+        return
+    grid, add = table("session", "state", "this site", "round", "sent", "in flight", "why")
+    for row in rows:
+        add(row.session, row.state, row.site_state, row.round, row.sent, row.in_flight, row.reason)
+    out.print(grid)
+
+
+def _show_preview(preview: Preview, path: Path | None, as_json: bool) -> None:
+    if path is not None and preview.body is not None:
+        write(path, preview.body)
+        show(err, f"{len(preview.body)} bytes written to {path}; nothing was sent")
+    elif as_json:
+        body = None if preview.body is None else base64.b64encode(preview.body).decode()
+        digest = None if preview.body is None else codec.sha256(preview.body)
+        print_json({**vars(preview), "body": body, "sha256": digest})
+    else:
+        preview_screen(preview)
+
+
+def show_result(result: SiteResult, as_json: bool) -> None:
+    found = result.result_
+    facts = {
+        "session": result.document.session,
+        "site": result.site,
+        "clusters": len(found.centroids),
+        "rounds": found.n_rounds,
+        "stopped_because": found.stopped_because,
+        "inertia": found.quality.inertia if found.quality else None,
+        "sizes": list(found.sizes) if found.sizes else None,
+        "own_sizes": list(result.own_sizes_) if result.own_sizes_ else None,
+        "warnings": list(found.warnings),
+    }
+    if as_json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        if value not in (None, []):
+            show(out, f"{name.replace('_', ' '):<16} {plain(value)}")

@@ -1,0 +1,411 @@
+"""Sessions, for analysts and operators: define, start, watch, end, and take the result."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedclust import errors
+from fedclust.cli import options as o
+from fedclust.cli.files import check_outputs, write
+from fedclust.cli.screen import err, out, print_json, show, table
+from fedclust.cli.texts import epilog
+from fedclust.cli.watching import Watcher
+from fedclust.wire import codec
+from fedclust.wire.models import ResultDocument, RoundInfo, SessionInfo, SessionPatch
+
+app = typer.Typer(
+    help="Define sessions, watch them and take their results; for analysts and operators.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+#: What a definition holds beyond what its author wrote.
+_FROZEN = frozenset({"method_version", "seed"})
+_SLUG_LIST = "Comma-separated."
+
+
+class State(StrEnum):
+    recruiting = "recruiting"
+    running = "running"
+    completed = "completed"
+    failed = "failed"
+    cancelled = "cancelled"
+
+
+class Start(StrEnum):
+    when_all_joined = "when_all_joined"
+    manual = "manual"
+
+
+class Form(StrEnum):
+    json = "json"
+    csv = "csv"
+    binary = "binary"
+
+
+@app.command(
+    "create",
+    epilog=epilog(
+        "fedclust session create heart-2026 --algorithm fkm --clusters 4 \\",
+        "    --features age,chol,trestbps --sites cleveland,budapest,zurich",
+        "fedclust session create heart-2026 --file heart.json",
+        "fedclust session create heart-2027 --from heart-2026 --clusters 5",
+    ),
+)
+@o.connected
+def create(
+    connection: o.Connection,
+    session: o.Session,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help="Definition, JSON; - is standard input.", show_default=False),
+    ] = None,
+    from_session: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Begin with the definition of this session; the seed is drawn anew.",
+            show_default=False,
+        ),
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", help="The method.", show_default=False)
+    ] = None,
+    clusters: Annotated[
+        int | None,
+        typer.Option("--clusters", help="Number of clusters K.", min=1, show_default=False),
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            "--features",
+            help="Names of numeric features, comma-separated; others need --file.",
+            show_default=False,
+        ),
+    ] = None,
+    sites: Annotated[
+        str | None, typer.Option("--sites", help=_SLUG_LIST, show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Drawn if left out.", min=0, show_default=False)
+    ] = None,
+    start: Annotated[
+        Start | None, typer.Option("--start", help="When it starts.", show_default=False)
+    ] = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Create a session; the same command again returns the one that it made.
+
+    Options win over --file, and --file over --from.
+    """
+    with connection.client() as client:
+        body: dict[str, Any] = {}
+        if from_session is not None:
+            known = client.session(from_session).definition.model_dump(mode="json")
+            body = {key: value for key, value in known.items() if key not in _FROZEN}
+        body |= {} if file is None else _definition(file)
+        body["name"] = session
+        if algorithm is not None:
+            body["algorithm"] = algorithm
+        if clusters is not None:
+            body["config"] = {**body.get("config", {}), "n_clusters": clusters}
+        if features is not None:
+            body["features"] = [{"name": name} for name in _names(features)]
+        if sites is not None:
+            body["sites"] = _names(sites)
+        if seed is not None:
+            body["seed"] = seed
+        if start is not None:
+            body["start"] = start.value
+        lacking = [key for key in ("algorithm", "features", "sites") if not body.get(key)]
+        if lacking:
+            options = ", ".join(f"--{key}" for key in lacking)
+            raise errors.UsageError(f"the definition lacks {', '.join(lacking)}: give {options}")
+        # Clusters may be left to a method that chooses; the coordinator says where they may not.
+        body.setdefault("config", {})
+        info = client.create_session(body)
+    _show(info, (), as_json)
+    if not as_json:
+        show(err, f"next: the sites run `fedclust participate {info.name} --data FILE`;")
+        show(err, f"      `fedclust session watch {info.name}` follows them")
+
+
+@app.command(
+    "list", epilog=epilog("fedclust session list --state running", "fedclust session list --json")
+)
+@o.connected
+def show_all(
+    connection: o.Connection,
+    state: Annotated[
+        State | None, typer.Option("--state", help="Only these.", show_default=False)
+    ] = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """List sessions: state, round, who has answered."""
+    with connection.client() as client:
+        found = list(client.sessions(None if state is None else state.value))
+    if as_json:
+        print_json([each.model_dump(mode="json") for each in found])
+        return
+    grid, row = table("session", "method", "state", "round", "joined", "answered", "late", "why")
+    for each in found:
+        row(
+            each.name,
+            each.definition.algorithm,
+            each.state,
+            each.round,
+            f"{_joined(each)} of {len(each.sites)}",
+            sum(bool(site.answered) for site in each.sites) if each.round else None,
+            ", ".join(site.name for site in each.sites if site.late),
+            each.failure or each.stopped_because,
+        )
+    out.print(grid)
+    if not found:
+        show(err, "none: fedclust session create NAME makes one")
+
+
+@app.command("show", epilog=epilog("fedclust session show heart-2026"))
+@o.connected
+def show_one(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
+    """Show one session: its definition's hash, its sites and its rounds."""
+    with connection.client() as client:
+        info, rounds = client.session(session), tuple(client.rounds(session))
+    _show(info, rounds, as_json)
+
+
+@app.command("start", epilog=epilog("fedclust session start heart-2026"))
+@o.connected
+def start_now(connection: o.Connection, session: o.Session) -> None:
+    """Start with the sites that have joined; their quorum must be there."""
+    with connection.client() as client:
+        info = client.start_session(session)
+    show(err, f"{session}: {info.state}, round {info.round}")
+    show(err, f"next: fedclust session watch {session}")
+
+
+@app.command("cancel", epilog=epilog("fedclust session cancel heart-2026"))
+@o.connected
+def cancel(connection: o.Connection, session: o.Session) -> None:
+    """End a session without a result. It cannot be undone."""
+    with connection.client() as client:
+        info = client.cancel_session(session)
+    show(err, f"{session}: {info.state}")
+
+
+@app.command("close", epilog=epilog("fedclust session close heart-2026"))
+@o.connected
+def close(connection: o.Connection, session: o.Session) -> None:
+    """Close the open round with the answers that are there; its quorum must have answered."""
+    with connection.client() as client:
+        info = client.session(session)
+        if info.round is None:
+            raise errors.UsageError(f"{session} is {info.state}: it has no round to close")
+        closed = client.close_round(session, info.round)
+    show(err, f"{session}: round {closed.number} is {closed.state}")
+
+
+@app.command("exclude", epilog=epilog("fedclust session exclude heart-2026 zurich"))
+@o.connected
+def exclude(
+    connection: o.Connection,
+    session: o.Session,
+    site: Annotated[str, typer.Argument(help="Name of the site.", show_default=False)],
+) -> None:
+    """Wait no longer for a site; what it answered still counts. It cannot be undone."""
+    with connection.client() as client:
+        client.exclude(session, site)
+    show(err, f"{session}: {site} is excluded")
+
+
+@app.command("invite", epilog=epilog("fedclust session invite heart-2026 basel,geneva"))
+@o.connected
+def invite(
+    connection: o.Connection,
+    session: o.Session,
+    sites: Annotated[str, typer.Argument(help=_SLUG_LIST, show_default=False)],
+) -> None:
+    """Invite more sites; after the session has completed, as readers of its result."""
+    with connection.client() as client:
+        client.patch_session(session, SessionPatch(invite=tuple(_names(sites))))
+    show(err, f"{session}: {sites} invited")
+
+
+@app.command("deadline", epilog=epilog("fedclust session deadline heart-2026 2026-12-01T12:00Z"))
+@o.connected
+def deadline(
+    connection: o.Connection,
+    session: o.Session,
+    until: Annotated[
+        str, typer.Argument(help="RFC 3339 with its offset from UTC.", show_default=False)
+    ],
+) -> None:
+    """Move the open round's deadline."""
+    try:
+        time = datetime.fromisoformat(until)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise errors.UsageError("give the time with its offset, for example 2026-12-01T12:00Z")
+    with connection.client() as client:
+        client.patch_session(session, SessionPatch(deadline=time.astimezone(UTC)))
+    show(err, f"{session}: the round's deadline is {time.isoformat()}")
+
+
+@app.command(
+    "watch",
+    epilog=epilog("fedclust session watch heart-2026", "fedclust session watch heart-2026 --json"),
+)
+@o.connected
+def watch(
+    connection: o.Connection,
+    session: o.Session,
+    every: Annotated[
+        float, typer.Option("--every", help="Seconds between two looks.", min=0.2)
+    ] = 2.0,
+    as_json: o.AsJson = False,
+) -> None:
+    """Follow a session until it ends; exit code 7 unless it completes."""
+    # A watch of days outlives a coordinator's restart.
+    with connection.client(give_up_after_s=3_600.0) as client:
+        info = Watcher(client, session, every, as_json).follow()
+    if info.state != "completed":
+        reason = info.failure or info.stopped_because or info.state
+        raise errors.SessionFailed(session, f"{info.state}: {reason}", info.failure)
+    if not as_json:
+        show(err, f"next: fedclust session result {session}")
+
+
+@app.command(
+    "result",
+    epilog=epilog(
+        "fedclust session result heart-2026",
+        "fedclust session result heart-2026 --format csv --out centroids.csv",
+    ),
+)
+@o.connected
+def result(
+    connection: o.Connection,
+    session: o.Session,
+    form: Annotated[Form, typer.Option("--format", help="How it is written.")] = Form.json,
+    path: Annotated[
+        Path | None,
+        typer.Option("--out", help="File; by default standard output.", show_default=False),
+    ] = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Print the clusters, or write the whole result to a file."""
+    check_outputs((path,), ())
+    if form is Form.binary and path is None and sys.stdout.isatty():
+        raise errors.UsageError("the binary form is not for a terminal: give --out")
+    with connection.client() as client:
+        if form is Form.csv:
+            content = client.result_table(session)
+        else:
+            document = client.result(session)
+            if path is None and form is Form.json and not as_json:
+                _show_result(document)
+                return
+            binary = form is Form.binary
+            content = (
+                codec.encode_model(document) if binary else codec.to_json(codec.to_tree(document))
+            )
+    if path is not None:
+        write(path, content)
+        show(err, f"{len(content)} bytes: {path}")
+        return
+    sys.stdout.buffer.write(content if form is Form.binary else content.rstrip(b"\n") + b"\n")
+
+
+def _definition(path: Path) -> dict[str, Any]:
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8-sig")
+        found = json.loads(text)
+    except OSError as error:
+        raise errors.UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        raise errors.UsageError(f"{path}, line {error.lineno}: no JSON ({error.msg})") from None
+    except ValueError:
+        raise errors.UsageError(f"{path}: no text in UTF-8") from None
+    if not isinstance(found, dict):
+        raise errors.UsageError(f"{path}: a definition is one JSON object, {{...}}")
+    return {key: value for key, value in found.items() if key != "method_version"}
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _joined(info: SessionInfo) -> int:
+    return sum(site.state == "joined" for site in info.sites)
+
+
+def _show(info: SessionInfo, rounds: tuple[RoundInfo, ...], as_json: bool) -> None:
+    if as_json:
+        shown = info.model_dump(mode="json")
+        print_json({**shown, "rounds": [each.model_dump(mode="json") for each in rounds]})
+        return
+    definition = info.definition
+    facts = {
+        "session": info.name,
+        "state": info.state,
+        "why": info.failure or info.stopped_because,
+        "cannot start": info.cannot_start,
+        "defined by": info.created_by,
+        "definition": f"SHA-256 {info.definition_sha256}",
+        "method": f"{definition.algorithm} version {definition.method_version}",
+        "options": json.dumps(definition.config, sort_keys=True),
+        "features": ", ".join(each.name for each in definition.features),
+        "seed": definition.seed,
+        "started": info.started_at,
+        "ended": info.ended_at,
+    }
+    for name, value in facts.items():
+        if value is not None:
+            show(out, f"{name:<14}{value}")
+    grid, row = table("site", "takes part", "answered", "late")
+    for site in info.sites:
+        row(site.name, site.state, _said(site.answered), _said(site.late))
+    out.print(grid)
+    if rounds:
+        grid, row = table("round", "phase", "state", "answered", "opened", "closed because")
+        for each in rounds:
+            answered = sum(site.answered for site in each.sites)
+            late = " (overdue)" if each.overdue else ""
+            row(
+                each.number,
+                each.phase,
+                each.state + late,
+                f"{answered} of {len(each.sites)}",
+                f"{each.opened_at:%Y-%m-%d %H:%M:%S}",
+                each.close_reason,
+            )
+        out.print(grid)
+
+
+def _said(answer: bool | None) -> str:
+    return "" if answer is None else "yes" if answer else "no"
+
+
+def _show_result(document: ResultDocument) -> None:
+    names = [feature.name for feature in document.features]
+    found = document.result
+    sizes = found.get("sizes")
+    grid, row = table("cluster", "rows", *names)
+    for number, centre in enumerate(found["centroids_original"]):
+        size = sizes[number] if sizes else None
+        row(number, "suppressed" if sizes and size is None else size, *(f"{x:.6g}" for x in centre))
+    out.print(grid)
+    for name in ("n_rounds", "stopped_because"):
+        show(out, f"{name.replace('_', ' '):<16} {found[name]}")
+    quality = found.get("quality")
+    for name, value in (quality or {}).items():
+        if value is not None:
+            show(out, f"{name.replace('_', ' '):<16} {value:.6g}")
+    for warning in found.get("warnings", ()):
+        show(err, f"warning: {warning}")

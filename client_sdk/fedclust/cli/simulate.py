@@ -1,0 +1,119 @@
+"""A method tried on files here, in this process: nothing is sent anywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedclust import errors
+from fedclust.cli import options as o
+from fedclust.cli.files import check_outputs, write_labels
+from fedclust.cli.screen import err, out, print_json, show, table
+from fedclust.cli.texts import epilog
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(
+    epilog=epilog(
+        "fedclust simulate fkm --clusters 4 --site a=a.csv --site b=b.csv --site c=c.csv",
+        "fedclust simulate lloyd --clusters 3 --site a=a.csv --site b=b.csv \\",
+        '    --policy \'{"min_sites": 2, "min_cluster_size": 2}\' --labels-dir labels',
+    )
+)
+def simulate(
+    algorithm: Annotated[str, typer.Argument(help="The method.", show_default=False)],
+    site: Annotated[
+        list[str],
+        typer.Option("--site", help="NAME=FILE, once for each site.", show_default=False),
+    ],
+    clusters: Annotated[
+        int | None,
+        typer.Option("--clusters", help="Number of clusters K.", min=1, show_default=False),
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            "--features", help="Columns, comma-separated; by default all.", show_default=False
+        ),
+    ] = None,
+    config: Annotated[str, typer.Option("--config", help="The method's options, JSON.")] = "{}",
+    policy: Annotated[str, typer.Option("--policy", help="The session's policy, JSON.")] = "{}",
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    labels_dir: Annotated[
+        Path | None,
+        typer.Option("--labels-dir", help="Where NAME.csv go, with labels.", show_default=False),
+    ] = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Run a method over files as if each were a site; what a session would give, and no less."""
+    files = _files(site)
+    options, rules = _object(config, "--config"), _object(policy, "--policy")
+    if clusters is not None:
+        options["n_clusters"] = clusters
+    if labels_dir is not None:
+        labels_dir.mkdir(parents=True, exist_ok=True)
+        check_outputs([labels_dir / f"{name}.csv" for name in files], list(files.values()))
+    wanted = [name.strip() for name in features.split(",")] if features else None
+    # Imported here: numpy and scipy take a while, and other commands do without.
+    from fedclust.simulate import simulate as run
+
+    try:
+        found = run(algorithm, files, config=options, policy=rules, features=wanted, seed=seed)
+    except ValueError as error:
+        # What the rules of definition, method and data say; they repeat no value.
+        raise errors.UsageError(str(error)) from None
+    if labels_dir is not None:
+        for name, labels in found.labels_.items():
+            write_labels(labels_dir / f"{name}.csv", labels, None, None)
+    facts: dict[str, Any] = {
+        "clusters": len(found.cluster_centers_),
+        "rounds": found.n_rounds_,
+        "stopped_because": found.stopped_because_,
+        "inertia": found.inertia_,
+        "sizes": list(found.sizes_) if found.sizes_ else None,
+        "warnings": list(found.warnings_),
+    }
+    if as_json:
+        print_json({**facts, "cluster_centers": found.cluster_centers_.tolist()})
+        return
+    names = [feature.name for feature in found.definition_.features]
+    grid, row = table("cluster", "rows", *names)
+    for number, centre in enumerate(found.cluster_centers_.tolist()):
+        size = found.sizes_[number] if found.sizes_ else None
+        row(number, "suppressed" if found.sizes_ and size is None else size, *map(_short, centre))
+    out.print(grid)
+    for name in ("rounds", "stopped_because", "inertia"):
+        if facts[name] is not None:
+            show(out, f"{name.replace('_', ' '):<16} {facts[name]}")
+    for warning in facts["warnings"]:
+        show(err, f"warning: {warning}")
+
+
+def _files(given: list[str]) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for text in given:
+        name, separator, path = text.partition("=")
+        if not (name and separator and path):
+            raise errors.UsageError(f"--site {text}: give NAME=FILE, for example north=north.csv")
+        if name in files:
+            raise errors.UsageError(f"--site {name} is given twice")
+        files[name] = Path(path)
+    return files
+
+
+def _object(text: str, option: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise errors.UsageError(f"{option} wants a JSON object, for example '{{\"tol\": 0.001}}'")
+    return found
+
+
+def _short(value: float) -> str:
+    return f"{value:.6g}"

@@ -1,0 +1,31 @@
+"""What every command's help ends with."""
+
+from __future__ import annotations
+
+from fedclust import errors
+
+EXIT_CODES: tuple[tuple[type[errors.FedclustError], int], ...] = (
+    (errors.UsageError, 2),
+    (errors.DataError, 3),
+    (errors.ConsentError, 4),
+    (errors.CoordinatorError, 5),
+    (errors.TransportError, 6),
+    (errors.SessionError, 7),
+    (errors.JournalError, 8),
+    (errors.DisclosureError, 9),
+)
+EPILOG = (
+    "Exit codes: 0 done, 1 unexpected, 2 usage, 3 data, 4 no consent, 5 refused by the "
+    "coordinator, 6 unreachable or TLS, 7 session failed, cancelled or left, 8 journal or ledger, "
+    "9 own disclosure check, 130 interrupted."
+)
+
+
+def epilog(*lines: str) -> str:
+    """Return examples and the exit codes; the mark keeps the lines apart."""
+    return "\n\n".join(["\b\n" + "\n".join(["Examples:", *(f"  {t}" for t in lines)]), EPILOG])
+
+
+def exit_code(error: errors.FedclustError) -> int:
+    """Return the code that a command ends with."""
+    return next(code for kind, code in EXIT_CODES if isinstance(error, kind))

@@ -1,0 +1,113 @@
+"""Following a session from outside: what changed between two looks, a line each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fedclust.cli.screen import err, out, print_json, show
+from fedclust.client import Client
+from fedclust.wire.models import RoundInfo, SessionInfo
+
+_ENDED = ("completed", "failed", "cancelled")
+
+
+class Watcher:
+    """Looks at a session until it ends, and tells what has changed.
+
+    Parameters
+    ----------
+    client : Client
+    session : str
+    every_s : float
+        Seconds between two looks.
+    as_json : bool
+        One JSON object a line on standard output instead of sentences.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        session: str,
+        every_s: float,
+        as_json: bool,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._client, self._session, self._every = client, session, every_s
+        self._as_json, self._sleep = as_json, sleep
+        self._joined: set[str] = set()
+        self._told: set[tuple[Any, ...]] = set()
+        self._state: str | None = None
+        self._number = 0
+
+    def follow(self) -> SessionInfo:
+        """Tell every change; return the session once it has ended."""
+        while True:
+            info = self._client.session(self._session)
+            for event in self._changes(info):
+                self._tell(event)
+            if info.state in _ENDED:
+                return info
+            self._sleep(self._every)
+
+    def _changes(self, info: SessionInfo) -> Iterator[dict[str, Any]]:
+        for site in info.sites:
+            if site.state != "invited" and (site.name, site.state) not in self._told:
+                self._told.add((site.name, site.state))
+                yield {"event": f"site.{site.state}", "site": site.name}
+        if info.state != self._state and info.state not in _ENDED:
+            waiting = [site.name for site in info.sites if site.state == "invited"]
+            self._state = info.state
+            yield {"event": f"session.{info.state}", "waiting_for": waiting or None}
+        if info.cannot_start and (info.cannot_start,) not in self._told:
+            self._told.add((info.cannot_start,))
+            yield {"event": "session.cannot_start", "why": info.cannot_start}
+        while info.round is not None and self._number <= info.round:
+            # Rounds that opened and closed between two looks are told as well.
+            number = max(self._number, 1)
+            known = self._client.round(self._session, number)
+            yield from self._of_round(known)
+            if known.state not in ("closed", "failed"):
+                self._number = number
+                break
+            self._number = number + 1
+        if info.state in _ENDED:
+            reason = info.failure or info.stopped_because
+            yield {"event": f"session.{info.state}", "why": reason}
+
+    def _of_round(self, seen: RoundInfo) -> Iterator[dict[str, Any]]:
+        known = {"round": seen.number, "phase": seen.phase}
+        waiting = [site.name for site in seen.sites if not site.answered]
+        events: list[dict[str, Any]] = [{"event": "round.opened", "sites": len(seen.sites)}]
+        events += [
+            {"event": "site.answered", "site": site.name}
+            for site in sorted(seen.sites, key=lambda each: (str(each.answered_at), each.name))
+            if site.answered
+        ]
+        if seen.overdue:
+            events.append({"event": "round.overdue", "waiting_for": waiting})
+        if seen.state in ("closed", "failed"):
+            events.append({"event": f"round.{seen.state}", "why": seen.close_reason})
+        for event in events:
+            mark = (seen.number, event["event"], event.get("site"))
+            if mark not in self._told:
+                self._told.add(mark)
+                yield known | event
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        if self._as_json:
+            print_json({key: value for key, value in event.items() if value is not None})
+            out.file.flush()
+            return
+        where = f"round {event['round']} {event['phase']}: " if "round" in event else ""
+        text = event["event"].replace(".", " ").replace("_", " ")
+        if event.get("site"):
+            text = f"{event['site']} {event['event'].rpartition('.')[2]}"
+        if event.get("sites"):
+            text += f", {event['sites']} sites asked"
+        if event.get("waiting_for"):
+            text += f", waiting for {', '.join(event['waiting_for'])}"
+        if event.get("why"):
+            text += f" ({event['why']})"
+        show(err, where + text)

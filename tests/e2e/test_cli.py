@@ -1,0 +1,347 @@
+"""Everybody's commands, as processes, against a real coordinator."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclust import Site, simulate
+from fedclust._http import Http, Options
+from fedclust.cli.serving import Agent, Entries, Entry
+from fedclust.results import SiteResult
+from support.server import ServerProcess, clean_environment, running_server
+
+pytestmark = pytest.mark.timeout(180)
+SITES = ("ada", "brno", "cadiz")
+
+
+class Shell:
+    """Runs ``fedclust`` with one person's token."""
+
+    def __init__(self, url: str, place: Path) -> None:
+        self.url, self.place = url, place
+        self.code = 0
+        self.out = self.err = ""
+
+    def start(self, who: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
+        settings = {
+            **clean_environment(),
+            "FEDCLUST_COORDINATOR": self.url,
+            "FEDCLUST_TOKEN_FILE": str(self.place / f"{who}.token"),
+            "FEDCLUST_JOURNAL_DIR": str(self.place / f"{who}.state"),
+            **env,
+        }
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedclust.cli", *arguments],
+            env=settings,
+            cwd=self.place,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, who: str, *arguments: str, code: int = 0, **env: str) -> str:
+        process = self.start(who, *arguments, **env)
+        self.out, self.err = process.communicate(timeout=60)
+        assert process.returncode == code, self.err
+        assert "\x1b" not in self.out + self.err, "control codes in a pipe"
+        return self.out
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    with running_server(tmp_path / "server") as server:
+        yield _shell(server, tmp_path)
+
+
+def _shell(server: ServerProcess, place: Path) -> Shell:
+    token = place / "operator.token"
+    token.write_text(server.operator_token, "utf-8")
+    token.chmod(0o600)
+    return Shell(server.base_url, place)
+
+
+def _rows() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(5)
+    return {
+        name: 8.0 * rng.integers(0, 3, (n, 1)) + rng.normal(size=(n, 2))
+        for name, n in zip(SITES, (60, 50, 55), strict=True)
+    }
+
+
+def _write(path: Path, rows: np.ndarray) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["mrn", "x", "y"])
+        writer.writerows([f"p{i}", *map(repr, row)] for i, row in enumerate(rows.tolist()))
+    return path
+
+
+def test_from_the_first_token_to_labels_with_agents(shell: Shell) -> None:
+    place, rows = shell.place, _rows()
+    for name in SITES:
+        shell.run("operator", "site", "add", name, "--token-out", f"{name}.token")
+        assert "fcs_" not in shell.out + shell.err
+        assert (place / f"{name}.token").stat().st_mode & 0o077 == 0
+        _write(place / f"{name}.csv", rows[name])
+    shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
+    listed = json.loads(shell.run("operator", "site", "list", "--json"))
+    assert [each["name"] for each in listed] == list(SITES)
+    assert all(len(each["tokens"]) == 1 for each in listed)
+
+    asked = ["--algorithm", "lloyd", "--clusters", "3", "--features", "x,y", "--seed", "11"]
+    shell.run("eva", "session", "create", "heart", *asked, "--sites", ",".join(SITES))
+    assert "fedclust participate heart" in shell.err
+    shell.run("eva", "session", "start", "heart", code=5)
+
+    agents = []
+    for name in SITES:
+        given = ["--data", f"{name}.csv", "--id-column", "mrn", "--yes"]
+        given += ["--labels-out", f"{name}.labels", "--result-out", f"{name}.fedclust"]
+        shell.run(name, "agent", "add", "heart", *given)
+        assert "What leaves this site" in shell.err
+        agents.append(shell.start(name, "agent", "--until-done"))
+    events = shell.run("eva", "session", "watch", "heart", "--every", "0.2", "--json")
+    for process in agents:
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 0, said
+        assert "heart: completed: 3 clusters" in said
+
+    told = [json.loads(line) for line in events.splitlines()]
+    assert told[-1]["event"] == "session.completed"
+    answered = {(e["round"], e["site"]) for e in told if e["event"] == "site.answered"}
+    closed = [e["round"] for e in told if e["event"] == "round.closed"]
+    assert closed == list(range(1, max(closed) + 1))
+    assert answered == {(number, site) for number in closed for site in SITES}
+
+    expected = simulate("lloyd", rows, config={"n_clusters": 3}, features=["x", "y"], seed=11)
+    for name in SITES:
+        with (place / f"{name}.labels").open(encoding="utf-8") as file:
+            table = list(csv.reader(file))
+        assert table[0] == ["mrn", "cluster"]
+        assert [int(line[1]) for line in table[1:]] == expected.labels_[name].tolist()
+        assert SiteResult.load(place / f"{name}.fedclust").site == name
+        assert [e["state"] for e in json.loads(shell.run(name, "agent", "list", "--json"))] == [
+            "done"
+        ]
+
+    text = shell.run("eva", "session", "result", "heart", "--format", "csv")
+    centres = [[float(v) for v in line[2:]] for line in list(csv.reader(text.splitlines()))[1:]]
+    assert np.array_equal(centres, expected.cluster_centers_)
+    document = json.loads(shell.run("eva", "session", "result", "heart", "--json"))
+    assert document["result"]["centroids_original"] == centres
+    assert "stopped because" in shell.run("eva", "session", "result", "heart")
+
+    shell.run("eva", "session", "create", "heart-2", "--from", "heart", "--clusters", "2")
+    shown = json.loads(shell.run("eva", "session", "show", "heart-2", "--json"))
+    assert shown["definition"]["config"]["n_clusters"] == 2
+    assert shown["definition"]["seed"] != 11
+    shell.run("eva", "session", "cancel", "heart-2")
+    shell.run("eva", "session", "watch", "heart-2", code=7)
+    states = json.loads(shell.run("eva", "session", "list", "--json"))
+    assert {each["name"]: each["state"] for each in states} == {
+        "heart": "completed",
+        "heart-2": "cancelled",
+    }
+
+
+def test_a_definition_that_lacks_something_says_what(shell: Shell) -> None:
+    shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
+    shell.run("eva", "session", "create", "heart", "--algorithm", "lloyd", code=2)
+    assert "--features, --sites" in shell.err
+    (shell.place / "bad.json").write_text('{"algorithm": "lloyd",\n "features"}', "utf-8")
+    shell.run("eva", "session", "create", "heart", "--file", "bad.json", code=2)
+    assert "bad.json, line 2" in shell.err
+    shell.run("eva", "session", "deadline", "heart", "tomorrow", code=2)
+    shell.run("operator", "site", "token", "nobody", code=5)
+
+
+def test_doctor_says_what_is_well_and_what_to_do(shell: Shell) -> None:
+    shell.run("operator", "site", "add", "ada", "--token-out", "ada.token")
+    _write(shell.place / "ada.csv", _rows()["ada"])
+    found = json.loads(shell.run("ada", "doctor", "--data", "ada.csv", "--json"))
+    assert {each["check"] for each in found} >= {"versions", "disk", "coordinator", "token", "data"}
+    assert {each["state"] for each in found} == {"ok"}, found
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nowhere = f"http://127.0.0.1:{free.getsockname()[1]}"
+    lines = shell.run("ada", "doctor", FEDCLUST_COORDINATOR=nowhere, code=6)
+    assert "failed   coordinator" in lines
+    (shell.place / "ada.token").write_text("fcs_wrong", "utf-8")
+    assert "failed   token" in shell.run("ada", "doctor", code=5)
+    (shell.place / "ada.token").chmod(0o644)
+    assert "chmod 600" in shell.run("ada", "doctor", code=2)
+
+
+def test_completion_is_offered_for_the_common_shells(shell: Shell) -> None:
+    for name in ("bash", "zsh", "fish"):
+        shell.run("operator", "--show-completion", SHELL=f"/bin/{name}", _TYPER_COMPLETE_TEST="1")
+        assert "fedclust" in shell.out.lower() or "python" in shell.out.lower()
+
+
+# --- the agent, and a line that breaks ------------------------------------------------------------
+
+
+class BreakingLine:
+    """Passes connections on to a server; cuts each after as many bytes as the budget says."""
+
+    def __init__(self, port: int, budget: Iterator[int]) -> None:
+        self._port, self._budget = port, budget
+        self.cut = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._port))
+            except OSError:  # The server has gone: the test is over.
+                return
+            left = next(self._budget)
+            threading.Thread(target=self._pass, args=(near, far, None), daemon=True).start()
+            threading.Thread(target=self._pass, args=(far, near, left), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, left: int | None) -> None:
+        try:
+            while data := source.recv(65536):
+                if left is not None and len(data) >= left:
+                    target.sendall(data[:left])
+                    self.cut += 1
+                    break
+                left = None if left is None else left - len(data)
+                target.sendall(data)
+        except OSError:
+            pass
+        for end in (source, target):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def test_agents_finish_two_sessions_over_fifty_broken_connections(tmp_path: Path) -> None:
+    """Whatever breaks, every round is answered once, and the result is the undisturbed one."""
+    rows = _rows()
+    files = {name: _write(tmp_path / f"{name}.csv", rows[name]) for name in SITES}
+    with running_server(tmp_path / "server") as server:
+        shell = _shell(server, tmp_path)
+        for name in SITES:
+            shell.run("operator", "site", "add", name, "--token-out", f"{name}.token")
+        shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
+        asked = ["--algorithm", "lloyd", "--features", "x,y", "--sites", ",".join(SITES)]
+        for session, k in (("two", "2"), ("three", "3")):
+            shell.run("eva", "session", "create", session, *asked, "--clusters", k, "--seed", "11")
+        rng = np.random.default_rng(0)
+        port = int(server.base_url.rpartition(":")[2])
+        line = BreakingLine(port, iter(lambda: int(rng.integers(1, 4_500)), None))
+        said: list[str] = []
+        agents = []
+        for name in SITES:
+            token = (tmp_path / f"{name}.token").read_text("utf-8").strip()
+            entries = Entries(tmp_path / f"{name}.state")
+            with Site(server.base_url, token, journal_dir=entries.directory) as site:
+                for session in ("two", "three"):
+                    entries.put(_entry(site, session, files[name], line.url))
+            agents.append(Agent(entries, _connector(line.url, token, entries), said.append))
+        threads = [
+            threading.Thread(
+                target=agent.run,
+                args=(threading.Event(),),
+                kwargs={"until_done": True, "look_s": 0.2},
+                daemon=True,
+            )
+            for agent in agents
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        line.close()
+        assert not any(thread.is_alive() for thread in threads), said[-5:]
+        assert line.cut >= 50
+        for session, k in (("two", 2), ("three", 3)):
+            expected = simulate(
+                "lloyd", rows, config={"n_clusters": k}, features=["x", "y"], seed=11
+            )
+            text = shell.run("eva", "session", "result", session, "--format", "csv")
+            found = [line[2:] for line in list(csv.reader(text.splitlines()))[1:]]
+            assert np.array_equal(np.array(found, dtype=float), expected.cluster_centers_)
+        for name in SITES:
+            shell.run(name, "ledger", "verify")
+
+
+def _entry(site: Site, session: str, data: Path, url: str) -> Entry:
+    request = site.check(session, data)
+    return Entry(
+        coordinator=url,
+        site=request.site,
+        session=session,
+        definition_sha256=request.definition_sha256,
+        consented_at=site._now(),
+        data=str(data),
+    )
+
+
+def _connector(url: str, token: str, entries: Entries) -> Any:
+    def connect() -> Site:
+        http = Http(url, token, Options(give_up_after_s=600.0), sleep=lambda _: None)
+        return Site(journal_dir=entries.directory, http=http)
+
+    return connect
+
+
+def test_another_definition_than_the_one_consented_to_is_not_answered(shell: Shell) -> None:
+    for name in SITES:
+        shell.run("operator", "site", "add", name, "--token-out", f"{name}.token")
+    shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
+    asked = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y"]
+    shell.run("eva", "session", "create", "heart", *asked, "--sites", ",".join(SITES))
+    data = _write(shell.place / "ada.csv", _rows()["ada"])
+    shell.run("ada", "agent", "add", "heart", "--data", str(data), "--yes")
+    listed = shell.place / "ada.state" / "agent.json"
+    kept = json.loads(listed.read_text("utf-8"))
+    kept["entries"][0]["definition_sha256"] = "0" * 64
+    listed.write_text(json.dumps(kept), "utf-8")
+    shell.run("ada", "agent", "--until-done")
+    entry = json.loads(shell.run("ada", "agent", "list", "--json"))[0]
+    assert (entry["state"], "not consented" in entry["said"]) == ("ended", True)
+    sites = json.loads(shell.run("eva", "session", "show", "heart", "--json"))["sites"]
+    assert {each["state"] for each in sites} == {"invited"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_a_second_agent_is_refused_and_a_signal_ends_the_first(shell: Shell) -> None:
+    shell.run("operator", "site", "add", "ada", "--token-out", "ada.token")
+    first = shell.start("ada", "agent")
+    assert first.stderr is not None
+    assert "agent of" in first.stderr.readline()
+    (shell.place / "ada.state").mkdir(exist_ok=True)
+    while True:  # Its lock is taken right after that line.
+        second = shell.start("ada", "agent", "--until-done")
+        _, said = second.communicate(timeout=30)
+        if second.returncode:
+            break
+    assert second.returncode == 8
+    assert "another agent" in said
+    first.terminate()
+    assert first.wait(10) == 0
