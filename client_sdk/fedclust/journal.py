@@ -238,7 +238,7 @@ class Journal:
         if not whole or (self.answers and self.answers[max(self.answers)].memory is None):
             raise JournalDamaged(
                 f"{self.directory}: a round's file is missing; bring it back from a backup, or "
-                "leave the session (Site.leave)"
+                "leave the session: fedclust leave"
             )
 
 

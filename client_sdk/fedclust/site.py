@@ -429,7 +429,7 @@ class _Run:
             if not same and not invited:
                 raise errors.JournalError(
                     "this site joined with another min_cluster_size or size band; give the same "
-                    "rows and options, or leave the session (Site.leave)"
+                    "rows and options, or leave the session (fedclust leave)"
                 )
             record = record if same else None
         if record is None:
@@ -462,7 +462,7 @@ class _Run:
                 raise errors.JournalDamaged(
                     f"this site answered round {past.number}, and {self.journal.directory} does "
                     "not hold it: use the journal directory it was answered from, or leave the "
-                    "session with Site.leave (the guard cannot protect rows without its memory)"
+                    "session: fedclust leave (the guard cannot protect rows without its memory)"
                 )
 
     def left(self) -> errors.SiteLeft:

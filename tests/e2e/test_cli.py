@@ -156,6 +156,18 @@ def test_from_the_first_token_to_labels_with_agents(shell: Shell) -> None:
     }
 
 
+def test_a_site_leaves_when_it_says_so(shell: Shell) -> None:
+    for name in SITES:
+        shell.run("operator", "site", "add", name, "--token-out", f"{name}.token")
+    shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
+    asked = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y"]
+    shell.run("eva", "session", "create", "heart", *asked, "--sites", ",".join(SITES))
+    shell.run("ada", "leave", "heart", code=4)  # Nobody can be asked.
+    shell.run("ada", "leave", "heart", "--yes")
+    sites = json.loads(shell.run("eva", "session", "show", "heart", "--json"))["sites"]
+    assert {each["name"]: each["state"] for each in sites}["ada"] == "left"
+
+
 def test_a_definition_that_lacks_something_says_what(shell: Shell) -> None:
     shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
     shell.run("eva", "session", "create", "heart", "--algorithm", "lloyd", code=2)

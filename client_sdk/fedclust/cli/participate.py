@@ -219,6 +219,23 @@ def status(
     out.print(grid)
 
 
+@app.command(epilog=epilog("fedclust leave heart-2026 --token-file token"))
+@o.connected
+def leave(
+    connection: o.Connection,
+    session: o.Session,
+    yes: Annotated[bool, typer.Option("--yes", help="Leave unasked.")] = False,
+    journal_dir: o.JournalDir = None,
+) -> None:
+    """Decline a session, or leave it: what was sent still counts. It cannot be undone."""
+    if not (yes or confirmed(f"Shall this site leave {session} for good?", "--yes")):
+        show(err, "nothing was changed")
+        return
+    with connection.site(journal_dir) as site:
+        site.leave(session)
+    show(err, f"{session}: left; no round asks anything more of this site")
+
+
 def _show_preview(preview: Preview, path: Path | None, as_json: bool) -> None:
     if path is not None and preview.body is not None:
         write(path, preview.body)
