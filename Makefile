@@ -40,14 +40,15 @@ lint: $(DEV_STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/fedclust-service openapi --check
+	$(BIN)/python openapi/breaking.py
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 openapi: $(DEV_STAMP)
-	$(BIN)/fedclust-service openapi
 	$(BIN)/python openapi/make_examples.py
+	$(BIN)/fedclust-service openapi
 
 docs: $(DEV_STAMP)
 	$(BIN)/python docs/render.py
@@ -74,7 +75,7 @@ bench: $(DEV_STAMP)
 
 dist: $(DEV_STAMP)
 	rm -rf dist
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python deploy/bundle.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,7 +1,8 @@
-"""Write ``openapi/examples`` anew: ``python openapi/make_examples.py`` (part of `make openapi`)."""
+"""Write ``openapi/examples`` and the examples of ``openapi.json`` anew (part of `make openapi`)."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
@@ -10,13 +11,17 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
+from fedclust_service.http.examples import FILE  # noqa: E402
 from support.examples import make  # noqa: E402  # found through the line above
+from support.story import tell  # noqa: E402
 
 
 def main() -> None:
     """Run a session and keep its bodies."""
     with tempfile.TemporaryDirectory() as place:
-        files = make(Path(place))
+        files = make(Path(place) / "methods")
+        story = tell(Path(place) / "story")
+    FILE.write_text(json.dumps(story, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
     shutil.rmtree(HERE / "examples", ignore_errors=True)
     for name, content in files.items():
         path = HERE / "examples" / name

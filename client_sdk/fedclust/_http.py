@@ -36,6 +36,8 @@ from fedclust.errors import (
 )
 from fedclust.wire.problems import Problem
 
+#: Given the parts of an answer as they come.
+Take = Callable[[bytes], object]
 _log = logging.getLogger("fedclust.http")
 #: 429 comes from what stands before the coordinator: it did not reach it.
 _RETRIED_STATUS = frozenset({408, 429, 502, 503, 504})
@@ -151,6 +153,7 @@ class Http:
         headers: Mapping[str, str] | None = None,
         wait_s: float = 0.0,
         repeatable: bool = True,
+        take: Take | None = None,
     ) -> Reply:
         """Send a request until an answer comes.
 
@@ -163,6 +166,8 @@ class Http:
         repeatable : bool
             Whether sending it twice does what sending it once does. Where it does not, it is
             repeated only if no connection came about.
+        take : callable, optional
+            Given the parts of a successful answer as they come, of which none is kept.
 
         Raises
         ------
@@ -181,7 +186,7 @@ class Http:
         )
         while True:
             try:
-                return self._once(request)
+                return self._once(request, take)
             except _Retry as retry:
                 if not (repeatable or retry.unsent):
                     raise retry.error from None
@@ -192,11 +197,11 @@ class Http:
                 _log.info("%s %s: %s; again in %.1f s", method, path, retry.what, delay)
             self._sleep(delay)
 
-    def _once(self, request: httpx.Request) -> Reply:
+    def _once(self, request: httpx.Request, take: Take | None) -> Reply:
         try:
             response = self._client.send(request, stream=True)
             try:
-                body = self._read(response)
+                body = self._read(response, take if response.is_success else None)
             finally:
                 response.close()
         except httpx.TransportError as error:
@@ -214,9 +219,13 @@ class Http:
             raise _Retry(refusal, f"status {status}", after_s=_retry_after(headers))
         raise refusal
 
-    def _read(self, response: httpx.Response) -> bytes:
-        parts, size = [], 0
+    def _read(self, response: httpx.Response, take: Take | None) -> bytes:
+        parts: list[bytes] = []
+        size = 0
         for part in response.iter_raw():
+            if take is not None:
+                take(part)
+                continue
             size += len(part)
             if size > self.options.max_answer:
                 raise ProtocolError(f"the answer exceeds {self.options.max_answer} bytes")

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from fedclust._http import Http, Options, Reply
+from fedclust._http import Http, Options, Reply, Take
 from fedclust.algorithms.base import Model
 from fedclust.errors import ProtocolError
+from fedclust.privacy.ledger import read_head
 from fedclust.wire import codec, models
 from fedclust.wire.submissions import BINARY, JSON
 
@@ -43,6 +44,8 @@ class Client:
     ) -> None:
         self._http = http or Http(url, token, options)
         self.url = self._http.url
+        #: ``NUMBER:HASH`` of the last sealed entry of the coordinator's audit trail that was seen.
+        self.audit_head: str | None = None
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -152,6 +155,23 @@ class Client:
         """Exclude a site from a session; what it answered still counts."""
         self._http.request("DELETE", _path("sessions", session, "participation", site))
 
+    def events(self, session: str, take: Take, after: int | None = None) -> None:
+        """Hand over a session's server-sent events as they come, until the stream ends.
+
+        Parameters
+        ----------
+        session : str
+        take : callable
+            Given the parts of the stream, cut anywhere.
+        after : int, optional
+            The last event that is known; by default all from the session's beginning.
+        """
+        path, accept = _path("sessions", session, "events"), "text/event-stream"
+        known = None if after is None else {"Last-Event-ID": str(after)}
+        self._http.request(
+            "GET", path, headers=known, accept=accept, wait_s=25.0, repeatable=False, take=take
+        )
+
     def rounds(self, session: str) -> Iterator[models.RoundInfo]:
         """Yield a session's rounds: states and who answered, no payloads."""
         return self._pages(models.RoundInfo, _path("sessions", session, "rounds"))
@@ -230,6 +250,7 @@ class Client:
             accept=BINARY,
             wait_s=wait_s,
         )
+        self.audit_head = read_head(reply.headers) or self.audit_head
         if reply.status == 304:
             return None, etag
         tag = reply.headers.get("ETag")
@@ -244,9 +265,18 @@ class Client:
         """Send a submission's exact bytes; the receipt, and the ETag to wait for the next task."""
         path = _path("sessions", session, "rounds", str(round_number), "submission")
         reply = self._http.request("PUT", path, body=body, media=media)
+        self.audit_head = read_head(reply.headers) or self.audit_head
         return _read(models.Receipt, reply), reply.headers.get("Fedclust-Task-ETag")
 
+    def audit_head_at(self, number: int) -> models.AuditHead:
+        """Return the hash that an entry of the coordinator's audit trail has now."""
+        return self._get(models.AuditHead, _path("audit", "heads", str(number)))
+
     # --- below ------------------------------------------------------------------------------------
+
+    def admin(self, model: type[M], what: str, **query: str | None) -> Iterator[M]:
+        """Yield the items of ``/v1/admin/sessions`` or ``audit``, read as ``model`` (operators)."""
+        return self._pages(model, _path("admin", what), **query)
 
     def _get(self, model: type[M], path: str) -> M:
         return _read(model, self._http.request("GET", path))

@@ -101,11 +101,10 @@ class Answer(Model):
         line = self.model_dump(
             mode="json",
             include={"coordinator", "site", "session", "round", "phase", "fields"}
-            | {"smallest_count", "task_digest", "media"},
+            | {"smallest_count", "task_digest", "media", "written_at"},
         )
-        line |= {"time": self.model_dump(include={"written_at"})["written_at"]}
-        line |= {"sha256": self.sha256, "size": len(self.body), "empty": not self.fields}
-        return line | outcome.model_dump(mode="json")
+        line |= {"time": line.pop("written_at"), "sha256": self.sha256, "size": len(self.body)}
+        return line | {"empty": not self.fields} | outcome.model_dump(mode="json")
 
 
 def default_directory() -> Path:

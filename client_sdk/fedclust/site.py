@@ -13,11 +13,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from numpy.typing import NDArray
 from pydantic import ValidationError
@@ -41,6 +41,7 @@ from fedclust.journal import (
 )
 from fedclust.privacy.bands import size_band
 from fedclust.privacy.ledger import Ledger
+from fedclust.reports import Preview, Progress, SessionStatus
 from fedclust.results import SiteResult
 from fedclust.wire.models import (
     PROTOCOL_VERSION,
@@ -68,56 +69,6 @@ _REFUSED = (
 )
 #: What tells one sending from another in the ledger.
 _SAME = frozenset({"coordinator", "site", "session", "round", "sha256", "receipt", "refused"})
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What has just happened. ``answered`` of ``addressed`` sites, where known.
-
-    ``most_rounds``: the session ends at the latest after so many, preparation and evaluation
-    included.
-    """
-
-    event: Literal["joined", "waiting", "computing", "sent", "sent again", "refused", "done"]
-    round: int | None = None
-    phase: str | None = None
-    answered: int | None = None
-    addressed: int | None = None
-    most_rounds: int | None = None
-
-
-@dataclass(frozen=True)
-class Preview:
-    """The next submission, byte for byte, before it is sent.
-
-    ``body`` is None where there is nothing to send now; ``note`` says why, or what the bytes
-    still depend on. ``fields`` and ``smallest_count`` are what the ledger will say.
-    """
-
-    session: str
-    round: int | None = None
-    phase: str | None = None
-    media: str = BINARY
-    body: bytes | None = field(default=None, repr=False)
-    fields: dict[str, str] | None = None
-    smallest_count: int | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class SessionStatus:
-    """A session as its coordinator and this site's journal know it.
-
-    ``sent`` counts the answers whose outcome is known, ``in_flight`` those that may have left.
-    """
-
-    session: str
-    state: str
-    site_state: str
-    round: int | None
-    sent: int
-    in_flight: int
-    reason: str | None
 
 
 class Site:
@@ -411,7 +362,9 @@ class _Run:
                 seen = task.progress
                 counts = (seen.answered, seen.addressed) if seen else (None, None)
                 self.tell(Progress("waiting", task.round, None, *counts))
-            task, etag = self.client.task(self.session, etag)
+            task, known = self.client.task(self.session, etag)
+            # Quiet: the next question is answered at once, and says how far the others are.
+            etag = None if task is None else known
 
     def join(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> None:
         """Consent, record it, join; what an earlier run did of this is not done again."""
@@ -549,7 +502,8 @@ class _Run:
         except (*_MOVED_ON, *_REFUSED) as error:
             refusal = error
         outcome = Outcome(receipt=receipt, refused=refusal.slug if refusal else None)
-        self.ledger.append(answer.entry(outcome), unless=_SAME if again else frozenset())
+        line = answer.entry(outcome) | {"audit_head": self.client.audit_head}
+        self.ledger.append(line, unless=_SAME if again else frozenset())
         self.journal.settle(answer.round, outcome)
         if isinstance(refusal, _REFUSED):
             raise refusal

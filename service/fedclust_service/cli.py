@@ -35,8 +35,10 @@ app = typer.Typer(
 )
 db = typer.Typer(help="The database's schema.", no_args_is_help=True)
 config = typer.Typer(help="Settings.", no_args_is_help=True)
+audit = typer.Typer(help="The audit trail.", no_args_is_help=True)
 app.add_typer(db, name="db")
 app.add_typer(config, name="config")
+app.add_typer(audit, name="audit")
 
 #: A process list shows flags to everybody on the machine.
 _NO_FLAG = frozenset({"secret_key"})
@@ -184,6 +186,51 @@ def operator_token(
         opened.close()
 
 
+@app.command()
+@with_settings
+def backup(
+    settings: Settings,
+    target: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+) -> None:
+    """Copy the SQLite database to a file, while it is being served or not.
+
+    The copy holds everything that was acknowledged before the command was given. The secret key
+    is not in it: keep that in another place.
+    """
+    from fedclust_service.server import explained
+    from fedclust_service.store import backup as copies
+
+    with explained(settings):
+        made = copies.backup(settings.store_url, target)
+    _say(f"{made.path}: {made.size} bytes, schema {made.migration}, SHA-256 {made.sha256}")
+
+
+@app.command()
+@with_settings
+def restore(
+    settings: Settings,
+    source: Annotated[Path, typer.Argument(help="A file that `backup` wrote.")],
+) -> None:
+    """Put a backup in the place of a SQLite database that was moved aside. Stop the server first.
+
+    The audit trail gets an entry that says so.
+    """
+    from fedclust_service.orchestration.restored import record_restore
+    from fedclust_service.server import explained, open_coordinator
+    from fedclust_service.store import backup as copies
+
+    with explained(settings):
+        made = copies.restore(source, settings.store_url)
+    _say(f"{made.path}: {made.size} bytes, schema {made.migration}")
+    opened = open_coordinator(settings, serving=False)
+    try:
+        _tell(opened)
+        with explained(settings):
+            record_restore(opened.coordinator, made.sha256)
+    finally:
+        opened.close()
+
+
 @db.command("upgrade")
 @with_settings
 def db_upgrade(settings: Settings) -> None:
@@ -209,6 +256,50 @@ def db_current(settings: Settings) -> None:
         found = migrate.current(settings.store_url)
     _say(f"database: {found or 'empty'}")
     _say(f"program:  {migrate.head()}")
+
+
+@audit.command("verify")
+@with_settings
+def audit_verify(
+    settings: Settings,
+    head: Annotated[
+        str | None, typer.Option(help="A hash noted elsewhere: some entry must have it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Recompute the audit trail's chain; exit code 1 for an entry changed, removed or moved.
+
+    Works beside a running coordinator. Note the head that it prints outside this machine: a trail
+    that was cut at its end, or rewritten whole, is found by --head alone, or by a site's ledger.
+    """
+    from fedclust_service.clock import SystemClock
+    from fedclust_service.orchestration.audit import verify_trail
+    from fedclust_service.server import explained
+    from fedclust_service.store import Store
+
+    with explained(settings):
+        store = Store.open(settings.store_url, SystemClock(), create=False)
+        try:
+            verdict, waiting = verify_trail(store, head)
+        finally:
+            store.close()
+    if as_json:
+        _say(
+            json.dumps(
+                {
+                    "entries": verdict.head.number,
+                    "head": verdict.head.hash,
+                    "unsealed": waiting,
+                    "faults": verdict.faults,
+                }
+            )
+        )
+    else:
+        for fault in verdict.faults:
+            _say(f"fault: {fault}")
+        _say(f"{verdict.head.number} entries sealed, {waiting} not yet; head {verdict.head.hash}")
+    if verdict.faults:
+        raise typer.Exit(Exit.FAILED)
 
 
 @config.command("show")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import os
 import secrets
 import signal
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +30,12 @@ from fedclust_service.http.app import create_app
 from fedclust_service.http.protocol import Protocol
 from fedclust_service.orchestration import principals
 from fedclust_service.orchestration.coordinator import Coordinator, Limits
-from fedclust_service.settings import MIN_KEY_LENGTH, Settings, SettingsError
+from fedclust_service.settings import (
+    MIN_KEY_LENGTH,
+    Settings,
+    SettingsError,
+    load_settings,
+)
 from fedclust_service.store import (
     SchemaProblem,
     Store,
@@ -84,7 +91,7 @@ def open_coordinator(settings: Settings, *, serving: bool, clock: Clock | None =
     """
     clock = clock or SystemClock()
     made = _make_data_dir(settings)
-    keys, made_key = _secret_keys(settings)
+    keys, made_key = _secret_keys(settings, make=True)
     if made_key:
         made.append(f"wrote a secret key to {settings.key_file}")
     with explained(settings):
@@ -133,12 +140,12 @@ def _make_data_dir(settings: Settings) -> list[str]:
     return [f"made the data directory {path}"]
 
 
-def _secret_keys(settings: Settings) -> tuple[SecretKeys, bool]:
+def _secret_keys(settings: Settings, *, make: bool) -> tuple[SecretKeys, bool]:
     if settings.secret_key:
         return SecretKeys([key.get_secret_value().encode() for key in settings.secret_key]), False
     path, made = settings.key_file, False
     try:
-        if not path.exists():
+        if make and not path.exists():
             made = _write_key(path)
         lines = path.read_text("ascii").split()
     except UnicodeDecodeError:
@@ -156,6 +163,18 @@ def _secret_keys(settings: Settings) -> tuple[SecretKeys, bool]:
     if os.name == "posix" and path.stat().st_mode & 0o077:
         raise StartFailure(Exit.SETTINGS, f"others may read the secret key: run chmod 600 {path}")
     return SecretKeys([line.encode() for line in lines]), made
+
+
+def reload_keys(co: Coordinator, settings: Settings) -> None:
+    """Take the secret keys as they are now; where they cannot be used, keep those in force."""
+    folder = None if settings.secrets_dir is None else str(settings.secrets_dir)
+    try:
+        now = load_settings({"data_dir": str(settings.data_dir), "secrets_dir": folder})
+        co.keys = _secret_keys(now, make=False)[0]
+    except (SettingsError, StartFailure) as error:
+        log.error("secret_keys_not_reloaded", why=str(error))
+        return
+    log.info("secret_keys_reloaded", keys=len(co.keys))
 
 
 def _write_key(path: Path) -> bool:
@@ -206,11 +225,16 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, ready: Callable[[], None], ending: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        ready: Callable[[], None],
+        ending: Callable[[], None],
+        reload: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(config)
         self._ready = ready
         self._ending = ending
+        self._reload = reload
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -226,14 +250,22 @@ class Server(uvicorn.Server):
             # Not from within the signal handler: it may have interrupted a lock's holder.
             self._loop.call_soon_threadsafe(self._ending)
 
+    def handle_reload(self, _sig: int, _frame: FrameType | None) -> None:
+        """Read the secret keys again (SIGHUP)."""
+        if self._loop is not None and self._reload is not None:
+            self._loop.call_soon_threadsafe(self._reload)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle SIGINT and SIGTERM; having ended well is no death by signal."""
+        """Handle SIGINT, SIGTERM and SIGHUP; having ended well is no death by signal."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        handled = (signal.SIGINT, signal.SIGTERM)
-        before = {sig: signal.signal(sig, self.handle_exit) for sig in handled}
+        handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]]
+        handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit}
+        if sys.platform != "win32":
+            handlers[signal.SIGHUP] = self.handle_reload
+        before = {sig: signal.signal(sig, handler) for sig, handler in handlers.items()}
         try:
             yield
         finally:
@@ -330,7 +362,8 @@ def _run(
     config.load()
     config.ssl = context
     coordinator.start()
-    Server(config, ready, coordinator.notifier.close).run(sockets=[listener])
+    reload = functools.partial(reload_keys, coordinator, settings)
+    Server(config, ready, coordinator.ask_to_stop, reload).run(sockets=[listener])
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -55,6 +55,13 @@ class Settings(BaseSettings):
             "all verify. By default the file secret.key in the data directory."
         ),
     ] = ()
+    secrets_dir: Annotated[
+        Path | None,
+        Field(
+            description="Directory with one file a setting, such as fedclust_database_url: what "
+            "container engines mount secrets as."
+        ),
+    ] = None
     host: Annotated[str, Field(min_length=1, description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[
         int, Field(ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
@@ -120,7 +127,7 @@ class Settings(BaseSettings):
     ] = "json"
     shutdown_grace_s: Annotated[
         int, Field(ge=1, le=600, description="Time that open requests have at shutdown, s.")
-    ] = 10
+    ] = 2
 
     @field_validator("secret_key", mode="before")
     @classmethod
@@ -260,25 +267,39 @@ def masked_url(url: str) -> str:
 def load_settings(
     flags: Mapping[str, str | None], env_file: Path | None = Path(".env")
 ) -> Settings:
-    """Read flags, then the environment, then ``.env``: the first that names a setting wins.
+    """Read flags, the environment, ``.env``, secret files: the first that names a setting wins.
 
     Raises
     ------
     SettingsError
-        A value is refused, or a ``FEDCLUST_*`` variable is not a setting.
+        A value is refused, or a ``FEDCLUST_*`` variable or file is not a setting.
     """
-    unknown = sorted(
-        _unknown(os.environ) | (_unknown(dotenv_values(env_file)) if env_file else set())
-    )
+    written = dotenv_values(env_file) if env_file else {}
+    folder = _secrets_folder(flags, written)
+    files = {path.name: None for path in folder.iterdir()} if folder else {}
+    unknown = sorted(_unknown(os.environ) | _unknown(written) | _unknown(files))
     if unknown:
         raise SettingsError(
             f"unknown settings: {', '.join(unknown)}; `fedclust-service config show` lists them"
         )
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     try:
-        return Settings(_env_file=env_file, **given)
+        return Settings(_env_file=env_file, _secrets_dir=folder, **given)
     except ValidationError as error:
         raise SettingsError("; ".join(_faults(error))) from None
+
+
+def _secrets_folder(
+    flags: Mapping[str, str | None], written: Mapping[str, str | None]
+) -> Path | None:
+    name = f"{PREFIX}SECRETS_DIR"
+    given = flags.get("secrets_dir") or os.environ.get(name) or written.get(name)
+    if not given:
+        return None
+    folder = Path(given)
+    if not (folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)):
+        raise SettingsError(f"secrets_dir: {folder} is not a directory that can be read")
+    return folder
 
 
 def _unknown(variables: Mapping[str, str | None]) -> set[str]:

@@ -197,10 +197,29 @@ def test_doctor_says_what_is_well_and_what_to_do(shell: Shell) -> None:
     assert "chmod 600" in shell.run("ada", "doctor", code=2)
 
 
-def test_completion_is_offered_for_the_common_shells(shell: Shell) -> None:
-    for name in ("bash", "zsh", "fish"):
-        shell.run("operator", "--show-completion", SHELL=f"/bin/{name}", _TYPER_COMPLETE_TEST="1")
-        assert "fedclust" in shell.out.lower() or "python" in shell.out.lower()
+def test_completion_knows_the_commands(tmp_path: Path) -> None:
+    script = Path(sys.executable).with_name("fedclust.exe" if os.name == "nt" else "fedclust")
+    for shell, asked in (
+        ("bash", {"COMP_WORDS": "fedclust session ", "COMP_CWORD": "2"}),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "fedclust session "}),
+        ("fish", {"_TYPER_COMPLETE_ARGS": "fedclust session "}),
+    ):
+        env = {**clean_environment(), **asked, "_FEDCLUST_COMPLETE": f"complete_{shell}"}
+        if shell == "fish":
+            env["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
+        done = subprocess.run([script], env=env, capture_output=True, text=True, check=False)
+        for command in ("create", "watch", "result"):
+            assert command in done.stdout, (shell, done)
+        # Without a shell around it, the name is given.
+        env = {**clean_environment(), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+        done = subprocess.run(
+            [script, "--show-completion", shell],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "_FEDCLUST_COMPLETE=complete_" in done.stdout, done
 
 
 # --- the agent, and a line that breaks ------------------------------------------------------------

@@ -51,6 +51,8 @@ _NO_OBJECT = (YES, YES, YES)
 EXPECTED: dict[str, Access | str] = {
     "healthz": OPEN,
     "readyz": OPEN,
+    # From this machine, without a token; test_metrics.py says who else.
+    "metrics": OPEN,
     "whoami": _ANY_TOKEN,
     "list_algorithms": _ANY_TOKEN,
     "get_algorithm": Access((YES, YES, HIDDEN), (YES, YES, HIDDEN), (YES, YES, HIDDEN)),
@@ -82,6 +84,11 @@ EXPECTED: dict[str, Access | str] = {
     "close_round": _MANAGED,
     "get_result": _SEEN,
     "assign_cells": _SEEN,
+    "watch_events": _SEEN,
+    "get_audit_head": _ANY_TOKEN,
+    "get_overview": Access(_NOBODY, _NOBODY, _NO_OBJECT),
+    "list_admin_sessions": Access(_NOBODY, _NOBODY, _NO_OBJECT),
+    "list_audit": Access(_NOBODY, _NOBODY, _NO_OBJECT),
 }
 #: What is sent where a body is needed. Roles are decided before it is read.
 BODIES: dict[str, Any] = {
@@ -129,6 +136,8 @@ def populated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Populated]:
             world.define(analyst, f"of-{analyst}", sites)
             for site in sites:
                 world.join(site, f"of-{analyst}")
+        # The thread that does this does not run here.
+        local.coordinator.sealer.run_once()
         ids = {}
         for kind, name in (("sites", "south"), ("analysts", "bob")):
             issued = world.ok("POST", f"/v1/{kind}/{name}/tokens", local.operator_token)
@@ -185,7 +194,15 @@ def _call(populated: Populated, operation: str, which: str, token: str | None) -
     keywords: dict[str, Any] = {}
     if operation in BODIES:
         keywords["json"] = BODIES[operation]
-    return populated.world.request(method, _path(route, which, populated.ids), token, **keywords)
+    path = _path(route, which, populated.ids)
+    if operation == "watch_events":  # it answers, and goes on for as long as the session
+        known = populated.world.tokens
+        headers = {} if token is None else {"Authorization": f"Bearer {known.get(token, token)}"}
+        with populated.local.http().stream("GET", path, headers=headers) as response:
+            if response.status_code != 200:
+                response.read()
+            return response
+    return populated.world.request(method, path, token, **keywords)
 
 
 def test_every_route_has_an_expectation() -> None:

@@ -29,9 +29,11 @@ from fedclust.wire.models import (
 from fedclust.wire.problems import CATALOGUE, PREFIX, Problem
 from fedclust.wire.submissions import BINARY, JSON, read_head, read_payload
 from fedclust_service.http.app import api_routes, openapi_text
+from fedclust_service.http.examples import recorded
 from support.examples import SITE, SITES, make, session_of
 from support.inprocess import local_coordinator
 from support.schema import faults, resolve
+from support.story import tell
 from support.world import World
 
 ROOT = Path(__file__).resolve().parents[2] / "openapi"
@@ -106,9 +108,9 @@ def test_every_route_is_described() -> None:
 def test_all_but_health_need_the_token() -> None:
     assert DOCUMENT["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
     for path, _, operation in operations():
-        assert ("security" in operation) == path.startswith("/v1/"), path
-        if path.startswith("/v1/"):
-            assert "401" in operation["responses"]
+        needed = {"/healthz": None, "/readyz": None, "/metrics": [{"token": []}, {}]}
+        assert operation.get("security") == needed.get(path, [{"token": []}]), path
+        assert ("401" in operation["responses"]) == ("security" in operation)
 
 
 def test_references_lead_somewhere_and_schemas_are_used() -> None:
@@ -131,6 +133,66 @@ def test_every_phase_has_its_submission() -> None:
     assert {phase for _, phase in PHASES} == {
         each["allOf"][1]["properties"]["phase"]["const"] for each in answers
     }
+
+
+def test_every_body_and_every_problem_has_an_example_that_fits() -> None:
+    for path, method, operation in operations():
+        name = operation["operationId"]
+        answers = operation["responses"]
+        contents = [
+            content[media]
+            for said in (operation.get("requestBody", {}), *answers.values())
+            if JSON in (content := said.get("content", {}))
+            for media in (JSON,)
+        ]
+        if any("text/event-stream" in said.get("content", {}) for said in answers.values()):
+            continue
+        shown = [content for content in contents if "examples" in content]
+        # One of the success statuses that have the same schema is enough.
+        assert len(shown) >= min(1, len(contents)) + ("requestBody" in operation), name
+        for content in shown:
+            for example in content["examples"].values():
+                found = list(faults(example["value"], content["schema"], DOCUMENT))
+                assert not found, f"{name}: {found}"
+        for status, said in answers.items():
+            if status[0] not in "45":
+                continue
+            examples = said["content"]["application/problem+json"]["examples"]
+            for reference in examples.values():
+                value = resolve(reference["$ref"], DOCUMENT)["value"]
+                assert value["status"] == int(status), f"{name} {status}"
+                assert Problem.model_validate(value).slug in CATALOGUE
+                fits(value, "Problem")
+        for parameter in operation.get("parameters", ()):
+            assert parameter["in"] != "path" or "example" in parameter, f"{method} {path}"
+            if "example" in parameter:
+                assert not list(faults(parameter["example"], parameter["schema"], DOCUMENT))
+
+
+def test_statuses_that_any_request_may_get_are_named_everywhere() -> None:
+    for _, _, operation in operations():
+        assert {"400", "413", "415", "500", "503"} <= operation["responses"].keys()
+        shown = {status for status in operation["responses"] if status[0] == "2"}
+        recorded_ones = recorded().get(operation["operationId"], {}).get("responses", {})
+        assert recorded_ones.keys() <= shown
+
+
+def test_links_lead_to_operations_with_parameters_of_theirs() -> None:
+    by_id = {operation["operationId"]: (path, operation) for path, _, operation in operations()}
+    followed = set()
+    for _, operation in by_id.values():
+        for said in operation["responses"].values():
+            for link in said.get("links", {}).values():
+                path, _ = by_id[link["operationId"]]
+                assert set(re.findall(r"{(\w+)}", path)) >= link["parameters"].keys()
+                assert link["parameters"], link
+                followed.add(link["operationId"])
+    assert {"join_session", "get_task", "put_submission", "get_result"} <= followed
+
+
+def test_the_examples_are_one_story(tmp_path: Path) -> None:
+    """Recorded anew they are the same, to the last bits of numbers and the hashes over them."""
+    alike(tell(tmp_path), recorded(), "story")
 
 
 def test_changes_are_told() -> None:

@@ -199,3 +199,35 @@ def test_tls_files_that_cannot_be_used(tmp_path: Path) -> None:
     ):
         with pytest.raises(SettingsError, match=next(iter(change))):
             load_settings({**good, **change}, None).ssl_context()
+
+
+def test_secrets_are_read_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As container engines mount them: a file a setting; what is said elsewhere wins."""
+    url = f"postgresql+psycopg://fedclust:{SECRET}@db/fedclust"
+    folder = tmp_path / "secrets"
+    folder.mkdir()
+    (folder / "fedclust_database_url").write_text(url + "\n")
+    (folder / "fedclust_secret_key").write_text(f"{SECRET},{SECRET[::-1]}\n")
+    (folder / "another_programs_secret").write_text("x")
+    for settings in (
+        load_settings({"secrets_dir": str(folder)}, None),
+        _with(monkeypatch, FEDCLUST_SECRETS_DIR=str(folder)),
+    ):
+        assert settings.store_url == url
+        assert [key.get_secret_value() for key in settings.secret_key] == [SECRET, SECRET[::-1]]
+        assert SECRET not in str(settings.shown())
+    other = {"secrets_dir": str(folder), "database_url": "sqlite:///x.db"}
+    assert load_settings(other, None).store_url == "sqlite:///x.db"
+    (folder / "fedclust_databse_url").write_text(SECRET)
+    with pytest.raises(SettingsError, match="FEDCLUST_DATABSE_URL") as caught:
+        load_settings({"secrets_dir": str(folder)}, None)
+    assert SECRET not in str(caught.value)
+    with pytest.raises(SettingsError, match="secrets_dir"):
+        load_settings({"secrets_dir": str(tmp_path / "missing")}, None)
+
+
+def _with(monkeypatch: pytest.MonkeyPatch, **variables: str) -> Settings:
+    with monkeypatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        return load_settings({}, None)

@@ -248,8 +248,9 @@ def test_rounds_page_in_order_with_metrics(office: Office) -> None:
 
 
 def test_payloads_are_scrubbed_after_retention_and_receipts_stay(
-    office: Office, clock: ManualClock
+    both_office: Office, clock: ManualClock
 ) -> None:
+    office = both_office
     limits = dataclasses.replace(office.co.limits, retention_days=10)
     office.co.limits = limits
     office.session(rounds=1)

@@ -10,6 +10,7 @@ from fedclust.algorithms.registry import METHODS
 from fedclust.wire.models import Consents
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, rounds, sessions
+from fedclust_service.orchestration.provenance import server_version
 from support import tally
 from support.office import ANALYST, OPERATOR, Office, site, unlike
 
@@ -71,7 +72,11 @@ def test_an_sdk_without_the_version_is_told_how_to_upgrade(
     office.define()
     problem = refused(office, methods=methods)
     assert problem.slug == "version-unsupported"
-    assert "pip install --upgrade" in problem.detail
+    newer = methods == {tally.NAME: (2,)}
+    version = server_version()
+    command = f"fedclust=={version}" if newer else f'pip install --upgrade "fedclust>={version}"'
+    assert command in problem.detail
+    assert ("--upgrade" in problem.detail) is not newer
 
 
 @pytest.mark.parametrize(

@@ -844,3 +844,32 @@ def test_json_is_what_it_says(tmp_path: Path) -> None:
     assert preview.media == JSON
     assert preview.body is not None
     assert json.loads(preview.body)["phase"] == "prepare"
+
+
+def test_a_quiet_wait_tells_how_many_have_answered_by_now(tmp_path: Path) -> None:
+    """Counts stand outside the ETag: a poll that ends quietly asks once without one."""
+    fake = coordinator()
+    answered, told = iter((1, 2)), []
+
+    def waits(request: httpx.Request) -> httpx.Response | None:
+        if not request.url.path.endswith("/task"):
+            return None
+        if request.headers.get("If-None-Match") == '"wait"':
+            return httpx.Response(304, headers={"ETag": '"wait"'}, stream=httpx.ByteStream(b""))
+        count = next(answered, None)
+        if count is None:
+            return None
+        view = TaskResponse(
+            session_state="running",
+            status="waiting",
+            round=1,
+            progress={"answered": count, "addressed": 3},
+        )
+        return in_json(view, ETag='"wait"')
+
+    fake.before = waits
+    fake.site(tmp_path).participate("heart", MINE, on_progress=told.append)
+    waiting = [(each.answered, each.addressed) for each in told if each.event == "waiting"]
+    assert waiting == [(1, 3), (2, 3)]
+    quiet = [request for request in fake.requests if request.endswith("/task")]
+    assert len(quiet) >= 4

@@ -57,7 +57,7 @@ def local_coordinator(
     listener = server.listen(read.host, read.port)
     started = threading.Event()
     config = server.http_config(server.build_app(co, read), read)
-    running = server.Server(config, started.set, co.notifier.close)
+    running = server.Server(config, started.set, co.ask_to_stop)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
     if threads:
         co.start()

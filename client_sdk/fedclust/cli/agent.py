@@ -55,6 +55,8 @@ def agent(
     """Answer rounds as they come; a session's error ends that session alone."""
     if context.invoked_subcommand is not None:
         return
+    # Read again for every connection, so that it can be replaced; but a missing one is said now.
+    o.read_token(connection.token_file)
     directory = journal_dir or journal.default_directory()
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

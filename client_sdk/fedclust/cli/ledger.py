@@ -11,6 +11,7 @@ from fedclust import errors, journal
 from fedclust.cli import options as o
 from fedclust.cli.screen import ledger_screen, out, print_json, show
 from fedclust.cli.texts import epilog
+from fedclust.client import Client
 from fedclust.privacy.ledger import Ledger
 
 app = typer.Typer(help="What left this site.", no_args_is_help=True, rich_markup_mode=None)
@@ -46,17 +47,32 @@ def ledger_show(
     epilog=epilog(
         "fedclust ledger verify",
         "fedclust ledger verify --head 5d41...  (printed by an earlier verify)",
+        "fedclust ledger verify --against-coordinator",
     ),
 )
+@o.connected
 def ledger_verify(
     journal_dir: o.JournalDir = None,
     head: Annotated[
         str | None,
         typer.Option("--head", help="A head noted earlier: must be in it.", show_default=False),
     ] = None,
+    against_coordinator: Annotated[
+        bool,
+        typer.Option(
+            "--against-coordinator",
+            help="Ask the coordinator whether its audit trail still has the heads noted here.",
+        ),
+    ] = False,
     as_json: o.AsJson = False,
+    *,
+    connection: o.Connection,
 ) -> None:
-    """Recompute the ledger's chain and compare it with the journals; exit code 8 for a fault."""
+    """Recompute the ledger's chain and compare it with the journals; exit code 8 for a fault.
+
+    Each line carries the head of the coordinator's audit trail that was seen last. With
+    --against-coordinator that trail is found out where it was cut or rewritten since.
+    """
     directory = journal_dir or journal.default_directory()
     ledger = Ledger(directory)
     with journal.state_errors(directory):
@@ -67,11 +83,45 @@ def ledger_verify(
                 if outcome and (answer.session, answer.round, answer.sha256) not in listed:
                     faults.append(f"session {answer.session}, round {answer.round}: no line")
         lines, last = ledger.head()
+        noted = _noted_heads(ledger) if against_coordinator and not faults else {}
+    checked = 0
+    if against_coordinator and not faults:
+        with connection.client() as client:
+            mine = noted.get(client.url, {})
+            checked, faults = len(mine), _changed_heads(client, mine)
     if as_json:
-        print_json({"lines": lines, "head": last, "faults": faults})
+        print_json({"lines": lines, "head": last, "heads_checked": checked, "faults": faults})
     elif not faults and not ledger.path.exists():
         show(out, f"{ledger.path}: there is none, so nothing was sent with this --journal-dir")
     elif not faults:
         show(out, f"{ledger.path}: {lines} lines, none changed, removed or moved; head {last}")
+        if against_coordinator:
+            show(out, f"the coordinator's audit trail has all {checked} heads noted here")
     if faults:
         raise errors.JournalDamaged(f"{ledger.path}: " + "; ".join(faults))
+
+
+def _noted_heads(ledger: Ledger) -> dict[str, dict[int, set[str]]]:
+    """Return by coordinator the audit heads that the ledger's lines carry, hashes by number."""
+    found: dict[str, dict[int, set[str]]] = {}
+    for entry in ledger.read():
+        head = entry.get("audit_head")
+        if isinstance(head, str):
+            number, _, digest = head.partition(":")
+            known = found.setdefault(str(entry.get("coordinator")), {})
+            known.setdefault(int(number), set()).add(digest)
+    return found
+
+
+def _changed_heads(client: Client, noted: dict[int, set[str]]) -> list[str]:
+    """Return what the coordinator's audit trail has lost or changed of the noted heads."""
+    faults = []
+    for number, digests in sorted(noted.items()):
+        try:
+            now = client.audit_head_at(number).hash
+        except errors.NotFound:
+            faults.append(f"the coordinator's audit trail has no entry {number} any more")
+            continue
+        if digests != {now}:
+            faults.append(f"entry {number} of the coordinator's audit trail has another hash now")
+    return faults

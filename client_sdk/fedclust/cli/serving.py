@@ -129,6 +129,7 @@ class Agent:
         self._threads: dict[str, threading.Thread] = {}
         #: Of a session that failed: when to try again, and how long to wait after that.
         self._again: dict[str, tuple[float, float]] = {}
+        self._over = False
 
     def run(
         self, stopping: threading.Event, *, until_done: bool = False, look_s: float = _LOOK_S
@@ -156,6 +157,8 @@ class Agent:
                     return
                 stopping.wait(look_s)
         finally:
+            # Threads that are left say no more: standard error may be closing.
+            self._over = True
             lock.release()
 
     def _start(self, entry: Entry) -> None:
@@ -203,9 +206,11 @@ class Agent:
         self._say(entry, "done", f"completed: {len(result.cluster_centers_)} clusters")
 
     def _progress(self, entry: Entry, event: Progress) -> None:
-        # Whatever had failed works again.
-        self._again.pop(entry.session, None)
-        if event.event in ("joined", "sent", "sent again", "refused"):
+        # Whatever had failed works again; but what fails may be the computing.
+        if event.event not in ("joined", "computing") and entry.session in self._again:
+            del self._again[entry.session]
+            self._entries.note(entry, "waiting", "goes on")
+        if event.event in ("joined", "sent", "sent again", "refused") and not self._over:
             place = "" if event.round is None else f"round {event.round} "
             self._tell(f"{entry.session}: {place}{event.event}")
 
@@ -217,7 +222,8 @@ class Agent:
 
     def _say(self, entry: Entry, state: State, said: str) -> None:
         self._entries.note(entry, state, said)
-        self._tell(f"{entry.session}: {said}")
+        if not self._over:
+            self._tell(f"{entry.session}: {said}")
 
 
 def _consented(entry: Entry, request: ConsentRequest) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -15,10 +17,11 @@ from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.files import check_outputs, write
 from fedclust.cli.screen import err, out, print_json, show, table
+from fedclust.cli.standing import Standing, ago, late_first, size, standings
 from fedclust.cli.texts import epilog
 from fedclust.cli.watching import Watcher
 from fedclust.wire import codec
-from fedclust.wire.models import ResultDocument, RoundInfo, SessionInfo, SessionPatch
+from fedclust.wire.models import ResultDocument, RoundInfo, SessionInfo, SessionPatch, SessionState
 
 app = typer.Typer(
     help="Define sessions, watch them and take their results; for analysts and operators.",
@@ -147,14 +150,21 @@ def show_all(
     ] = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """List sessions: state, round, who has answered."""
+    """List sessions: state, round, who has answered; those with late sites first.
+
+    Operators also read since when sites are late.
+    """
+    wanted: SessionState | None = None if state is None else state.value
     with connection.client() as client:
-        found = list(client.sessions(None if state is None else state.value))
+        known = standings(client, state=wanted)
+        found = late_first(list(client.sessions(wanted)), known)
     if as_json:
-        print_json([each.model_dump(mode="json") for each in found])
+        print_json([{**each.model_dump(mode="json"), **_told(known, each)} for each in found])
         return
+    now = datetime.now(UTC)
     grid, row = table("session", "method", "state", "round", "joined", "answered", "late", "why")
     for each in found:
+        told = known.get(each.name)
         row(
             each.name,
             each.definition.algorithm,
@@ -162,7 +172,7 @@ def show_all(
             each.round,
             f"{_joined(each)} of {len(each.sites)}",
             sum(bool(site.answered) for site in each.sites) if each.round else None,
-            ", ".join(site.name for site in each.sites if site.late),
+            told.late(now) if told else ", ".join(site.name for site in each.sites if site.late),
             each.failure or each.stopped_because,
         )
     out.print(grid)
@@ -173,10 +183,15 @@ def show_all(
 @app.command("show", epilog=epilog("fedclust session show heart-2026"))
 @o.connected
 def show_one(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
-    """Show one session: its definition's hash, its sites and its rounds."""
+    """Show one session: its definition's hash, its sites and its rounds.
+
+    Operators also read of each site since when it is late, when it was last seen, its SDK, its
+    refused answers and its traffic.
+    """
     with connection.client() as client:
         info, rounds = client.session(session), tuple(client.rounds(session))
-    _show(info, rounds, as_json)
+        known = standings(client, session=session)
+    _show(info, rounds, as_json, known)
 
 
 @app.command("start", epilog=epilog("fedclust session start heart-2026"))
@@ -266,7 +281,10 @@ def watch(
     connection: o.Connection,
     session: o.Session,
     every: Annotated[
-        float, typer.Option("--every", help="Seconds between two looks.", min=0.2)
+        float,
+        typer.Option(
+            "--every", help="Seconds between two looks where no live events come.", min=0.2
+        ),
     ] = 2.0,
     as_json: o.AsJson = False,
 ) -> None:
@@ -345,9 +363,20 @@ def _joined(info: SessionInfo) -> int:
     return sum(site.state == "joined" for site in info.sites)
 
 
-def _show(info: SessionInfo, rounds: tuple[RoundInfo, ...], as_json: bool) -> None:
+def _told(known: Mapping[str, Standing], info: SessionInfo) -> dict[str, Any]:
+    """Return what operators read beyond the session, for ``--json``."""
+    told = known.get(info.name)
+    return {} if told is None else {"standing": told.model_dump(mode="json")}
+
+
+def _show(
+    info: SessionInfo,
+    rounds: tuple[RoundInfo, ...],
+    as_json: bool,
+    known: Mapping[str, Standing] = MappingProxyType({}),
+) -> None:
     if as_json:
-        shown = info.model_dump(mode="json")
+        shown = {**info.model_dump(mode="json"), **_told(known, info)}
         print_json({**shown, "rounds": [each.model_dump(mode="json") for each in rounds]})
         return
     definition = info.definition
@@ -368,10 +397,7 @@ def _show(info: SessionInfo, rounds: tuple[RoundInfo, ...], as_json: bool) -> No
     for name, value in facts.items():
         if value is not None:
             show(out, f"{name:<14}{value}")
-    grid, row = table("site", "takes part", "answered", "late")
-    for site in info.sites:
-        row(site.name, site.state, _said(site.answered), _said(site.late))
-    out.print(grid)
+    _show_sites(info, known.get(info.name))
     if rounds:
         grid, row = table("round", "phase", "state", "answered", "opened", "closed because")
         for each in rounds:
@@ -386,6 +412,35 @@ def _show(info: SessionInfo, rounds: tuple[RoundInfo, ...], as_json: bool) -> No
                 each.close_reason,
             )
         out.print(grid)
+
+
+def _show_sites(info: SessionInfo, told: Standing | None) -> None:
+    if told is None:
+        grid, row = table("site", "takes part", "answered", "late")
+        for site in info.sites:
+            row(site.name, site.state, _said(site.answered), _said(site.late))
+        out.print(grid)
+        return
+    now = datetime.now(UTC)
+    grid, row = table(
+        "site", "takes part", "answered", "late since", "last seen", "sdk", "refused", "in", "out"
+    )
+    shown = {site.name: site for site in info.sites}
+    for each in sorted(told.sites, key=lambda site: site.late_since is None):
+        if (known := shown.get(each.name)) is None:  # invited between the two requests
+            continue
+        row(
+            each.name,
+            known.state,
+            _said(known.answered),
+            ago(each.late_since, now),
+            f"{ago(each.last_seen_at, now)} ago" if each.last_seen_at else "never",
+            each.sdk_version,
+            each.refusals or None,
+            size(each.bytes_in),
+            size(each.bytes_out),
+        )
+    out.print(grid)
 
 
 def _said(answer: bool | None) -> str:

@@ -1,4 +1,9 @@
-"""Following a session from outside: what changed between two looks, a line each."""
+"""Following a session from outside: what changed, a line each.
+
+The coordinator's events say when to look, and the session is what is looked at: a line tells the
+same whether its event came live, was made up for after a lost connection, or never came because a
+proxy on the way keeps streams back.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,40 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fedclust import errors
 from fedclust.cli.screen import err, out, print_json, show
 from fedclust.client import Client
 from fedclust.wire.models import RoundInfo, SessionInfo
 
 _ENDED = ("completed", "failed", "cancelled")
+_LONGEST_LINE = 2**20
+
+
+class EventNumbers:
+    """Reads the numbers of server-sent events out of a stream that comes in any pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._number: int | None = None
+
+    def feed(self, part: bytes) -> list[int]:
+        """Return the numbers of the events that ``part`` completes."""
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            raise errors.ProtocolError("the stream of events is none")
+        found = []
+        for line in (each.rstrip(b"\r") for each in lines):
+            name, _, value = line.partition(b":")
+            if name == b"id" and value.strip().isdigit():
+                self._number = int(value)
+            elif not line and self._number is not None:
+                found.append(self._number)
+                self._number = None
+        return found
+
+
+class _Over(Exception):
+    """The session has ended: whatever the stream still holds is of no interest."""
 
 
 class Watcher:
@@ -21,7 +55,7 @@ class Watcher:
     client : Client
     session : str
     every_s : float
-        Seconds between two looks.
+        Seconds between two looks while no live events can be had.
     as_json : bool
         One JSON object a line on standard output instead of sentences.
     """
@@ -36,20 +70,44 @@ class Watcher:
     ) -> None:
         self._client, self._session, self._every = client, session, every_s
         self._as_json, self._sleep = as_json, sleep
-        self._joined: set[str] = set()
         self._told: set[tuple[Any, ...]] = set()
         self._state: str | None = None
         self._number = 0
+        self._last_event: int | None = None
 
     def follow(self) -> SessionInfo:
         """Tell every change; return the session once it has ended."""
         while True:
-            info = self._client.session(self._session)
-            for event in self._changes(info):
-                self._tell(event)
+            info = self._look()
             if info.state in _ENDED:
                 return info
-            self._sleep(self._every)
+            known = self._last_event
+            self._listen()
+            if self._last_event == known:
+                self._sleep(self._every)
+
+    def _look(self) -> SessionInfo:
+        info = self._client.session(self._session)
+        for event in self._changes(info):
+            self._tell(event)
+        return info
+
+    def _listen(self) -> None:
+        """Look whenever events come, until their stream ends."""
+        numbers = EventNumbers()
+
+        def take(part: bytes) -> None:
+            newest = max(numbers.feed(part), default=0)
+            if newest > (self._last_event or 0):
+                self._last_event = newest
+                if self._look().state in _ENDED:
+                    raise _Over
+
+        try:
+            self._client.events(self._session, take, self._last_event)
+        except (_Over, errors.TransportError, errors.CoordinatorError):
+            # If more than the stream is in trouble, the next look waits for it, or says so.
+            return
 
     def _changes(self, info: SessionInfo) -> Iterator[dict[str, Any]]:
         for site in info.sites:
@@ -72,7 +130,8 @@ class Watcher:
                 self._number = number
                 break
             self._number = number + 1
-        if info.state in _ENDED:
+        if info.state in _ENDED and info.state != self._state:
+            self._state = info.state
             reason = info.failure or info.stopped_because
             yield {"event": f"session.{info.state}", "why": reason}
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,3 +190,9 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) else None
+
+
+def read_head(headers: Mapping[str, str]) -> str | None:
+    """Return ``NUMBER:HASH`` of the coordinator's audit trail as an answer tells it, or None."""
+    told = headers.get("Fedclust-Audit-Head", "")
+    return told if re.fullmatch(r"[0-9]{1,15}:[0-9a-f]{64}", told) else None

@@ -263,6 +263,13 @@ class SubmissionHead(Model):
     task_digest: Sha256
 
 
+class AuditHead(Model):
+    """An entry of the coordinator's audit trail: its number in the chain, and its hash."""
+
+    number: int
+    hash: Sha256
+
+
 class Receipt(Model):
     """Proof that a submission is stored, durably."""
 

@@ -36,6 +36,7 @@ CATALOGUE: dict[str, tuple[int, str]] = {
     "unsupported-media-type": (415, "The body's media type or encoding is not supported"),
     "invalid": (422, "The request's contents are not valid"),
     "disclosure-refused": (422, "The submission would disclose too much"),
+    "too-many-streams": (429, "This token has too many event streams open"),
     "internal": (500, "The coordinator failed"),
     "unavailable": (503, "The coordinator cannot answer now"),
 }

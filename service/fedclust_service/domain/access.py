@@ -60,7 +60,10 @@ class Actor:
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """Something that somebody did. Never holds a payload, a token or a record."""
+    """Something that somebody did. Never holds a payload, a token or a record.
+
+    ``number`` and ``hash`` are None until the entry is sealed.
+    """
 
     id: int
     at: datetime
@@ -68,12 +71,16 @@ class AuditEntry:
     action: str
     subject: str
     details: dict[str, str | int | float | bool | None]
+    number: int | None = None
+    hash: str | None = None
 
 
 # --- what a role may do ---------------------------------------------------------------------------
 
 #: Every use case and the roles that may ask for it. Which rows they reach is decided below.
 PERMISSIONS: dict[str, frozenset[Role]] = {
+    "admin.read": frozenset({Role.OPERATOR}),
+    "metrics.read": frozenset({Role.OPERATOR}),
     "principal.create": frozenset({Role.OPERATOR}),
     "principal.change": frozenset({Role.OPERATOR}),
     "site.read": frozenset({Role.OPERATOR, Role.ANALYST}),
@@ -88,6 +95,8 @@ PERMISSIONS: dict[str, frozenset[Role]] = {
     "task.read": frozenset({Role.SITE}),
     "submission.put": frozenset({Role.SITE}),
     "round.read": frozenset(Role),
+    "event.read": frozenset(Role),
+    "audit.head": frozenset(Role),
     "result.read": frozenset(Role),
     "result.assign": frozenset(Role),
 }

@@ -88,6 +88,9 @@ class SecretKeys:
     def __repr__(self) -> str:
         return f"SecretKeys({len(self._keys)} keys)"
 
+    def __len__(self) -> int:
+        return len(self._keys)
+
     def sign(self, token: TokenText) -> str:
         """Return the HMAC to store, as 64 hexadecimal digits."""
         return _hmac(self._keys[0], token)

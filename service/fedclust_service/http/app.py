@@ -15,6 +15,7 @@ from fedclust_service.http import docs, openapi, problems
 from fedclust_service.http.context import Service
 from fedclust_service.http.edge import Edge
 from fedclust_service.http.routes import ROUTERS
+from fedclust_service.metrics import Metrics
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.settings import Settings
 
@@ -37,10 +38,11 @@ def create_app(
         Failures of the store that pass by themselves: answered 503 with Retry-After.
     """
     app = describe_app()
-    app.state.service = Service(coordinator, settings)
+    metrics = Metrics(coordinator)
+    app.state.service = Service(coordinator, settings, metrics)
     for kind in passing:
         app.add_exception_handler(kind, _passing)
-    app.add_middleware(Edge, body_limit=settings.body_limit)
+    app.add_middleware(Edge, body_limit=settings.body_limit, requested=metrics.requested)
     return app
 
 

@@ -12,6 +12,7 @@ from fastapi.security import HTTPBearer
 from fedclust_service.domain.access import PERMISSIONS, Actor, require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.trace import trace_of
+from fedclust_service.metrics import Metrics
 from fedclust_service.orchestration import principals
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.settings import Settings
@@ -23,6 +24,7 @@ class Service:
 
     coordinator: Coordinator
     settings: Settings
+    metrics: Metrics
 
 
 def service_of(request: Request) -> Service:
@@ -37,7 +39,7 @@ async def _coordinator(request: Request) -> Coordinator:
 
 
 # Declared for the API's description alone: it makes "Authorize" work in /docs.
-_bearer = HTTPBearer(
+bearer = HTTPBearer(
     auto_error=False,
     scheme_name="token",
     description="A token as its operator issued it: fcs_… (site), fca_… (analyst), fco_….",
@@ -56,7 +58,7 @@ def bearer_token(request: Request) -> str:
     return match.group(1)
 
 
-def _actor(request: Request, _: Annotated[object, Depends(_bearer)], co: CoordinatorOf) -> Actor:
+def _actor(request: Request, _: Annotated[object, Depends(bearer)], co: CoordinatorOf) -> Actor:
     actor = principals.authenticate(co, bearer_token(request))
     trace_of(request).actor = actor
     return actor

@@ -6,21 +6,32 @@ here, and :mod:`openapi` adds the schemas.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypedDict
 
 from fastapi import Response
 from pydantic import BaseModel
 
-from fedclust.wire.problems import CATALOGUE
+from fedclust.wire.problems import CATALOGUE, FieldError, problem
 from fedclust.wire.problems import CONTENT_TYPE as PROBLEM
 
 JSON = "application/json"
+#: What the edge may answer before a route is asked, or in its place.
+_EVERYWHERE = (
+    "malformed-request",
+    "body-too-large",
+    "unsupported-media-type",
+    "internal",
+    "unavailable",
+)
+_RETRIED = {408, 500, 503}
 Content = dict[str, Any]
 
 
 class Described(TypedDict):
     """Keyword arguments of a route's decorator."""
 
+    status_code: int
     response_class: type[Response]
     response_model: None
     responses: dict[int | str, dict[str, Any]]
@@ -60,7 +71,7 @@ def described(
     Parameters
     ----------
     answers : dict of status to (description, content by media type or one JSON schema)
-        None as content: no body.
+        None as content: no body. The first is what usually happens.
     problems : str
         Slugs of the catalogue; those that every route may give are added.
     body : dict
@@ -74,22 +85,27 @@ def described(
         if content is not None:
             responses[status]["content"] = _content(content)
         if headers:
-            responses[status]["headers"] = {
-                name: {"description": text, "schema": {"type": "string"}}
-                for name, text in headers.items()
-            }
+            responses[status]["headers"] = _headers(headers)
     by_status: dict[int, list[str]] = {}
-    for slug in problems:
+    for slug in dict.fromkeys((*problems, *_EVERYWHERE)):
         by_status.setdefault(CATALOGUE[slug][0], []).append(slug)
     for status, slugs in sorted(by_status.items()):
         lines = [f"`{slug}`: {CATALOGUE[slug][1]}." for slug in slugs]
-        responses[status] = _problem("\n\n".join(lines))
-    responses["default"] = _problem("Any other problem of the catalogue.")
+        responses[status] = _problem("\n\n".join(lines), slugs)
+        if status == 401:
+            responses[status]["headers"] = _headers({"WWW-Authenticate": "`Bearer`."})
+        if status in _RETRIED:
+            responses[status]["headers"] = _headers({"Retry-After": "Seconds; then again."})
+    responses["default"] = _problem("Any other problem of the catalogue.", ())
     extra: dict[str, Any] = {}
     if body is not None:
         extra["requestBody"] = {"required": body_required, "content": _content(body)}
     return Described(
-        response_class=Response, response_model=None, responses=responses, openapi_extra=extra
+        status_code=next(iter(answers)),
+        response_class=Response,
+        response_model=None,
+        responses=responses,
+        openapi_extra=extra,
     )
 
 
@@ -99,6 +115,37 @@ def _content(content: Content) -> Content:
     return {JSON: {"schema": content}}
 
 
-def _problem(description: str) -> dict[str, Any]:
-    schema = {"$ref": "#/components/schemas/Problem"}
-    return {"description": description, "content": {PROBLEM: {"schema": schema}}}
+def _headers(headers: dict[str, str]) -> dict[str, Any]:
+    return {
+        name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
+    }
+
+
+def _problem(description: str, slugs: Iterable[str]) -> dict[str, Any]:
+    content: Content = {"schema": {"$ref": "#/components/schemas/Problem"}}
+    examples = {slug: {"$ref": f"#/components/examples/{slug}"} for slug in slugs}
+    if examples:
+        content["examples"] = examples
+    return {"description": description, "content": {PROBLEM: content}}
+
+
+def problem_examples() -> dict[str, Any]:
+    """Return for every problem type a document as it may look, for the description."""
+    return {slug: {"value": _example(slug)} for slug in CATALOGUE}
+
+
+def _example(slug: str) -> dict[str, Any]:
+    """Return a problem document as it may look; `detail` says in each case what to do next."""
+    errors = []
+    if slug == "invalid":
+        errors.append(FieldError(pointer="/name", rule="missing", message="Field required"))
+    if slug == "disclosure-refused":
+        errors.append(
+            FieldError(
+                pointer="/payload/counts/0",
+                rule="smallest-count",
+                message="fewer rows than a site may tell of",
+            )
+        )
+    document = problem(slug, f"{CATALOGUE[slug][1]}.", errors, request_id="0" * 16)
+    return document.model_dump(exclude_none=True, mode="json")

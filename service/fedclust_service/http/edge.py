@@ -42,11 +42,16 @@ class Edge:
     app : ASGI application
     body_limit : int
         Bytes; a larger declared body is refused unread.
+    requested : callable
+        Told of each request when it has ended: method, route's template, status, seconds.
     """
 
-    def __init__(self, app: ASGIApp, body_limit: int) -> None:
+    def __init__(
+        self, app: ASGIApp, body_limit: int, requested: Callable[[str, str, int, float], None]
+    ) -> None:
         self.app = app
         self.body_limit = body_limit
+        self.requested = requested
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -67,7 +72,9 @@ class Edge:
             exchange.status = 499
         finally:
             seconds = time.perf_counter() - started
-            _write_line(scope["method"], inner, exchange.status, seconds, trace)
+            route = _template(inner)
+            self.requested(scope["method"], route, exchange.status, seconds)
+            _write_line(scope["method"], route, inner, exchange.status, seconds, trace)
 
     async def _answer(self, scope: Scope, exchange: _Exchange, trace: Trace) -> None:
         refusal = self._refused_unread(Headers(scope=scope))
@@ -174,9 +181,15 @@ class _Exchange:
             headers.setdefault("Strict-Transport-Security", _HSTS)
 
 
-def _write_line(method: str, scope: Scope, status: int, seconds: float, trace: Trace) -> None:
-    # The template, not the path: what somebody pasted into an address stays out of the log.
-    route = getattr(scope.get("route"), "path", "docs" if "endpoint" in scope else "unknown")
+def _template(scope: Scope) -> str:
+    """Return the template, not the path: what somebody pasted into an address stays out of logs."""
+    fallback = "docs" if "endpoint" in scope else "unknown"
+    return str(getattr(scope.get("route"), "path", fallback))
+
+
+def _write_line(
+    method: str, route: str, scope: Scope, status: int, seconds: float, trace: Trace
+) -> None:
     fields: dict[str, Any] = {
         "method": method,
         "route": route,
@@ -186,7 +199,7 @@ def _write_line(method: str, scope: Scope, status: int, seconds: float, trace: T
     if trace.actor is not None:
         fields["role"], fields["actor"] = trace.actor.role.value, trace.actor.name
     fields |= dict(_named(scope.get("path_params", {}).items()))
-    quiet = route in {"/healthz", "/readyz"} and status < 400
+    quiet = route in {"/healthz", "/readyz", "/metrics"} and status < 400
     write: Callable[..., Any] = log.debug if quiet else log.info
     write("request", **fields)
 

@@ -20,6 +20,9 @@ from fedclust.wire import models
 from fedclust.wire.codec import CONTENT_TYPE as BINARY
 from fedclust.wire.problems import CATALOGUE, PREFIX, Problem
 from fedclust.wire.submissions import submission_model
+from fedclust_service.http import examples
+from fedclust_service.http.describe import problem_examples
+from fedclust_service.orchestration import admin
 
 _PREFIX = "#/components/schemas/"
 #: Stands for "one of every phase's submission" until the methods are known.
@@ -29,8 +32,12 @@ SUBMISSION: dict[str, Any] = {
     BINARY: {"schema": {"type": "string", "format": "binary"}},
 }
 _MODELS: tuple[type[BaseModel], ...] = (
+    admin.AdminAuditEntry,
+    admin.AdminSession,
+    admin.Overview,
     models.AlgorithmInfo,
     models.AssignmentRequest,
+    models.AuditHead,
     models.Assignments,
     models.Participation,
     models.ParticipationInfo,
@@ -72,6 +79,8 @@ _TAGS = {
     "submissions": "A site's answer to a round, exactly once.",
     "rounds": "Rounds without payloads.",
     "results": "The clustering.",
+    "events": "What happens, as it happens, and the hashes that vouch for it.",
+    "admin": "What operators watch.",
     "health": "For whoever watches the process.",
 }
 
@@ -136,6 +145,10 @@ def build(app: FastAPI) -> dict[str, Any]:
         }
         for name, method in sorted(METHODS.items())
     ]
+    for operation in document["paths"].get("/metrics", {}).values():
+        operation["security"].append({})  # from the coordinator's own machine it needs no token
+    parts["examples"] = problem_examples()
+    examples.complete(document)
     return document
 
 

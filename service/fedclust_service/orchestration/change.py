@@ -59,6 +59,9 @@ class Change:
         """Say and do what waited for the commit."""
         for action, who, subject, details in self._said:
             log.info(action, actor=who, subject=subject, **details)
+            self._co.observer.happened(action)
+        if self._said:
+            self._co.sealer.wake()
         if self._wake:
             self._co.driver.wake()
 

@@ -13,6 +13,8 @@ from fedclust_service.clock import Clock
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.orchestration.driver import Driver
 from fedclust_service.orchestration.notifier import Notifier
+from fedclust_service.orchestration.observer import Nobody, Observer
+from fedclust_service.orchestration.sealing import Sealer
 from fedclust_service.orchestration.sweeper import Sweeper
 from fedclust_service.store import Store
 
@@ -37,6 +39,11 @@ class Limits:
         first one and four takeovers, so that the fifth takeover fails.
     driver_poll_s, sweep_every_s : float
         How often rounds to aggregate and deadlines are looked for without being told.
+    seal_look_s, seal_pause_s : float
+        How often audit entries to seal are looked for without being told, and the least time
+        between two batches.
+    seal_lease_s : float
+        A sealer that has sealed nothing for this long has lost its lease.
     retention_days : float or None
         Payloads of sessions that ended this long ago are scrubbed; None keeps them.
     token_touch_s : float
@@ -50,6 +57,9 @@ class Limits:
     max_attempts: int = 5
     driver_poll_s: float = 1.0
     sweep_every_s: float = 1.0
+    seal_look_s: float = 0.5
+    seal_pause_s: float = 0.2
+    seal_lease_s: float = 5.0
     retention_days: float | None = 30.0
     token_touch_s: float = 60.0
 
@@ -79,12 +89,16 @@ class Coordinator:
     limits : Limits
     notifier : Notifier
         Told of every committed change from the moment that the coordinator is built.
+    observer : Observer
+        Told of what is done, to count it.
     holder : str
         What leases name this process by.
     driver : Driver
         Aggregates; ``driver.run_once()`` does a round's work in the calling thread.
     sweeper : Sweeper
         Watches deadlines.
+    sealer : Sealer
+        Chains the audit trail.
     """
 
     store: Store
@@ -92,13 +106,17 @@ class Coordinator:
     keys: SecretKeys
     limits: Limits = field(default_factory=Limits)
     notifier: Notifier = field(default_factory=Notifier)
+    observer: Observer = field(default_factory=Nobody, repr=False)
     holder: str = field(default_factory=new_holder)
     driver: Driver = field(init=False, repr=False)
     sweeper: Sweeper = field(init=False, repr=False)
+    _asked_at: float | None = field(default=None, init=False, repr=False)
+    sealer: Sealer = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.driver = Driver(self)
         self.sweeper = Sweeper(self)
+        self.sealer = Sealer(self)
         self.store.on_touch(self._changed)
 
     def _changed(self, touched: Sequence[tuple[str, int]]) -> None:
@@ -106,19 +124,32 @@ class Coordinator:
             self.notifier.bump(session, version)
 
     def start(self) -> None:
-        """Start the driver and the sweeper."""
+        """Start the driver, the sweeper and the sealer."""
         self.driver.start()
         self.sweeper.start()
+        self.sealer.start()
 
-    def stop(self, timeout_s: float = 2.0) -> None:
-        """Wake all waiters and end the threads; what they leave is taken up by the next start."""
-        until = time.monotonic() + timeout_s
+    def ask_to_stop(self) -> None:
+        """Wake all waiters and have the threads end, without waiting for them. Any thread."""
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
         self.notifier.close()
         self.sweeper.ask_to_stop()
-        self.driver.stop(timeout_s)
+        self.driver.ask_to_stop()
+        self.sealer.ask_to_stop()
+
+    def stop(self, timeout_s: float = 2.5) -> None:
+        """Wake all waiters and end the threads; what they leave is taken up by the next start.
+
+        ``timeout_s`` runs from the moment that they were first asked to stop.
+        """
+        self.ask_to_stop()
+        until = (self._asked_at or time.monotonic()) + timeout_s
+        self.driver.stop(max(0.0, until - time.monotonic()))
         self.sweeper.join(max(0.0, until - time.monotonic()))
+        self.sealer.join(max(0.0, until - time.monotonic()))
 
     @property
     def alive(self) -> bool:
-        """Whether the driver and the sweeper run (part of readiness)."""
-        return self.driver.alive and self.sweeper.alive
+        """Whether the driver, the sweeper and the sealer run (part of readiness)."""
+        return self.driver.alive and self.sweeper.alive and self.sealer.alive

@@ -15,6 +15,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ from fedclust_service.orchestration.aggregation import (
 from fedclust_service.orchestration.change import COORDINATOR, Change, commit
 from fedclust_service.orchestration.closing import MESSAGES, end_session
 from fedclust_service.orchestration.lookup import joined_of, masks_of, plan_for, smallest_p
+from fedclust_service.orchestration.observer import AggregationEnd
 from fedclust_service.orchestration.opening import open_round
 from fedclust_service.orchestration.process import AggregationProcess, NotStarted, ProcessLost
 from fedclust_service.orchestration.provenance import platform_of
@@ -114,10 +116,14 @@ class Driver:
         """Look for work now. Any thread."""
         self._wake.set()
 
-    def stop(self, timeout_s: float = 5.0) -> None:
-        """End the worker thread. An aggregation that goes on longer is left to the next process."""
+    def ask_to_stop(self) -> None:
+        """Have the worker thread end after the aggregation that it is in. Any thread."""
         self._stopping.set()
         self._wake.set()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End the worker thread. An aggregation that goes on longer is left to the next process."""
+        self.ask_to_stop()
         with self._lock:
             worker = self._worker
         if worker is not None:
@@ -151,7 +157,7 @@ class Driver:
             except StoreError as error:
                 log.warning("driver_store_error", error=type(error).__name__)
             except Exception as error:  # the thread outlives every defect; the round does not
-                log.error("driver_error", error=type(error).__name__)
+                log.error("driver_error", error=type(error).__name__, exc_info=error)
             if not self._current():
                 return
             self._wake.wait(self._co.limits.driver_poll_s)
@@ -182,7 +188,8 @@ class Driver:
         )
         heart.start()
         try:
-            self._finish(work, self._aggregate(work, process))
+            with _logged_as(work):
+                self._finish(work, self._aggregate(work, process))
         except ProcessLost:
             # As if this driver had died: the lease runs out, and whoever finds that takes it over.
             if not process.ended:
@@ -264,8 +271,7 @@ class Driver:
         if isinstance(what, Raised):  # whatever a method raises fails its own session alone
             log.error(
                 "aggregation_error",
-                session=work.session.name,
-                round=work.round.number,
+                method=work.session.algorithm,
                 error=what.error,
             )
             what = _failure(FailureReason.AGGREGATION_ERROR)
@@ -296,18 +302,19 @@ class Driver:
             self._stopping.wait(_PAUSE_S)
 
     def _finish(self, work: _Work, outcome: _Outcome) -> None:
-        commit(self._co, "driver.finish", lambda change: self._write(change, work, outcome))
+        end = commit(self._co, "driver.finish", lambda change: self._write(change, work, outcome))
+        self._co.observer.aggregated(work.session.algorithm, end, outcome.seconds)
 
-    def _write(self, change: Change, work: _Work, outcome: _Outcome) -> None:
+    def _write(self, change: Change, work: _Work, outcome: _Outcome) -> AggregationEnd:
         tx = change.tx
         held = _still_held(tx, work)
         if held is None:
             # Cancelled, failed, timed out, or another driver's by now: nothing of this is written.
-            return
+            return "lost"
         session, current = held
         if isinstance(outcome.what, Failure):
             _fail(change, session, outcome.what)
-            return
+            return "failed"
         closed = advance(ROUND_TRANSITIONS, current.state, RoundState.CLOSED)
         if not tx.rounds.finish(
             work.round.id,
@@ -317,17 +324,22 @@ class Driver:
             aggregation_s=outcome.seconds,
             metrics=outcome.metrics,
         ):
-            return
+            return "lost"
         change.audit(COORDINATOR, "round.closed", session.name, round=work.round.number)
         if isinstance(outcome.what, Opening):
             open_round(change, session, outcome.what)
-            return
+            return "written"
         tx.results.put(session.id, outcome.what.result, platform_of(), change.now)
         end_session(change, session, SessionState.COMPLETED, reason=outcome.what.stopped_because)
+        return "written"
 
     # --- the lease --------------------------------------------------------------------------------
 
     def _beat(self, work: _Work, process: AggregationProcess, done: threading.Event) -> None:
+        with _logged_as(work):
+            self._keep(work, process, done)
+
+    def _keep(self, work: _Work, process: AggregationProcess, done: threading.Event) -> None:
         limits = self._co.limits
         until = work.taken_at + timedelta(seconds=limits.aggregation_timeout_s)
         while not done.wait(limits.beat_s):
@@ -355,6 +367,13 @@ class Driver:
             stuck = self._worker
         if stuck is not None and not self._stopping.is_set():
             self._start_worker()
+
+
+def _logged_as(work: _Work) -> AbstractContextManager[object]:
+    """Have every log line of this thread name the round that it is about."""
+    return structlog.contextvars.bound_contextvars(
+        session=work.session.name, round=work.round.number
+    )
 
 
 def _load(tx: Tx, plan: Plan, work: _Work) -> tuple[Job, _Stored]:

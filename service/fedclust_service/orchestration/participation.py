@@ -171,13 +171,18 @@ def _check_consent(tx: Tx, actor: Actor, session: Session, body: JoinRequest) ->
 
 
 def _check_version(session: Session, body: JoinRequest) -> None:
-    if session.method_version in body.methods.get(session.algorithm, ()):
+    spoken = body.methods.get(session.algorithm, ())
+    if session.method_version in spoken:
         return
+    # An SDK that has left the session's version behind goes back to the coordinator's own.
+    later = bool(spoken) and min(spoken) > session.method_version
+    command = "pip install" if later else "pip install --upgrade"
+    wanted = f"fedclust{'==' if later else '>='}{server_version()}"
     raise Refusal(
         "version-unsupported",
         f"The session runs version {session.method_version} of {session.algorithm}, which this "
-        f"SDK does not name among its own. Upgrade it with: "
-        f'pip install --upgrade "fedclust>={server_version()}"',
+        f"SDK does not name among its own. Install one that does with: "
+        f'{command} "{wanted}"',
     )
 
 

@@ -232,6 +232,8 @@ def patch_principal(
         )
         if after != before:
             change.tx.principals.update(after)
+        if after.title != before.title:
+            change.audit(actor, f"{role.value}.titled", _subject(after))
         if after.disabled != before.disabled:
             done = "disabled" if after.disabled else "enabled"
             change.audit(actor, f"{role.value}.{done}", _subject(after))

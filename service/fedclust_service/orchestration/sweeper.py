@@ -55,7 +55,7 @@ class Sweeper:
             except StoreError as error:
                 log.warning("sweeper_store_error", error=type(error).__name__)
             except Exception as error:  # the thread outlives every defect
-                log.error("sweeper_error", error=type(error).__name__)
+                log.error("sweeper_error", error=type(error).__name__, exc_info=error)
             self._stopping.wait(self._co.limits.sweep_every_s)
 
 
@@ -68,7 +68,7 @@ def sweep(co: Coordinator) -> None:
         except StoreError:
             raise
         except Exception as error:  # a session that cannot be judged keeps no other one waiting
-            log.error("sweeper_error", round_id=each.id, error=type(error).__name__)
+            log.error("sweeper_error", round_id=each.id, error=type(error).__name__, exc_info=error)
     _scrub(co)
 
 

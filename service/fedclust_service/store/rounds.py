@@ -54,6 +54,14 @@ class AskedOf(NamedTuple):
     answer: Submission | None
 
 
+class RoundCounts(NamedTuple):
+    """How many rounds there are, are overdue, and are held under a lease in force."""
+
+    by_state: dict[RoundState, int]
+    overdue: int
+    leased: int
+
+
 class Rounds:
     """Rounds of sessions."""
 
@@ -152,6 +160,22 @@ class Rounds:
             select(t)
             .where(t.c.state == RoundState.COLLECTING.value, late)
             .order_by(t.c.deadline, t.c.id)
+        )
+
+    def counts(self, now: datetime) -> RoundCounts:
+        """Count all rounds; only those that are open are looked at one by one."""
+        c = tables.rounds.c
+        states = select(c.state, func.count()).group_by(c.state)
+        overdue = select(func.count()).where(
+            c.state == RoundState.COLLECTING.value, c.overdue_since.is_not(None)
+        )
+        leased = select(func.count()).where(
+            c.state == RoundState.AGGREGATING.value, c.lease_expires_at > now
+        )
+        return RoundCounts(
+            {RoundState(state): n for state, n in self._connection.execute(states)},
+            self._connection.execute(overdue).scalar_one(),
+            self._connection.execute(leased).scalar_one(),
         )
 
     def aggregating(self) -> Sequence[Round]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, Executable, and_, bindparam, select, update
+from sqlalchemy import Connection, Executable, and_, bindparam, func, select, update
 
 from fedclust_service.domain.session import (
     Participation,
@@ -181,6 +181,12 @@ class Sessions:
         if after_id is not None:
             query = query.where(t.c.id < after_id)
         return [_session(row) for row in self._connection.execute(query).mappings()]
+
+    def counts(self) -> dict[SessionState, int]:
+        """Return how many sessions are in each state."""
+        t = tables.sessions
+        query = select(t.c.state, func.count()).group_by(t.c.state)
+        return {SessionState(state): n for state, n in self._connection.execute(query)}
 
     def running(self) -> Sequence[Session]:
         """Return all running sessions, oldest first."""

@@ -34,7 +34,7 @@ from fedclust_service.domain.access import Role
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 
-SCHEMA_REVISION = "0001"
+SCHEMA_REVISION = "0002"
 """The migration that makes exactly these tables: Alembic's head (a test compares)."""
 
 NAMING = {
@@ -307,10 +307,14 @@ class ResultRow(Row, table=True):
 
 
 class AuditRow(Row, table=True):
-    """Who did what. Appended to, never changed."""
+    """Who did what. Appended to, never changed; a sealer adds ``number`` and ``hash`` once."""
 
     __tablename__ = "audit"
-    __table_args__ = (Index(None, "subject", "id"),)
+    __table_args__ = (
+        Index(None, "subject", "id"),
+        Index(None, "number", unique=True),
+        Index(None, "subject", "number"),
+    )
 
     id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
     at: datetime = Field(sa_type=UtcDateTime)
@@ -318,6 +322,26 @@ class AuditRow(Row, table=True):
     action: str = Field(sa_type=Word)
     subject: str = Field(sa_type=Word)
     details: dict[str, Any] = Field(sa_type=CanonicalJson)
+    number: int | None = Field(sa_type=Whole)
+    hash: str | None = Field(sa_type=Word)
+
+
+class ChainRow(Row, table=True):
+    """The last sealed entry of the audit trail, and the lease of who seals. One row."""
+
+    __tablename__ = "audit_chain"
+    __table_args__ = (
+        CheckConstraint(
+            "(lease_holder IS NULL) = (lease_expires_at IS NULL)",
+            name="lease_whole",
+        ),
+    )
+
+    id: int | None = Field(default=None, primary_key=True, sa_type=Whole)
+    number: int = Field(sa_type=Whole)
+    hash: str = Field(sa_type=Word)
+    lease_holder: str | None = Field(sa_type=Word)
+    lease_expires_at: datetime | None = Field(sa_type=UtcDateTime)
 
 
 def _table(row: type[Row]) -> Table:
@@ -335,3 +359,4 @@ submissions = _table(SubmissionRow)
 states = _table(StateRow)
 results = _table(ResultRow)
 audit = _table(AuditRow)
+audit_chain = _table(ChainRow)

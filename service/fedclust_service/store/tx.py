@@ -9,10 +9,12 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from fedclust_service.store.audit import Audit
+from fedclust_service.store.chain import Chain
 from fedclust_service.store.principals import Principals, Tokens
 from fedclust_service.store.results import Results, States
 from fedclust_service.store.rounds import Rounds
 from fedclust_service.store.sessions import Participations, Sessions
+from fedclust_service.store.standing import Standings
 from fedclust_service.store.submissions import Submissions
 
 
@@ -39,6 +41,8 @@ class Tx:
         self.states = States(connection)
         self.results = Results(connection)
         self.audit = Audit(connection)
+        self.chain = Chain(connection)
+        self.standings = Standings(connection)
 
     @property
     def touched(self) -> list[tuple[str, int]]:

@@ -6,7 +6,10 @@ from fastapi import APIRouter
 
 from fedclust_service.http.routes import (
     about,
+    admin,
+    events,
     health,
+    metrics,
     participation,
     principals,
     results,
@@ -25,5 +28,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     submissions.router,
     rounds.router,
     results.router,
+    events.router,
+    admin.router,
     health.router,
+    metrics.router,
 )

@@ -35,7 +35,8 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
     summary="Read the result",
     description="Its analyst, operators and its sites, each cut to what it may see: centroids in "
     "scaled and own units, sizes with small ones suppressed, quality, history, provenance. As "
-    "CSV: one line a cluster with its size and its centroid in own units.",
+    "CSV: one line a cluster with its size and its centroid in own units. Not for a site that was "
+    "excluded.",
     **described(
         {
             200: (
@@ -44,6 +45,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
             )
         },
         "unauthenticated",
+        "forbidden",
         "not-found",
         "not-acceptable",
         "result-not-ready",
@@ -81,6 +83,7 @@ def get_result(
         "result-not-ready",
         "wrong-state",
         "malformed-request",
+        "request-timeout",
         "body-too-large",
         "unsupported-media-type",
         "invalid",

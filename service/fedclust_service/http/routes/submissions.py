@@ -13,6 +13,7 @@ from fedclust_service.http.bodies import EitherBody, reply
 from fedclust_service.http.context import CoordinatorOf, RoundNumber, SessionName, allowed
 from fedclust_service.http.describe import described, ref
 from fedclust_service.http.openapi import SUBMISSION
+from fedclust_service.http.sealed_head import SEALED_HEAD, with_head
 from fedclust_service.orchestration import rounds
 
 router = APIRouter(tags=["submissions"])
@@ -47,7 +48,8 @@ TASK_ETAG = "Fedclust-Task-ETag"
         body=SUBMISSION,
         headers={
             TASK_ETAG: "The task's ETag from now on: wait with it for what comes next. Absent "
-            "where something new is to be read already."
+            "where something new is to be read already.",
+            **SEALED_HEAD,
         },
     ),
 )
@@ -61,5 +63,5 @@ def put_submission(
     content, media = body
     submitted = rounds.submit(co, actor, session, number, content, media)
     status = 201 if submitted.created else 200
-    headers = {TASK_ETAG: submitted.task_etag} if submitted.task_etag is not None else None
-    return reply(submitted.receipt, status, headers)
+    headers = {TASK_ETAG: submitted.task_etag} if submitted.task_etag is not None else {}
+    return reply(submitted.receipt, status, with_head(co, headers))

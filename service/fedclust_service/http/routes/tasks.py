@@ -20,7 +20,9 @@ from fedclust_service.http.context import (
     service_of,
 )
 from fedclust_service.http.describe import described, ref
+from fedclust_service.http.sealed_head import SEALED_HEAD, with_head
 from fedclust_service.orchestration import rounds
+from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.rounds import TaskView
 
 router = APIRouter(tags=["tasks"])
@@ -51,7 +53,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
         "not-acceptable",
         "invalid",
         "unavailable",
-        headers={"ETag": "To be sent as If-None-Match with the next request."},
+        headers={"ETag": "To be sent as If-None-Match with the next request.", **SEALED_HEAD},
     ),
 )
 async def get_task(
@@ -66,11 +68,11 @@ async def get_task(
     ends = time.monotonic() + min(wait, service_of(request).settings.long_poll_max)
 
     def first() -> tuple[TaskView, Response | None]:
-        return _shown(rounds.task_view(co, actor, session, known), known, media)
+        return _shown(co, rounds.task_view(co, actor, session, known), known, media)
 
     def again() -> tuple[TaskView, Response | None]:
         token = bearer_token(request)
-        return _shown(rounds.task_view_again(co, token, session, known), known, media)
+        return _shown(co, rounds.task_view_again(co, token, session, known), known, media)
 
     view, response = await run_in_threadpool(first)
     while response is None:
@@ -84,14 +86,16 @@ async def get_task(
     return response
 
 
-def _shown(view: TaskView, known: set[str], media: str) -> tuple[TaskView, Response | None]:
+def _shown(
+    co: Coordinator, view: TaskView, known: set[str], media: str
+) -> tuple[TaskView, Response | None]:
     """Return a view with its response, None where the client knows it already.
 
     In the thread that has read it: writing a large task would hold every other request up.
     """
     if view.etag in known or "*" in known:
         return view, None
-    return view, reply_as(media, view.response, 200, {"ETag": view.etag})
+    return view, reply_as(media, view.response, 200, with_head(co, {"ETag": view.etag}))
 
 
 def _etags(request: Request) -> set[str]:

@@ -1,0 +1,93 @@
+"""What operators are told beyond a session itself: who is late since when, last seen, traffic."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from pydantic import ConfigDict
+
+from fedclust import errors
+from fedclust.algorithms.base import Model
+from fedclust.client import Client
+from fedclust.wire.models import SessionInfo, Timestamp
+
+
+class _Told(Model):
+    """Read from a coordinator that may be newer: what is added there is passed over."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class SiteStanding(_Told):
+    """One site in one session, as operators read it."""
+
+    name: str
+    late_since: Timestamp | None
+    last_seen_at: Timestamp | None
+    sdk_version: str | None
+    refusals: int
+    bytes_in: int
+    bytes_out: int
+
+
+class Standing(_Told):
+    """One session, as operators read it."""
+
+    name: str
+    deadline: Timestamp | None
+    late_since: Timestamp | None
+    refusals: int
+    bytes_in: int
+    bytes_out: int
+    sites: tuple[SiteStanding, ...]
+
+    def late(self, now: datetime) -> str:
+        """Return the late sites in words, or nothing."""
+        if self.late_since is None:
+            return ""
+        names = ", ".join(site.name for site in self.sites if site.late_since is not None)
+        return f"{names} since {ago(self.late_since, now)}" if names else ""
+
+
+def standings(
+    client: Client, state: str | None = None, session: str | None = None
+) -> dict[str, Standing]:
+    """Return sessions by name; nothing for a token that is not an operator's."""
+    try:
+        found = client.admin(Standing, "sessions", state=state, session=session)
+        return {each.name: each for each in found}
+    except errors.Forbidden:
+        return {}
+
+
+def late_first(sessions: list[SessionInfo], known: dict[str, Standing]) -> list[SessionInfo]:
+    """Return sessions in order, but those with late sites before the others, the latest first."""
+
+    def key(info: SessionInfo) -> tuple[bool, datetime]:
+        told = known.get(info.name)
+        if told is not None:
+            late = told.late_since if any(site.late_since for site in told.sites) else None
+            return late is None, late or datetime.max.replace(tzinfo=UTC)
+        late_now = info.state == "running" and any(site.late for site in info.sites)
+        return not late_now, datetime.max.replace(tzinfo=UTC)
+
+    return sorted(sessions, key=key)
+
+
+def ago(time: datetime | None, now: datetime) -> str:
+    """Return how long ago a time was, in its largest unit: ``2 h``."""
+    if time is None:
+        return ""
+    seconds = max(timedelta(0), now - time).total_seconds()
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds)} s"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people."""
+    for unit, length in (("MB", 1_000_000), ("kB", 1_000)):
+        if count >= length:
+            return f"{count / length:.1f} {unit}"
+    return f"{count} B"

@@ -1,0 +1,58 @@
+"""What a site's run tells its user: how a session goes on, and what would be sent next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fedclust.wire.submissions import BINARY
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What has just happened. ``answered`` of ``addressed`` sites, where known.
+
+    ``most_rounds``: the session ends at the latest after so many, preparation and evaluation
+    included.
+    """
+
+    event: Literal["joined", "waiting", "computing", "sent", "sent again", "refused", "done"]
+    round: int | None = None
+    phase: str | None = None
+    answered: int | None = None
+    addressed: int | None = None
+    most_rounds: int | None = None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The next submission, byte for byte, before it is sent.
+
+    ``body`` is None where there is nothing to send now; ``note`` says why, or what the bytes
+    still depend on. ``fields`` and ``smallest_count`` are what the ledger will say.
+    """
+
+    session: str
+    round: int | None = None
+    phase: str | None = None
+    media: str = BINARY
+    body: bytes | None = field(default=None, repr=False)
+    fields: dict[str, str] | None = None
+    smallest_count: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class SessionStatus:
+    """A session as its coordinator and this site's journal know it.
+
+    ``sent`` counts the answers whose outcome is known, ``in_flight`` those that may have left.
+    """
+
+    session: str
+    state: str
+    site_state: str
+    round: int | None
+    sent: int
+    in_flight: int
+    reason: str | None

@@ -1,0 +1,119 @@
+"""The audit trail's hash chain: what is hashed, and what makes a trail sound.
+
+An entry's hash is the SHA-256 of eight lines of UTF-8, joined by a line feed with none at the
+end: the hash before it (64 zeros before the first), its number, its row's id, the time as
+``2026-01-31T12:00:00.000000Z``, actor, action, subject, and the details as stored: one line of
+JSON with sorted keys. `docs/audit.md` says the same to whoever writes another verifier.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+FIRST = "0" * 64
+#: Faults that a report lists; one change early in a trail can make every later entry differ.
+MAX_FAULTS = 20
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last entry that was sealed; number 0 before the first."""
+
+    number: int = 0
+    hash: str = FIRST
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.hash}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """An entry as it is hashed: what the database holds, as text."""
+
+    id: int
+    at: str
+    actor: str
+    action: str
+    subject: str
+    details: str
+
+    def fields(self) -> tuple[str, ...]:
+        """Return the entry's own lines."""
+        own = (self.id, self.at, self.actor, self.action, self.subject, self.details)
+        return tuple(str(value) for value in own)
+
+    def after(self, head: Head) -> Head:
+        """Return the head once this entry follows ``head``."""
+        number = head.number + 1
+        lines = "\n".join((head.hash, str(number), *self.fields()))
+        # What a hand wrote into a database may be no text at all.
+        return Head(number, hashlib.sha256(lines.encode("utf-8", "replace")).hexdigest())
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """An entry with the number and hash that stand beside it."""
+
+    number: int
+    hash: str
+    record: Record
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a verification found.
+
+    Attributes
+    ----------
+    head : Head
+        The last entry that is there.
+    faults : tuple of str
+        What is wrong, at most :data:`MAX_FAULTS`; empty for a sound trail.
+    """
+
+    head: Head
+    faults: tuple[str, ...]
+
+
+def verify(entries: Iterable[Sealed], recorded: Head, noted: str | None = None) -> Verdict:
+    """Recompute a chain.
+
+    Parameters
+    ----------
+    entries : iterable of Sealed
+        By number.
+    recorded : Head
+        What the database says that the head is.
+    noted : str, optional
+        A hash that was noted elsewhere: some entry must have it.
+    """
+    faults: list[str] = []
+    head, found = Head(), noted is None or noted == FIRST
+    for entry in entries:
+        if entry.number != head.number + 1:
+            faults.append(_gap(head.number + 1, entry.number))
+            # What follows is judged from here, or one missing entry would hide all other faults.
+            head = Head(entry.number - 1 if isinstance(entry.number, int) else 0, "")
+        if any("\n" in text for text in entry.record.fields()):
+            faults.append(f"entry {entry.number}: a field holds a line break")
+        follows = entry.record.after(head)
+        if head.hash and follows.hash != entry.hash:
+            faults.append(f"entry {entry.number}: it, or its place after the one before, changed")
+        head = Head(follows.number, str(entry.hash))
+        found = found or entry.hash == noted
+    if recorded != head:
+        if recorded.number > head.number:
+            faults.append(_gap(head.number + 1, recorded.number + 1))
+        else:
+            faults.append(f"the recorded head {recorded.number} is not the last entry's")
+    if not found:
+        faults.append("no entry has the hash that was noted: the trail was cut or rewritten")
+    return Verdict(head, tuple(faults[:MAX_FAULTS]))
+
+
+def _gap(first: int, following: int) -> str:
+    if following == first + 1:
+        return f"entry {first} is missing"
+    return f"entries from {first} on to the one before {following} are missing or out of place"

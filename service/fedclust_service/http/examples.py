@@ -1,0 +1,131 @@
+"""Examples and links of ``openapi.json``: one session's story, operation by operation.
+
+The bodies are recorded (``make openapi``), not written: sent one after the other to a new
+coordinator in which ``north``, ``south`` and ``west`` are registered, they work as they stand.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fedclust.wire.problems import CONTENT_TYPE as PROBLEM
+
+FILE = Path(__file__).with_name("examples.json")
+_JSON = "application/json"
+_NAMES = {"sites": "north", "analysts": "ada"}
+_PARAMETERS: dict[str, Any] = {
+    "algorithm": "lloyd",
+    "number": 1,
+    "session": "heart-2026",
+    "site": "west",
+    "token_id": "AAAAAAAAAAAA",
+}
+_BODY = "$response.body#/"
+#: operation -> where it says the parameters of others, and which these are: each gets its own.
+_LEADS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "create_site": (
+        {"name": f"{_BODY}name"},
+        ("get_site", "change_site", "issue_site_token"),
+    ),
+    "create_analyst": (
+        {"name": f"{_BODY}name"},
+        ("get_analyst", "change_analyst", "issue_analyst_token"),
+    ),
+    "issue_site_token": (
+        {"name": "$request.path.name", "token_id": f"{_BODY}id"},
+        ("revoke_site_token",),
+    ),
+    "issue_analyst_token": (
+        {"name": "$request.path.name", "token_id": f"{_BODY}id"},
+        ("revoke_analyst_token",),
+    ),
+    "create_session": (
+        {"session": f"{_BODY}name"},
+        (
+            "get_session",
+            "change_session",
+            "join_session",
+            "leave_session",
+            "start_session",
+            "cancel_session",
+            "get_task",
+            "list_rounds",
+            "get_result",
+            "assign_cells",
+        ),
+    ),
+    "join_session": (
+        {"session": f"{_BODY}session", "site": f"{_BODY}site"},
+        ("get_task", "leave_session", "exclude_site"),
+    ),
+    "start_session": ({"session": f"{_BODY}name"}, ("get_task", "list_rounds")),
+    "get_task": (
+        {"session": "$request.path.session", "number": f"{_BODY}round"},
+        ("put_submission", "get_round"),
+    ),
+    "put_submission": (
+        {"session": f"{_BODY}session", "number": f"{_BODY}round"},
+        ("get_round", "close_round"),
+    ),
+}
+
+
+@cache
+def recorded() -> dict[str, Any]:
+    """Return operation id -> ``{"request": body, "responses": {status: body}}``."""
+    return dict(json.loads(FILE.read_text("utf-8"))) if FILE.exists() else {}
+
+
+def complete(document: dict[str, Any]) -> None:
+    """Add examples of parameters and bodies, and links, to a description, in place."""
+    paths = {
+        operation["operationId"]: path
+        for path, methods in document["paths"].items()
+        for operation in methods.values()
+    }
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            _parameters(path, operation.get("parameters", ()))
+            _bodies(operation, recorded().get(operation["operationId"], {}))
+            _links(operation, paths)
+
+
+def _parameters(path: str, parameters: Any) -> None:
+    for parameter in parameters:
+        if parameter["in"] != "path":
+            continue
+        name = parameter["name"]
+        example = _NAMES.get(path.split("/")[2]) if name == "name" else _PARAMETERS.get(name)
+        if example is not None:
+            parameter["example"] = example
+
+
+def _bodies(operation: dict[str, Any], bodies: dict[str, Any]) -> None:
+    if "request" in bodies:
+        content = operation["requestBody"]["content"][_JSON]
+        content["examples"] = {"recorded": {"value": bodies["request"]}}
+    for status, body in bodies.get("responses", {}).items():
+        kinds = operation["responses"].get(status, {}).get("content", {})
+        for media in kinds.keys() - {PROBLEM}:
+            if media == _JSON or isinstance(body, str):
+                kinds[media]["examples"] = {"recorded": {"value": body}}
+
+
+def _links(operation: dict[str, Any], paths: dict[str, str]) -> None:
+    if operation["operationId"] not in _LEADS:
+        return
+    parameters, targets = _LEADS[operation["operationId"]]
+    links = {
+        target: {
+            "operationId": target,
+            "parameters": {
+                name: where for name, where in parameters.items() if f"{{{name}}}" in paths[target]
+            },
+        }
+        for target in targets
+    }
+    for status in {"200", "201"} & operation["responses"].keys():
+        operation["responses"][status]["links"] = links

@@ -1,0 +1,104 @@
+"""What operators are shown: the coordinator, every session, the audit trail."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from fedclust.wire.models import Timestamp
+from fedclust_service.domain.session import SessionState
+from fedclust_service.http.bodies import reply
+from fedclust_service.http.context import SLUG, ActorOf, CoordinatorOf, service_of
+from fedclust_service.http.describe import described, page_of, ref
+from fedclust_service.http.paging import CursorOf, LimitOf
+from fedclust_service.orchestration import admin
+
+router = APIRouter(prefix="/v1/admin", tags=["admin"])
+StateOf = Annotated[SessionState | None, Query(description="Only sessions in this state.")]
+NameOf = Annotated[str | None, Query(pattern=SLUG, description="Only this session.")]
+WhoOf = Annotated[
+    str | None,
+    Query(
+        pattern=r"^(coordinator|(site|analyst|operator):[a-z0-9][a-z0-9-]{0,62})$",
+        description="Only what it did: `site:north`, `analyst:ada`, `coordinator`.",
+    ),
+]
+ActionOf = Annotated[
+    str | None,
+    Query(pattern=r"^[a-z_]{1,40}\.[a-z_]{1,40}$", description="Only this: `round.closed`."),
+]
+SinceOf = Annotated[Timestamp | None, Query(description="Nothing earlier; RFC 3339 with offset.")]
+
+
+@router.get(
+    "/overview",
+    operation_id="get_overview",
+    summary="The coordinator at one glance",
+    description="Operators. Sessions and rounds by state; what needs attention (rounds past their "
+    "deadline, aggregations whose worker died, sessions that failed within a week, tokens that "
+    "end within two weeks and have no successor, at most 50 of each); the database's size, what "
+    "is free on the coordinator's disk, versions.",
+    **described(
+        {200: ("How it stands.", ref(admin.Overview))},
+        "unauthenticated",
+        "forbidden",
+    ),
+)
+def overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> Response:
+    return reply(admin.overview(co, actor, service_of(request).settings.data_dir))
+
+
+@router.get(
+    "/sessions",
+    operation_id="list_admin_sessions",
+    summary="Every session with its sites",
+    description="Operators, newest first. For each site: whether it has answered the latest round, "
+    "since when it is late, when it was last seen (in any session, to the minute), its SDK, its "
+    "refused answers, the bytes of its stored answers and of the tasks made for it, each once.",
+    **described(
+        {200: ("A page of sessions.", page_of(admin.AdminSession))},
+        "unauthenticated",
+        "forbidden",
+        "invalid",
+    ),
+)
+def sessions(
+    actor: ActorOf,
+    co: CoordinatorOf,
+    limit: LimitOf = 50,
+    cursor: CursorOf = None,
+    state: StateOf = None,
+    session: NameOf = None,
+) -> Response:
+    return reply(admin.list_sessions(co, actor, limit, cursor, state=state, name=session))
+
+
+@router.get(
+    "/audit",
+    operation_id="list_audit",
+    summary="The audit trail",
+    description="Operators, newest first. `number` and `hash` are null for the second or so until "
+    "an entry is sealed.",
+    **described(
+        {200: ("A page of entries.", page_of(admin.AdminAuditEntry))},
+        "unauthenticated",
+        "forbidden",
+        "invalid",
+    ),
+)
+def audit(
+    actor: ActorOf,
+    co: CoordinatorOf,
+    limit: LimitOf = 50,
+    cursor: CursorOf = None,
+    session: NameOf = None,
+    by: Annotated[WhoOf, Query(alias="actor")] = None,
+    action: ActionOf = None,
+    since: SinceOf = None,
+) -> Response:
+    page = admin.list_audit(
+        co, actor, limit, cursor, session=session, by=by, action=action, since=since
+    )
+    return reply(page)

@@ -1,0 +1,180 @@
+"""Server-sent events of a session. A stream holds a coroutine while it waits, nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from fedclust.wire.models import AuditHead
+from fedclust.wire.problems import FieldError
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.bodies import reply
+from fedclust_service.http.context import (
+    ActorOf,
+    CoordinatorOf,
+    SessionName,
+    bearer_token,
+)
+from fedclust_service.http.describe import described, ref
+from fedclust_service.orchestration import audit
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.events import Batch, Event, read_events
+
+router = APIRouter(tags=["events"])
+STREAM = "text/event-stream"
+#: A proxy or a firewall closes what is silent for longer.
+KEEP_ALIVE_SECONDS = 15.0
+#: A watcher needs one; a browser with several pages some. For each process.
+STREAMS_PER_TOKEN = 8
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_SCHEMA = {
+    "type": "string",
+    "description": "`id:` a rising number, `event:` what happened, `data:` a JSON object; "
+    "lines that begin with a colon keep the connection open.",
+}
+
+
+@dataclass
+class _Streams:
+    """How many streams each token has open."""
+
+    _open: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def enter(self, token_id: str) -> bool:
+        with self._lock:
+            if self._open[token_id] >= STREAMS_PER_TOKEN:
+                return False
+            self._open[token_id] += 1
+            return True
+
+    def leave(self, token_id: str) -> None:
+        with self._lock:
+            self._open[token_id] -= 1
+            if self._open[token_id] <= 0:
+                del self._open[token_id]
+
+
+_streams = _Streams()
+
+
+class _EventStream(StreamingResponse):
+    """Streams until its reader goes, and then gives its place back."""
+
+    def __init__(self, content: AsyncIterator[bytes], token_id: str) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(content, 200, headers, STREAM)
+        self._token_id = token_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            _streams.leave(self._token_id)
+
+
+@router.get(
+    "/v1/sessions/{session}/events",
+    operation_id="watch_events",
+    summary="Follow a session's events",
+    description="Its analyst, operators and its sites, as server-sent events: from the session's "
+    "start, or behind `Last-Event-ID`. The stream ends with the session's end event; 204 tells a "
+    "reader who has that one already that nothing follows. Sites read of others that they "
+    "answered, never counts.",
+    **described(
+        {
+            200: ("Events, until the session has ended.", {STREAM: {"schema": _SCHEMA}}),
+            204: ("The session has ended and nothing follows.", None),
+        },
+        "unauthenticated",
+        "not-found",
+        "invalid",
+        "too-many-streams",
+    ),
+)
+async def events(
+    request: Request,
+    actor: ActorOf,
+    co: CoordinatorOf,
+    session: SessionName,
+    last_event_id: Annotated[
+        str | None, Header(description="The last `id` that was read; from there it goes on.")
+    ] = None,
+) -> Response:
+    after, token = _number(last_event_id), bearer_token(request)
+    first = await run_in_threadpool(read_events, co, token, session, after)
+    if first.ended and not first.events:
+        return Response(status_code=204)
+    if co.sealer.streams.closed:
+        raise Refusal("unavailable", "The coordinator restarts; ask again.", retry_after_s=2)
+    if not _streams.enter(actor.token_id):
+        raise Refusal(
+            "too-many-streams",
+            f"This token follows {STREAMS_PER_TOKEN} sessions already; end one of them.",
+            retry_after_s=10,
+        )
+    return _EventStream(_lines(co, token, session, first), actor.token_id)
+
+
+async def _lines(co: Coordinator, token: str, session: str, batch: Batch) -> AsyncIterator[bytes]:
+    yield b"retry: 2000\n\n"
+    while True:
+        if batch.events:
+            yield b"".join(map(_block, batch.events))
+        if batch.ended:
+            return
+        if not batch.more:
+            news = await co.sealer.streams.wait(session, batch.last, KEEP_ALIVE_SECONDS)
+            if co.sealer.streams.closed:
+                return
+            if not news:
+                yield b": nothing new\n\n"
+        try:
+            batch = await run_in_threadpool(read_events, co, token, session, batch.last)
+        except Refusal:  # revoked since, or expired: asking again tells why
+            return
+
+
+def _block(event: Event) -> bytes:
+    data = json.dumps(event.data, sort_keys=True, separators=(",", ":"))
+    return f"id: {event.number}\nevent: {event.action}\ndata: {data}\n\n".encode()
+
+
+def _number(last_event_id: str | None) -> int:
+    if not last_event_id:
+        return 0
+    if not _NUMBER.fullmatch(last_event_id):
+        error = FieldError(pointer="/Last-Event-ID", rule="number", message="not an event's id")
+        raise Refusal("invalid", "Send the id of an event, or no Last-Event-ID.", [error])
+    return int(last_event_id)
+
+
+@router.get(
+    "/v1/audit/heads/{number}",
+    operation_id="get_audit_head",
+    summary="The hash of a sealed audit entry",
+    description="Any token. Sites note number and hash of the last sealed entry beside each "
+    "submission (`Fedclust-Audit-Head`); an entry that has another hash by now, or is gone, shows "
+    "that the trail was rewritten or cut. Tells nothing but the hash.",
+    **described(
+        {200: ("Number and hash.", ref(AuditHead))}, "unauthenticated", "not-found", "invalid"
+    ),
+)
+def head(
+    actor: ActorOf,
+    co: CoordinatorOf,
+    number: Annotated[
+        int, Path(ge=1, le=2**53 - 1, description="The entry's number in the chain, from 1.")
+    ],
+) -> Response:
+    return reply(audit.head_at(co, actor, number))

@@ -1,0 +1,63 @@
+"""What Prometheus scrapes."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from fedclust_service.domain.access import require
+from fedclust_service.http.context import bearer, bearer_token, service_of
+from fedclust_service.http.describe import described
+from fedclust_service.http.trace import trace_of
+from fedclust_service.metrics import CONTENT_TYPE
+from fedclust_service.orchestration import principals
+from fedclust_service.settings import is_loopback
+
+router = APIRouter(tags=["health"])
+_TEXT = {"text/plain": {"schema": {"type": "string"}}}
+#: What proxies add: a request with one of these began elsewhere, wherever it arrives from.
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]+)?", re.IGNORECASE)
+
+
+@router.get(
+    "/metrics",
+    operation_id="metrics",
+    summary="Metrics",
+    description="Prometheus' text form. Operators; without a token only from the coordinator's "
+    "own machine, and not at all where a proxy stands before it.",
+    **described(
+        {200: ("Counts of this process and of the database.", _TEXT)},
+        "unauthenticated",
+        "forbidden",
+    ),
+)
+async def metrics(request: Request, _: Annotated[object, Depends(bearer)]) -> Response:
+    if not _from_this_machine(request):
+        await run_in_threadpool(_require_operator, request)
+    text = await run_in_threadpool(service_of(request).metrics.text)
+    return Response(text, headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
+
+
+def _from_this_machine(request: Request) -> bool:
+    """Whether a request without a token comes from this machine, and from nowhere through it."""
+    if service_of(request).settings.behind_proxy or "authorization" in request.headers:
+        return False
+    if any(name in request.headers for name in _FORWARDED):
+        return False
+    # A page whose name resolves to this machine would read them with the hands of a browser here.
+    named = _HOST.fullmatch(request.headers.get("host", ""))
+    if named is None or request.client is None:
+        return False
+    return is_loopback(request.client.host) and is_loopback(named[1].strip("[]"))
+
+
+def _require_operator(request: Request) -> None:
+    actor = principals.authenticate(service_of(request).coordinator, bearer_token(request))
+    trace_of(request).actor = actor
+    require(actor, "metrics.read")

@@ -1,0 +1,204 @@
+"""What the coordinator counts, in Prometheus' text form.
+
+A process counts its own requests, transactions and aggregations: each of several workers on
+PostgreSQL is scraped by itself. What stands in the database (sessions, rounds, leases) is read
+while a scrape is answered, and is the same from every worker. No label names a session, a site or
+anything else that a caller chooses.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from fedclust_service.domain.round import RoundState
+from fedclust_service.domain.session import SessionState
+from fedclust_service.orchestration.observer import AggregationEnd
+from fedclust_service.orchestration.provenance import server_version
+from fedclust_service.store import StoreError, Tx
+
+if TYPE_CHECKING:
+    from fedclust_service.orchestration.coordinator import Coordinator
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+#: A method that HTTP does not know is counted as one: callers could invent any number.
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+# A task request waits up to 25 s on purpose.
+_HTTP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_AGGREGATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0)
+
+
+class Metrics:
+    """The counts of one process. An :class:`~.orchestration.observer.Observer`; thread-safe.
+
+    Parameters
+    ----------
+    co : Coordinator
+        Its observer becomes this object.
+    """
+
+    def __init__(self, co: Coordinator) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Histogram(
+            "fedclust_http_request_seconds",
+            "Time from a request's arrival to the end of its answer; long polls wait on purpose.",
+            ("method", "route", "status"),
+            buckets=_HTTP_BUCKETS,
+            registry=self._registry,
+        )
+        self._events = Counter(
+            "fedclust_events",
+            "Entries of the audit trail that this process wrote, by action.",
+            ("action",),
+            registry=self._registry,
+        )
+        self._takeovers = Counter(
+            "fedclust_lease_takeovers",
+            "Rounds that this process took over from one that had not finished them.",
+            registry=self._registry,
+        )
+        self._aggregations = Histogram(
+            "fedclust_aggregation_seconds",
+            "Time that an aggregation computed, by method and by what became of it.",
+            ("method", "end"),
+            buckets=_AGGREGATION_BUCKETS,
+            registry=self._registry,
+        )
+        self._registry.register(_State(co))
+        ProcessCollector(registry=self._registry)
+        co.observer = self
+
+    def requested(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request; ``route`` is the template, never the path."""
+        method = method if method in _METHODS else "other"
+        self._requests.labels(method, route, str(status)).observe(seconds)
+
+    def happened(self, action: str) -> None:
+        """Count an entry of the audit trail."""
+        self._events.labels(action).inc()
+        if action == "round.taken_over":
+            self._takeovers.inc()
+
+    def aggregated(self, method: str, end: AggregationEnd, seconds: float) -> None:
+        """Count an aggregation."""
+        self._aggregations.labels(method, end).observe(seconds)
+
+    def text(self) -> bytes:
+        """Return everything as :data:`CONTENT_TYPE`; reads the database."""
+        return generate_latest(self._registry)
+
+
+class _State(Collector):
+    """What is read at the moment of a scrape."""
+
+    def __init__(self, co: Coordinator) -> None:
+        self._co = co
+
+    def describe(self) -> Iterator[Metric]:
+        """Register without reading anything."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the families."""
+        yield self._build()
+        yield from self._transactions()
+        yield _gauge(
+            "fedclust_waiting_requests",
+            "Requests that wait for a session to change.",
+            self._co.notifier.waiting,
+        )
+        yield _gauge(
+            "fedclust_threads_alive",
+            "1 while the driver and the sweeper run.",
+            int(self._co.alive),
+        )
+        try:
+            stored = tuple(self._co.store.read("metrics", self._stored))
+        except StoreError:
+            stored = ()
+        yield _gauge(
+            "fedclust_database_up", "1 when the database answered this scrape.", int(bool(stored))
+        )
+        yield from stored
+
+    def _build(self) -> Metric:
+        labels = {
+            "version": server_version(),
+            "python": platform.python_version(),
+            "database": "sqlite" if self._co.store.single_process else "postgresql",
+        }
+        family = GaugeMetricFamily(
+            "fedclust_build_info", "What runs here; always 1.", labels=list(labels)
+        )
+        family.add_metric(list(labels.values()), 1)
+        return family
+
+    def _transactions(self) -> Iterator[Metric]:
+        texts = {
+            "calls": "Transactions asked for, by name.",
+            "retries": "Times that a transaction was run again: deadlocks, lost connections.",
+            "failures": "Transactions that ended with an error of the database.",
+            "seconds": "Seconds that transactions took, waiting for locks included.",
+        }
+        families = {
+            key: CounterMetricFamily(f"fedclust_store_{key}", text, labels=["transaction"])
+            for key, text in texts.items()
+        }
+        for name, each in sorted(self._co.store.metrics().items()):
+            # A call that found every connection taken was not attempted once.
+            repeated = max(0, each.attempts - each.calls)
+            values = (each.calls, repeated, each.failures, each.seconds)
+            for key, value in zip(texts, values, strict=True):
+                families[key].add_metric([name], value)
+        yield from families.values()
+
+    def _stored(self, tx: Tx) -> Iterator[Metric]:
+        now = self._co.clock.now()
+        sessions, rounds = tx.sessions.counts(), tx.rounds.counts(now)
+        # Complete before the transaction ends.
+        return iter(
+            [
+                _by_state(
+                    "fedclust_sessions",
+                    "Sessions by state.",
+                    {state.value: sessions.get(state, 0) for state in SessionState},
+                ),
+                _by_state(
+                    "fedclust_rounds",
+                    "Rounds by state.",
+                    {state.value: rounds.by_state.get(state, 0) for state in RoundState},
+                ),
+                _gauge(
+                    "fedclust_rounds_overdue",
+                    "Rounds past their deadline and below their quorum.",
+                    rounds.overdue,
+                ),
+                _gauge(
+                    "fedclust_leases",
+                    "Rounds that some worker aggregates under a lease in force.",
+                    rounds.leased,
+                ),
+                _gauge(
+                    "fedclust_rounds_waiting",
+                    "Rounds to be aggregated that no worker holds.",
+                    rounds.by_state.get(RoundState.AGGREGATING, 0) - rounds.leased,
+                ),
+            ]
+        )
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _by_state(name: str, text: str, values: dict[str, int]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=["state"])
+    for state, value in values.items():
+        family.add_metric([state], value)
+    return family

@@ -1,0 +1,253 @@
+"""What operators are told: how the coordinator stands, its sessions, the audit trail.
+
+Read from the database at the moment of asking: every worker answers the same, and a crash loses
+nothing of it. Never a payload, a count of rows or a token.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from fedclust.algorithms.base import Model
+from fedclust.wire.models import Page, Timestamp
+from fedclust_service.domain.access import Actor, AuditEntry, require
+from fedclust_service.domain.round import RoundState
+from fedclust_service.domain.session import SessionState
+from fedclust_service.domain.standing import SiteStanding, Standing
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.lookup import page_size, read_cursor, row_number
+from fedclust_service.orchestration.provenance import server_version
+from fedclust_service.store import Tx
+
+FAILED_FOR = timedelta(days=7)
+EXPIRING_IN = timedelta(days=14)
+#: Of each kind of what needs attention.
+MOST_CONCERNS = 50
+
+
+class AdminSite(Model):
+    """One site in one session. Byte counts are of bodies, HTTP's own lines left out."""
+
+    name: str
+    state: Literal["invited", "joined", "left", "excluded"]
+    answered: bool | None
+    late_since: Timestamp | None
+    last_seen_at: Timestamp | None
+    sdk_version: str | None
+    refusals: int
+    bytes_in: int
+    bytes_out: int
+
+
+class AdminSession(Model):
+    """One session as operators see it."""
+
+    name: str
+    algorithm: str
+    state: Literal["recruiting", "running", "completed", "failed", "cancelled"]
+    created_by: str
+    created_at: Timestamp
+    started_at: Timestamp | None
+    ended_at: Timestamp | None
+    scrubbed_at: Timestamp | None
+    stopped_because: str | None
+    failure: str | None
+    round: int | None
+    phase: str | None
+    round_state: Literal["collecting", "aggregating", "closed", "failed"] | None
+    deadline: Timestamp | None
+    late_since: Timestamp | None
+    asked: int
+    answered: int
+    refusals: int
+    bytes_in: int
+    bytes_out: int
+    sites: tuple[AdminSite, ...]
+
+
+class Attention(Model):
+    """Something to look at: since ``at``, or, for a token, until then."""
+
+    kind: Literal["round-late", "round-stuck", "session-failed", "token-expiring"]
+    subject: str
+    at: Timestamp
+    round: int | None
+    detail: str | None
+
+
+class Versions(Model):
+    """What runs here, and how many sites of open sessions run which SDK."""
+
+    server: str
+    python: str
+    database: Literal["sqlite", "postgresql"]
+    migration: str
+    sdk: Mapping[str, int]
+
+
+class Overview(Model):
+    """The coordinator at one glance. ``threads_alive`` is of the process that answers."""
+
+    at: Timestamp
+    sessions: Mapping[str, int]
+    rounds: Mapping[str, int]
+    rounds_overdue: int
+    leases: int
+    attention: tuple[Attention, ...]
+    audit_unsealed: int
+    database_bytes: int
+    disk_free_bytes: int
+    threads_alive: bool
+    versions: Versions
+
+
+class AdminAuditEntry(Model):
+    """An entry of the audit trail; ``number`` and ``hash`` are null until it is sealed."""
+
+    id: int
+    at: Timestamp
+    actor: str
+    action: str
+    subject: str
+    details: Mapping[str, str | int | float | bool | None]
+    number: int | None
+    hash: str | None
+
+
+def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
+    """Return how the coordinator stands (operators); ``place`` is on the disk that may fill up."""
+    require(actor, "admin.read")
+    now = co.clock.now()
+    free = shutil.disk_usage(place).free
+    database: Literal["sqlite", "postgresql"] = (
+        "sqlite" if co.store.single_process else "postgresql"
+    )
+
+    def work(tx: Tx) -> Overview:
+        sessions, rounds = tx.sessions.counts(), tx.rounds.counts(now)
+        concerns = tx.standings.concerns(
+            now=now,
+            failed_since=now - FAILED_FOR,
+            expiring_by=now + EXPIRING_IN,
+            limit=MOST_CONCERNS,
+        )
+        return Overview(
+            at=now,
+            sessions={state.value: sessions.get(state, 0) for state in SessionState},
+            rounds={state.value: rounds.by_state.get(state, 0) for state in RoundState},
+            rounds_overdue=rounds.overdue,
+            leases=rounds.leased,
+            attention=tuple(
+                Attention.model_validate(vars(each), from_attributes=False) for each in concerns
+            ),
+            audit_unsealed=tx.chain.waiting(),
+            database_bytes=tx.standings.database_bytes(),
+            disk_free_bytes=free,
+            threads_alive=co.alive,
+            versions=Versions(
+                server=server_version(),
+                python=platform.python_version(),
+                database=database,
+                migration=co.store.expected_migration(),
+                sdk=tx.standings.sdk_versions(),
+            ),
+        )
+
+    return co.store.read("admin.overview", work)
+
+
+def list_sessions(
+    co: Coordinator,
+    actor: Actor,
+    limit: int = 50,
+    cursor: str | None = None,
+    *,
+    state: SessionState | None = None,
+    name: str | None = None,
+) -> Page:
+    """List all sessions with their sites, newest first (operators)."""
+    require(actor, "admin.read")
+    size, after, now = page_size(limit), read_cursor(cursor, row_number), co.clock.now()
+
+    def work(tx: Tx) -> Page:
+        rows = tx.standings.page(limit=size + 1, after_id=after, state=state, name=name)
+        more = str(rows[size - 1].session.id) if len(rows) > size else None
+        return Page(items=tuple(_session(each, now) for each in rows[:size]), next=more)
+
+    return co.store.read("admin.sessions", work)
+
+
+def list_audit(
+    co: Coordinator,
+    actor: Actor,
+    limit: int = 50,
+    cursor: str | None = None,
+    *,
+    session: str | None = None,
+    by: str | None = None,
+    action: str | None = None,
+    since: datetime | None = None,
+) -> Page:
+    """List the audit trail, newest first (operators); ``by`` is an actor such as ``site:north``."""
+    require(actor, "admin.read")
+    size, after = page_size(limit), read_cursor(cursor, row_number)
+
+    def work(tx: Tx) -> Page:
+        rows = tx.standings.trail(
+            limit=size + 1, after=after, subject=session, actor=by, action=action, since=since
+        )
+        more = str(rows[size - 1].id) if len(rows) > size else None
+        return Page(items=tuple(_entry(each) for each in rows[:size]), next=more)
+
+    return co.store.read("admin.audit", work)
+
+
+def _entry(entry: AuditEntry) -> AdminAuditEntry:
+    return AdminAuditEntry(**vars(entry))
+
+
+def _session(each: Standing, now: datetime) -> AdminSession:
+    session, current = each.session, each.round
+    late = each.late_since(now) if session.state is SessionState.RUNNING else None
+    return AdminSession(
+        name=session.name,
+        algorithm=session.algorithm,
+        state=session.state.value,
+        created_by=session.created_by,
+        created_at=session.created_at,
+        started_at=session.started_at,
+        ended_at=session.ended_at,
+        scrubbed_at=each.scrubbed_at,
+        stopped_because=session.stopped_because,
+        failure=session.failure,
+        round=current.number if current else None,
+        phase=current.phase if current else None,
+        round_state=current.state.value if current else None,
+        deadline=current.deadline if current else None,
+        late_since=late,
+        asked=sum(site.asked for site in each.sites),
+        answered=sum(site.answered for site in each.sites),
+        refusals=sum(site.refusals for site in each.sites),
+        bytes_in=sum(site.bytes_in for site in each.sites),
+        bytes_out=sum(site.bytes_out for site in each.sites),
+        sites=tuple(_site(site, late) for site in each.sites),
+    )
+
+
+def _site(site: SiteStanding, late: datetime | None) -> AdminSite:
+    return AdminSite(
+        name=site.site,
+        state=site.state.value,
+        answered=site.answered if site.asked else None,
+        late_since=late if site.asked and not site.answered else None,
+        last_seen_at=site.last_seen_at,
+        sdk_version=site.sdk_version,
+        refusals=site.refusals,
+        bytes_in=site.bytes_in,
+        bytes_out=site.bytes_out,
+    )

@@ -1,0 +1,117 @@
+"""What happened in a session, for whoever follows it: sealed audit entries, cut to the reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fedclust_service.domain.access import Actor, AuditEntry, Role, require
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.lookup import session_for
+from fedclust_service.orchestration.principals import authenticate_again
+from fedclust_service.store import Tx
+
+Value: TypeAlias = str | int | float | bool | None
+
+PAGE = 100
+#: The last event of a session; what is read or scrubbed later is in the audit trail alone.
+END = frozenset({"session.completed", "session.failed", "session.cancelled"})
+#: What a site reads of everybody. The others are of its own doings or of the coordinator's.
+_FOR_SITES = END | {
+    "session.created",
+    "session.started",
+    "site.invited",
+    "site.joined",
+    "site.left",
+    "site.excluded",
+    "round.opened",
+    "round.deadline_moved",
+    "round.overdue",
+    "round.collected",
+    "round.closed",
+    "round.failed",
+    "submission.stored",
+}
+_OF_ITS_OWN = frozenset({"submission.refused", "result.read", "result.assigned"})
+#: And for the session's analyst and operators.
+_FOR_ALL = _FOR_SITES | _OF_ITS_OWN | {"session.start_refused", "round.taken_over"}
+#: Of an entry's details: no sizes, counts or hashes of what others sent.
+_SHOWN_TO_SITES = frozenset({"round", "phase", "site", "reason", "deadline"})
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event: the sealed number, the audit trail's action, what the reader may know of it."""
+
+    number: int
+    action: str
+    data: dict[str, Value]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Events in order.
+
+    Attributes
+    ----------
+    events : tuple of Event
+    last : int
+        The number from which to go on.
+    more : bool
+        Whether others can be read at once.
+    ended : bool
+        Whether no event will follow.
+    """
+
+    events: tuple[Event, ...]
+    last: int
+    more: bool
+    ended: bool
+
+
+def read_events(co: Coordinator, token: str, session: str, after: int) -> Batch:
+    """Return a session's events behind number ``after``, at most :data:`PAGE`.
+
+    Authenticates each time: a stream lives longer than a token may.
+
+    Raises
+    ------
+    Refusal
+        ``unauthenticated``, or ``not-found`` for a session that the token may not see.
+    """
+
+    def look(tx: Tx) -> Batch:
+        actor = authenticate_again(co, tx, token)
+        require(actor, "event.read")
+        found, _ = session_for(tx, actor, session)
+        end = tx.chain.last_of(found.name, END)
+        if end is not None and after >= end:
+            return Batch((), after, more=False, ended=True)
+        rows = tx.chain.about(found.name, after, PAGE)
+        kept = [row for row in rows if end is None or (row.number or 0) <= end]
+        last = kept[-1].number or after if kept else after
+        shown = tuple(event for row in kept if (event := _shown(actor, row)) is not None)
+        return Batch(shown, last, more=len(rows) == PAGE, ended=end is not None and last >= end)
+
+    return co.store.read("events.read", look)
+
+
+def _shown(actor: Actor, entry: AuditEntry) -> Event | None:
+    if entry.number is None or entry.action not in _FOR_ALL:
+        return None
+    role, _, name = entry.actor.partition(":")
+    site = name if role == Role.SITE.value else None
+    data: dict[str, Value] = {"at": entry.at.isoformat().replace("+00:00", "Z")}
+    if actor.role is not Role.SITE:
+        data["by"] = entry.actor
+        data |= entry.details
+    else:
+        own = site == actor.name
+        if entry.action not in _FOR_SITES and not (own and entry.action in _OF_ITS_OWN):
+            return None
+        if entry.action == "submission.stored" and not own:
+            del data["at"]  # as in the rounds' lists: of others only that they answered
+        data |= {key: value for key, value in entry.details.items() if key in _SHOWN_TO_SITES}
+    if site is not None:
+        data["site"] = site
+    return Event(entry.number, entry.action, data)

@@ -1,0 +1,140 @@
+"""The sealer: numbers and chains the audit entries that have been committed.
+
+Transactions only insert entries: on PostgreSQL they commit in another order than their ids were
+given out, and a chain within each transaction would make them wait for one another. One thread of
+one process, by lease, seals what is committed. It writes numbers, hashes and the head in one
+transaction, so that a crash leaves either all of a batch or nothing of it. What follows sealed
+entries (event streams, the heads that sites note) is told from here, in every process.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from fedclust_service.domain.chain import Head
+from fedclust_service.orchestration.notifier import Notifier
+from fedclust_service.store import StoreError
+
+if TYPE_CHECKING:
+    from fedclust_service.orchestration.coordinator import Coordinator
+
+log = structlog.get_logger(__name__)
+
+_BATCH = 500
+
+
+class Sealer:
+    """Runs :meth:`run_once` when something was written, and every now and then.
+
+    Attributes
+    ----------
+    streams : Notifier
+        Woken for a session when an entry about it is sealed; its versions are the numbers.
+    """
+
+    def __init__(self, co: Coordinator) -> None:
+        self._co = co
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._head: Head | None = None
+        self.streams = Notifier()
+
+    @property
+    def head(self) -> Head | None:
+        """The last sealed entry as this process knows it; None before the first look."""
+        return self._head
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="fedclust-sealer", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look for entries soon. Any thread."""
+        self._wake.set()
+
+    def ask_to_stop(self) -> None:
+        """End all streams, and the thread after one last look. Any thread."""
+        self.streams.close()
+        self._stopping.set()
+        self._wake.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread to end."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def run_once(self) -> bool:
+        """Seal what waits, in the calling thread, and tell of it; False where another seals."""
+        co = self._co
+        while True:
+            look = co.store.read("seal.look", lambda tx: tx.chain.look())
+            self._tell(look.head)
+            if not look.waiting:
+                return True
+            now = co.clock.now()
+            if not look.free(co.holder, now):
+                return False
+            until = now + timedelta(seconds=co.limits.seal_lease_s)
+            # Called at once, so what the closure names is what was just assigned.
+            sealed = co.store.run_tx(
+                "seal",
+                lambda tx: tx.chain.seal(co.holder, now, until, _BATCH),  # noqa: B023
+            )
+            if sealed is None:
+                return False
+            self._tell(sealed)
+
+    def _tell(self, head: Head) -> None:
+        known, self._head = self._head, head
+        # Streams that began before the first look wait for numbers from 0 on.
+        after = 0 if known is None else known.number
+        if head.number <= after:
+            return
+        changed = self._co.store.read(
+            "seal.changed", lambda tx: tx.chain.newest(max(after, head.number - _TOLD), head.number)
+        )
+        for subject, number in changed:
+            self.streams.bump(subject, number)
+
+    def _run(self) -> None:
+        limits = self._co.limits
+        while not self._stopping.is_set():
+            self._once()
+            self._wake.wait(limits.seal_look_s)
+            # What is written in a burst is sealed in one batch, with one flush to disk.
+            self._stopping.wait(limits.seal_pause_s)
+            self._wake.clear()
+        self._once()
+        self._release()
+
+    def _once(self) -> None:
+        try:
+            self.run_once()
+        except StoreError as error:
+            log.warning("sealer_store_error", error=type(error).__name__)
+        except Exception as error:  # the thread outlives every defect
+            log.error("sealer_error", error=type(error).__name__, exc_info=error)
+
+    def _release(self) -> None:
+        co = self._co
+        try:
+            look = co.store.read("seal.look", lambda tx: tx.chain.look())
+            if look.lease_holder == co.holder:
+                co.store.run_tx("seal.release", lambda tx: tx.chain.release(co.holder))
+        except StoreError as error:
+            log.warning("sealer_store_error", error=type(error).__name__)
+
+
+#: A process that starts on a long trail tells of the last entries alone: nobody waits for others.
+_TOLD = 10_000

@@ -1,0 +1,167 @@
+"""Copies of a SQLite database: taken while it is written to, and put back.
+
+SQLite copies all pages in one step under one snapshot of the write-ahead log: the copy holds what
+was committed when it began, whole transactions only, and no writer waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sqlalchemy import URL
+
+from fedclust_service.store import engine as engines
+from fedclust_service.store.errors import NotOurDatabase, StoreError, Unwritable, UrlRefused
+from fedclust_service.store.lock import ServingLock
+
+_BUSY_S = 30.0
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of a database: its bytes, its hash, and the migration that it is at."""
+
+    path: Path
+    size: int
+    sha256: str
+    migration: str
+
+
+def backup(url: str, target: Path) -> Copy:
+    """Copy a database that may be in use to a new file.
+
+    Parameters
+    ----------
+    url : str
+        ``sqlite:///path``. PostgreSQL has its own tools: UrlRefused names them.
+    target : Path
+        Must not exist. It is there whole or not at all, readable by its owner alone.
+
+    Raises
+    ------
+    UrlRefused, Unwritable, NotOurDatabase, StoreError
+    """
+    parsed = engines.parse_url(url)
+    file = engines.sqlite_file(parsed)
+    if file is None:
+        shown = URL.create(
+            "postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database
+        )
+        raise UrlRefused(
+            "PostgreSQL is copied by its own tools; the password is asked for or read from "
+            f"~/.pgpass: pg_dump --format=custom --file={target} "
+            f"--dbname={shown.render_as_string()}"
+        )
+    if not file.is_file():
+        raise Unwritable(f"there is no database {file}")
+    return _copy(file, target)
+
+
+def restore(source: Path, url: str) -> Copy:
+    """Put a copy in the place of a database that is not there any more.
+
+    Nothing is overwritten: neither a database nor a write-ahead log that one left behind, which
+    SQLite would apply to the copy and damage it.
+
+    Raises
+    ------
+    UrlRefused, Unwritable, StoreLocked, NotOurDatabase, StoreError
+    """
+    parsed = engines.parse_url(url)
+    file = engines.sqlite_file(parsed)
+    if file is None:
+        raise UrlRefused(
+            "PostgreSQL is restored by its own tools, into an empty database: "
+            f"pg_restore --no-owner --dbname=NAME {source}"
+        )
+    if not source.is_file():
+        raise Unwritable(f"there is no file {source}")
+    if not file.parent.is_dir():
+        raise Unwritable(f"the folder {file.parent} does not exist; make it first")
+    lock = ServingLock(file)
+    try:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            left = file.with_name(file.name + suffix)
+            if left.exists():
+                raise Unwritable(f"{left} is in the way: move it aside")
+        # The hash that `backup` told: another copy of the same pages may differ in its header.
+        return replace(_copy(source, file), sha256=_digest(source))
+    finally:
+        lock.release()
+
+
+def _copy(source: Path, target: Path) -> Copy:
+    if target.exists():
+        raise Unwritable(f"{target} exists: nothing is overwritten")
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError as error:
+        raise Unwritable(f"cannot write in {target.parent}: {error.strerror}") from None
+    try:
+        migration = _fill(source, draft)
+        with draft.open("rb+") as file:
+            os.fsync(file.fileno())
+        size, digest = draft.stat().st_size, _digest(draft)
+        draft.replace(target)
+    except sqlite3.Error as error:
+        raise StoreError(f"{source} cannot be copied: {type(error).__name__}") from None
+    except OSError as error:
+        raise Unwritable(f"cannot write {target}: {error.strerror}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+    _sync(target.parent)
+    return Copy(target, size, digest, migration)
+
+
+def _fill(source: Path, draft: Path) -> str:
+    with _opened(source) as origin, _opened(draft) as copy:
+        # Looked at before the copy: what is no database of ours is not worth a copy.
+        migration = _migration(origin, source)
+        origin.backup(copy)
+        # One file that says all: without a log beside it, on a medium that cannot be written too.
+        copy.execute("PRAGMA journal_mode=DELETE")
+        (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise StoreError(f"{source} is damaged: restore an earlier backup")
+    return migration
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_S)) as connection:
+        yield connection
+
+
+def _migration(connection: sqlite3.Connection, path: Path) -> str:
+    try:
+        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        connection.execute("SELECT 1 FROM submissions").fetchone()
+    except sqlite3.DatabaseError:
+        row = None
+    if row is None:
+        raise NotOurDatabase(f"{path} is not a database of fedclust")
+    return str(row[0])
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    """Make a new name durable, where a folder can be synced."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,265 @@
+"""What operators are shown: read from what is stored anyway, so that it costs the sites nothing.
+
+Every query is of one page of sessions, or of what is open now; no payload or task is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection, Select, func, literal, select, text, tuple_
+
+from fedclust_service.domain.access import AuditEntry, Role
+from fedclust_service.domain.round import RoundState
+from fedclust_service.domain.session import ParticipationState, Session, SessionState
+from fedclust_service.domain.standing import Concern, RoundStanding, SiteStanding, Standing
+from fedclust_service.store import tables
+
+REFUSED = "submission.refused"
+_SESSION = [c for c in tables.sessions.c if c.name not in {"definition", "scrubbed_at"}]
+_NO_DEFINITION = literal(b"").label("definition")
+_AT = ("number", "phase", "state", "opened_at", "deadline", "overdue_since")
+
+
+class Standings:
+    """Sessions and the whole coordinator as operators see them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def page(
+        self,
+        *,
+        limit: int,
+        after_id: int | None = None,
+        state: SessionState | None = None,
+        name: str | None = None,
+    ) -> Sequence[Standing]:
+        """Return at most ``limit`` sessions, newest first, from behind the id ``after_id``."""
+        t = tables.sessions
+        query = select(*_SESSION, _NO_DEFINITION, t.c.scrubbed_at)
+        query = query.order_by(t.c.id.desc()).limit(limit)
+        if after_id is not None:
+            query = query.where(t.c.id < after_id)
+        if state is not None:
+            query = query.where(t.c.state == state.value)
+        if name is not None:
+            query = query.where(t.c.name == name)
+        rows = [dict(row) for row in self._connection.execute(query).mappings()]
+        scrubbed = {row["id"]: row.pop("scrubbed_at") for row in rows}
+        found = [Session(**{**row, "state": SessionState(row["state"])}) for row in rows]
+        ids = [each.id for each in found]
+        rounds = self._latest(ids)
+        sites = self._sites({each.id: each.name for each in found}, rounds)
+        return [
+            Standing(
+                session=each,
+                scrubbed_at=scrubbed[each.id],
+                round=rounds[each.id][1] if each.id in rounds else None,
+                sites=tuple(sites.get(each.id, ())),
+            )
+            for each in found
+        ]
+
+    def _latest(self, ids: Iterable[int]) -> dict[int, tuple[int, RoundStanding]]:
+        """Return each session's latest round and its id."""
+        t = tables.rounds
+        newest = (
+            select(t.c.session_id, func.max(t.c.number))
+            .where(t.c.session_id.in_(ids))
+            .group_by(t.c.session_id)
+        )
+        query = select(t.c.id, t.c.session_id, *(t.c[name] for name in _AT)).where(
+            tuple_(t.c.session_id, t.c.number).in_(newest)
+        )
+        return {
+            row["session_id"]: (
+                row["id"],
+                RoundStanding(
+                    **{**{name: row[name] for name in _AT}, "state": RoundState(row["state"])}
+                ),
+            )
+            for row in self._connection.execute(query).mappings()
+        }
+
+    def _sites(
+        self, names: dict[int, str], rounds: dict[int, tuple[int, RoundStanding]]
+    ) -> dict[int, list[SiteStanding]]:
+        p, u = tables.participations, tables.principals
+        a, s = tables.addressees, tables.submissions
+        latest = {round_id: session for session, (round_id, _) in rounds.items()}
+        asked = {
+            (latest[row.round_id], row.site)
+            for row in self._connection.execute(
+                select(a.c.round_id, a.c.site).where(
+                    a.c.round_id.in_(latest), a.c.released.is_(False)
+                )
+            )
+        }
+        answered = {
+            (latest[row.round_id], row.site)
+            for row in self._connection.execute(
+                select(s.c.round_id, s.c.site).where(s.c.round_id.in_(latest))
+            )
+        }
+        bytes_in = self._numbers(
+            select(s.c.session_id, s.c.site, func.sum(s.c.size))
+            .where(s.c.session_id.in_(names))
+            .group_by(s.c.session_id, s.c.site)
+        )
+        bytes_out = self._numbers(_tasks(names))
+        refusals = self._refusals(names)
+        query = (
+            select(p.c.session_id, p.c.site, p.c.state, p.c.sdk_version, u.c.last_seen_at)
+            .join(u, (u.c.role == Role.SITE.value) & (u.c.name == p.c.site))
+            .where(p.c.session_id.in_(names))
+            .order_by(p.c.session_id, p.c.site)
+        )
+        found: dict[int, list[SiteStanding]] = {}
+        for row in self._connection.execute(query):
+            key = (row.session_id, row.site)
+            found.setdefault(row.session_id, []).append(
+                SiteStanding(
+                    site=row.site,
+                    state=ParticipationState(row.state),
+                    sdk_version=row.sdk_version,
+                    last_seen_at=row.last_seen_at,
+                    asked=key in asked or key in answered,
+                    answered=key in answered,
+                    bytes_in=bytes_in.get(key, 0),
+                    bytes_out=bytes_out.get(key, 0),
+                    refusals=refusals.get((names[row.session_id], row.site), 0),
+                )
+            )
+        return found
+
+    def _numbers(self, query: Select[int, str, int]) -> dict[tuple[int, str], int]:
+        return {(row[0], row[1]): int(row[2]) for row in self._connection.execute(query)}
+
+    def _refusals(self, names: dict[int, str]) -> dict[tuple[str, str], int]:
+        t = tables.audit
+        query = (
+            select(t.c.subject, t.c.actor, func.count())
+            .where(t.c.subject.in_(names.values()), t.c.action == REFUSED)
+            .group_by(t.c.subject, t.c.actor)
+        )
+        return {
+            (subject, actor.removeprefix(f"{Role.SITE.value}:")): count
+            for subject, actor, count in self._connection.execute(query)
+        }
+
+    # --- what needs attention ---------------------------------------------------------------------
+
+    def concerns(
+        self, *, now: datetime, failed_since: datetime, expiring_by: datetime, limit: int
+    ) -> Sequence[Concern]:
+        """Return what needs attention, most urgent kind first, at most ``limit`` of each kind."""
+        s, r = tables.sessions, tables.rounds
+        opened = select(s.c.name, r.c.number, r.c.deadline, r.c.opened_at, r.c.lease_expires_at)
+        opened = opened.join(s, s.c.id == r.c.session_id).where(
+            s.c.state == SessionState.RUNNING.value
+        )
+        late = opened.where(r.c.state == RoundState.COLLECTING.value, r.c.deadline <= now)
+        stuck = opened.where(r.c.state == RoundState.AGGREGATING.value, r.c.lease_expires_at <= now)
+        failed = (
+            select(s.c.name, s.c.ended_at, s.c.failure)
+            .where(s.c.state == SessionState.FAILED.value, s.c.ended_at >= failed_since)
+            .order_by(s.c.ended_at.desc())
+        )
+        run = self._connection.execute
+        return [
+            *(
+                Concern("round-late", row.name, row.deadline, row.number)
+                for row in run(late.order_by(r.c.deadline).limit(limit))
+            ),
+            *(
+                Concern("round-stuck", row.name, row.lease_expires_at, row.number)
+                for row in run(stuck.order_by(r.c.lease_expires_at).limit(limit))
+            ),
+            *(
+                Concern("session-failed", row.name, row.ended_at, detail=row.failure)
+                for row in run(failed.limit(limit))
+            ),
+            *(
+                Concern("token-expiring", f"{row.role}:{row.name}", row.ends)
+                for row in run(_last_tokens(now, expiring_by).limit(limit))
+            ),
+        ]
+
+    def sdk_versions(self) -> dict[str, int]:
+        """Return how many participations in sessions that have not ended run each SDK version."""
+        p, s = tables.participations, tables.sessions
+        open_states = [state.value for state in SessionState if not state.ended]
+        query = (
+            select(p.c.sdk_version, func.count())
+            .join(s, s.c.id == p.c.session_id)
+            .where(
+                s.c.state.in_(open_states),
+                p.c.state == ParticipationState.JOINED.value,
+                p.c.sdk_version.is_not(None),
+            )
+            .group_by(p.c.sdk_version)
+        )
+        return {row[0]: row[1] for row in self._connection.execute(query)}
+
+    def database_bytes(self) -> int:
+        """Return the size of the database, free pages included."""
+        if self._connection.dialect.name == "postgresql":
+            query = text("SELECT pg_database_size(current_database())")
+        else:
+            query = text(
+                "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+            )
+        return int(self._connection.execute(query).scalar_one())
+
+    # --- the audit trail --------------------------------------------------------------------------
+
+    def trail(
+        self,
+        *,
+        limit: int,
+        after: int | None = None,
+        subject: str | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+    ) -> Sequence[AuditEntry]:
+        """Return at most ``limit`` audit entries, newest first, from behind the id ``after``."""
+        t = tables.audit
+        query = select(t).order_by(t.c.id.desc()).limit(limit)
+        wanted = {"subject": subject, "actor": actor, "action": action}
+        for column, value in wanted.items():
+            if value is not None:
+                query = query.where(t.c[column] == value)
+        if after is not None:
+            query = query.where(t.c.id < after)
+        if since is not None:
+            query = query.where(t.c.at >= since)
+        return [AuditEntry(**row) for row in self._connection.execute(query).mappings()]
+
+
+def _tasks(ids: Iterable[int]) -> Select[int, str, int]:
+    """Lengths alone: neither database reads a task for its length."""
+    r, a = tables.rounds, tables.addressees
+    size = func.length(r.c.common) + func.length(a.c.site_part)
+    return (
+        select(r.c.session_id, a.c.site, func.sum(size))
+        .join(a, a.c.round_id == r.c.id)
+        .where(r.c.session_id.in_(ids))
+        .group_by(r.c.session_id, a.c.site)
+    )
+
+
+def _last_tokens(now: datetime, by: datetime) -> Select[str, str, datetime]:
+    """Owners whose last valid token ends soon; who has a later one has nothing to do."""
+    u, t = tables.principals, tables.tokens
+    ends = func.max(t.c.expires_at)
+    return (
+        select(u.c.role, u.c.name, ends.label("ends"))
+        .join(t, t.c.principal_id == u.c.id)
+        .where(u.c.disabled.is_(False), t.c.revoked_at.is_(None))
+        .group_by(u.c.role, u.c.name)
+        .having(ends > now, ends <= by)
+        .order_by(ends, u.c.role, u.c.name)
+    )

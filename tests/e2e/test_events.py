@@ -1,0 +1,304 @@
+"""Event streams and noted heads over real HTTP: order, resuming, crashes, two workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fedclust import errors
+from fedclust.cli.main import main as fedclust
+from fedclust.client import Client
+from fedclust.privacy.ledger import Ledger
+from fedclust.site import Site
+from support.consortium import Consortium
+from support.crash import POLICY, SESSION, D, K, rows
+from support.server import ServerProcess, running_server, service
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by POSIX")
+CONFIG = {"n_clusters": K}
+SHORT = {**POLICY, "max_rounds": 3}
+Event = dict[str, Any]
+
+
+@contextmanager
+def stream(
+    url: str, token: str, session: str = SESSION, last: int | None = None
+) -> Iterator[httpx.Response]:
+    headers = {"Authorization": f"Bearer {token}"}
+    if last is not None:
+        headers["Last-Event-ID"] = str(last)
+    path = f"{url}/v1/sessions/{session}/events"
+    with (
+        httpx.Client(trust_env=False, timeout=30) as client,
+        client.stream("GET", path, headers=headers) as response,
+    ):
+        yield response
+
+
+def events(response: httpx.Response) -> Iterator[Event]:
+    """Read events as the standard says."""
+    assert response.status_code == 200, response.read()
+    assert response.headers["Content-Type"].startswith("text/event-stream")
+    event: Event = {}
+    for line in response.iter_lines():
+        name, _, value = line.partition(": ")
+        if not line and event:
+            yield {**event, "data": json.loads(event["data"]), "id": int(event["id"])}
+            event = {}
+        elif name in ("id", "event", "data"):
+            event[name] = value
+
+
+def all_events(url: str, token: str, last: int | None = None) -> list[Event]:
+    with stream(url, token, last=last) as response:
+        return list(events(response))
+
+
+def take_part(people: Consortium, place: Path) -> None:
+    data = rows()
+    failures: list[BaseException] = []
+
+    def one(name: str) -> None:
+        try:
+            token = people.site_tokens[name]
+            with Site(people.url, token=token, journal_dir=place / name) as site:
+                site.participate(SESSION, data[name], consent=True)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=one, args=(name,)) for name in data]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert not failures, failures
+
+
+def found(server: ServerProcess) -> Consortium:
+    people = Consortium.found(server.base_url, server.operator_token, tuple(rows()))
+    people.create(SESSION, D, algorithm="lloyd", config=CONFIG, policy=SHORT)
+    return people
+
+
+def test_a_session_is_followed_to_its_end(tmp_path: Path) -> None:
+    with running_server(tmp_path / "server") as server:
+        people = found(server)
+        live: list[tuple[float, Event]] = []
+
+        def watch() -> None:
+            with stream(server.base_url, people.analyst_token) as response:
+                live.extend((time.monotonic(), event) for event in events(response))
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        take_part(people, tmp_path)
+        watcher.join(10)
+        assert not watcher.is_alive(), "the stream did not end with the session"
+        seen = [event for _, event in live]
+        ids = [event["id"] for event in seen]
+        assert ids == sorted(set(ids))
+        names = [event["event"] for event in seen]
+        assert names[0] == "session.created"
+        assert names[-1] == "session.completed"
+        for number in {e["data"]["round"] for e in seen if "round" in e["data"]}:
+            of_round = [e["event"] for e in seen if e["data"].get("round") == number]
+            stored = ["submission.stored"] * len(people.site_tokens)
+            assert of_round == ["round.opened", *stored, "round.collected", "round.closed"]
+
+        # Read again, whole and from everywhere, it is the same.
+        assert all_events(server.base_url, people.analyst_token) == seen
+        for cut in range(0, len(seen) - 1, 5):
+            rest = all_events(server.base_url, people.analyst_token, seen[cut]["id"])
+            assert rest == seen[cut + 1 :]
+        with stream(server.base_url, people.analyst_token, last=ids[-1]) as response:
+            assert response.status_code == 204
+
+        # A site reads of others that they answered, and no more.
+        name = min(people.site_tokens)
+        own = all_events(server.base_url, people.site_tokens[name])
+        assert [e["id"] for e in own] == ids
+        allowed = {"at", "round", "phase", "site", "reason", "deadline"}
+        for event in own:
+            assert set(event["data"]) <= allowed
+            if event["event"] == "submission.stored":
+                assert ("at" in event["data"]) == (event["data"]["site"] == name)
+
+        # Each submission's line in a ledger names a head that the coordinator still has.
+        lines = list(Ledger(tmp_path / name).read())
+        heads = [line["audit_head"] for line in lines]
+        assert all(heads)
+        assert len(set(heads)) > 1
+        with Client(server.base_url, people.site_tokens[name]) as client:
+            for head in heads:
+                number, digest = head.split(":")
+                assert client.audit_head_at(int(number)).hash == digest
+            with pytest.raises(errors.NotFound):
+                client.audit_head_at(10**9)
+
+
+def test_nobody_else_follows_a_session(tmp_path: Path) -> None:
+    with running_server(tmp_path / "server") as server:
+        people = found(server)
+        with Client(server.base_url, server.operator_token) as operator:
+            operator.add("sites", "stranger")
+            stranger = operator.issue_token("sites", "stranger").token
+        bad = {stranger: 404, "fcs_nobody": 401}
+        for token, status in bad.items():
+            with stream(server.base_url, token) as response:
+                assert response.status_code == status
+        headers = {"Authorization": f"Bearer {people.analyst_token}", "Last-Event-ID": "x' OR 1"}
+        path = f"{server.base_url}/v1/sessions/{SESSION}/events"
+        refused = httpx.get(path, headers=headers, trust_env=False)
+        assert refused.status_code == 422
+        assert "OR 1" not in refused.text
+
+
+def test_a_revoked_token_ends_its_stream_and_places_are_bounded(tmp_path: Path) -> None:
+    with running_server(tmp_path / "server") as server:
+        people = found(server)
+        name, token = next(iter(people.site_tokens.items()))
+        opened = [stream(server.base_url, token) for _ in range(8)]
+        responses = [each.__enter__() for each in opened]
+        lines = [each.iter_lines() for each in responses]
+        assert all(next(each).startswith("retry") for each in lines)
+        with stream(server.base_url, token) as ninth:
+            assert ninth.status_code == 429
+            assert int(ninth.headers["Retry-After"]) > 0
+        opened.pop().__exit__(None, None, None)
+        deadline = time.monotonic() + 5
+        status = 429
+        while status == 429 and time.monotonic() < deadline:
+            with stream(server.base_url, token) as again:
+                status = again.status_code
+        assert status == 200
+        with Client(server.base_url, server.operator_token) as operator:
+            kept = operator.principal("sites", name).tokens
+            assert kept is not None
+            operator.revoke_token("sites", name, kept[0].id)
+        with Client(server.base_url, people.analyst_token) as analyst:
+            analyst.cancel_session(SESSION)  # something happens: the streams look
+        seen = "\n".join(lines[0])
+        assert "session.cancelled" not in seen
+        for each in opened:
+            each.__exit__(None, None, None)
+
+
+def test_sigterm_ends_streams_at_once(tmp_path: Path) -> None:
+    with running_server(tmp_path / "server") as server:
+        people = found(server)
+        with stream(server.base_url, people.analyst_token) as response:
+            reading = events(response)
+            assert next(reading)["event"] == "session.created"
+            assert server.process is not None
+            begun = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            list(reading)
+            assert time.monotonic() - begun < 1.5
+        assert server.process.wait(5) == 0
+
+
+def test_after_kill_nothing_is_lost_or_told_twice(tmp_path: Path) -> None:
+    with running_server(tmp_path / "server") as server:
+        people = found(server)
+        seen: list[Event] = []
+        with stream(server.base_url, people.analyst_token) as response:
+            for event in events(response):
+                seen.append(event)
+                break
+        for extra in ("one", "two"):
+            # Written, and killed before or after it was sealed, as it happens.
+            with Client(server.base_url, server.operator_token) as operator:
+                operator.add("sites", extra)
+            server.kill()
+            server.restart()
+        take_part(people, tmp_path)
+        seen += all_events(server.base_url, people.analyst_token, seen[-1]["id"])
+        assert seen == all_events(server.base_url, people.analyst_token)
+        assert seen[-1]["event"] == "session.completed"
+        server.stop()
+        done = service("audit", "verify", "--json", "--data-dir", str(server.data_dir))
+        assert done.returncode == 0, done.stdout + done.stderr
+        said = json.loads(done.stdout)
+        assert said["unsealed"] == 0
+        assert said["faults"] == []
+
+
+def test_a_cut_trail_is_found_by_a_sites_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The coordinator's own check finds nothing: the head was set back too."""
+    with running_server(tmp_path / "server") as server:
+        people = found(server)
+        take_part(people, tmp_path)
+        name = min(people.site_tokens)
+
+        def verify() -> int:
+            monkeypatch.setenv("FEDCLUST_COORDINATOR", server.base_url)
+            monkeypatch.setenv("FEDCLUST_TOKEN", people.site_tokens[name])
+            command = ["fedclust", "ledger", "verify", "--against-coordinator"]
+            monkeypatch.setattr(sys, "argv", [*command, "--journal-dir", str(tmp_path / name)])
+            with pytest.raises(SystemExit) as ended:
+                fedclust()
+            assert isinstance(ended.value.code, int)
+            return ended.value.code
+
+        assert verify() == 0
+        server.stop()
+        number = int(list(Ledger(tmp_path / name).read())[-1]["audit_head"].split(":")[0]) - 1
+        base = ["audit", "verify", "--data-dir", str(server.data_dir)]
+        head = json.loads(service(*base, "--json").stdout)["head"]
+        with sqlite3.connect(server.data_dir / "fedclust.db") as connection:
+            connection.execute("DELETE FROM audit WHERE number > ?", [number])
+            connection.execute(
+                "UPDATE audit_chain SET number = ?,"
+                " hash = (SELECT hash FROM audit WHERE number = ?)",
+                [number, number],
+            )
+        connection.close()
+        assert service(*base).returncode == 0
+        assert service(*base, "--head", head).returncode == 1
+        server.restart()
+        capsys.readouterr()
+        assert verify() == 8
+        assert f"{number + 1}" in capsys.readouterr().err
+
+
+def test_two_workers_tell_the_same_story(tmp_path: Path, postgres_url: str) -> None:
+    """Sites ask both; one seals, and is killed on the way; streams of the other go on."""
+    env = {"FEDCLUST_DATABASE_URL": postgres_url, "FEDCLUST_SECRET_KEY": os.urandom(32).hex()}
+    with (
+        running_server(tmp_path / "one", env=env) as one,
+        running_server(tmp_path / "two", env=env) as two,
+    ):
+        people = found(one)
+        seen: list[Event] = []
+
+        def watch() -> None:
+            with stream(two.base_url, people.analyst_token) as response:
+                seen.extend(events(response))
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        with stream(one.base_url, people.analyst_token) as response:
+            assert next(events(response))["event"] == "session.created"
+        one.kill()
+        take_part(people.at(two.base_url), tmp_path)
+        watcher.join(20)
+        assert not watcher.is_alive()
+        assert seen[-1]["event"] == "session.completed"
+        one.restart()
+        assert all_events(one.base_url, people.analyst_token) == seen
+        verdict = service("audit", "verify", "--data-dir", str(two.data_dir), env=env)
+        assert verdict.returncode == 0, verdict.stdout + verdict.stderr

@@ -1,0 +1,128 @@
+"""Keys and tokens are changed while the service is in use, and nobody is ever turned away."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.server import ServerProcess, running_server, service
+from support.world import World
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGHUP is POSIX")
+OLD, NEW = "o" * 48, "n" * 48
+
+
+def reload(worker: ServerProcess) -> None:
+    """Have a worker read its keys again, and wait until it has."""
+    assert worker.process is not None
+    done = worker.output().count("secret_keys_")
+    worker.process.send_signal(signal.SIGHUP)
+    give_up = time.monotonic() + 20
+    while worker.output().count("secret_keys_") == done:
+        assert time.monotonic() < give_up, worker.output()
+        worker.process.poll()
+        assert worker.process.returncode is None
+
+
+def asks(worker: ServerProcess, token: str) -> int:
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.get(f"{worker.base_url}/v1/whoami", headers=headers, trust_env=False).status_code
+
+
+def write_keys(path: Path, *keys: str) -> None:
+    path.write_text("\n".join(keys) + "\n", "ascii")
+    path.chmod(0o600)
+
+
+def test_keys_rotate_under_load(tmp_path: Path, postgres_url: str) -> None:
+    """Two workers on one database: the new key verifies everywhere before any worker signs."""
+    env = {"FEDCLUST_DATABASE_URL": postgres_url}
+    key = tmp_path / "shared" / "secret.key"
+    key.parent.mkdir(mode=0o700)
+    write_keys(key, OLD)
+    data = ("--data-dir", str(key.parent))
+    made = service("init", *data, env=env)
+    assert made.returncode == 0, made.stderr
+    before = made.stdout.split()[-1]
+    with ExitStack() as stack:
+        # The later --data-dir wins: both workers read the same key file.
+        workers = [
+            stack.enter_context(running_server(tmp_path / name, *data, env=env))
+            for name in ("one", "two")
+        ]
+        tokens = [before]
+        seen: Counter[int] = Counter()
+        over = threading.Event()
+
+        def keep_asking(worker: ServerProcess) -> None:
+            with httpx.Client(base_url=worker.base_url, trust_env=False) as client:
+                while not over.is_set():
+                    for token in tuple(tokens):
+                        headers = {"Authorization": f"Bearer {token}"}
+                        seen[client.get("/v1/whoami", headers=headers).status_code] += 1
+
+        threads = [threading.Thread(target=keep_asking, args=(each,)) for each in workers]
+        for thread in threads:
+            thread.start()
+        try:
+            for keys in ((OLD, NEW), (NEW, OLD)):
+                write_keys(key, *keys)
+                for worker in workers:
+                    reload(worker)
+                    world = World(worker.base_url, before)
+                    name = f"site-{len(tokens)}"
+                    world.register("sites", name)
+                    tokens.append(world.tokens[name])
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(20)
+        assert set(seen) == {200}, seen
+        assert len(tokens) == 5
+        # What the old key signed goes with it; what the new one signed stays.
+        write_keys(key, NEW)
+        for worker in workers:
+            reload(worker)
+        for worker in workers:
+            assert [asks(worker, token) for token in tokens] == [401, 401, 401, 200, 200]
+        # Keys that cannot be used change nothing, and are told without being repeated.
+        key.write_text("too-short\n", "ascii")
+        reload(workers[0])
+        assert "secret_keys_not_reloaded" in workers[0].output()
+        key.unlink()
+        reload(workers[0])
+        assert not key.exists()
+        assert asks(workers[0], tokens[-1]) == 200
+        for worker in workers:
+            assert not {"too-short", OLD, NEW} & set(worker.output().replace('"', " ").split())
+
+
+def test_a_sites_token_rotates_during_a_session(tmp_path: Path) -> None:
+    sites = ("north", "south", "west")
+    with running_server(tmp_path / "data") as server:
+        world = World(server.base_url, server.operator_token)
+        world.register("sites", *sites)
+        world.register("analysts", "ada")
+        world.define("ada", "heart", list(sites))
+        for site in sites:
+            world.join(site, "heart")
+        for site in sites:
+            assert world.put(site, "heart", 1, world.answer(site, "heart")).status_code == 201
+        first = world.tokens["north"]
+        issued = world.ok("POST", "/v1/sites/north/tokens", world.operator)
+        # Both hold until the first is revoked: there is time to hand the second over.
+        assert [asks(server, token) for token in (first, issued["token"])] == [200, 200]
+        world.tokens["north"] = issued["token"]
+        known = world.ok("GET", "/v1/sites/north", world.operator)["tokens"]
+        (old,) = [each["id"] for each in known if each["id"] != issued["id"]]
+        world.ok("DELETE", f"/v1/sites/north/tokens/{old}", world.operator)
+        assert [asks(server, token) for token in (first, issued["token"])] == [401, 200]
+        assert world.finish("heart", sites) == "completed"

@@ -1,0 +1,156 @@
+"""SIGTERM to a coordinator in the middle of its work: over in 5 s, and nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fedclust import simulate
+from fedclust.wire.codec import to_tree
+from support.server import ServerProcess, running_server
+from support.world import FEATURES, World, rows_of
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is POSIX")
+
+SITES = ("north", "south", "west")
+SESSION = "/v1/sessions/heart"
+POLLS, STREAMS = 20, 5
+#: Aggregates the first round and does not come to an end with the second.
+STUCK = """
+import sys, threading
+from fedclust.algorithms import engine
+advance, calls = engine.advance, iter(range(9))
+def stuck(*args):
+    return advance(*args) if next(calls) == 0 else threading.Event().wait()
+engine.advance = stuck
+from fedclust_service.cli import main
+sys.exit(main())
+"""
+
+
+class Open:
+    """A request on a socket of its own, whose answer is read later."""
+
+    def __init__(self, server: ServerProcess, head: str, token: str) -> None:
+        address = httpx.URL(server.base_url)
+        self.socket = socket.create_connection((address.host, address.port), timeout=20)
+        request = f"{head} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+        self.socket.sendall(request.encode())
+
+    def send(self, text: str) -> None:
+        self.socket.sendall(text.encode())
+
+    def receive(self) -> bytes:
+        return self.socket.recv(65_536)
+
+    def rest(self) -> bytes:
+        """Return everything until the other end closes."""
+        received = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := self.socket.recv(65_536):
+                received += part
+        return received
+
+
+def gauge(server: ServerProcess, name: str) -> float:
+    text = httpx.get(f"{server.base_url}/metrics", trust_env=False).text
+    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    assert found, text
+    return float(found[1])
+
+
+def wait_until(server: ServerProcess, name: str, value: float) -> None:
+    give_up = time.monotonic() + 20
+    while gauge(server, name) < value:
+        assert time.monotonic() < give_up, f"{name} is {gauge(server, name)}"
+
+
+def test_in_the_middle_of_everything(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Polls and event streams open, a body half sent, a round being aggregated."""
+    usual = ServerProcess.__init__.__globals__["_COMMAND"]
+    monkeypatch.setattr("support.server._COMMAND", [sys.executable, "-c", STUCK])
+    environment = {"FEDCLUST_DATABASE_URL": database_url}
+    with running_server(tmp_path / "data", "--lease-s", "1", env=environment) as server:
+        world = World(server.base_url, server.operator_token)
+        world.register("sites", *SITES)
+        world.register("analysts", "ada")
+        definition = world.definition("heart", list(SITES))
+        world.define("ada", "heart", list(SITES))
+        for site in SITES:
+            world.join(site, "heart")
+        receipts = {}
+        for number in (1, 2):
+            for site in SITES:
+                path = f"{SESSION}/task"
+                etag = ""
+                while (task := world.task(site, "heart"))["status"] != "work":
+                    etag = world.request("GET", path, site).headers["ETag"]
+                    headers = {"If-None-Match": etag}
+                    world.request("GET", f"{path}?wait=25", site, headers=headers)
+                assert task["round"] == number
+                body = world.answer(site, "heart")
+                stored = world.put(site, "heart", number, body)
+                assert stored.status_code == 201
+                receipts[site, number] = (body, stored.json())
+        wait_until(server, "fedclust_leases", 1)
+
+        etag = world.request("GET", f"{SESSION}/task", "north").headers["ETag"]
+        polls = [
+            Open(server, f"GET {SESSION}/task?wait=25", world.tokens["north"]) for _ in range(POLLS)
+        ]
+        for poll in polls:
+            poll.send(f"If-None-Match: {etag}\r\n\r\n")
+        streams = [
+            Open(server, f"GET {SESSION}/events", world.tokens["ada"]) for _ in range(STREAMS)
+        ]
+        for stream in streams:
+            stream.send("\r\n")
+            assert stream.receive().startswith(b"HTTP/1.1 200 ")
+        upload = Open(server, f"PUT {SESSION}/rounds/2/submission", world.tokens["west"])
+        upload.send("Content-Type: application/json\r\nContent-Length: 999\r\n")
+        upload.send("Expect: 100-continue\r\n\r\n")
+        # Asked for once the caller is known: the request is under way.
+        assert upload.receive().startswith(b"HTTP/1.1 100 ")
+        wait_until(server, "fedclust_waiting_requests", POLLS)
+
+        began = time.monotonic()
+        assert server.stop() == 0
+        took = time.monotonic() - began
+        assert took < 5, f"{took:.1f} s"
+        for poll in polls:
+            answer = poll.receive()
+            assert answer.startswith(b"HTTP/1.1 503 "), answer
+            assert b"retry-after" in answer.lower()
+        for stream in streams:
+            # Ended as a response ends, not torn off.
+            assert stream.rest().endswith(b"0\r\n\r\n")
+        assert upload.receive().startswith(b"HTTP/1.1 503 ")
+        assert "Traceback" not in server.output()
+
+        monkeypatch.setattr("support.server._COMMAND", usual)
+        server.restart()
+        for (site, number), (body, receipt) in receipts.items():
+            again = world.put(site, "heart", number, body)
+            assert (again.status_code, again.json()) == (200, receipt)
+        assert world.finish("heart", SITES) == "completed"
+        result = world.ok("GET", f"{SESSION}/result", "ada")["result"]
+        attempts = world.ok("GET", f"{SESSION}/rounds/2", "ada")
+        assert attempts["state"] == "closed"
+    alone = simulate(
+        "lloyd",
+        {site: rows_of(site).X for site in SITES},
+        config=definition["config"],
+        policy=definition["policy"],
+        features=FEATURES,
+        seed=7,
+    )
+    assert result["centroids"] == to_tree(alone.result_)["centroids"].tolist()

@@ -1,0 +1,66 @@
+"""``session watch`` beside a real coordinator that is killed and comes back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.server import clean_environment, running_server
+from support.world import World
+
+pytestmark = pytest.mark.timeout(120)
+SITES = ("north", "south", "west")
+
+
+def test_it_is_live_and_survives_the_coordinators_death(tmp_path: Path) -> None:
+    """An hour lies between two looks: whatever is told in time was told by an event."""
+    with running_server(tmp_path / "server") as server:
+        world = World(server.base_url, server.operator_token)
+        world.register("sites", *SITES)
+        world.register("analysts", "ada")
+        world.define("ada", "heart", list(SITES))
+        watch = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "fedclust.cli", "session", "watch", "heart", "--json"),
+                *("--every", "3600", "--coordinator", server.base_url),
+            ],
+            env={**clean_environment(), "FEDCLUST_TOKEN": world.tokens["ada"]},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert watch.stdout is not None
+
+            def said() -> tuple[str, str | None]:
+                line = json.loads(watch.stdout.readline())
+                return line["event"], line.get("site")
+
+            assert said() == ("session.recruiting", None)
+            for site in SITES:
+                world.join(site, "heart")
+                assert said() == ("site.joined", site)
+            assert said() == ("session.running", None)
+            assert said() == ("round.opened", None)
+            body = world.answer("north", "heart")
+            assert world.put("north", "heart", 1, body).status_code == 201
+            assert said() == ("site.answered", "north")
+
+            server.restart()
+            assert world.finish("heart", SITES) == "completed"
+            rest, errors = watch.communicate(timeout=60)
+        finally:
+            watch.kill()
+        assert watch.returncode == 0, errors
+        told = [json.loads(line) for line in rest.splitlines()]
+        rounds = world.ok("GET", "/v1/sessions/heart/rounds", "ada")["items"]
+        numbers = sorted(each["number"] for each in rounds)
+        assert [e["round"] for e in told if e["event"] == "round.closed"] == numbers
+        assert {(e["round"], e["site"]) for e in told if e["event"] == "site.answered"} == {
+            (number, site) for number in numbers for site in SITES
+        } - {(1, "north")}
+        assert told[-1]["event"] == "session.completed"

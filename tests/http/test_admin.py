@@ -1,0 +1,268 @@
+"""``/v1/admin``: what operators are shown, on both databases, through the real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedclust_service.orchestration.sweeper import sweep
+from support.clock import ManualClock
+from support.inprocess import LocalCoordinator, local_coordinator
+from support.world import World
+
+SITES = ("north", "south", "west")
+
+
+@dataclass
+class Watched:
+    """A coordinator whose threads do not run, and its people."""
+
+    local: LocalCoordinator
+    world: World
+    clock: ManualClock
+
+    def get(self, path: str) -> Any:
+        return self.world.ok("GET", f"/v1/admin/{path}", self.local.operator_token)
+
+    def session(self, name: str) -> Any:
+        (found,) = self.get(f"sessions?session={name}")["items"]
+        return found
+
+
+@pytest.fixture
+def watched(tmp_path: Path, database_url: str, clock: ManualClock) -> Iterator[Watched]:
+    with local_coordinator(tmp_path, clock=clock, database_url=database_url) as local:
+        world = World(local.base_url, local.operator_token)
+        world.register("sites", *SITES)
+        world.register("analysts", "ada")
+        yield Watched(local, world, clock)
+
+
+def _start(watched: Watched, name: str, **changes: Any) -> None:
+    watched.world.define("ada", name, list(SITES), **changes)
+    for site in SITES:
+        watched.world.join(site, name)
+
+
+def test_a_session_that_waits_for_a_late_site(watched: Watched) -> None:
+    world, clock = watched.world, watched.clock
+    _start(watched, "heart")
+    bodies = {site: world.answer(site, "heart") for site in ("north", "south")}
+    tasks = {site: len(_task_bytes(watched, site)) for site in SITES}
+    refused = json.loads(bodies["north"]) | {"task_digest": "0" * 64}
+    assert world.put("north", "heart", 1, json.dumps(refused).encode()).status_code == 409
+    for site, body in bodies.items():
+        assert world.put(site, "heart", 1, body).status_code == 201
+    before = watched.session("heart")
+    assert (before["round"], before["round_state"]) == (1, "collecting")
+    assert before["late_since"] is None
+    clock.advance(90_000)
+    world.ok("GET", "/v1/whoami", "south")
+    sweep(watched.local.coordinator)
+    found = watched.session("heart")
+    assert found["late_since"] == found["deadline"]
+    assert (found["asked"], found["answered"], found["refusals"]) == (3, 2, 1)
+    assert found["bytes_in"] == sum(map(len, bodies.values()))
+    assert found["bytes_out"] == sum(tasks.values())
+    sites = {site["name"]: site for site in found["sites"]}
+    assert list(sites) == list(SITES)
+    assert {name: site["late_since"] for name, site in sites.items()} == {
+        "north": None,
+        "south": None,
+        "west": found["deadline"],
+    }
+    assert {name: site["answered"] for name, site in sites.items()} == {
+        "north": True,
+        "south": True,
+        "west": False,
+    }
+    assert {name: site["refusals"] for name, site in sites.items()} == {
+        "north": 1,
+        "south": 0,
+        "west": 0,
+    }
+    assert {name: site["bytes_in"] for name, site in sites.items()} == {
+        "north": len(bodies["north"]),
+        "south": len(bodies["south"]),
+        "west": 0,
+    }
+    assert sites["south"]["last_seen_at"] > sites["north"]["last_seen_at"]
+    assert len({site["sdk_version"] for site in sites.values()}) == 1
+    kinds = [(each["kind"], each["subject"]) for each in watched.get("overview")["attention"]]
+    assert ("round-late", "heart") in kinds
+
+
+def _task_bytes(watched: Watched, site: str) -> bytes:
+    """Return a site's task as it is stored: the common part and its own."""
+
+    def read(tx: Any) -> bytes:
+        current = tx.rounds.latest(tx.sessions.get("heart").id)
+        own = {each.site: each for each in tx.rounds.addressees(current.id)}[site]
+        return bytes(current.common) + bytes(own.site_part)
+
+    return watched.local.coordinator.store.read("test.task", read)
+
+
+def test_a_finished_session_keeps_its_numbers_when_its_payloads_are_scrubbed(
+    watched: Watched,
+) -> None:
+    co, world = watched.local.coordinator, watched.world
+    _start(watched, "heart")
+    while watched.session("heart")["state"] == "running":
+        for site in SITES:
+            number = watched.session("heart")["round"]
+            stored = world.put(site, "heart", number, world.answer(site, "heart"))
+            assert stored.status_code == 201
+        assert co.driver.run_once()
+    before = watched.session("heart")
+    assert before["state"] == "completed"
+    assert before["bytes_in"] > 0
+    watched.clock.advance(31 * 86_400)
+    sweep(co)
+    after = watched.session("heart")
+    assert after.pop("scrubbed_at") is not None
+    assert before.pop("scrubbed_at") is None
+    for each in (before, after):
+        for site in each["sites"]:
+            del site["last_seen_at"]
+    assert after == before
+    # Past the last round's deadline, but nobody is waited for any more.
+    assert after["late_since"] is None
+
+
+def test_overview_tells_states_sizes_and_versions(watched: Watched) -> None:
+    _start(watched, "heart")
+    watched.world.define("ada", "liver", list(SITES))
+    seen = watched.get("overview")
+    assert seen["sessions"] == {
+        "recruiting": 1,
+        "running": 1,
+        "completed": 0,
+        "failed": 0,
+        "cancelled": 0,
+    }
+    assert seen["rounds"]["collecting"] == 1
+    assert seen["attention"] == []
+    assert seen["database_bytes"] > 10_000
+    assert seen["disk_free_bytes"] > 0
+    assert seen["audit_unsealed"] > 0
+    assert seen["threads_alive"] is False
+    assert list(seen["versions"]["sdk"].values()) == [3]
+    watched.local.coordinator.sealer.run_once()
+    assert watched.get("overview")["audit_unsealed"] == 0
+
+
+def test_what_needs_attention(watched: Watched) -> None:
+    """A worker that died, a session that failed, a token without a successor: each alone."""
+    world, co = watched.world, watched.local.coordinator
+    _start(watched, "stuck")
+    for site in SITES:
+        world.put(site, "stuck", 1, world.answer(site, "stuck"))
+    now = watched.clock.now()
+    taken = co.store.run_tx("test.take", lambda tx: _take(tx, now))
+    assert taken
+    assert watched.get("overview")["attention"] == []
+    watched.clock.advance(60)
+    (stuck,) = watched.get("overview")["attention"]
+    assert (stuck["kind"], stuck["subject"], stuck["round"]) == ("round-stuck", "stuck", 1)
+    # Ends in ten days. One that follows it takes the concern away; a revoked one does not.
+    world.ok("POST", "/v1/sites", world.operator, json={"name": "east"})
+    ten = {"expires_in_days": 10}
+    world.ok("POST", "/v1/sites/east/tokens", world.operator, json=ten)
+    expiring = [each for each in watched.get("overview")["attention"] if each != stuck]
+    assert [(each["kind"], each["subject"]) for each in expiring] == [
+        ("token-expiring", "site:east")
+    ]
+    later = world.ok("POST", "/v1/sites/east/tokens", world.operator)
+    assert watched.get("overview")["attention"] == [stuck]
+    world.ok("DELETE", f"/v1/sites/east/tokens/{later['id']}", world.operator)
+    assert watched.get("overview")["attention"] == [stuck, *expiring]
+
+
+def _take(tx: Any, now: Any) -> bool:
+    from fedclust_service.domain.round import Lease
+
+    current = tx.rounds.latest(tx.sessions.get("stuck").id)
+    lease = Lease("taken", "a-worker-that-dies", now + timedelta(seconds=30))
+    return bool(tx.rounds.take_lease(current.id, lease, now))
+
+
+def test_audit_is_filtered_and_paged(watched: Watched) -> None:
+    world, clock = watched.world, watched.clock
+    _start(watched, "heart")
+    clock.advance(100)
+    begin = clock.now()
+    _start(watched, "liver")
+    watched.local.coordinator.sealer.run_once()
+
+    def read(query: str) -> list[Any]:
+        return list(watched.get(f"audit?limit=200&{query}")["items"])
+
+    everything = read("")
+    assert [each["number"] for each in everything] == list(range(len(everything), 0, -1))
+    assert all(len(each["hash"]) == 64 for each in everything)
+    chosen = {
+        "session=heart": lambda each: each["subject"] == "heart",
+        "actor=site:north": lambda each: each["actor"] == "site:north",
+        "action=site.joined": lambda each: each["action"] == "site.joined",
+        f"since={begin.isoformat().replace('+00:00', 'Z')}": lambda each: (
+            each["subject"] == "liver"
+        ),
+    }
+    for query, matches in chosen.items():
+        wanted = [each for each in everything if matches(each)]
+        assert wanted
+        assert read(query) == wanted, query
+    assert [each["subject"] for each in read("actor=site:north&session=liver")] == ["liver"]
+    paged, cursor = [], ""
+    while cursor is not None:
+        page = watched.get(f"audit?limit=3{cursor and '&cursor=' + cursor}")
+        paged += page["items"]
+        cursor = page["next"]
+    assert paged == everything
+    token = world.tokens["north"]
+    assert token not in json.dumps(everything)
+
+
+def test_sessions_are_paged_newest_first_and_filtered(watched: Watched) -> None:
+    for number in range(5):
+        watched.world.define("ada", f"s-{number}", list(SITES))
+    watched.world.ok("POST", "/v1/sessions/s-3/cancel", "ada")
+    names, cursor = [], ""
+    while cursor is not None:
+        page = watched.get(f"sessions?limit=2{cursor and '&cursor=' + cursor}")
+        names += [each["name"] for each in page["items"]]
+        cursor = page["next"]
+    assert names == ["s-4", "s-3", "s-2", "s-1", "s-0"]
+    cancelled = watched.get("sessions?state=cancelled")["items"]
+    assert [each["name"] for each in cancelled] == ["s-3"]
+    assert watched.get("sessions?session=nothing")["items"] == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "audit?since=2026-01-01T00:00:00",
+        "audit?since=0001-01-01T00:00:00%2B23:59",
+        "audit?since=yesterday",
+        "audit?actor=north",
+        "audit?actor=site:north%00",
+        "audit?action=a%0A",
+        "audit?cursor=x",
+        "audit?limit=201",
+        "sessions?session=..%2Fheart",
+        "sessions?state=asleep",
+        "sessions?cursor=-1",
+    ],
+)
+def test_a_filter_that_cannot_match_is_refused(tmp_path: Path, query: str) -> None:
+    with local_coordinator(tmp_path) as local:
+        answer = local.http(local.operator_token).get(f"/v1/admin/{query}")
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["type"].endswith("invalid")

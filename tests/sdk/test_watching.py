@@ -1,0 +1,201 @@
+"""``session watch``: live by events, over lost connections, and where no events can be had."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import httpx
+import numpy as np
+import pytest
+
+from fedclust import Client
+from fedclust._http import Http
+from fedclust.cli.watching import EventNumbers, Watcher
+from fedclust.errors import ProtocolError
+from fedclust.wire import models
+from support.fake_coordinator import EPOCH, URL, FakeCoordinator, in_json, refusal
+
+SITES = ("alpha", "beta", "me")
+Step = Callable[[], None]
+
+
+class Stage(httpx.BaseTransport):
+    """A session that moves on while its events are read.
+
+    ``streams`` are what each connection to the events gives, in order: bytes, and functions that
+    are called between them; then the connection ends, or breaks where the last is an exception.
+    """
+
+    def __init__(self, streams: list[list[bytes | Step | Exception]]) -> None:
+        self.fake = FakeCoordinator({name: np.zeros((5, 2)) for name in SITES[:2]})
+        self.streams = streams
+        self.asked: list[str | None] = []
+        self.joined: set[str] = set()
+        self.answered: list[set[str]] = []
+        self.closed = 0
+        self.looks = 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        parts = request.url.path.split("/")[3:]
+        if parts == ["heart", "events"]:
+            self.asked.append(request.headers.get("Last-Event-ID"))
+            if not self.streams:
+                return refusal("not-found")
+            stream = _Stream(self.streams.pop(0))
+            return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, stream=stream)
+        if parts[:2] == ["heart", "rounds"]:
+            return in_json(self._round(int(parts[2])))
+        assert parts == ["heart"]
+        self.looks += 1
+        return in_json(self._info())
+
+    def _info(self) -> models.SessionInfo:
+        states = {name: "joined" if name in self.joined else "invited" for name in SITES}
+        return self.fake._info().model_copy(
+            update={
+                "round": len(self.answered) or None,
+                "sites": tuple(models.SitePresence(name=n, state=s) for n, s in states.items()),
+            }
+        )
+
+    def _round(self, number: int) -> models.RoundInfo:
+        there = self.answered[number - 1]
+        return self.fake._round(number).model_copy(
+            update={
+                "state": "closed" if number <= self.closed else "collecting",
+                "close_reason": "all_answered" if number <= self.closed else None,
+                "sites": tuple(
+                    models.RoundSite(
+                        name=name,
+                        answered=name in there,
+                        late=False,
+                        answered_at=EPOCH if name in there else None,
+                    )
+                    for name in SITES
+                ),
+            }
+        )
+
+    # --- what happens ---
+
+    def join(self) -> None:
+        self.joined |= set(SITES)
+        self.fake.state = "running"
+        self.answered.append(set())
+
+    def first(self) -> None:
+        self.answered[-1].add("beta")
+
+    def rest(self) -> None:
+        self.answered[-1] |= set(SITES)
+        self.closed += 1
+
+    def end(self) -> None:
+        self.fake.state = "completed"
+
+
+class _Stream(httpx.SyncByteStream):
+    def __init__(self, steps: list[bytes | Step | Exception]) -> None:
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[bytes]:
+        for step in self._steps:
+            if isinstance(step, bytes):
+                yield step
+            elif isinstance(step, Exception):
+                raise step
+            else:
+                step()
+
+
+def watched(stage: Stage, capsys: pytest.CaptureFixture[str], sleep: Step) -> list[dict[str, str]]:
+    http = Http(URL, "fca_x", transport=stage, sleep=lambda _: None)
+    with Client(URL, "", http=http) as client:
+        info = Watcher(client, "heart", 2.0, True, sleep=lambda _: sleep()).follow()
+    assert info.state == "completed"
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def never() -> None:
+    raise AssertionError("waited, though events came")
+
+
+EXPECTED = [
+    ("session.recruiting", None, None),
+    ("site.joined", None, "alpha"),
+    ("site.joined", None, "beta"),
+    ("site.joined", None, "me"),
+    ("session.running", None, None),
+    ("round.opened", 1, None),
+    ("site.answered", 1, "beta"),
+    ("site.answered", 1, "alpha"),
+    ("site.answered", 1, "me"),
+    ("round.closed", 1, None),
+    ("session.completed", None, None),
+]
+
+
+def told(events: list[dict[str, str]]) -> list[tuple[object, object, object]]:
+    return [(each["event"], each.get("round"), each.get("site")) for each in events]
+
+
+def test_every_event_is_told_when_it_comes_over_broken_connections(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The stream is taken up after the last event; its pieces are cut anywhere."""
+    stage = Stage([])
+    looks: list[int] = []
+
+    def seen() -> None:
+        looks.append(stage.looks)
+
+    stage.streams = [
+        [
+            b"id: 3\nevent: session.created\ndata: {}\n\n",
+            stage.join,
+            b": quiet\n\nid: 1",
+            seen,
+            b"2\nevent: session.started\ndata: {}\n\nid: 13\nevent: round.opened\ndata: {}\n",
+            seen,
+            b"\n",
+            seen,
+            stage.first,
+            b"id: 14\r\ndata: {}\r\n\r\n",
+            httpx.ReadError("cut"),
+        ],
+        [
+            # Told already: nobody needs to look again.
+            b"id: 14\ndata: {}\n\n",
+            seen,
+            stage.rest,
+            b"id: 15\ndata: {}\n\n",
+        ],
+        [stage.end, b"id: 20\nevent: session.completed\ndata: {}\n\n", seen],
+    ]
+    events = watched(stage, capsys, never)
+    assert told(events) == EXPECTED
+    assert stage.asked == [None, "14", "15"]
+    first, whole, both, again = looks
+    # A keep-alive and half an event: no look. Two events in two pieces: one each.
+    assert (whole, both) == (first + 1, first + 2)
+    # One for event 14, one after the connection broke.
+    assert again == both + 2
+
+
+def test_where_events_cannot_be_had_it_looks_now_and_then(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stage = Stage([[b"<html>", b"a proxy's page</html>"]])
+    happens = iter([stage.join, stage.first, stage.rest, stage.end])
+    events = watched(stage, capsys, lambda: next(happens)())
+    assert told(events) == EXPECTED
+    assert set(stage.asked) == {None}
+
+
+def test_a_page_without_end_is_no_stream() -> None:
+    numbers = EventNumbers()
+    assert numbers.feed(b"x" * 2**20) == []
+    with pytest.raises(ProtocolError, match="none"):
+        numbers.feed(b"x")
+    assert EventNumbers().feed(b"id: 7\nid: x\ndata: {}\n\n\nid:8\n\n") == [7, 8]

@@ -1,0 +1,141 @@
+"""Copies of a SQLite file: whole, private, never over anything, never of anything else."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from fedclust.wire.codec import sha256
+from fedclust_service.domain.access import Role
+from fedclust_service.store import (
+    NotOurDatabase,
+    Store,
+    StoreError,
+    StoreLocked,
+    Unwritable,
+    UrlRefused,
+    backup,
+    migrate,
+)
+from support.clock import ManualClock
+
+POSTGRES = "postgresql+psycopg://fedclust:secret-word@db.example:5433/clusters?sslpassword=hush"
+
+
+@pytest.fixture
+def copy(sqlite_url: str, tmp_path: Path, clock: ManualClock) -> Path:
+    """Return a copy of a database with one site, taken while it is served."""
+    with_site(sqlite_url, clock, "north")
+    store = Store.open(sqlite_url, clock, serving=True)
+    made = backup.backup(sqlite_url, tmp_path / "copies.db")
+    store.close()
+    assert made.sha256 == sha256(made.path.read_bytes())
+    assert made.size == made.path.stat().st_size
+    assert made.migration == migrate.head()
+    return made.path
+
+
+def with_site(url: str, clock: ManualClock, name: str) -> None:
+    store = Store.open(url, clock)
+    store.run_tx("add", lambda tx: tx.principals.add(Role.SITE, name, ""))
+    store.close()
+
+
+def test_a_copy_is_one_private_file_that_can_be_read_where_nothing_can_be_written(
+    copy: Path, tmp_path: Path
+) -> None:
+    assert not list(tmp_path.glob("*copies*-*"))
+    assert not list(tmp_path.glob(".copies*"))
+    if os.name == "posix":
+        assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    connection = sqlite3.connect(f"{copy.as_uri()}?mode=ro&immutable=1", uri=True)
+    assert connection.execute("SELECT name FROM principals").fetchall() == [("north",)]
+    connection.close()
+
+
+def test_a_transaction_under_way_is_not_in_it(
+    sqlite_url: str, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = Store.open(sqlite_url, clock, serving=True)
+
+    def add_and_copy(tx: object) -> None:
+        tx.principals.add(Role.SITE, "half", "")  # type: ignore[attr-defined]
+        backup.backup(sqlite_url, tmp_path / "copy.db")
+
+    store.run_tx("add", add_and_copy)
+    store.close()
+    connection = sqlite3.connect(tmp_path / "copy.db")
+    assert connection.execute("SELECT count(*) FROM principals").fetchone() == (0,)
+    connection.close()
+
+
+def test_a_copy_put_back_is_a_store(copy: Path, tmp_path: Path, clock: ManualClock) -> None:
+    url = f"sqlite:///{tmp_path / 'back.db'}"
+    made = backup.restore(copy, url)
+    assert made.sha256 == sha256(copy.read_bytes())
+    store = Store.open(url, clock, serving=True)
+    names = [each.name for each in store.read("all", lambda tx: tx.principals.list(Role.SITE, 9))]
+    assert names == ["north"]
+    with_site(url, clock, "south")
+    with pytest.raises(StoreLocked):
+        backup.restore(copy, url)
+    store.close()
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
+def test_nothing_is_overwritten(copy: Path, sqlite_url: str, tmp_path: Path, suffix: str) -> None:
+    with pytest.raises(Unwritable, match="nothing is overwritten"):
+        backup.backup(sqlite_url, copy)
+    left = tmp_path / f"back.db{suffix}"
+    left.write_bytes(b"left behind")
+    with pytest.raises(Unwritable, match="in the way"):
+        backup.restore(copy, f"sqlite:///{tmp_path / 'back.db'}")
+    assert left.read_bytes() == b"left behind"
+
+
+def test_only_our_databases_are_copied(copy: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'back.db'}"
+    text = tmp_path / "text"
+    text.write_text("no database, but long enough to be read as one " * 50)
+    foreign = tmp_path / "foreign"
+    connection = sqlite3.connect(foreign)
+    connection.execute("CREATE TABLE theirs (id INTEGER)")
+    connection.close()
+    for source in (text, foreign):
+        with pytest.raises(NotOurDatabase):
+            backup.restore(source, url)
+    with pytest.raises(Unwritable, match="no file"):
+        backup.restore(tmp_path / "missing", url)
+    with pytest.raises(Unwritable, match="does not exist"):
+        backup.restore(copy, f"sqlite:///{tmp_path / 'no' / 'back.db'}")
+    with pytest.raises(Unwritable, match="no database"):
+        backup.backup(f"sqlite:///{tmp_path / 'missing.db'}", tmp_path / "copy.db")
+    with pytest.raises(Unwritable, match="cannot write"):
+        backup.backup(url.replace("back.db", "copies.db"), tmp_path / "no" / "copy.db")
+    assert not (tmp_path / "back.db").exists()
+    assert not list(tmp_path.glob(".*db*"))
+
+
+def test_a_damaged_copy_is_not_put_back(copy: Path, tmp_path: Path) -> None:
+    data = bytearray(copy.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 8192] = b"\xff" * 8192
+    copy.write_bytes(data)
+    with pytest.raises(StoreError):
+        backup.restore(copy, f"sqlite:///{tmp_path / 'back.db'}")
+    assert not (tmp_path / "back.db").exists()
+
+
+def test_postgresql_is_told_its_own_tools_and_no_secret(tmp_path: Path) -> None:
+    with pytest.raises(UrlRefused, match="pg_dump --format=custom --file=") as dump:
+        backup.backup(POSTGRES, tmp_path / "copy.db")
+    assert "--dbname=postgresql://fedclust@db.example:5433/clusters" in str(dump.value)
+    with pytest.raises(UrlRefused, match="pg_restore") as restored:
+        backup.restore(tmp_path / "copy.db", POSTGRES)
+    for caught in (dump, restored):
+        assert "secret-word" not in str(caught.value)
+        assert "hush" not in str(caught.value)

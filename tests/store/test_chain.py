@@ -1,0 +1,252 @@
+"""The audit trail's chain on both databases: sealing, late commits, and ten ways of tampering."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Connection, text
+
+from fedclust_service.domain.chain import FIRST, Head, Verdict
+from fedclust_service.orchestration.audit import verify_trail
+from fedclust_service.store import Store, Tx
+from support.clock import ManualClock
+
+LEASE = timedelta(seconds=5)
+
+
+def write(store: Store, clock: ManualClock, number: int, subject: str = "heart") -> None:
+    details = {"round": number, "why": "größer"}
+    store.run_tx(
+        "test.write",
+        lambda tx: tx.audit.append("site:zurich", f"did.{number}", subject, details, clock.now()),
+    )
+
+
+def seal(store: Store, clock: ManualClock, holder: str = "me", limit: int = 500) -> Head | None:
+    now = clock.now()
+    return store.run_tx("seal", lambda tx: tx.chain.seal(holder, now, now + LEASE, limit))
+
+
+def sql(store: Store, statement: str, **values: object) -> None:
+    with store._engines.write.begin() as connection:
+        connection.execute(text(statement), values)
+
+
+def rows(connection: Connection) -> list[tuple[object, ...]]:
+    at = (
+        "replace(at, ' ', 'T') || 'Z'"
+        if connection.dialect.name == "sqlite"
+        else "to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
+    )
+    columns = "actor, action, subject, details, hash"
+    query = f"SELECT number, id, {at}, {columns} FROM audit"  # noqa: S608  # constants
+    return [tuple(row) for row in connection.execute(text(f"{query} ORDER BY number"))]
+
+
+@pytest.fixture
+def sealed(store: Store, clock: ManualClock) -> Store:
+    """Return a store whose trail has twelve sealed entries."""
+    for number in range(1, 13):
+        write(store, clock, number)
+    assert seal(store, clock) == Head(12, store.read("h", lambda tx: tx.chain.hash_of(12) or ""))
+    return store
+
+
+def judged(store: Store, noted: str | None = None) -> Verdict:
+    return verify_trail(store, noted)[0]
+
+
+def test_somebody_else_computes_the_same_hashes(sealed: Store) -> None:
+    """As docs/audit.md describes them, from plain SQL."""
+    previous = FIRST
+    with sealed._engines.read.connect() as connection:
+        found = rows(connection)
+    assert len(found) == 12
+    for number, *fields, digest in found:
+        lines = "\n".join([previous, str(number), *map(str, fields)])
+        previous = hashlib.sha256(lines.encode()).hexdigest()
+        assert digest == previous
+    assert judged(sealed, previous).faults == ()
+    assert judged(sealed).head == Head(12, previous)
+
+
+def rechained(store: Store) -> None:
+    """Rewrite history as somebody would who knows how it is hashed."""
+    sql(store, "DELETE FROM audit WHERE number = 5")
+    sql(store, "UPDATE audit SET number = NULL, hash = NULL")
+    sql(
+        store,
+        "UPDATE audit_chain SET number = 0, hash = :first, lease_holder = NULL,"
+        " lease_expires_at = NULL",
+        first=FIRST,
+    )
+    assert seal(store, ManualClock()) is not None
+
+
+def cut_with_head(store: Store) -> None:
+    before = store.read("h", lambda tx: tx.chain.hash_of(10))
+    sql(store, "DELETE FROM audit WHERE number > 10")
+    sql(store, "UPDATE audit_chain SET number = 10, hash = :hash", hash=before)
+
+
+def swapped(store: Store) -> None:
+    for old, new in ((4, 100), (5, 4), (100, 5)):
+        sql(store, "UPDATE audit SET number = :new WHERE number = :old", new=new, old=old)
+
+
+def inserted(store: Store) -> None:
+    for number in range(12, 5, -1):
+        sql(store, "UPDATE audit SET number = number + 1 WHERE number = :n", n=number)
+    sql(
+        store,
+        "INSERT INTO audit (id, at, actor, action, subject, details, number, hash)"
+        " SELECT id + 100, at, actor, action, subject, details, 6, hash FROM audit"
+        " WHERE number = 5",
+    )
+    sql(store, "UPDATE audit_chain SET number = 13")
+
+
+def one(statement: str) -> Callable[[Store], None]:
+    return lambda store: sql(store, statement)
+
+
+TAMPERINGS: dict[str, Callable[[Store], None]] = {
+    "time": one("UPDATE audit SET at = '2020-01-01 00:00:00.000000' WHERE number = 5"),
+    "actor": one("UPDATE audit SET actor = 'site:basel' WHERE number = 5"),
+    "action": one("UPDATE audit SET action = 'did.6' WHERE number = 5"),
+    "subject": one("UPDATE audit SET subject = 'lungs' WHERE number = 1"),
+    "details": one("UPDATE audit SET details = '{}' WHERE number = 5"),
+    "details of the last": one("UPDATE audit SET details = '{}' WHERE number = 12"),
+    "hash": one("UPDATE audit SET hash = 'abc' WHERE number = 12"),
+    "text moved over a border": one(
+        "UPDATE audit SET actor = actor || '\n' || action, action = '' WHERE number = 5"
+    ),
+    "first removed": one("DELETE FROM audit WHERE number = 1"),
+    "one removed": one("DELETE FROM audit WHERE number = 5"),
+    "one made unsealed": one("UPDATE audit SET number = NULL, hash = NULL WHERE number = 5"),
+    "two swapped": swapped,
+    "one inserted": inserted,
+    "tail cut": one("DELETE FROM audit WHERE number > 9"),
+    "all removed": one("DELETE FROM audit"),
+}
+#: What looks sound by itself: the head that was noted elsewhere finds it.
+WITH_HEAD = {"tail cut and head set back": cut_with_head, "all chained anew": rechained}
+
+
+@pytest.mark.parametrize("way", TAMPERINGS)
+def test_tampering_is_found(sealed: Store, way: str) -> None:
+    TAMPERINGS[way](sealed)
+    assert judged(sealed).faults
+
+
+@pytest.mark.parametrize("way", WITH_HEAD)
+def test_a_noted_head_finds_what_looks_sound(sealed: Store, way: str) -> None:
+    noted = judged(sealed).head.hash
+    assert judged(sealed, noted).faults == ()
+    WITH_HEAD[way](sealed)
+    assert judged(sealed).faults == ()
+    assert len(judged(sealed, noted).faults) == 1
+
+
+def test_what_is_no_time_is_a_fault_and_no_error(sealed: Store) -> None:
+    bad = "yesterday" if sealed.single_process else "infinity"
+    sql(sealed, "UPDATE audit SET at = :bad WHERE number = 5", bad=bad)
+    assert len(judged(sealed).faults) == 1
+
+
+def test_one_change_is_one_fault(sealed: Store) -> None:
+    sql(sealed, "UPDATE audit SET actor = 'site:basel' WHERE number = 5")
+    assert judged(sealed).faults == ("entry 5: it, or its place after the one before, changed",)
+
+
+def test_a_sealed_entry_is_not_sealed_again(sealed: Store, clock: ManualClock) -> None:
+    before = judged(sealed).head
+    assert seal(sealed, clock) == before
+    write(sealed, clock, 13)
+    assert verify_trail(sealed) == (Verdict(before, ()), 1)
+    after = seal(sealed, clock)
+    assert after is not None
+    assert after.number == 13
+
+
+def test_small_batches_make_the_same_chain(sealed: Store, clock: ManualClock) -> None:
+    whole = judged(sealed).head
+    sql(sealed, "UPDATE audit SET number = NULL, hash = NULL")
+    sql(sealed, "UPDATE audit_chain SET number = 0, hash = :first", first=FIRST)
+    for _ in range(4):
+        last = seal(sealed, clock, limit=3)
+    assert last == whole
+
+
+def test_another_seals_when_the_lease_is_over(store: Store, clock: ManualClock) -> None:
+    write(store, clock, 1)
+    assert seal(store, clock, "dead") is not None
+    write(store, clock, 2)
+    assert seal(store, clock, "living") is None
+    clock.advance(4.9)
+    assert seal(store, clock, "living") is None
+    clock.advance(0.2)
+    taken = seal(store, clock, "living")
+    assert taken is not None
+    assert taken.number == 2
+    assert judged(store).faults == ()
+
+
+def test_an_entry_that_commits_late_is_not_skipped(postgres_url: str, clock: ManualClock) -> None:
+    """Its id is smaller than one that has been sealed while it was in the air."""
+    store = Store.open(postgres_url, clock)
+    written, go_on = threading.Event(), threading.Event()
+
+    def late() -> None:
+        def work(tx: Tx) -> None:
+            tx.audit.append("site:a", "late", "heart", {}, clock.now())
+            written.set()
+            assert go_on.wait(10)
+
+        store.run_tx("late", work)
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    try:
+        assert written.wait(10)
+        write(store, clock, 1)
+        first = seal(store, clock)
+        assert first is not None
+        assert first.number == 1
+    finally:
+        go_on.set()
+        thread.join(10)
+    second = seal(store, clock)
+    assert second is not None
+    assert second.number == 2
+    late_id, early_id = (
+        next(e.id for e in store.read("l", lambda tx: tx.audit.list(9)) if e.number == n)
+        for n in (2, 1)
+    )
+    assert late_id < early_id
+    assert judged(store).faults == ()
+    store.close()
+
+
+def test_two_sealers_at_once_number_each_entry_once(postgres_url: str, clock: ManualClock) -> None:
+    """Even with leases that are over at once: the chain's row is locked."""
+    store = Store.open(postgres_url, clock)
+    for number in range(60):
+        write(store, clock, number)
+
+    def go(holder: str) -> None:
+        for _ in range(30):
+            store.run_tx("seal", lambda tx: tx.chain.seal(holder, clock.now(), clock.now(), 2))
+
+    threads = [threading.Thread(target=go, args=(name,)) for name in "abc"]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(30)
+    verdict, waiting = verify_trail(store)
+    assert (verdict.head.number, verdict.faults, waiting) == (60, (), 0)
+    store.close()

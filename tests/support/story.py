@@ -1,0 +1,141 @@
+"""One session's story over real HTTP, operation by operation: the examples of ``openapi.json``.
+
+Everything that differs from one telling to the next is made the same: tokens, the platform, and
+the clock, which stands still.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedclust_service.http.app import api_routes
+from support.clock import ManualClock
+from support.inprocess import local_coordinator
+from support.world import World
+
+SITES = ("north", "south", "west")
+SESSION = "heart-2026"
+TOKEN_ID = "AAAAAAAAAAAA"
+SHOWN_TOKEN = f"fcs_{TOKEN_ID}_shown-once-and-never-again"
+#: Of the overview, what no two machines have alike.
+MEASURED: dict[str, Any] = {
+    "audit_unsealed": 0,
+    "database_bytes": 524_288,
+    "disk_free_bytes": 100_000_000_000,
+    "python": "3.11.9",
+}
+CELLS = {"centroids": [[45.5, 190.0], [66.0, 251.0]], "counts": [12, 9]}
+
+
+def definition() -> dict[str, Any]:
+    """Return the body of the session that the story is about."""
+    return World("", "").definition(SESSION, list(SITES))
+
+
+def tell(place: Path) -> dict[str, Any]:
+    """Run the session in a coordinator below ``place``; return bodies by operation."""
+    with local_coordinator(place, clock=ManualClock(), threads=True) as local:
+        world = World(local.base_url, local.operator_token)
+        world.tokens["operator"] = local.operator_token
+        return _Story(world).tell()
+
+
+class _Story:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.told: dict[str, Any] = {}
+        self._routes = {
+            route.operation_id: (next(iter(route.methods or {"GET"})), route.path)
+            for route in api_routes()
+        }
+
+    def tell(self) -> dict[str, Any]:
+        world = self.world
+        world.register("sites", "south", "west")
+        self._do("create_site", "operator", {"name": "north", "title": "North Hospital"})
+        world.tokens["north"] = self._do("issue_site_token", "operator", {"expires_in_days": 90})
+        self._do("change_site", "operator", {"title": "Hospital of the North"})
+        self._do("create_analyst", "operator", {"name": "ada"})
+        world.tokens["ada"] = self._do("issue_analyst_token", "operator", {})
+        self._do("change_analyst", "operator", {"title": "Ada"})
+        self._do("create_session", "ada", definition())
+        self._do("join_session", "north", world.participation("north", SESSION))
+        for site in ("south", "west"):
+            world.join(site, SESSION)
+        self._do("start_session", "ada")
+        self._do("get_task", "north")
+        self._do("change_session", "ada", {"deadline": "2026-01-05T12:00:00Z"})
+        answer = json.loads(world.answer("north", SESSION))
+        self._do("put_submission", "north", answer)
+        for site in ("south", "west"):
+            stored = world.put(site, SESSION, 1, world.answer(site, SESSION))
+            assert stored.status_code == 201, stored.text
+        assert world.finish(SESSION, SITES) == "completed"
+        self._do("close_round", "ada")
+        world.register("sites", "reader")
+        world.ok("PATCH", f"/v1/sessions/{SESSION}", "ada", json={"invite": ["reader"]})
+        self._do("assign_cells", "reader", CELLS)
+        self._read_all()
+        world.define("ada", "given-up", list(SITES))
+        self._do("cancel_session", "ada", session="given-up")
+        return dict(sorted(self.told.items()))
+
+    def _read_all(self) -> None:
+        """Record whatever else can be read and has an end."""
+        for name, (method, path) in self._routes.items():
+            if name in self.told or method != "GET" or path == "/metrics":
+                continue
+            if path.endswith("/events"):
+                continue
+            self._do(name, "operator", query="?limit=1" if name.startswith("list_") else "")
+
+    def _do(
+        self,
+        operation: str,
+        caller: str,
+        body: Any = None,
+        query: str = "",
+        session: str = SESSION,
+    ) -> str:
+        """Do an operation of the story; return the token that it issued, if any."""
+        method, template = self._routes[operation]
+        path = template.format(
+            session=session,
+            number=1,
+            name="ada" if "/analysts/" in template else "north",
+            site="west",
+            algorithm="lloyd",
+            token_id=TOKEN_ID,
+        )
+        path += query
+        keywords = {} if body is None else {"json": body}
+        response = self.world.request(method, path, caller, **keywords)
+        assert response.is_success, f"{operation}: {response.status_code} {response.text}"
+        answer = response.json()
+        self.told[operation] = {"responses": {str(response.status_code): _same(answer)}}
+        if body is not None:
+            self.told[operation]["request"] = body
+        return str(answer.get("token", ""))
+
+
+def _same(value: Any, name: str = "") -> Any:
+    """Return what every telling gives."""
+    if name == "platform":
+        return dict.fromkeys(value, "example")
+    if name == "aggregation_s" and value is not None:
+        return 0.25
+    if name == "token":
+        return SHOWN_TOKEN
+    if name in MEASURED:
+        return MEASURED[name]
+    if name in {"id", "token_id"} and isinstance(value, str):
+        return TOKEN_ID
+    if isinstance(value, dict):
+        if {"subject", "hash"} <= value.keys():  # sealed a moment after it is written
+            value = {**value, "number": value["id"], "hash": "0" * 64}
+        return {key: _same(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_same(item) for item in value]
+    return value
