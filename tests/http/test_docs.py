@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -46,10 +48,29 @@ def test_the_description_is_served(running: Running) -> None:
     assert document["components"]["securitySchemes"]["token"]["type"] == "http"
 
 
-def test_vendored_files_have_their_licences() -> None:
-    for folder in ("swagger-ui", "redoc"):
+def test_vendored_files_are_those_of_the_manifest() -> None:
+    manifest = json.loads((STATIC / "vendored.json").read_text("utf-8"))
+    named = {
+        f"{folder}/{name}": said["sha256"]
+        for folder, part in manifest.items()
+        for name, said in part["files"].items()
+    }
+    there = {
+        path.relative_to(STATIC).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in STATIC.rglob("*")
+        if path.is_file() and path.parent != STATIC
+    }
+    assert there == named
+    for folder, part in manifest.items():
+        assert re.fullmatch(r"\d+\.\d+\.\d+", part["version"])
+        assert re.fullmatch("[0-9a-f]{64}", part["archive_sha256"])
         assert (STATIC / folder / "LICENSE").stat().st_size > 500
-        assert folder in (STATIC / "VENDORED.md").read_text("utf-8")
+        assert part["package"] in (STATIC / "VENDORED.md").read_text("utf-8")
+        assert part["licence"] in (STATIC / "VENDORED.md").read_text("utf-8")
+        for said in part["files"].values():
+            # What is not as its maker published it says so, and how.
+            assert ("change" in said) == ("upstream_sha256" in said)
+    assert sum(path.stat().st_size for path in STATIC.rglob("*.*")) < 4 * 2**20
 
 
 def test_nothing_but_the_assets_is_served(running: Running) -> None:

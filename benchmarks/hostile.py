@@ -1,0 +1,79 @@
+"""500 hostile bodies and 5,000 schemathesis examples against a coordinator, on both databases.
+
+The examples are stateful: they follow the links of the published ``/openapi.json``. Prints the
+counts and writes them to ``benchmarks/results/hostile.json``. A server error, a status that the
+operation does not name, an answer unlike its schema, an echo of what was refused, or a change or
+refusal without its entry in the audit trail is printed, and makes this fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from _report import write  # noqa: E402
+from support.databases import PostgresServer, SqliteFiles  # noqa: E402
+from support.hostile import KINDS, Watch, fuzz, hostile_bodies, populate  # noqa: E402
+from support.server import running_server  # noqa: E402
+from support.world import World  # noqa: E402
+
+_SESSION = "target"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bodies", type=int, default=500)
+    parser.add_argument("--examples", type=int, default=5_000)
+    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--databases", nargs="*", default=["SQLite", "PostgreSQL"])
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if "SQLite" in options.databases:
+            sqlite = SqliteFiles(folder).create(folder)
+            rows.append(_sent("SQLite", folder / "sqlite", sqlite, options))
+        if "PostgreSQL" in options.databases:
+            postgres = PostgresServer()
+            try:
+                url = postgres.url(postgres.create())
+                rows.append(_sent("PostgreSQL", folder / "postgres", url, options))
+            finally:
+                postgres.stop()
+    write("hostile", rows)
+    return int(any(row[kind] for row in rows for kind in KINDS))
+
+
+def _sent(database: str, place: Path, url: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Send everything to a coordinator of its own; return the counts."""
+    with running_server(place / "coordinator", env={"FEDCLUST_DATABASE_URL": url}) as server:
+        world = World(server.base_url, server.operator_token)
+        populate(world, _SESSION)
+        watch = Watch(world, url)
+        for sent in hostile_bodies(world, _SESSION, options.bodies, options.seed):
+            watch.send(sent)
+        fuzz(world, watch, options.examples, options.seed)
+        watch.close()
+    tally = watch.tally
+    for kind, found in tally.faults.items():
+        for text in sorted(set(found)):
+            print(f"{database}: {kind}: {text}")
+    print(f"{database}: answers by status:", dict(sorted(tally.statuses.items())))
+    print(f"{database}: requests by operation:", dict(tally.operations.most_common()))
+    row: dict[str, Any] = {
+        "database": database,
+        "hostile bodies": options.bodies,
+        "schemathesis examples": tally.requests - options.bodies,
+        "operations": len(tally.operations),
+    }
+    return row | {kind: tally.count(kind) for kind in KINDS}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

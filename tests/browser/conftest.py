@@ -1,0 +1,89 @@
+"""A real Chromium, and all that it asked for and complained of."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from support.clock import ManualClock
+from support.inprocess import LocalCoordinator, local_coordinator
+from support.story import SITES
+from support.world import World
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@dataclass
+class Watched:
+    """A page, with every address that it asked for and every complaint of its console."""
+
+    page: Page
+    asked: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on(
+            "console",
+            lambda message: (
+                self.complaints.append(message.text)
+                if message.type in {"error", "warning"}
+                else None
+            ),
+        )
+
+    def elsewhere(self, base_url: str) -> list[str]:
+        """Return the addresses that are not of this coordinator, or made by the page itself."""
+        own = (f"{base_url}/", f"blob:{base_url}/", "data:")
+        return [url for url in self.asked if not url.startswith(own)]
+
+
+@dataclass
+class Registered:
+    """A coordinator at which the sites and the analyst of the story are registered."""
+
+    local: LocalCoordinator
+    world: World
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Start Chromium; without one the tests are skipped, but never in CI."""
+    found = next((path for name in _NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        reason = "no Chromium here: apt-get install --no-install-recommends chromium"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    # As root, in a container, Chromium's own sandbox cannot start.
+    alone = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=found, args=alone)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Watched]:
+    """Return a fresh page."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(20_000)
+    yield Watched(context.new_page())
+    context.close()
+
+
+@pytest.fixture
+def registered(tmp_path: Path) -> Iterator[Registered]:
+    """Return a coordinator that knows people and no session."""
+    with local_coordinator(tmp_path, clock=ManualClock(), threads=True) as local:
+        world = World(local.base_url, local.operator_token)
+        world.register("sites", *SITES)
+        world.register("analysts", "ada")
+        yield Registered(local, world)

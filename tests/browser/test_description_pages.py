@@ -1,0 +1,107 @@
+"""``/docs`` and ``/redoc`` in a real browser: examples work as they stand, nothing is fetched."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from playwright.sync_api import Locator, Page, expect
+
+from support.story import SESSION
+
+from .conftest import Registered, Watched
+
+
+def authorize(page: Page, token: str) -> None:
+    """Enter a token in the dialog, in place of the one before."""
+    page.locator(".auth-wrapper .authorize").first.click()
+    dialog = page.locator(".dialog-ux")
+    expect(dialog).to_be_visible()
+    leave = dialog.locator("button", has_text="Logout")
+    if leave.count():
+        leave.click()
+    dialog.locator("input").fill(token)
+    dialog.get_by_role("button", name="Apply credentials").click()
+    dialog.locator(".btn-done").click()
+    expect(dialog).to_have_count(0)
+
+
+def try_out(page: Page, operation: str, parameters: dict[str, str] | None = None) -> Locator:
+    """Execute an operation with what is filled in already; return where the answer is shown."""
+    block = page.locator(f"[id$=-{operation}]")
+    block.locator(".opblock-summary-control").first.click()
+    block.get_by_role("button", name="Try it out").click()
+    for name, value in (parameters or {}).items():
+        block.locator(f"tr[data-param-name='{name}'] input").fill(value)
+    block.get_by_role("button", name="Execute", exact=True).click()
+    answer = block.locator(".live-responses-table")
+    expect(answer).to_be_visible()
+    return answer
+
+
+def answered(answer: Locator, status: int) -> dict[str, Any]:
+    """Return the body of an answer."""
+    expect(answer.locator("tr.response td.response-col_status")).to_contain_text(str(status))
+    read: dict[str, Any] = json.loads(answer.locator(".highlight-code code").first.inner_text())
+    return read
+
+
+def test_a_session_is_tried_out_from_create_to_submit(
+    registered: Registered, watched: Watched
+) -> None:
+    """With the bodies and parameters that the page fills in: nothing is typed but tokens."""
+    page, world = watched.page, registered.world
+    base_url = registered.local.base_url
+    page.goto(f"{base_url}/docs")
+
+    authorize(page, world.tokens["ada"])
+    created = answered(try_out(page, "create_session"), 201)
+    assert (created["name"], created["state"]) == (SESSION, "recruiting")
+
+    authorize(page, world.tokens["north"])
+    joined = answered(try_out(page, "join_session"), 201)
+    assert (joined["site"], joined["state"]) == ("north", "joined")
+    for site in ("south", "west"):
+        world.join(site, SESSION)
+
+    task = answered(try_out(page, "get_task"), 200)
+    assert (task["status"], task["round"]) == ("work", 1)
+    receipt = answered(try_out(page, "put_submission"), 201)
+    assert (receipt["session"], receipt["site"], receipt["round"]) == (SESSION, "north", 1)
+
+    # What the coordinator stored, not what the page says of it.
+    assert world.ok("GET", f"/v1/sessions/{SESSION}/task", "north")["status"] == "answered"
+    shown = page.locator(".live-responses-table")
+    for token in world.tokens.values():
+        assert token not in shown.all_inner_texts()
+    assert watched.elsewhere(base_url) == []
+    assert watched.complaints == []
+
+
+def test_a_refusal_is_shown_as_a_problem(registered: Registered, watched: Watched) -> None:
+    page, base_url = watched.page, registered.local.base_url
+    page.goto(f"{base_url}/docs")
+    problem = answered(try_out(page, "whoami"), 401)
+    assert problem["type"] == "urn:fedclust:problem:unauthenticated"
+    assert watched.elsewhere(base_url) == []
+    # The browser itself notes every answer of 400 and more.
+    assert all("401 (Unauthorized)" in complaint for complaint in watched.complaints)
+
+
+def test_redoc_shows_every_operation(registered: Registered, watched: Watched) -> None:
+    page, base_url = watched.page, registered.local.base_url
+    page.goto(f"{base_url}/redoc")
+    document = page.request.get(f"{base_url}/openapi.json").json()
+    summaries = {
+        operation["summary"]
+        for methods in document["paths"].values()
+        for operation in methods.values()
+    }
+    expect(page.get_by_role("heading", name="fedclust coordinator")).to_be_visible()
+    for summary in summaries:
+        expect(page.locator("h2", has_text=summary).first).to_be_attached()
+    # Its search runs in a worker.
+    page.locator("input[aria-label=Search]").fill("deadline")
+    expect(page.locator("[data-role='search:results'] li").first).to_be_visible()
+    assert watched.elsewhere(base_url) == []
+    assert watched.complaints == []

@@ -1,0 +1,266 @@
+"""``docs/protocol.md``: its transcripts are replayed with curl, its bytes are worked out again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclust.wire import codec
+from fedclust_service.http.examples import recorded
+from support.schema import resolve
+from support.server import running_server
+from support.story import SITES
+from support.world import World
+
+PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
+CONSOLE = re.findall(r"```console\n(.*?)```", PAGE, re.S)
+
+
+def steps(block: str) -> list[tuple[str, str]]:
+    """Return each command of a transcript with the answer below it."""
+    found: list[tuple[str, str]] = []
+    end = None
+    for line in block.splitlines():
+        if end is None and line.startswith("$ "):
+            found.append((line[2:] + "\n", ""))
+        elif end is not None or line.startswith("> "):
+            text = line if end is not None else line[2:]
+            found[-1] = (found[-1][0] + text + "\n", "")
+        else:
+            found[-1] = (found[-1][0], found[-1][1] + line + "\n")
+        if end is not None and line == end:
+            end = None
+        elif end is None and (heredoc := re.search(r"<<'(\w+)'", line)):
+            end = heredoc[1]
+    return found
+
+
+def fits(expected: str, actual: str) -> bool:
+    """Whether an answer is what the page shows, line breaks and blanks aside."""
+    pattern = ".*?".join(re.escape("".join(part.split())) for part in expected.split("…"))
+    return re.fullmatch(pattern, "".join(actual.split()), re.S) is not None
+
+
+def run(commands: str, place: Path, env: dict[str, str]) -> str:
+    done = subprocess.run(
+        ["bash", "-eu", "-o", "pipefail", "-c", commands],
+        cwd=place,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"{commands}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.skipif(
+    not (shutil.which("curl") and shutil.which("bash")) and not os.environ.get("CI"),
+    reason="no curl or no bash here",
+)
+def test_the_transcripts_are_what_a_coordinator_answers(tmp_path: Path) -> None:
+    assert len(CONSOLE) >= 9
+    with running_server(tmp_path / "coordinator") as server:
+        world = World(server.base_url, server.operator_token)
+        env = {**os.environ, "URL": server.base_url, "OPERATOR": server.operator_token}
+        env |= {"NO_PROXY": "*", "NORTH": "", "ANALYST": "", "ETAG": "", "SUBMISSION": ""}
+        for number, block in enumerate(CONSOLE):
+            for command, expected in steps(block):
+                # What a person does between the lines, as the page says.
+                _meanwhile(world, env, number, command)
+                # A variable set in a line is there in the next.
+                shown = run(f"{command}\nexport ETAG SUBMISSION; env > .env", tmp_path, env)
+                for line in (tmp_path / ".env").read_text("utf-8").splitlines():
+                    name, _, value = line.partition("=")
+                    if name in {"ETAG", "SUBMISSION"}:
+                        env[name] = value
+                assert fits(expected, shown), f"$ {command}{shown}\nand not\n{expected}"
+
+
+def _meanwhile(world: World, env: dict[str, str], number: int, command: str) -> None:
+    session = "heart-2026"
+    if "whoami" in command and not env["NORTH"]:
+        env["NORTH"] = world.ok("POST", "/v1/sites/north/tokens", world.operator)["token"]
+        world.tokens["north"] = env["NORTH"]
+    if "definition.json <<" in command:
+        world.register("sites", *SITES[1:])
+        world.register("analysts", "ada")
+        env["ANALYST"] = world.tokens["ada"]
+    if "-D headers" in command:
+        for site in SITES[1:]:
+            world.join(site, session)
+    if "text/csv" in command:
+        assert world.finish(session, SITES) == "completed"
+
+
+def test_answers_are_told_from_others() -> None:
+    assert fits('{"a":"…","b":1}\n', '{"a":"x",\n"b":1}')
+    assert not fits('{"a":"…","b":1}', '{"a":"x","b":2}')
+    assert not fits('{"a":1}', '{"a":1,"b":2}')
+
+
+# --- canonical bytes, by hand ---------------------------------------------------------------------
+
+
+def packed(value: Any) -> bytes:
+    """Return the canonical form as the page tells it; written without the program's own."""
+    if value is None:
+        return b"\xc0"
+    if isinstance(value, bool):
+        return b"\xc3" if value else b"\xc2"
+    if isinstance(value, int):
+        return _whole(value)
+    if isinstance(value, float):
+        return b"\xcb" + struct.pack(">d", value)
+    if isinstance(value, str):
+        return _sized(value.encode(), 0xA0, 31, (0xD9, 0xDA, 0xDB))
+    if isinstance(value, bytes):
+        return _sized(value, None, 0, (0xC4, 0xC5, 0xC6))
+    if isinstance(value, list):
+        return _head(len(value), 0x90, (0xDC, 0xDD)) + b"".join(map(packed, value))
+    if isinstance(value, np.ndarray):
+        raw = value.astype(value.dtype.newbyteorder("<")).tobytes()
+        return packed({"data": raw, "dtype": value.dtype.name, "shape": list(value.shape)})
+    pairs = [packed(key) + packed(value[key]) for key in sorted(value)]
+    return _head(len(pairs), 0x80, (0xDE, 0xDF)) + b"".join(pairs)
+
+
+def _whole(n: int) -> bytes:
+    if 0 <= n < 128:
+        return bytes([n])
+    if -32 <= n < 0:
+        return struct.pack(">b", n)
+    unsigned = [(0xCC, ">B", 8), (0xCD, ">H", 16), (0xCE, ">I", 32), (0xCF, ">Q", 64)]
+    signed = [(0xD0, ">b", 7), (0xD1, ">h", 15), (0xD2, ">i", 31), (0xD3, ">q", 63)]
+    for mark, form, bits in unsigned if n >= 0 else signed:
+        if n < 2**bits and -n <= 2**bits:
+            return bytes([mark]) + struct.pack(form, n)
+    raise OverflowError
+
+
+def _sized(raw: bytes, short: int | None, most: int, marks: tuple[int, int, int]) -> bytes:
+    if short is not None and len(raw) <= most:
+        return bytes([short + len(raw)]) + raw
+    for mark, form, bits in zip(marks, (">B", ">H", ">I"), (8, 16, 32), strict=True):
+        if len(raw) < 2**bits:
+            return bytes([mark]) + struct.pack(form, len(raw)) + raw
+    raise OverflowError
+
+
+def _head(n: int, short: int, marks: tuple[int, int]) -> bytes:
+    if n < 16:
+        return bytes([short + n])
+    return bytes([marks[n >= 2**16]]) + struct.pack(">H" if n < 2**16 else ">I", n)
+
+
+WORKED = {
+    "common": {
+        "parameters": {"centroids": np.array([[1.5, -2.0]]), "tol": 1e-06},
+        "phase": "lloyd",
+        "round": 300,
+        "session": "heart-2026",
+        "space": None,
+    },
+    "site": {"cells": np.array([3], dtype=np.int64), "last": True},
+}
+
+
+def test_the_worked_bytes_of_the_page_are_right() -> None:
+    block = re.search(r"<!-- worked bytes -->\n+```\n(.*?)```", PAGE, re.S)
+    assert block is not None
+    lines = [line.split("  ")[0] for line in block[1].splitlines()]
+    shown = bytes.fromhex("".join("".join(lines).split()))
+    assert shown == packed(WORKED) == codec.encode(WORKED)
+    digest = hashlib.sha256(shown).hexdigest()
+    assert digest == codec.task_digest(WORKED["common"], WORKED["site"])
+    assert f"`{digest}`" in PAGE
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1, 2**64 - 1),
+        *(-1, -32, -33, -128, -129, -32_768, -32_769, -(2**31), -(2**31) - 1, -(2**63)),
+        *(0.0, -0.0, 1e-6, 1e300, True, False, None, "", "ä", "x" * 31, "x" * 32, "x" * 70_000),
+        *([], list(range(15)), list(range(16)), {str(n): n for n in range(17)}),
+        *(np.zeros((2, 3)), np.arange(3), np.array([True, False]), np.zeros((0, 4))),
+        np.zeros((3, 100), dtype=np.float32),
+    ],
+    ids=lambda value: str(type(value).__name__),
+)
+def test_the_canonical_form_is_as_the_page_tells_it(value: Any) -> None:
+    assert packed(value) == codec.encode(value)
+
+
+def test_the_definitions_hash_is_as_the_page_tells_it() -> None:
+    block = re.search(r"<!-- worked definition -->\n+```json\n(.*?)\n```\n+`(\w{64})`", PAGE, re.S)
+    assert block is not None
+    text, digest = block[1].replace("\n", ""), block[2]
+    assert hashlib.sha256(text.encode()).hexdigest() == digest
+    frozen = recorded()["create_session"]["responses"]["201"]
+    assert (json.loads(text), digest) == (frozen["definition"], frozen["definition_sha256"])
+    assert digest in "".join(CONSOLE)
+
+
+# --- a task's digest from JSON, as the page tells it ----------------------------------------------
+
+ROOT = Path(__file__).parents[2] / "openapi"
+DOCUMENT: dict[str, Any] = json.loads((ROOT / "openapi.json").read_text("utf-8"))
+PHASES = [
+    (method["name"], phase)
+    for method in DOCUMENT["x-fedclust-methods"]
+    for phase in method["phases"]
+]
+_DTYPES = {"number": "float64", "integer": "int64", "boolean": "bool"}
+
+
+def revived(value: Any, schema: dict[str, Any]) -> Any:
+    """Turn what a schema says is an array of numbers into one, and its floats into floats."""
+    if "$ref" in schema:
+        schema = resolve(schema["$ref"], DOCUMENT)
+    for choice in schema.get("anyOf", ()):
+        if (choice.get("type") == "null") == (value is None):
+            return revived(value, choice)
+    axes, inner = 0, schema
+    while inner.get("type") == "array" and "items" in inner:
+        axes, inner = axes + 1, inner["items"]
+    if axes and inner.get("type") in _DTYPES:
+        array = np.array(value, dtype=_DTYPES[inner["type"]])
+        return array if array.ndim == axes else array.reshape((0,) * axes)
+    if isinstance(value, dict):
+        fields = schema.get("properties", {})
+        return {name: revived(item, fields.get(name, {})) for name, item in value.items()}
+    return float(value) if schema.get("type") == "number" else value
+
+
+@pytest.mark.parametrize(
+    ("method", "phase"), PHASES, ids=[f"{method}-{phase['name']}" for method, phase in PHASES]
+)
+def test_a_digest_can_be_had_from_json_and_the_description(
+    method: str, phase: dict[str, Any]
+) -> None:
+    view = json.loads((ROOT / "examples" / method / phase["name"] / "task.json").read_text("utf-8"))
+    task, vector = view["task"], {"type": "array", "items": {"type": "number"}}
+    common = {
+        **task["common"],
+        "parameters": revived(task["common"]["parameters"], phase["parameters"]),
+        "space": task["common"]["space"]
+        and {
+            name: None if value is None else revived(value, vector)
+            for name, value in task["common"]["space"].items()
+        },
+    }
+    site = task["site"] and revived(task["site"], phase["site"])
+    found = hashlib.sha256(packed({"common": common, "site": site})).hexdigest()
+    assert found == task["digest"]
