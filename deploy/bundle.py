@@ -1,0 +1,191 @@
+"""``make dist``: what is handed out, and what installs it without a network.
+
+::
+
+    dist/fedclust-<version>-py3-none-any.whl, fedclust-<version>.tar.gz
+    dist/site/           every wheel that a hospital installs, and requirements.txt
+    dist/coordinator/    the same for fedclust[service,postgres]
+    dist/sbom-site.cdx.json, sbom-coordinator.cdx.json
+
+``requirements.txt`` names each wheel with its SHA-256, so that the folder can be carried to a
+machine without a network and nothing else than what was bundled is installed there:
+
+    pip install --no-index --require-hashes --find-links site --requirement site/requirements.txt
+
+Wheels are for one platform and one Python: by default those of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import uuid
+import zipfile
+from dataclasses import dataclass
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+from packaging.markers import UndefinedEnvironmentName
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+ROOT = Path(__file__).resolve().parents[1]
+BUNDLES = {"site": (), "coordinator": ("service", "postgres")}
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel in a bundle."""
+
+    name: str
+    version: str
+    sha256: str
+    metadata: Message
+
+    @classmethod
+    def read(cls, path: Path) -> Wheel:
+        """Read a wheel's own words about itself."""
+        name, version, _, _ = parse_wheel_filename(path.name)
+        with zipfile.ZipFile(path) as archive:
+            (inside,) = [
+                entry
+                for entry in archive.namelist()
+                if entry.endswith(".dist-info/METADATA") and entry.count("/") == 1
+            ]
+            metadata = message_from_bytes(archive.read(inside))
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return cls(str(name), str(version), digest, metadata)
+
+    @property
+    def purl(self) -> str:
+        return f"pkg:pypi/{self.name}@{self.version}"
+
+
+def build(out: Path) -> Path:
+    """Build wheel and source distribution; return the wheel."""
+    _run("-m", "build", "--outdir", str(out), str(ROOT))
+    (wheel,) = out.glob("fedclust-*.whl")
+    return wheel
+
+
+def bundle(wheel: Path, name: str, target: list[str]) -> list[Wheel]:
+    """Gather a bundle's wheels beside ``wheel``, write their hashes and their SBOM."""
+    extras = BUNDLES[name]
+    folder = wheel.parent / name
+    folder.mkdir()
+    wanted = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
+    options = ["--only-binary", ":all:", "--dest", str(folder)]
+    _run("-m", "pip", "download", "--quiet", *options, *target, wanted)
+    wheels = [Wheel.read(path) for path in sorted(folder.glob("*.whl"))]
+    lines = [f"{each.name}=={each.version} --hash=sha256:{each.sha256}\n" for each in wheels]
+    (folder / "requirements.txt").write_text("".join(lines), "utf-8")
+    document = json.dumps(sbom(wheels, extras), indent=2, sort_keys=True) + "\n"
+    (wheel.parent / f"sbom-{name}.cdx.json").write_text(document, "utf-8")
+    return wheels
+
+
+def sbom(wheels: list[Wheel], extras: tuple[str, ...]) -> dict[str, Any]:
+    """Return a bill of materials (CycloneDX 1.6), the same for the same wheels."""
+    by_name = {each.name: each for each in wheels}
+    needed: dict[str, set[str]] = {each.name: set() for each in wheels}
+    waiting, done = [("fedclust", extra) for extra in ("", *extras)], set()
+    while waiting:
+        name, extra = waiting.pop()
+        if (name, extra) in done:
+            continue
+        done.add((name, extra))
+        for line in by_name[name].metadata.get_all("Requires-Dist") or []:
+            requirement = Requirement(line)
+            other = canonicalize_name(requirement.name)
+            if other in by_name and _asked_for(requirement, extra):
+                needed[name].add(other)
+                waiting += [(other, each) for each in ("", *requirement.extras)]
+    root = by_name["fedclust"]
+    hashes = "".join(each.sha256 for each in wheels)
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, hashes)}",
+        "version": 1,
+        "metadata": {"component": _component(root, "application")},
+        "components": [_component(each, "library") for each in wheels if each is not root],
+        "dependencies": [
+            {
+                "ref": each.purl,
+                "dependsOn": sorted(by_name[other].purl for other in needed[each.name]),
+            }
+            for each in wheels
+        ],
+    }
+
+
+def _asked_for(requirement: Requirement, extra: str) -> bool:
+    if requirement.marker is None:
+        return True
+    try:
+        return requirement.marker.evaluate({"extra": extra})
+    except UndefinedEnvironmentName:
+        return False
+
+
+def _component(wheel: Wheel, kind: str) -> dict[str, Any]:
+    component: dict[str, Any] = {
+        "type": kind,
+        "bom-ref": wheel.purl,
+        "name": wheel.name,
+        "version": wheel.version,
+        "purl": wheel.purl,
+        "hashes": [{"alg": "SHA-256", "content": wheel.sha256}],
+    }
+    if expression := wheel.metadata["License-Expression"]:
+        component["licenses"] = [{"expression": expression}]
+    elif named := _named_license(wheel.metadata):
+        component["licenses"] = [{"license": {"name": named}}]
+    if summary := wheel.metadata["Summary"]:
+        component["description"] = summary
+    return component
+
+
+def _named_license(metadata: Message) -> str | None:
+    """Return a licence's name: some packages put its whole text there instead."""
+    first = (metadata["License"] or "").strip()
+    if first and "\n" not in first:
+        return first
+    classified = [
+        line.rpartition(" :: ")[2]
+        for line in metadata.get_all("Classifier") or []
+        if line.startswith("License :: ")
+    ]
+    return ", ".join(classified) or None
+
+
+def _run(*arguments: str) -> None:
+    subprocess.run([sys.executable, *arguments], check=True)
+
+
+def main() -> None:
+    """Build everything into an empty folder."""
+    parser = argparse.ArgumentParser(description="Build what is handed out.")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    parser.add_argument("--platform", action="append", default=[], help="such as win_amd64")
+    parser.add_argument("--python-version", help="such as 3.12; of the platform named")
+    options = parser.parse_args()
+    target = [f"--platform={each}" for each in options.platform]
+    if options.python_version:
+        target.append(f"--python-version={options.python_version}")
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    wheel = build(out)
+    for name in BUNDLES:
+        wheels = bundle(wheel, name, target)
+        size = sum(path.stat().st_size for path in (out / name).iterdir()) / 2**20
+        print(f"{name}: {len(wheels)} wheels, {size:.0f} MB, {out / name}")
+
+
+if __name__ == "__main__":
+    main()
