@@ -190,11 +190,6 @@ class Client:
         path = _path("sessions", session, "result")
         return _read(models.ResultDocument, self._http.request("GET", path, accept=BINARY))
 
-    def result_table(self, session: str) -> bytes:
-        """Return a completed session's centroids in own units as CSV."""
-        path = _path("sessions", session, "result")
-        return self._http.request("GET", path, accept="text/csv").body
-
     def assign(
         self,
         session: str,

@@ -254,6 +254,10 @@ class SitesUnsuitable(CoordinatorError):
     slug = "sites-unsuitable"
 
 
+class TooManyStreams(CoordinatorError):
+    slug = "too-many-streams"
+
+
 class QuorumMissing(CoordinatorError):
     slug = "quorum-missing"
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,3 +136,18 @@ class SiteResult:
             raise UsageError(f"{path}: {error}") from None
         except (ValidationError, codec.CodecError):
             raise UsageError(f"{path}: not a result that this version of fedclust reads") from None
+
+
+def centroid_table(document: ResultDocument) -> bytes:
+    """Return a result's centroids as CSV: cluster, size (empty: suppressed), features in own units.
+
+    Cluster numbers are those of the labels, from 0.
+    """
+    centroids: Any = np.asarray(document.result["centroids_original"], dtype=np.float64)
+    sizes = document.result.get("sizes") or (None,) * len(centroids)
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["cluster", "size", *(feature.name for feature in document.features)])
+    for cluster, (size, centroid) in enumerate(zip(sizes, centroids.tolist(), strict=True)):
+        writer.writerow([cluster, "" if size is None else size, *map(repr, centroid)])
+    return text.getvalue().encode()

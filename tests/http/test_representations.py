@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
+from fedclust.results import centroid_table
 from fedclust.wire import codec
 from fedclust.wire.models import ResultDocument
 from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.bodies import CSV, centroid_table, negotiate
+from fedclust_service.http.bodies import CSV, negotiate
 from support.clock import ManualClock
 from support.inprocess import local_coordinator
 from support.world import FEATURES, World

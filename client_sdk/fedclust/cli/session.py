@@ -20,6 +20,7 @@ from fedclust.cli.screen import err, out, print_json, show, table
 from fedclust.cli.standing import Standing, ago, late_first, size, standings
 from fedclust.cli.texts import epilog
 from fedclust.cli.watching import Watcher
+from fedclust.results import centroid_table
 from fedclust.wire import codec
 from fedclust.wire.models import ResultDocument, RoundInfo, SessionInfo, SessionPatch, SessionState
 
@@ -322,17 +323,16 @@ def result(
     if form is Form.binary and path is None and sys.stdout.isatty():
         raise errors.UsageError("the binary form is not for a terminal: give --out")
     with connection.client() as client:
-        if form is Form.csv:
-            content = client.result_table(session)
-        else:
-            document = client.result(session)
-            if path is None and form is Form.json and not as_json:
-                _show_result(document)
-                return
-            binary = form is Form.binary
-            content = (
-                codec.encode_model(document) if binary else codec.to_json(codec.to_tree(document))
-            )
+        document = client.result(session)
+    if path is None and form is Form.json and not as_json:
+        _show_result(document)
+        return
+    written = {
+        Form.json: lambda: codec.to_json(codec.to_tree(document)),
+        Form.csv: lambda: centroid_table(document),
+        Form.binary: lambda: codec.encode_model(document),
+    }
+    content = written[form]()
     if path is not None:
         write(path, content)
         show(err, f"{len(content)} bytes: {path}")

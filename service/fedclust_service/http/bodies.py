@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
-import numpy as np
 from fastapi import Depends, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
 from fedclust.wire import codec
-from fedclust.wire.models import ResultDocument
 from fedclust.wire.submissions import SubmissionError, read_body
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.context import service_of
@@ -137,18 +133,3 @@ def reply_as(
     tree = codec.to_tree(model)
     body = codec.encode(tree) if media == BINARY else codec.to_json(tree)
     return Response(body, status, {"Vary": "Accept", **(headers or {})}, media_type=media)
-
-
-def centroid_table(document: ResultDocument) -> bytes:
-    """Return a result's centroids as CSV: cluster, size (empty: suppressed), features in own units.
-
-    Cluster numbers are those of the labels, from 0.
-    """
-    centroids: Any = np.asarray(document.result["centroids_original"], dtype=np.float64)
-    sizes = document.result.get("sizes") or (None,) * len(centroids)
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(["cluster", "size", *(feature.name for feature in document.features)])
-    for cluster, (size, centroid) in enumerate(zip(sizes, centroids.tolist(), strict=True)):
-        writer.writerow([cluster, "" if size is None else size, *map(repr, centroid)])
-    return text.getvalue().encode()

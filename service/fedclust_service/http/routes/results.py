@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from fedclust.results import centroid_table
 from fedclust.wire.models import AssignmentRequest, Assignments, ResultDocument
 from fedclust_service.domain.access import Actor
 from fedclust_service.http.bodies import (
@@ -14,7 +15,6 @@ from fedclust_service.http.bodies import (
     CSV,
     JSON,
     EitherBody,
-    centroid_table,
     negotiate,
     parse,
     reply,
