@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from fedclust.cli import main as cli
 from fedclust.cli.standing import ago, size
 from support.clock import ManualClock
 from support.inprocess import local_coordinator
-from support.server import clean_environment
 from support.world import World
 
+Run = Callable[..., str]
 SITES = ["north", "south", "west"]
 
 
-def test_operators_read_who_is_late_since_when(tmp_path: Path) -> None:
+def test_operators_read_who_is_late_since_when(tmp_path: Path, run: Run) -> None:
     clock = ManualClock(datetime.now(UTC) - timedelta(hours=3))
     with local_coordinator(tmp_path, clock=clock) as local:
         world = World(local.base_url, local.operator_token)
@@ -36,51 +36,46 @@ def test_operators_read_who_is_late_since_when(tmp_path: Path) -> None:
         deadline = clock.now() + timedelta(minutes=30)
         world.ok("PATCH", "/v1/sessions/heart", "ada", json={"deadline": deadline.isoformat()})
         clock.advance(3 * 3600)
-        run = _runner(tmp_path, local.base_url, world)
 
-        listed = run("operator", "list").splitlines()
+        listed = run(world, "operator", "list").splitlines()
         # Newest first, were it not for the late sites of the older one.
         assert [line.split()[0] for line in listed[1:]] == ["heart", "liver"]
         assert "north, west since 2 h" in listed[1]
         assert "since" not in listed[2]
-        shown = run("operator", "show", "heart")
+        shown = run(world, "operator", "show", "heart")
         lines = [line.split() for line in shown.splitlines()]
         rows = [line for line in lines if line and line[0] in SITES]
         assert [row[0] for row in rows] == ["north", "west", "south"]
         assert rows[0][1:5] == ["joined", "no", "2", "h"]
         assert "since" not in " ".join(rows[2])
-        told = json.loads(run("operator", "list", "--json"))[0]["standing"]
+        told = json.loads(run(world, "operator", "list", "--json"))[0]["standing"]
         assert told["bytes_in"] == len(body)
         assert [site["name"] for site in told["sites"] if site["late_since"]] == ["north", "west"]
-        assert json.loads(run("operator", "show", "heart", "--json"))["standing"] == told
+        assert json.loads(run(world, "operator", "show", "heart", "--json"))["standing"] == told
 
         # An analyst may not ask for it, and reads what a session itself tells.
-        assert "north, west" in run("ada", "list")
-        assert "since" not in run("ada", "list")
-        assert "last seen" not in run("ada", "show", "heart")
-        assert all("standing" not in each for each in json.loads(run("ada", "list", "--json")))
-
-
-def _runner(place: Path, url: str, world: World) -> Callable[..., str]:
-    def run(who: str, *arguments: str) -> str:
-        environment = {
-            **clean_environment(),
-            "FEDCLUST_COORDINATOR": url,
-            "FEDCLUST_TOKEN": world.tokens[who],
-            "FEDCLUST_JOURNAL_DIR": str(place / "state"),
-        }
-        done = subprocess.run(
-            [sys.executable, "-m", "fedclust.cli", "session", *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+        assert "north, west" in run(world, "ada", "list")
+        assert "since" not in run(world, "ada", "list")
+        assert "last seen" not in run(world, "ada", "show", "heart")
+        assert all(
+            "standing" not in each for each in json.loads(run(world, "ada", "list", "--json"))
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
-    return run
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def session(who: World, name: str, *arguments: str) -> str:
+        monkeypatch.setenv("FEDCLUST_COORDINATOR", who.base_url)
+        monkeypatch.setenv("FEDCLUST_TOKEN", who.tokens[name])
+        monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(tmp_path / "state"))
+        monkeypatch.setattr(sys, "argv", ["fedclust", "session", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said, complaint = capsys.readouterr()
+        assert not ended.value.code, complaint
+        return said
+
+    return session
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,21 @@ def test_a_session_that_waits_for_a_late_site(watched: Watched) -> None:
     assert ("round-late", "heart") in kinds
 
 
+def test_who_left_is_not_waited_for_and_an_ended_session_waits_for_nobody(watched: Watched) -> None:
+    _start(watched, "heart")
+    watched.world.ok("DELETE", "/v1/sessions/heart/participation", "west")
+    watched.clock.advance(90_000)
+    found = watched.session("heart")
+    sites = {site["name"]: site for site in found["sites"]}
+    assert (found["asked"], sites["west"]["state"]) == (2, "left")
+    assert (sites["west"]["answered"], sites["west"]["late_since"]) == (None, None)
+    assert sites["north"]["late_since"] == found["late_since"] == found["deadline"]
+    watched.world.ok("POST", "/v1/sessions/heart/cancel", "ada")
+    found = watched.session("heart")
+    assert found["late_since"] is None
+    assert watched.get("overview")["attention"] == []
+
+
 def _task_bytes(watched: Watched, site: str) -> bytes:
     """Return a site's task as it is stored: the common part and its own."""
 
@@ -114,15 +129,17 @@ def test_a_finished_session_keeps_its_numbers_when_its_payloads_are_scrubbed(
 ) -> None:
     co, world = watched.local.coordinator, watched.world
     _start(watched, "heart")
+    sent = []
     while watched.session("heart")["state"] == "running":
         for site in SITES:
-            number = watched.session("heart")["round"]
-            stored = world.put(site, "heart", number, world.answer(site, "heart"))
-            assert stored.status_code == 201
+            number, body = watched.session("heart")["round"], world.answer(site, "heart")
+            assert world.put(site, "heart", number, body).status_code == 201
+            sent.append(len(body))
         assert co.driver.run_once()
     before = watched.session("heart")
     assert before["state"] == "completed"
-    assert before["bytes_in"] > 0
+    assert before["bytes_in"] == sum(sent)
+    assert len(sent) > len(SITES)
     watched.clock.advance(31 * 86_400)
     sweep(co)
     after = watched.session("heart")
@@ -183,6 +200,12 @@ def test_what_needs_attention(watched: Watched) -> None:
     assert watched.get("overview")["attention"] == [stuck]
     world.ok("DELETE", f"/v1/sites/east/tokens/{later['id']}", world.operator)
     assert watched.get("overview")["attention"] == [stuck, *expiring]
+    # Once it has ended nothing is left to renew; and nobody is late who has answered.
+    watched.clock.advance(11 * 86_400)
+    assert watched.get("overview")["attention"] == [stuck]
+    found = watched.session("stuck")
+    assert found["round_state"] == "aggregating"
+    assert found["late_since"] is None
 
 
 def _take(tx: Any, now: Any) -> bool:

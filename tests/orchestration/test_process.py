@@ -20,8 +20,8 @@ from fedclust.definition import canonical, freeze, plan_of
 from fedclust.wire import codec
 from fedclust.wire.models import SessionCreate
 from fedclust.wire.submissions import payload_bytes
+from fedclust_service.orchestration import driver, sessions
 from fedclust_service.orchestration import process as module
-from fedclust_service.orchestration import sessions
 from fedclust_service.orchestration.aggregation import (
     Answer,
     Computed,
@@ -62,6 +62,12 @@ def process_runs(monkeypatch: pytest.MonkeyPatch, hook: str = "pass") -> None:
     """Have the processes to come run a hook in the middle of their aggregation."""
     script = WITH_TALLY.format(tests=str(Path(__file__).parents[1]), hook=hook)
     monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", script))
+
+
+@pytest.fixture(autouse=True)
+def own_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A logger keeps what it was first configured with, which another test may have done."""
+    monkeypatch.setattr(driver, "log", structlog.get_logger())
 
 
 @pytest.fixture

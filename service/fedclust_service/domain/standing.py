@@ -64,7 +64,10 @@ class Standing:
     sites: tuple[SiteStanding, ...]
 
     def late_since(self, now: datetime) -> datetime | None:
-        """Return since when the open round waits beyond its deadline, if it does."""
+        """Return since when the open round waits beyond its deadline, if it does.
+
+        A session that ends closes or fails its round, so only a running one waits.
+        """
         current = self.round
         if current is None or current.state is not RoundState.COLLECTING:
             return None

@@ -213,7 +213,7 @@ def _entry(entry: AuditEntry) -> AdminAuditEntry:
 
 def _session(each: Standing, now: datetime) -> AdminSession:
     session, current = each.session, each.round
-    late = each.late_since(now) if session.state is SessionState.RUNNING else None
+    late = each.late_since(now)
     return AdminSession(
         name=session.name,
         algorithm=session.algorithm,

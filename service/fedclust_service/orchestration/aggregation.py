@@ -19,6 +19,7 @@ from fedclust.algorithms.base import Contribution, Done, MethodFailure, Next
 from fedclust.algorithms.engine import EngineState, Plan
 from fedclust.wire import codec
 from fedclust.wire.submissions import payload_from_bytes
+from fedclust_service.logging import exception_chain
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Raised:
-    """The kind of exception that a method raised. Its text may hold what sites sent: not kept."""
+    """The kind of exception that a method raised, and where; its text may repeat a value."""
 
     error: str
+    where: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def compute(plan: Plan, job: Job, answers: Iterable[Answer]) -> Computed:
     except MethodFailure as failure:
         return Computed(Failure(failure.reason, failure.message), metrics)
     except Exception as error:
-        return Computed(Raised(type(error).__name__), metrics)
+        return Computed(Raised(type(error).__name__, tuple(exception_chain(error))), metrics)
 
 
 def _step(plan: Plan, job: Job, answers: Iterable[Answer]) -> Next | Done:

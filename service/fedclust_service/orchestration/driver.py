@@ -273,6 +273,7 @@ class Driver:
                 "aggregation_error",
                 method=work.session.algorithm,
                 error=what.error,
+                exception=list(what.where),
             )
             what = _failure(FailureReason.AGGREGATION_ERROR)
         return _Outcome(what, computed.metrics, seconds)
