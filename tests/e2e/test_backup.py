@@ -131,6 +131,7 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
     assert again >= 3 * len(data)
 
 
+@pytest.mark.long
 def test_what_a_restored_coordinator_does_not_know(tmp_path: Path) -> None:
     """Of another history it gets nothing: a site never answers one round in two ways."""
     copy = tmp_path / "copy.db"

@@ -341,6 +341,7 @@ def _connector(url: str, token: str, entries: Entries) -> Any:
     return connect
 
 
+@pytest.mark.long
 def test_another_definition_than_the_one_consented_to_is_not_answered(shell: Shell) -> None:
     for name in SITES:
         shell.run("operator", "site", "add", name, "--token-out", f"{name}.token")

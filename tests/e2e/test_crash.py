@@ -20,7 +20,7 @@ pytestmark = [
 def test_kill_9_changes_nothing(tmp_path: Path, database_url: str, method: str) -> None:
     # A session of three rounds is over after some 40 requests.
     short = TRIED[method].few
-    coordinator_kills, site_kills, requests_between = (2, 2, 5) if short else (5, 3, 20)
+    coordinator_kills, site_kills, requests_between = (2, 2, 5) if short else (3, 2, 20)
     report = shake(
         tmp_path,
         method,

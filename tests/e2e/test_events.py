@@ -275,6 +275,7 @@ def test_a_cut_trail_is_found_by_a_sites_ledger(
         assert f"{number + 1}" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_two_workers_tell_the_same_story(tmp_path: Path, postgres_url: str) -> None:
     """Sites ask both; one seals, and is killed on the way; streams of the other go on."""
     env = {"FEDCLUST_DATABASE_URL": postgres_url, "FEDCLUST_SECRET_KEY": os.urandom(32).hex()}

@@ -42,6 +42,7 @@ def write_keys(path: Path, *keys: str) -> None:
     path.chmod(0o600)
 
 
+@pytest.mark.long
 def test_keys_rotate_under_load(tmp_path: Path, postgres_url: str) -> None:
     """Two workers on one database: the new key verifies everywhere before any worker signs."""
     env = {"FEDCLUST_DATABASE_URL": postgres_url}

@@ -72,6 +72,7 @@ def wait_until(server: ServerProcess, name: str, value: float) -> None:
         assert time.monotonic() < give_up, f"{name} is {gauge(server, name)}"
 
 
+@pytest.mark.long
 def test_in_the_middle_of_everything(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

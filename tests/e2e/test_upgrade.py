@@ -45,6 +45,7 @@ def site_of(release: str, spoken: int, people: Consortium, name: str, place: Pat
     return command
 
 
+@pytest.mark.long
 def test_a_session_survives_and_a_skew_is_refused_with_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -239,6 +239,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not POSIX, reason="signals and named pipes")
 @pytest.mark.parametrize("how", ["terminated", "killed"])
 def test_an_aggregation_in_a_process_ends_with_the_server(
