@@ -9,9 +9,7 @@ import pytest
 
 from fedclust_service.store import Store
 from support.clock import ManualClock
-from support.databases import PostgresServer, SqliteFiles
-
-BOTH = ("sqlite", "postgresql")
+from support.databases import BOTH, PostgresServer, SqliteFiles
 
 
 @pytest.fixture

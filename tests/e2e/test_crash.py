@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.crash import ROUNDS, shake
+from support.databases import in_turn
 from support.methods import TRIED
 
 pytestmark = [
@@ -16,7 +17,11 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("method", TRIED)
+@pytest.mark.parametrize(
+    ("method", "database_url"),
+    in_turn(list(TRIED), list(TRIED), on_both=["lloyd"]),
+    indirect=["database_url"],
+)
 def test_kill_9_changes_nothing(tmp_path: Path, database_url: str, method: str) -> None:
     # A session of three rounds is over after some 40 requests.
     short = TRIED[method].few

@@ -14,6 +14,7 @@ from fedclust import simulate
 from fedclust.wire.codec import to_tree
 from support.consortium import Consortium, columns
 from support.crash import shared
+from support.databases import in_turn
 from support.handmade import HandmadeSite
 from support.methods import ALL, IDS
 from support.server import ServerProcess, running_server
@@ -39,10 +40,15 @@ def server(tmp_path: Path, database_url: str) -> Iterator[ServerProcess]:
         yield server
 
 
-@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+@pytest.mark.parametrize(
+    ("case", "database_url"),
+    in_turn(ALL, IDS, on_both=[("lloyd", {})]),
+    indirect=["database_url"],
+)
 def test_sdk_in_binary_and_handmade_clients_in_json_give_what_simulate_gives(
-    server: ServerProcess, tmp_path: Path, method: str, options: dict[str, Any]
+    server: ServerProcess, tmp_path: Path, case: tuple[str, dict[str, Any]]
 ) -> None:
+    method, options = case
     data = rows()
     config = {"n_clusters": 4, **options}
     expected = simulate(method, data, config=config, policy=POLICY, features=columns(3), seed=7)

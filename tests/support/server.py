@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -80,6 +82,7 @@ class ServerProcess:
         """Start and wait until requests are answered; AssertionError with its output if not."""
         ready = self.data_dir.with_name(self.data_dir.name + ".ready")
         ready.unlink(missing_ok=True)
+        self._port = self._port or lasting_port()
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -132,6 +135,18 @@ class ServerProcess:
     def output(self) -> str:
         """Return all that the processes printed so far, stdout and stderr."""
         return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
+
+
+def lasting_port() -> int:
+    """Return a free port that no outgoing connection is given while a server restarts on it."""
+    while True:
+        port = secrets.randbelow(12_000) + 20_000
+        with socket.socket() as tried:
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 @contextmanager
