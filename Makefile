@@ -64,7 +64,9 @@ $(PARTS):
 endif
 endif
 # `report` rewrites a page of the documentation: only when it is named.
-PARTS ?= $(filter-out report,$(patsubst benchmarks/%.py,%,$(sort $(wildcard benchmarks/[a-z]*.py))))
+ifeq (,$(PARTS))
+PARTS := $(filter-out report,$(patsubst benchmarks/%.py,%,$(sort $(wildcard benchmarks/[a-z]*.py))))
+endif
 
 bench: $(DEV_STAMP)
 	@set -e; for part in $(PARTS); do \

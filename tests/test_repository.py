@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -203,3 +205,13 @@ def test_the_settings_are_documented() -> None:
         number, _, unit = default.partition(" ")
         expected = int(number) * (2**20 if unit else 1)
         assert Settings.model_fields[name.lower()].default == expected, name
+
+
+def test_bench_without_a_name_runs_every_part() -> None:
+    if shutil.which("make") is None:
+        pytest.skip("there is no make here")
+    listed = subprocess.run(
+        ["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    parts = {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")} - {"report"}
+    assert parts <= set(re.findall(r"\w+", listed))
