@@ -132,7 +132,7 @@ class Office:
 
     def view(self, name: str, who: str) -> rounds.TaskView:
         """Return what a site is told."""
-        return rounds.task_view(self.co, site(who), name)
+        return self.store.read("test.view", lambda tx: rounds.task_view(tx, site(who), name))
 
     def body(
         self,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from fedclust.wire.models import (
     PROTOCOL_VERSION,
@@ -33,6 +35,7 @@ from fedclust_service.orchestration.lookup import is_slug, name_in_list, page_si
 from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.store import Tx
 
+T = TypeVar("T")
 _ASK_OPERATOR = "Ask the coordinator's operator for a new one."
 
 
@@ -41,15 +44,50 @@ _ASK_OPERATOR = "Ask the coordinator's operator for a new one."
 
 def authenticate(co: Coordinator, token: str) -> Actor:
     """Return who a bearer token speaks for; Refusal ``unauthenticated``."""
+    return read_as(co, token, "token.check", lambda _tx, actor: actor)
+
+
+def read_as(
+    co: Coordinator,
+    token: str,
+    name: str,
+    look: Callable[[Tx, Actor], T],
+    *,
+    recorded: bool = True,
+) -> T:
+    """Authenticate and read in one transaction, for what is asked most often.
+
+    Parameters
+    ----------
+    name : str
+        Of the transaction.
+    look : callable
+    recorded : bool
+        Whether this counts as a use of the token, which is noted every now and then.
+
+    Raises
+    ------
+    Refusal
+        ``unauthenticated``, or what ``look`` raises.
+    """
     text, now = _parsed(token), co.clock.now()
-    row, principal = co.store.read("token.check", lambda tx: _valid(co, tx, text, now))
-    _touch(co, row, principal, now)
-    return Actor(principal.role, principal.name, row.id, row.expires_at)
+
+    def work(tx: Tx) -> tuple[Token, Principal, T]:
+        row, principal = _valid(co, tx, text, now)
+        return row, principal, look(tx, _actor(row, principal))
+
+    row, principal, value = co.store.read(name, work)
+    if recorded:
+        _touch(co, row, principal, now)
+    return value
 
 
 def authenticate_again(co: Coordinator, tx: Tx, token: str) -> Actor:
     """As :func:`authenticate`, in a transaction that goes on; a use that is not recorded."""
-    row, principal = _valid(co, tx, _parsed(token), co.clock.now())
+    return _actor(*_valid(co, tx, _parsed(token), co.clock.now()))
+
+
+def _actor(row: Token, principal: Principal) -> Actor:
     return Actor(principal.role, principal.name, row.id, row.expires_at)
 
 

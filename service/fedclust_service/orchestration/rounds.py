@@ -46,7 +46,6 @@ from fedclust_service.orchestration.lookup import (
     session_for,
     smallest_p,
 )
-from fedclust_service.orchestration.principals import authenticate_again
 from fedclust_service.store import Tx
 
 
@@ -79,30 +78,13 @@ class Submitted:
 # --- what a site is asked -------------------------------------------------------------------------
 
 
-def task_view(co: Coordinator, actor: Actor, session: str, known: Collection[str] = ()) -> TaskView:
+def task_view(tx: Tx, actor: Actor, session: str, known: Collection[str] = ()) -> TaskView:
     """Return what a site should do now (sites, their own sessions).
 
     ``known`` are ETags that the site has; of a view with one of them, nothing but the ETag is
     told, and the progress is not counted.
     """
     require(actor, "task.read")
-    return co.store.read("task.view", lambda tx: _look(tx, actor, session, known))
-
-
-def task_view_again(
-    co: Coordinator, token: str, session: str, known: Collection[str] = ()
-) -> TaskView:
-    """As :func:`task_view`, after a wait: in which the token may have been revoked."""
-
-    def look(tx: Tx) -> TaskView:
-        actor = authenticate_again(co, tx, token)
-        require(actor, "task.read")
-        return _look(tx, actor, session, known)
-
-    return co.store.read("task.view", look)
-
-
-def _look(tx: Tx, actor: Actor, session: str, known: Collection[str]) -> TaskView:
     view, current = _view(tx, *own_session(tx, actor, session))
     if view.etag in known:
         return view

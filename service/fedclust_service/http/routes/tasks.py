@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from fedclust.wire.models import TaskResponse
+from fedclust_service.domain.access import Actor
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import BINARY, JSON, negotiate, reply_as
 from fedclust_service.http.context import (
-    ActorOf,
     CoordinatorOf,
     SessionName,
+    bearer,
     bearer_token,
     service_of,
 )
 from fedclust_service.http.describe import described, ref
 from fedclust_service.http.sealed_head import SEALED_HEAD, with_head
-from fedclust_service.orchestration import rounds
+from fedclust_service.http.trace import trace_of
+from fedclust_service.orchestration import principals, rounds
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.rounds import TaskView
 
@@ -58,23 +60,25 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 )
 async def get_task(
     request: Request,
-    actor: ActorOf,
+    _: Annotated[object, Depends(bearer)],
     co: CoordinatorOf,
     session: SessionName,
     wait: WaitOf = 0.0,
 ) -> Response:
-    media = negotiate(request, [JSON, BINARY])
+    token, media = bearer_token(request), negotiate(request, [JSON, BINARY])
     known = _etags(request)
     ends = time.monotonic() + min(wait, service_of(request).settings.long_poll_max)
 
-    def first() -> tuple[TaskView, Response | None]:
-        return _shown(co, rounds.task_view(co, actor, session, known), known, media)
+    def view_of(tx: Any, actor: Actor) -> TaskView:
+        trace_of(request).actor = actor
+        return rounds.task_view(tx, actor, session, known)
 
-    def again() -> tuple[TaskView, Response | None]:
-        token = bearer_token(request)
-        return _shown(co, rounds.task_view_again(co, token, session, known), known, media)
+    # Who asks is found anew after each wait: a token may have been revoked in it.
+    def look(recorded: bool) -> tuple[TaskView, Response | None]:
+        view = principals.read_as(co, token, "task.view", view_of, recorded=recorded)
+        return _shown(co, view, known, media)
 
-    view, response = await run_in_threadpool(first)
+    view, response = await run_in_threadpool(look, True)
     while response is None:
         left = ends - time.monotonic()
         if left <= 0:
@@ -82,7 +86,7 @@ async def get_task(
         await co.notifier.wait(session, view.version, left)
         if co.notifier.closed:
             raise Refusal("unavailable", "The coordinator restarts; ask again.", retry_after_s=2)
-        view, response = await run_in_threadpool(again)
+        view, response = await run_in_threadpool(look, False)
     return response
 
 
