@@ -9,6 +9,7 @@ writes ``benchmarks/results/dist.json``.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -33,9 +34,16 @@ COMMANDS = {
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--image", action="store_true", help="the Dockerfile's steps alone")
+    options = parser.parse_args()
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        if options.image:
+            for row in _image(folder / "image"):
+                print(f"{row['what']}: {row['value']} {row['unit']}")
+            return
         out = folder / "dist"
         took = _run(sys.executable, str(ROOT / "deploy" / "bundle.py"), "--out", str(out))
         rows.append(_row("make dist", took, "s"))
@@ -123,9 +131,11 @@ def _image(place: Path) -> list[dict[str, object]]:
         )
     try:
         began, healthy = time.perf_counter(), False
-        while not healthy and time.perf_counter() - began < 30:
+        while not healthy and server.poll() is None and time.perf_counter() - began < 30:
             asked = [str(target / "bin" / "python"), *check]
-            healthy = subprocess.run(asked, capture_output=True, check=False).returncode == 0
+            answered = subprocess.run(asked, capture_output=True, check=False).returncode == 0
+            # Another coordinator on this port would answer, too.
+            healthy = answered and b"listening on" in (place / "log").read_bytes()
         starting = time.perf_counter() - began
     finally:
         server.terminate()

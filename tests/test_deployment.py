@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from ipaddress import ip_network
@@ -78,6 +79,21 @@ def test_everything_that_the_build_needs_is_copied() -> None:
     for needed in ("README.md", "LICENSE", "migrations", "client_sdk", "service"):
         assert needed in text
         assert needed in copied
+
+
+def test_what_the_image_is_built_from_makes_a_coordinator_that_is_well() -> None:
+    """Its COPY, pip and health check, in folders: no engine is needed."""
+    with socket.socket() as tried:
+        if tried.connect_ex(("127.0.0.1", 8400)) == 0:
+            pytest.skip("something listens on port 8400, which is the image's own")
+    steps = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "dist.py"), "--image"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert steps.returncode == 0, steps.stderr
+    assert "healthy" in steps.stdout
 
 
 def test_the_image_runs_as_nobody_in_particular_and_knows_its_health() -> None:

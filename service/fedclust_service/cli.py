@@ -7,12 +7,13 @@ on; 5 the database cannot be used; 6 the database's schema is older or newer tha
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -116,26 +117,63 @@ def _flags() -> list[str]:
     return [name for name in Settings.model_fields if name not in _NO_FLAG]
 
 
+TokenOut = Annotated[
+    Path | None,
+    typer.Option(help="Write the token to this new file, mode 0600, instead of showing it."),
+]
+
+
 @app.command()
 @with_settings
-def init(settings: Settings) -> None:
+def init(settings: Settings, token_out: TokenOut = None) -> None:
     """Make the data directory, the secret key, the database and the first operator token."""
     from fedclust_service.server import open_coordinator
 
-    opened = open_coordinator(settings, serving=False)
-    try:
-        _tell(opened)
-        if opened.operator_token is None:
-            _say("an operator exists already; `fedclust-service operator-token` makes a token")
-    finally:
-        opened.close()
+    _only_warnings(settings)
+    with _new_file(token_out) as written:
+        opened = open_coordinator(settings, serving=False)
+        try:
+            _tell(opened, written)
+            if opened.operator_token is None:
+                _say("an operator exists already; `fedclust-service operator-token` makes a token")
+            elif token_out is not None:
+                _say(f"wrote an operator token to {token_out}")
+        finally:
+            opened.close()
 
 
-def _tell(opened: Opened) -> None:
+def _tell(opened: Opened, written: TextIO | None = None) -> None:
     for line in opened.made:
         _say(line)
-    if opened.operator_token is not None:
+    if opened.operator_token is not None and written is not None:
+        print(opened.operator_token, file=written)
+    elif opened.operator_token is not None:
         _say(f"operator token (shown once): {opened.operator_token}")
+
+
+def _only_warnings(settings: Settings) -> None:
+    """Log no more than warnings: a command says in words what it has made."""
+    level = settings.log_level
+    logging.configure("warning" if level == "info" else level, settings.log_format)
+
+
+@contextlib.contextmanager
+def _new_file(path: Path | None) -> Iterator[TextIO | None]:
+    """Open a file that is not there yet for its owner alone, before a token is made for it."""
+    if path is None:
+        yield None
+        return
+    try:
+        path.touch(0o600, exist_ok=False)
+    except OSError as error:
+        message = f"{path} cannot be written: {error.strerror}"
+        raise typer.BadParameter(message, param_hint="--token-out") from None
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            yield file
+    finally:
+        if not path.stat().st_size:
+            path.unlink()
 
 
 @app.command()
@@ -162,6 +200,7 @@ def serve(
 def operator_token(
     settings: Settings,
     name: Annotated[str, typer.Option(help="The operator's name.")] = "operator",
+    token_out: TokenOut = None,
 ) -> None:
     """Print a fresh operator token, for instance in place of one that was lost.
 
@@ -173,17 +212,19 @@ def operator_token(
 
     if not is_slug(name):
         raise typer.BadParameter("use a-z, 0-9 and -, at most 63", param_hint="--name")
-    opened = open_coordinator(settings, serving=False)
-    try:
-        for line in opened.made:
-            print(line, file=sys.stderr)  # the token alone is for a script
-        with explained(settings):
-            token = opened.operator_token
-            if token is None or name != "operator":
-                token = principals.bootstrap_operator(opened.coordinator, name)
-        _say(token)
-    finally:
-        opened.close()
+    _only_warnings(settings)
+    with _new_file(token_out) as written:
+        opened = open_coordinator(settings, serving=False)
+        try:
+            for line in opened.made:
+                print(line, file=sys.stderr)  # the token alone is for a script
+            with explained(settings):
+                token = opened.operator_token
+                if token is None or name != "operator":
+                    token = principals.bootstrap_operator(opened.coordinator, name)
+            print(token, file=written, flush=True)
+        finally:
+            opened.close()
 
 
 @app.command()
@@ -263,7 +304,11 @@ def db_current(settings: Settings) -> None:
 def audit_verify(
     settings: Settings,
     head: Annotated[
-        str | None, typer.Option(help="A hash noted elsewhere: some entry must have it.")
+        str | None,
+        typer.Option(
+            metavar="HASH",
+            help="Noted elsewhere, such as NUMBER:HASH from a site's ledger: must be in it.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
@@ -273,14 +318,18 @@ def audit_verify(
     that was cut at its end, or rewritten whole, is found by --head alone, or by a site's ledger.
     """
     from fedclust_service.clock import SystemClock
+    from fedclust_service.domain.chain import Head
     from fedclust_service.orchestration.audit import verify_trail
     from fedclust_service.server import explained
     from fedclust_service.store import Store
 
+    noted = None if head is None else Head.noted(head)
+    if head is not None and noted is None:
+        raise typer.BadParameter("give 64 hexadecimal digits, or NUMBER:HASH", param_hint="--head")
     with explained(settings):
         store = Store.open(settings.store_url, SystemClock(), create=False)
         try:
-            verdict, waiting = verify_trail(store, head)
+            verdict, waiting = verify_trail(store, noted)
         finally:
             store.close()
     if as_json:

@@ -152,7 +152,8 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
     out.rule("[bold]4. compared with k-means on all rows together")
     _compare(place, hospitals, {name: analyst.result(name).result for name in SESSIONS}, out)
     out.rule("[bold]5. to look at")
-    out.print(place.left())
+    for line in place.left():
+        out.print(line, soft_wrap=True)
     again = f"fedclust-service serve --data-dir {place.shown / 'coordinator'}"
     address = f"{server.url}/docs"
     if keep_running:
@@ -242,14 +243,10 @@ class _Place:
         """The directory as the reader would type it."""
         return Path(os.path.relpath(self.root))
 
-    def left(self) -> Table:
-        """Return what lies where."""
+    def left(self) -> Iterator[str]:
+        """Yield what lies where, a path a line: one that is broken is of no use."""
         some = self.shown / min(SHARES, key=lambda name: sum(SHARES[name]))
         first = some / next(iter(SESSIONS))
-        table = Table.grid(padding=(0, 2))
-        # A path that is cut short is of no use: on a narrow terminal it goes on below.
-        table.add_column(overflow="fold")
-        table.add_column()
         for path, text in (
             (first / "labels.csv", "record and cluster; they never left the hospital"),
             (first / "result.fedclust", "labels new rows: fedclust predict"),
@@ -257,8 +254,8 @@ class _Place:
             (first / "participate.log", "consent screen and progress"),
             (self.coordinator, "the coordinator's database and log"),
         ):
-            table.add_row(f"  {os.path.relpath(path)}", text)
-        return table
+            yield f"  {os.path.relpath(path)}"
+            yield f"      {text}"
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -417,7 +414,7 @@ def _watch(
         for round_ in list(analyst.rounds(session))[printed:]:
             if round_.state not in ("closed", "failed"):
                 break
-            out.print(_round_line(round_))
+            out.print(_round_line(round_), soft_wrap=True)
             printed += 1
         for name, process in processes.items():
             if process.poll():

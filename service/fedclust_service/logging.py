@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from typing import Any
+import threading
+import warnings
+from pathlib import Path
+from typing import Any, TextIO
 
 import structlog
 
@@ -26,7 +30,7 @@ def configure(level: str = "info", form: str = "json") -> None:
         if form == "json"
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=_shared(),
@@ -38,6 +42,8 @@ def configure(level: str = "info", form: str = "json") -> None:
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+    threading.excepthook = _thread_died
+    warnings.showwarning = _warned
 
 
 def through_logging() -> None:
@@ -48,6 +54,34 @@ def through_logging() -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Tells of a line that could not be written without repeating it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Write who wrote it; the standard library would print traceback and arguments."""
+        with contextlib.suppress(OSError, ValueError):
+            print(f'{{"event": "log_line_lost", "logger": "{record.name}"}}', file=self.stream)
+
+
+def _thread_died(died: threading.ExceptHookArgs) -> None:
+    """Tell of a thread's end in the logs' own form: the interpreter's would repeat a value."""
+    name = None if died.thread is None else died.thread.name
+    structlog.get_logger(__name__).error("thread_died", thread=name, exc_info=died.exc_value)
+
+
+def _warned(
+    message: Warning | str,  # noqa: ARG001
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,  # noqa: ARG001
+    line: str | None = None,  # noqa: ARG001
+) -> None:
+    """Tell of a library's warning: its kind and place, not its text, which may repeat a value."""
+    where = f"{Path(filename).name}:{lineno}"
+    structlog.get_logger(__name__).warning("warned", kind=category.__name__, where=where)
 
 
 def _shared() -> list[structlog.typing.Processor]:
@@ -73,7 +107,8 @@ def _exception_type(
         info = sys.exc_info()
     error = info[1] if isinstance(info, tuple) else info
     if isinstance(error, BaseException):
-        event["exception"] = exception_chain(error)
+        # Not "exception": renderers for people take what stands there for a traceback's text.
+        event["raised"] = exception_chain(error)
     return event
 
 

@@ -12,7 +12,7 @@ import platform
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -31,6 +31,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # A task request waits up to 25 s on purpose.
 _HTTP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_STREAM_BUCKETS = (1.0, 10.0, 60.0, 600.0, 3_600.0, 21_600.0, 86_400.0)
 _AGGREGATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0)
 
 
@@ -47,9 +48,21 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._requests = Histogram(
             "fedclust_http_request_seconds",
-            "Time from a request's arrival to the end of its answer; long polls wait on purpose.",
+            "Time from a request's arrival to the end of its answer, of an event stream to its "
+            "beginning; long polls wait on purpose.",
             ("method", "route", "status"),
             buckets=_HTTP_BUCKETS,
+            registry=self._registry,
+        )
+        self._streams = Gauge(
+            "fedclust_event_streams",
+            "Event streams that are open.",
+            registry=self._registry,
+        )
+        self._stream_seconds = Histogram(
+            "fedclust_event_stream_seconds",
+            "How long event streams that have ended were open.",
+            buckets=_STREAM_BUCKETS,
             registry=self._registry,
         )
         self._events = Counter(
@@ -78,6 +91,15 @@ class Metrics:
         """Count a request; ``route`` is the template, never the path."""
         method = method if method in _METHODS else "other"
         self._requests.labels(method, route, str(status)).observe(seconds)
+
+    def stream_began(self) -> None:
+        """Count an event stream as open."""
+        self._streams.inc()
+
+    def stream_ended(self, seconds: float) -> None:
+        """Count an event stream as ended."""
+        self._streams.dec()
+        self._stream_seconds.observe(seconds)
 
     def happened(self, action: str) -> None:
         """Count an entry of the audit trail."""
@@ -115,7 +137,7 @@ class _State(Collector):
         )
         yield _gauge(
             "fedclust_threads_alive",
-            "1 while the driver and the sweeper run.",
+            "1 while driver, sweeper and sealer run.",
             int(self._co.alive),
         )
         try:
@@ -161,6 +183,7 @@ class _State(Collector):
     def _stored(self, tx: Tx) -> Iterator[Metric]:
         now = self._co.clock.now()
         sessions, rounds = tx.sessions.counts(), tx.rounds.counts(now)
+        unsealed = tx.chain.waiting()
         # Complete before the transaction ends.
         return iter(
             [
@@ -188,6 +211,11 @@ class _State(Collector):
                     "fedclust_rounds_waiting",
                     "Rounds to be aggregated that no worker holds.",
                     rounds.by_state.get(RoundState.AGGREGATING, 0) - rounds.leased,
+                ),
+                _gauge(
+                    "fedclust_audit_unsealed",
+                    "Entries of the audit trail that wait to be sealed: for a second at most.",
+                    unsealed,
                 ),
             ]
         )

@@ -127,7 +127,7 @@ class Settings(BaseSettings):
     ] = "json"
     shutdown_grace_s: Annotated[
         int, Field(ge=1, le=600, description="Time that open requests have at shutdown, s.")
-    ] = 2
+    ] = 1
 
     @field_validator("secret_key", mode="before")
     @classmethod

@@ -244,8 +244,8 @@ def test_a_cut_trail_is_found_by_a_sites_ledger(
         take_part(people, tmp_path)
         name = min(people.site_tokens)
 
-        def verify() -> int:
-            monkeypatch.setenv("FEDCLUST_COORDINATOR", server.base_url)
+        def verify(url: str = server.base_url) -> int:
+            monkeypatch.setenv("FEDCLUST_COORDINATOR", url)
             monkeypatch.setenv("FEDCLUST_TOKEN", people.site_tokens[name])
             command = ["fedclust", "ledger", "verify", "--against-coordinator"]
             monkeypatch.setattr(sys, "argv", [*command, "--journal-dir", str(tmp_path / name)])
@@ -255,6 +255,12 @@ def test_a_cut_trail_is_found_by_a_sites_ledger(
             return ended.value.code
 
         assert verify() == 0
+        assert "has all" in capsys.readouterr().out
+        # By another name it is another coordinator: that is said, not passed over.
+        assert verify(server.base_url.replace("127.0.0.1", "localhost")) == 0
+        told = capsys.readouterr().out
+        assert "nothing to compare" in told
+        assert server.base_url in told
         server.stop()
         number = int(list(Ledger(tmp_path / name).read())[-1]["audit_head"].split(":")[0]) - 1
         base = ["audit", "verify", "--data-dir", str(server.data_dir)]
@@ -269,6 +275,9 @@ def test_a_cut_trail_is_found_by_a_sites_ledger(
         connection.close()
         assert service(*base).returncode == 0
         assert service(*base, "--head", head).returncode == 1
+        noted = list(Ledger(tmp_path / name).read())[-1]["audit_head"]
+        assert service(*base, "--head", noted).returncode == 1
+        assert service(*base, "--head", "5d41").returncode == 2
         server.restart()
         capsys.readouterr()
         assert verify() == 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import sqlite3
 import sys
 import time
 from pathlib import Path
@@ -70,6 +71,29 @@ def wait_until(server: ServerProcess, name: str, value: float) -> None:
     give_up = time.monotonic() + 20
     while gauge(server, name) < value:
         assert time.monotonic() < give_up, f"{name} is {gauge(server, name)}"
+
+
+def test_a_lock_that_somebody_else_holds_does_not_hold_it_up(tmp_path: Path) -> None:
+    """Threads that wait for the database cannot be told to stop: the process ends with them."""
+    with running_server(tmp_path / "data") as server:
+        world = World(server.base_url, server.operator_token)
+        world.register("analysts", "ada")
+        locked = sqlite3.connect(tmp_path / "data" / "fedclust.db", isolation_level=None)
+        locked.execute("BEGIN IMMEDIATE")
+        body = '{"name": "north"}'
+        waiting = Open(server, "POST /v1/sites", world.operator)
+        waiting.send(f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n")
+        waiting.send("Expect: 100-continue\r\n\r\n")
+        assert waiting.receive().startswith(b"HTTP/1.1 100 ")
+        waiting.send(body)
+        assert server.stop() == 0
+        assert waiting.rest().startswith(b"HTTP/1.1 503 ")
+        assert "shutdown_cut_short" in server.output()
+        locked.rollback()
+        # What was answered 503 was not done.
+        done = locked.execute("SELECT count(*) FROM principals WHERE name = 'north'").fetchone()
+        assert done == (0,)
+        locked.close()
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedclust import Client
 from fedclust.cli import main as cli
 from fedclust.cli.standing import ago, size
 from support.clock import ManualClock
@@ -20,7 +21,9 @@ Run = Callable[..., str]
 SITES = ["north", "south", "west"]
 
 
-def test_operators_read_who_is_late_since_when(tmp_path: Path, run: Run) -> None:
+def test_operators_read_who_is_late_since_when(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = ManualClock(datetime.now(UTC) - timedelta(hours=3))
     with local_coordinator(tmp_path, clock=clock) as local:
         world = World(local.base_url, local.operator_token)
@@ -53,13 +56,21 @@ def test_operators_read_who_is_late_since_when(tmp_path: Path, run: Run) -> None
         assert [site["name"] for site in told["sites"] if site["late_since"]] == ["north", "west"]
         assert json.loads(run(world, "operator", "show", "heart", "--json"))["standing"] == told
 
-        # An analyst may not ask for it, and reads what a session itself tells.
+        # An analyst may not ask for it, and reads what a session itself tells: nothing is refused.
+        asked: list[str] = []
+        real = Client.admin
+        monkeypatch.setattr(
+            Client, "admin", lambda *given, **query: asked.append("") or real(*given, **query)
+        )
         assert "north, west" in run(world, "ada", "list")
         assert "since" not in run(world, "ada", "list")
         assert "last seen" not in run(world, "ada", "show", "heart")
         assert all(
             "standing" not in each for each in json.loads(run(world, "ada", "list", "--json"))
         )
+        assert asked == []
+        run(world, "operator", "show", "heart")
+        assert asked == [""]
 
 
 @pytest.fixture

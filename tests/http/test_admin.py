@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from fedclust_service.orchestration.sweeper import sweep
 from support.clock import ManualClock
@@ -266,6 +267,52 @@ def test_sessions_are_paged_newest_first_and_filtered(watched: Watched) -> None:
     cancelled = watched.get("sessions?state=cancelled")["items"]
     assert [each["name"] for each in cancelled] == ["s-3"]
     assert watched.get("sessions?session=nothing")["items"] == []
+
+
+def test_a_list_asks_as_much_of_the_database_for_one_session_as_for_many(watched: Watched) -> None:
+    """And tells of each what is told of it alone."""
+    world = watched.world
+
+    def told() -> tuple[Any, Any]:
+        listed = world.ok("GET", "/v1/sessions?limit=200", "ada")["items"]
+        return listed, watched.get("sessions?limit=200")["items"]
+
+    def statements() -> int:
+        seen: list[str] = []
+        engine = watched.local.coordinator.store._engines.read
+
+        def count(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            seen.append(statement)
+
+        event.listen(engine, "before_cursor_execute", count)
+        told()
+        event.remove(engine, "before_cursor_execute", count)
+        return len(seen)
+
+    _start(watched, "heart")
+    told()  # Who was last seen when is noted at the first request.
+    alone = statements()
+    for name in ("liver", "lung", "skin"):
+        _start(watched, name)
+    body = world.answer("south", "lung")
+    assert world.put("south", "lung", 1, body).status_code == 201
+    world.ok("DELETE", "/v1/sessions/lung/participation", "west")
+    world.define("ada", "later", list(SITES))
+    world.ok("POST", "/v1/sessions/skin/cancel", "ada")
+    watched.clock.advance(90_000)
+    told()
+    assert statements() == alone
+    listed, standing = told()
+    assert [each["name"] for each in listed] == [each["name"] for each in standing]
+    for each, known in zip(listed, standing, strict=True):
+        one = world.ok("GET", f"/v1/sessions/{each['name']}", "ada")
+        assert {**one, "cannot_start": None} == {**each, "cannot_start": None}
+        assert [site["answered"] for site in each["sites"]] == [
+            site["answered"] for site in known["sites"]
+        ]
+    states = {each["name"]: [site["answered"] for site in each["sites"]] for each in listed}
+    assert states["lung"] == [False, True, None]
+    assert states["later"] == [None, None, None]
 
 
 @pytest.mark.parametrize(

@@ -350,7 +350,7 @@ def test_a_failure_that_nobody_foresaw(
     written = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
     failed = [event for event in written if event["event"] == "request_failed"]
     assert failed[0]["request_id"] == read.request_id
-    chain = failed[0]["exception"]
+    chain = failed[0]["raised"]
     assert chain[0].startswith("RuntimeError at ")
     assert chain[1].startswith("KeyError at ")
     assert MARK not in str(written)

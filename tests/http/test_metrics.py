@@ -56,12 +56,20 @@ def test_a_session_is_counted_and_nobody_is_named(tmp_path: Path) -> None:
         text = local.http().get("/metrics").text
         rounds = world.ok("GET", "/v1/sessions/heart/rounds?limit=100", "ada")["items"]
     samples = read(text)
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
+    for family in text_string_to_metric_families(text):
+        name = family.name.removesuffix("_created")
+        if name.startswith("fedclust_"):
+            # One line of the page names what the store counts by the first in full.
+            assert name.removeprefix("fedclust_store") in page, name
     n = len(rounds)
     assert value(samples, "fedclust_sessions", state="completed") == 1
     assert value(samples, "fedclust_rounds", state="closed") == n
     assert value(samples, "fedclust_rounds", state="collecting") == 0
     assert value(samples, "fedclust_rounds_overdue") == 0
     assert value(samples, "fedclust_leases") == 0
+    assert value(samples, "fedclust_event_streams") == 0
+    assert value(samples, "fedclust_audit_unsealed") >= 0
     assert value(samples, "fedclust_database_up") == 1
     assert value(samples, "fedclust_threads_alive") == 1
     counted = {"method": "lloyd", "end": "written"}

@@ -124,6 +124,31 @@ def test_init_then_operator_token_beside_a_running_server(tmp_path: Path, cli: C
             assert "fco_" not in odd.stdout
 
 
+def test_a_token_goes_into_a_new_file_of_its_owner(tmp_path: Path, cli: Cli) -> None:
+    data, file = ["--data-dir", str(tmp_path / "data")], tmp_path / "operator.token"
+    file.write_text("mine", "utf-8")
+    refused = cli("init", *data, "--token-out", str(file))
+    assert refused.returncode == Exit.USAGE
+    assert file.read_text("utf-8") == "mine"
+    assert not (tmp_path / "data").exists(), "no operator whose token nobody has"
+    file.unlink()
+
+    made = cli("init", *data, "--token-out", str(file))
+    # What is logged while it serves is said in words here.
+    assert (made.returncode, made.stderr) == (0, "")
+    assert "fco_" not in made.stdout
+    assert file.stat().st_mode & 0o777 == 0o600
+    again = cli("init", *data, "--token-out", str(tmp_path / "none.token"))
+    assert again.returncode == 0
+    assert not (tmp_path / "none.token").exists()
+    fresh = cli("operator-token", *data, "--token-out", str(tmp_path / "fresh.token"))
+    assert (fresh.returncode, fresh.stdout) == (0, "")
+    with running_server(tmp_path / "data") as server:
+        for name in ("operator.token", "fresh.token"):
+            token = (tmp_path / name).read_text("utf-8").strip()
+            assert whoami(server, token).status_code == 200
+
+
 def test_a_lost_key_is_told(tmp_path: Path, cli: Cli) -> None:
     data = ["--data-dir", str(tmp_path / "data")]
     assert cli("init", *data).returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 from collections.abc import Callable
@@ -28,7 +29,8 @@ def write(store: Store, clock: ManualClock, number: int, subject: str = "heart")
 
 def seal(store: Store, clock: ManualClock, holder: str = "me", limit: int = 500) -> Head | None:
     now = clock.now()
-    return store.run_tx("seal", lambda tx: tx.chain.seal(holder, now, now + LEASE, limit))
+    made = store.run_tx("seal", lambda tx: tx.chain.seal(holder, now, now + LEASE, limit))
+    return None if made is None else made.head
 
 
 def sql(store: Store, statement: str, **values: object) -> None:
@@ -132,6 +134,18 @@ TAMPERINGS: dict[str, Callable[[Store], None]] = {
     "one inserted": inserted,
     "tail cut": one("DELETE FROM audit WHERE number > 9"),
     "all removed": one("DELETE FROM audit"),
+    "head removed": one("DELETE FROM audit_chain"),
+    "head set back": one("UPDATE audit_chain SET number = 3"),
+    "another hash for the head": one("UPDATE audit_chain SET hash = '0f'"),
+}
+#: What a hand may write into SQLite, whose columns take anything.
+ODD = {
+    "no UTF-8": "UPDATE audit SET action = CAST(x'6469642eff' AS TEXT) WHERE number = 5",
+    "bytes for text": "UPDATE audit SET details = CAST(details AS BLOB) WHERE number = 5",
+    "a word for a number": "UPDATE audit SET number = 'five' WHERE number = 5",
+    "half a number": "UPDATE audit SET number = 5.5 WHERE number = 5",
+    "a word for the head": "UPDATE audit_chain SET number = 'twelve'",
+    "bytes for the head": "UPDATE audit_chain SET hash = x'00ff'",
 }
 #: What looks sound by itself: the head that was noted elsewhere finds it.
 WITH_HEAD = {"tail cut and head set back": cut_with_head, "all chained anew": rechained}
@@ -146,10 +160,54 @@ def test_tampering_is_found(sealed: Store, way: str) -> None:
 @pytest.mark.parametrize("way", WITH_HEAD)
 def test_a_noted_head_finds_what_looks_sound(sealed: Store, way: str) -> None:
     noted = judged(sealed).head.hash
+    whole = judged(sealed).head
     assert judged(sealed, noted).faults == ()
+    assert judged(sealed, whole).faults == ()
     WITH_HEAD[way](sealed)
     assert judged(sealed).faults == ()
     assert len(judged(sealed, noted).faults) == 1
+    assert len(judged(sealed, whole).faults) == 1
+
+
+@pytest.mark.parametrize("way", ODD)
+def test_what_no_program_writes_is_a_fault_and_no_error(
+    sqlite_url: str, clock: ManualClock, way: str
+) -> None:
+    with contextlib.closing(Store.open(sqlite_url, clock)) as store:
+        for number in range(1, 13):
+            write(store, clock, number)
+        seal(store, clock)
+        sql(store, ODD[way])
+        assert judged(store).faults
+
+
+def test_an_entry_that_is_no_text_does_not_stop_the_sealing(
+    sqlite_url: str, clock: ManualClock
+) -> None:
+    with contextlib.closing(Store.open(sqlite_url, clock)) as store:
+        write(store, clock, 1)
+        sql(store, "UPDATE audit SET action = CAST(x'6469642eff' AS TEXT)")
+        write(store, clock, 2)
+        assert seal(store, clock) is not None
+        assert verify_trail(store)[1] == 0
+        assert judged(store).faults == ()
+        # Byte by byte: a question mark is not the same.
+        sql(store, "UPDATE audit SET action = 'did.?' WHERE number = 1")
+        assert len(judged(store).faults) == 1
+
+
+def test_a_head_noted_elsewhere_is_read_in_either_form() -> None:
+    digest = "0f" * 32
+    assert Head.noted(digest.upper() + "\n") == digest
+    assert Head.noted(f"17:{digest}") == Head(17, digest)
+    for wrong in ("", "17", digest[1:], f"{digest}0", f"x:{digest}", f"-1:{digest}"):
+        assert Head.noted(wrong) is None
+
+
+def test_a_noted_number_counts(sealed: Store) -> None:
+    head = judged(sealed).head
+    assert judged(sealed, Head(11, head.hash)).faults
+    assert judged(sealed, Head()).faults == ()
 
 
 def test_what_is_no_time_is_a_fault_and_no_error(sealed: Store) -> None:

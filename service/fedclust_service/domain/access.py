@@ -112,7 +112,8 @@ def require(actor: Actor, action: str) -> None:
 
 def absent(what: str) -> Refusal:
     """Return the one answer for what is not there and for what the actor may not see."""
-    return Refusal("not-found", f"There is no {what} of this name that this token may see.")
+    detail = f"There is no {what} of this name that this token may see: "
+    return Refusal("not-found", detail + "check the name, and whose token it is.")
 
 
 # --- which rows a role reaches --------------------------------------------------------------------

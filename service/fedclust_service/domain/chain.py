@@ -9,6 +9,7 @@ JSON with sorted keys. `docs/audit.md` says the same to whoever writes another v
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -26,6 +27,14 @@ class Head:
 
     def __str__(self) -> str:
         return f"{self.number}:{self.hash}"
+
+    @classmethod
+    def noted(cls, text: str) -> Head | str | None:
+        """Read ``NUMBER:HASH``, as ledgers hold it, or a hash alone; None where it is neither."""
+        found = re.fullmatch(r"(?:([0-9]{1,15}):)?([0-9a-f]{64})", text.strip().lower())
+        if found is None:
+            return None
+        return found[2] if found[1] is None else cls(int(found[1]), found[2])
 
 
 @dataclass(frozen=True)
@@ -48,8 +57,9 @@ class Record:
         """Return the head once this entry follows ``head``."""
         number = head.number + 1
         lines = "\n".join((head.hash, str(number), *self.fields()))
-        # What a hand wrote into a database may be no text at all.
-        return Head(number, hashlib.sha256(lines.encode("utf-8", "replace")).hexdigest())
+        # What a hand wrote into a database may be no text at all: it is hashed byte by byte.
+        data = lines.encode("utf-8", "surrogateescape")
+        return Head(number, hashlib.sha256(data).hexdigest())
 
 
 @dataclass(frozen=True)
@@ -77,20 +87,22 @@ class Verdict:
     faults: tuple[str, ...]
 
 
-def verify(entries: Iterable[Sealed], recorded: Head, noted: str | None = None) -> Verdict:
+def verify(
+    entries: Iterable[Sealed], recorded: Head | None, noted: str | Head | None = None
+) -> Verdict:
     """Recompute a chain.
 
     Parameters
     ----------
     entries : iterable of Sealed
         By number.
-    recorded : Head
+    recorded : Head or None
         What the database says that the head is.
-    noted : str, optional
-        A hash that was noted elsewhere: some entry must have it.
+    noted : str or Head, optional
+        What was noted elsewhere: a hash that some entry must have, or the head that one must be.
     """
     faults: list[str] = []
-    head, found = Head(), noted is None or noted == FIRST
+    head, found = Head(), noted in (None, FIRST, Head())
     for entry in entries:
         if entry.number != head.number + 1:
             faults.append(_gap(head.number + 1, entry.number))
@@ -102,14 +114,16 @@ def verify(entries: Iterable[Sealed], recorded: Head, noted: str | None = None) 
         if head.hash and follows.hash != entry.hash:
             faults.append(f"entry {entry.number}: it, or its place after the one before, changed")
         head = Head(follows.number, str(entry.hash))
-        found = found or entry.hash == noted
-    if recorded != head:
-        if recorded.number > head.number:
+        found = found or noted in (head, head.hash)
+    if recorded is None:
+        faults.append("the recorded head is gone")
+    elif recorded != head:
+        if isinstance(recorded.number, int) and recorded.number > head.number:
             faults.append(_gap(head.number + 1, recorded.number + 1))
         else:
             faults.append(f"the recorded head {recorded.number} is not the last entry's")
     if not found:
-        faults.append("no entry has the hash that was noted: the trail was cut or rewritten")
+        faults.append("no entry is the one that was noted: the trail was cut or rewritten")
     return Verdict(head, tuple(faults[:MAX_FAULTS]))
 
 

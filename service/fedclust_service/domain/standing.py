@@ -1,4 +1,4 @@
-"""How things stand: what operators are shown of sessions and of what needs attention."""
+"""How things stand: what people are shown of sessions, and operators of what needs attention."""
 
 from __future__ import annotations
 
@@ -52,6 +52,24 @@ class RoundStanding:
     opened_at: datetime
     deadline: datetime
     overdue_since: datetime | None
+
+
+@dataclass(frozen=True)
+class Presence:
+    """A site in a session, and whether it is or was asked in the latest round and answered it."""
+
+    site: str
+    state: ParticipationState
+    asked: bool
+    answered: bool
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """A session's latest round and its sites by name."""
+
+    round: RoundStanding | None
+    sites: tuple[Presence, ...]
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def create_app(
     app.state.service = Service(coordinator, settings, metrics)
     for kind in passing:
         app.add_exception_handler(kind, _passing)
-    app.add_middleware(Edge, body_limit=settings.body_limit, requested=metrics.requested)
+    app.add_middleware(Edge, body_limit=settings.body_limit, counts=metrics)
     return app
 
 

@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -34,6 +34,19 @@ _HEADERS = {
 _HSTS = "max-age=31536000"
 
 
+class Counts(Protocol):
+    """What is told of requests, to count them."""
+
+    def requested(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Say that a request was answered: the route's template, never the path."""
+
+    def stream_began(self) -> None:
+        """Say that an answer goes on for as long as its reader stays."""
+
+    def stream_ended(self, seconds: float) -> None:
+        """Say that it has ended."""
+
+
 class Edge:
     """ASGI middleware around the whole application.
 
@@ -42,39 +55,54 @@ class Edge:
     app : ASGI application
     body_limit : int
         Bytes; a larger declared body is refused unread.
-    requested : callable
-        Told of each request when it has ended: method, route's template, status, seconds.
+    counts : Counts
+        Told of each request when it has been answered; of a stream when it begins and ends.
     """
 
-    def __init__(
-        self, app: ASGIApp, body_limit: int, requested: Callable[[str, str, int, float], None]
-    ) -> None:
+    def __init__(self, app: ASGIApp, body_limit: int, counts: Counts) -> None:
         self.app = app
         self.body_limit = body_limit
-        self.requested = requested
+        self.counts = counts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        trace = Trace(secrets.token_hex(8))
+        trace = Trace(secrets.token_hex(8), head=scope["method"] == "HEAD")
         attach(scope, trace)
-        exchange = _Exchange(scope, receive, send, trace, self.body_limit)
-        started = time.perf_counter()
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=trace.request_id)
         inner: Scope = scope
-        if scope["method"] == "HEAD":
+        if trace.head:
             inner = {**scope, "method": "GET"}
+        started = time.perf_counter()
+        streaming: float | None = None
+
+        def told(status: int) -> None:
+            seconds, route = time.perf_counter() - started, _template(inner)
+            self.counts.requested(scope["method"], route, status, seconds)
+            _write_line("request", scope["method"], route, inner, status, seconds, trace)
+
+        def began(status: int) -> None:
+            nonlocal streaming
+            if trace.stream:
+                streaming = time.perf_counter()
+                told(status)
+                self.counts.stream_began()
+
+        exchange = _Exchange(scope, receive, send, trace, self.body_limit, began)
         try:
             await self._answer(inner, exchange, trace)
         except ClientDisconnect:
             exchange.status = 499
         finally:
-            seconds = time.perf_counter() - started
-            route = _template(inner)
-            self.requested(scope["method"], route, exchange.status, seconds)
-            _write_line(scope["method"], route, inner, exchange.status, seconds, trace)
+            if streaming is None:
+                told(exchange.status)
+            else:
+                seconds = time.perf_counter() - streaming
+                self.counts.stream_ended(seconds)
+                route = _template(inner)
+                _write_line("stream_ended", "GET", route, inner, exchange.status, seconds, trace)
 
     async def _answer(self, scope: Scope, exchange: _Exchange, trace: Trace) -> None:
         refusal = self._refused_unread(Headers(scope=scope))
@@ -127,13 +155,18 @@ class _Exchange:
     """
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, trace: Trace, body_limit: int
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        trace: Trace,
+        body_limit: int,
+        began: Callable[[int], None],
     ) -> None:
         headers = Headers(scope=scope)
-        self._receive, self._send, self._trace = receive, send, trace
+        self._receive, self._send, self._trace, self._began = receive, send, trace, began
         self._path: str = scope["path"]
         self._https = scope.get("scheme") == "https"
-        self._head = scope["method"] == "HEAD"
         self._left = 2 * body_limit
         self._more = "expect" not in headers and (
             headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
@@ -155,7 +188,8 @@ class _Exchange:
             await self._drain()
             self.status = message["status"]
             self._add_headers(MutableHeaders(scope=message))
-        elif self._head:
+            self._began(self.status)
+        elif self._trace.head:
             message = {**message, "body": b""}
         await self._send(message)
 
@@ -188,7 +222,7 @@ def _template(scope: Scope) -> str:
 
 
 def _write_line(
-    method: str, route: str, scope: Scope, status: int, seconds: float, trace: Trace
+    event: str, method: str, route: str, scope: Scope, status: int, seconds: float, trace: Trace
 ) -> None:
     fields: dict[str, Any] = {
         "method": method,
@@ -201,7 +235,7 @@ def _write_line(
     fields |= dict(_named(scope.get("path_params", {}).items()))
     quiet = route in {"/healthz", "/readyz", "/metrics"} and status < 400
     write: Callable[..., Any] = log.debug if quiet else log.info
-    write("request", **fields)
+    write(event, **fields)
 
 
 def _named(params: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, str]]:

@@ -13,15 +13,22 @@ from fedclust.wire import problems
 
 #: A connection whose request line and headers take longer is closed: it holds a file descriptor.
 HEAD_SECONDS = 30.0
+#: So is one whose other end takes nothing of an answer for so long: it holds the answer, too.
+STUCK_SECONDS = 60.0
+#: The same while the process ends.
+_ENDING_STUCK_SECONDS = 0.5
 
 
 class Protocol(H11Protocol):
-    """Uvicorn's HTTP with the refusals of the catalogue, and a bound on a request's head.
+    """Uvicorn's HTTP with the refusals of the catalogue, and bounds on a request's head and on
+    the time in which nothing of an answer is read.
 
     h11 by name, whatever else is installed: it takes at most 64 KiB of headers, others any number.
     """
 
     _head_timer: asyncio.TimerHandle | None = None
+    _stuck_timer: asyncio.TimerHandle | None = None
+    _ending = False
 
     def connection_made(self, transport: Any) -> None:
         """Begin a connection."""
@@ -36,7 +43,25 @@ class Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End a connection."""
         self._forget_head()
+        self._forget_stuck()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Hold an answer back whose reader is slow, for a while."""
+        super().pause_writing()
+        self._watch_stuck()
+
+    def resume_writing(self) -> None:
+        """Go on: the reader has caught up."""
+        self._forget_stuck()
+        super().resume_writing()
+
+    def shutdown(self) -> None:
+        """Close after the answer that is under way, if somebody reads it."""
+        self._ending = True
+        if self._stuck_timer is not None:
+            self._watch_stuck()
+        super().shutdown()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn's words are for people
         """Refuse what cannot be read as HTTP, and close."""
@@ -68,6 +93,16 @@ class Protocol(H11Protocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _watch_stuck(self) -> None:
+        self._forget_stuck()
+        seconds = _ENDING_STUCK_SECONDS if self._ending else STUCK_SECONDS
+        self._stuck_timer = self.loop.call_later(seconds, self.transport.abort)
+
+    def _forget_stuck(self) -> None:
+        if self._stuck_timer is not None:
+            self._stuck_timer.cancel()
+            self._stuck_timer = None
 
     def _give_up(self) -> None:
         self._head_timer = None

@@ -14,10 +14,23 @@ _KEY = "fedclust.trace"
 
 @dataclass
 class Trace:
-    """One request: its id, and who sent it once that is known."""
+    """One request.
+
+    Attributes
+    ----------
+    request_id : str
+    head : bool
+        Whether only the head of the answer is asked for: routes see a GET.
+    actor : Actor or None
+        Who sent it, once that is known.
+    stream : bool
+        Whether the answer goes on for as long as its reader stays: its time is no answer's time.
+    """
 
     request_id: str
+    head: bool = False
     actor: Actor | None = None
+    stream: bool = False
 
 
 def attach(scope: Scope, trace: Trace) -> None:

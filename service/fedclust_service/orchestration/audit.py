@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedclust.wire.models import AuditHead
 from fedclust_service.domain.access import Actor, absent, require
-from fedclust_service.domain.chain import Verdict, verify
+from fedclust_service.domain.chain import Head, Verdict, verify
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.store import Store, Tx
 
@@ -18,10 +18,10 @@ def head_at(co: Coordinator, actor: Actor, number: int) -> AuditHead:
     return AuditHead(number=number, hash=found)
 
 
-def verify_trail(store: Store, noted: str | None = None) -> tuple[Verdict, int]:
+def verify_trail(store: Store, noted: str | Head | None = None) -> tuple[Verdict, int]:
     """Recompute the chain on one snapshot; also the number of entries that wait to be sealed."""
 
     def work(tx: Tx) -> tuple[Verdict, int]:
-        return verify(tx.chain.sealed(), tx.chain.look().head, noted), tx.chain.waiting()
+        return verify(tx.chain.sealed(), tx.chain.recorded(), noted), tx.chain.waiting()
 
     return store.read("audit.verify", work)

@@ -18,6 +18,9 @@ from fedclust_service.orchestration.sealing import Sealer
 from fedclust_service.orchestration.sweeper import Sweeper
 from fedclust_service.store import Store
 
+#: For a thread to end that has been asked to long before: what else was open took the time.
+_LEAST_S = 0.1
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -41,9 +44,10 @@ class Limits:
         How often rounds to aggregate and deadlines are looked for without being told.
     seal_look_s, seal_pause_s : float
         How often audit entries to seal are looked for without being told, and the least time
-        between two batches.
+        between two batches. Together with the time that a batch takes, each is below a second.
     seal_lease_s : float
-        A sealer that has sealed nothing for this long has lost its lease.
+        A sealer that has sealed nothing for this long has lost its lease. Short: the lease spares
+        others the work, and keeps nothing apart that the chain's locked row does not.
     retention_days : float or None
         Payloads of sessions that ended this long ago are scrubbed; None keeps them.
     token_touch_s : float
@@ -57,9 +61,9 @@ class Limits:
     max_attempts: int = 5
     driver_poll_s: float = 1.0
     sweep_every_s: float = 1.0
-    seal_look_s: float = 0.5
-    seal_pause_s: float = 0.2
-    seal_lease_s: float = 5.0
+    seal_look_s: float = 0.7
+    seal_pause_s: float = 0.5
+    seal_lease_s: float = 1.5
     retention_days: float | None = 30.0
     token_touch_s: float = 60.0
 
@@ -138,16 +142,16 @@ class Coordinator:
         self.driver.ask_to_stop()
         self.sealer.ask_to_stop()
 
-    def stop(self, timeout_s: float = 2.5) -> None:
+    def stop(self, timeout_s: float = 1.5) -> None:
         """Wake all waiters and end the threads; what they leave is taken up by the next start.
 
         ``timeout_s`` runs from the moment that they were first asked to stop.
         """
         self.ask_to_stop()
         until = (self._asked_at or time.monotonic()) + timeout_s
-        self.driver.stop(max(0.0, until - time.monotonic()))
-        self.sweeper.join(max(0.0, until - time.monotonic()))
-        self.sealer.join(max(0.0, until - time.monotonic()))
+        for thread in (self.sweeper, self.sealer):
+            thread.join(max(_LEAST_S, until - time.monotonic()))
+        self.driver.stop(max(_LEAST_S, until - time.monotonic()))
 
     @property
     def alive(self) -> bool:

@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from fedclust_service.orchestration.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
-#: Longest wait for the thread whose process was killed.
-_REAPED_S = 1.0
 #: Between two answers that are handed to a process.
 _PAUSE_S = 0.001
 
@@ -102,7 +100,7 @@ class Driver:
         self._lock = threading.Lock()
         self._worker: threading.Thread | None = None
         #: The rounds taken, each with its process; None while it is being taken.
-        self._in_hand: dict[int, AggregationProcess | None] = {}
+        self._in_hand: dict[int, tuple[_Work, AggregationProcess] | None] = {}
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -117,23 +115,38 @@ class Driver:
         self._wake.set()
 
     def ask_to_stop(self) -> None:
-        """Have the worker thread end after the aggregation that it is in. Any thread."""
+        """Have the worker thread end after the small aggregation that it is in. Any thread.
+
+        A large one ends now: it would hardly be done in time, and is done anew elsewhere.
+        """
         self._stopping.set()
         self._wake.set()
+        for _, process in self._taken():
+            process.end()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End the worker thread. An aggregation that goes on longer is left to the next process."""
+        """End the worker thread. An aggregation that goes on longer is left to another process."""
         self.ask_to_stop()
         with self._lock:
             worker = self._worker
         if worker is not None:
             worker.join(timeout_s)
+        for work, _ in self._taken():
+            self._give_back(work)
+
+    def _taken(self) -> list[tuple[_Work, AggregationProcess]]:
         with self._lock:
-            processes = [each for each in self._in_hand.values() if each is not None]
-        for process in processes:
-            process.end()
-        if worker is not None and processes:
-            worker.join(_REAPED_S)
+            return [each for each in self._in_hand.values() if each is not None]
+
+    def _give_back(self, work: _Work) -> None:
+        """End a lease, so that nobody waits for it to run out; its holder can write no more."""
+        try:
+            self._co.store.run_tx(
+                "driver.give_back",
+                lambda tx: tx.rounds.release_lease(work.round.id, work.lease.token),
+            )
+        except StoreError as error:
+            log.warning("lease_not_given_back", error=type(error).__name__)
 
     @property
     def alive(self) -> bool:
@@ -182,7 +195,7 @@ class Driver:
             return False
         beating, process = threading.Event(), AggregationProcess()
         with self._lock:
-            self._in_hand[work.round.id] = process
+            self._in_hand[work.round.id] = (work, process)
         heart = threading.Thread(
             target=self._beat, args=(work, process, beating), name="fedclust-heartbeat", daemon=True
         )
@@ -191,8 +204,10 @@ class Driver:
             with _logged_as(work):
                 self._finish(work, self._aggregate(work, process))
         except ProcessLost:
+            if self._stopping.is_set():
+                self._give_back(work)
             # As if this driver had died: the lease runs out, and whoever finds that takes it over.
-            if not process.ended:
+            elif not process.ended:
                 log.warning(
                     "aggregation_process_lost", session=work.session.name, round=work.round.number
                 )
@@ -273,7 +288,7 @@ class Driver:
                 "aggregation_error",
                 method=work.session.algorithm,
                 error=what.error,
-                exception=list(what.where),
+                raised=list(what.where),
             )
             what = _failure(FailureReason.AGGREGATION_ERROR)
         return _Outcome(what, computed.metrics, seconds)

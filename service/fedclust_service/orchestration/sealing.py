@@ -9,7 +9,10 @@ entries (event streams, the heads that sites note) is told from here, in every p
 
 from __future__ import annotations
 
+import math
 import threading
+import time
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -17,7 +20,8 @@ import structlog
 
 from fedclust_service.domain.chain import Head
 from fedclust_service.orchestration.notifier import Notifier
-from fedclust_service.store import StoreError
+from fedclust_service.store import StoreError, Tx
+from fedclust_service.store.chain import Batch
 
 if TYPE_CHECKING:
     from fedclust_service.orchestration.coordinator import Coordinator
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _BATCH = 500
+#: For what is written together with the entry that woke the thread.
+_GATHER_S = 0.05
 
 
 class Sealer:
@@ -42,6 +48,8 @@ class Sealer:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._head: Head | None = None
+        # When something to seal was found last.
+        self._found_at = -math.inf
         self.streams = Notifier()
 
     @property
@@ -50,7 +58,9 @@ class Sealer:
         return self._head
 
     def start(self) -> None:
-        """Start the thread."""
+        """Take a dead process's lease, where it is certain that it is dead; start the thread."""
+        if self._co.store.single_process:
+            self._co.store.run_tx("seal.take_over", lambda tx: tx.chain.release())
         self._thread = threading.Thread(target=self._run, name="fedclust-sealer", daemon=True)
         self._thread.start()
 
@@ -77,33 +87,39 @@ class Sealer:
     def run_once(self) -> bool:
         """Seal what waits, in the calling thread, and tell of it; False where another seals."""
         co = self._co
+        look = co.store.read("seal.look", lambda tx: tx.chain.look())
+        self._tell(look.head)
+        if not look.waiting:
+            return True
+        self._found_at = time.monotonic()
+        if not look.free(co.holder, co.clock.now()):
+            return False
         while True:
-            look = co.store.read("seal.look", lambda tx: tx.chain.look())
-            self._tell(look.head)
-            if not look.waiting:
+            batch = co.store.run_tx("seal", self._seal)
+            if batch is None:
+                return False
+            self._tell(batch.head, batch)
+            if not batch.full:
                 return True
-            now = co.clock.now()
-            if not look.free(co.holder, now):
-                return False
-            until = now + timedelta(seconds=co.limits.seal_lease_s)
-            # Called at once, so what the closure names is what was just assigned.
-            sealed = co.store.run_tx(
-                "seal",
-                lambda tx: tx.chain.seal(co.holder, now, until, _BATCH),  # noqa: B023
-            )
-            if sealed is None:
-                return False
-            self._tell(sealed)
 
-    def _tell(self, head: Head) -> None:
+    def _seal(self, tx: Tx) -> Batch | None:
+        now = self._co.clock.now()
+        until = now + timedelta(seconds=self._co.limits.seal_lease_s)
+        return tx.chain.seal(self._co.holder, now, until, _BATCH)
+
+    def _tell(self, head: Head, batch: Batch | None = None) -> None:
         known, self._head = self._head, head
         # Streams that began before the first look wait for numbers from 0 on.
         after = 0 if known is None else known.number
         if head.number <= after:
             return
-        changed = self._co.store.read(
-            "seal.changed", lambda tx: tx.chain.newest(max(after, head.number - _TOLD), head.number)
-        )
+        if batch is not None and batch.after == after:
+            changed: Iterable[tuple[str, int]] = batch.subjects.items()
+        else:
+            begin = max(after, head.number - _TOLD)
+            changed = self._co.store.read(
+                "seal.changed", lambda tx: tx.chain.newest(begin, head.number)
+            )
         for subject, number in changed:
             self.streams.bump(subject, number)
 
@@ -111,9 +127,10 @@ class Sealer:
         limits = self._co.limits
         while not self._stopping.is_set():
             self._once()
-            self._wake.wait(limits.seal_look_s)
-            # What is written in a burst is sealed in one batch, with one flush to disk.
-            self._stopping.wait(limits.seal_pause_s)
+            if self._wake.wait(limits.seal_look_s):
+                # What is written in a burst is sealed in one batch, with one flush to disk.
+                rest = self._found_at + limits.seal_pause_s - time.monotonic()
+                self._stopping.wait(max(_GATHER_S, rest))
             self._wake.clear()
         self._once()
         self._release()

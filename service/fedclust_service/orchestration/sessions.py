@@ -8,6 +8,7 @@ failed one, the sentence that says what to do.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from datetime import datetime
 
 from fedclust.definition import DefinitionError, canonical, freeze, request_hash
@@ -30,6 +31,7 @@ from fedclust_service.domain.session import (
     Session,
     SessionState,
 )
+from fedclust_service.domain.standing import Attendance
 from fedclust_service.orchestration.change import Change, commit
 from fedclust_service.orchestration.closing import end_session, settle
 from fedclust_service.orchestration.coordinator import Coordinator
@@ -115,7 +117,7 @@ def list_sessions(
             state=state,
             after_id=after,
         )
-        items = tuple(_info(tx, each, now) for each in rows[:size])
+        items = _infos(tx, rows[:size], now)
         return Page(items=items, next=str(rows[size - 1].id) if len(rows) > size else None)
 
     return co.store.read("session.list", work)
@@ -270,14 +272,18 @@ def _again(tx: Tx, session: Session) -> Session:
 
 
 def _info(tx: Tx, session: Session, now: datetime) -> SessionInfo:
-    current = tx.rounds.latest(session.id)
-    answered: set[str] = set()
-    awaited: set[str] = set()
-    if current is not None:
-        answered = {each.site for each in tx.submissions.summaries(round_id=current.id)}
-        awaited = {each.site for each in tx.rounds.addressees(current.id) if not each.released}
+    return _infos(tx, [session], now)[0]
+
+
+def _infos(tx: Tx, sessions: Sequence[Session], now: datetime) -> tuple[SessionInfo, ...]:
+    """Return sessions as they are shown: asked of the database together."""
+    known = tx.standings.attendance([each.id for each in sessions])
+    return tuple(_shown(each, known[each.id], now) for each in sessions)
+
+
+def _shown(session: Session, known: Attendance, now: datetime) -> SessionInfo:
+    current = known.round
     past = current is not None and now >= current.deadline
-    shown = awaited | answered
     return SessionInfo(
         name=session.name,
         state=session.state.value,
@@ -294,9 +300,9 @@ def _info(tx: Tx, session: Session, now: datetime) -> SessionInfo:
             SitePresence(
                 name=each.site,
                 state=each.state.value,
-                answered=each.site in answered if each.site in shown else None,
-                late=past and each.site not in answered if each.site in shown else None,
+                answered=each.answered if each.asked or each.answered else None,
+                late=past and not each.answered if each.asked or each.answered else None,
             )
-            for each in tx.participations.list(session.id)
+            for each in known.sites
         ),
     )

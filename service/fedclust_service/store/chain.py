@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -22,6 +22,7 @@ from sqlalchemy import (
 from fedclust_service.domain.access import AuditEntry
 from fedclust_service.domain.chain import Head, Record, Sealed
 from fedclust_service.store import tables
+from fedclust_service.store.errors import StoreError
 
 _ONE = 1
 _PAGE = 2000
@@ -57,6 +58,28 @@ class Look:
         return self.lease_expires_at <= now
 
 
+@dataclass(frozen=True)
+class Batch:
+    """What one transaction sealed.
+
+    Attributes
+    ----------
+    after : int
+        The number that it follows.
+    head : Head
+        Its last entry.
+    subjects : mapping of str to int
+        The subjects of its entries, each with its last number.
+    full : bool
+        Whether there may be more to seal.
+    """
+
+    after: int
+    head: Head
+    subjects: Mapping[str, int]
+    full: bool
+
+
 class Chain:
     """Seals entries and reads what is sealed. Rows keep what they said when they were written."""
 
@@ -67,12 +90,14 @@ class Chain:
         """Return the head, its lease, and whether there is something to do."""
         c, a = tables.audit_chain, tables.audit
         query = select(c).where(c.c.id == _ONE)
-        row = self._connection.execute(query.with_for_update() if lock else query).one()
+        row = self._connection.execute(query.with_for_update() if lock else query).first()
+        if row is None:
+            raise StoreError("the audit trail's head is gone: run fedclust-service audit verify")
         some = select(a.c.id).where(a.c.number.is_(None)).limit(1)
         waiting = self._connection.execute(some).first() is not None
         return Look(Head(row.number, row.hash), row.lease_holder, row.lease_expires_at, waiting)
 
-    def seal(self, holder: str, now: datetime, expires_at: datetime, limit: int) -> Head | None:
+    def seal(self, holder: str, now: datetime, expires_at: datetime, limit: int) -> Batch | None:
         """Number and chain at most ``limit`` committed entries; None if another has the lease.
 
         The chain's row is locked first, so that what follows sees all that was committed before
@@ -83,11 +108,13 @@ class Chain:
         if not look.free(holder, now):
             return None
         head, marks = look.head, []
+        subjects: dict[str, int] = {}
         a = tables.audit
         query = self._records().where(a.c.number.is_(None)).order_by(a.c.id).limit(limit)
-        for row in self._connection.execute(query):
+        for row in self._rows(query):
             head = _record(row).after(head)
             marks.append({"row": row.id, "n": head.number, "h": head.hash})
+            subjects[row.subject] = head.number
         if marks:
             self._connection.execute(_MARK, marks)
         self._connection.execute(
@@ -100,13 +127,24 @@ class Chain:
                 lease_expires_at=expires_at,
             )
         )
-        return head
+        return Batch(look.head.number, head, subjects, len(marks) == limit)
 
-    def release(self, holder: str) -> None:
-        """Give the lease up, so that another sealer need not wait for its end."""
+    def release(self, holder: str | None = None) -> None:
+        """End a lease, so that no sealer need wait for its end: ``holder``'s or, None, anybody's.
+
+        Anybody's where the holder is known to be dead.
+        """
         c = tables.audit_chain
-        mine = update(c).where(c.c.id == _ONE, c.c.lease_holder == holder)
-        self._connection.execute(mine.values(lease_holder=None, lease_expires_at=None))
+        held = update(c).where(c.c.id == _ONE)
+        if holder is not None:
+            held = held.where(c.c.lease_holder == holder)
+        self._connection.execute(held.values(lease_holder=None, lease_expires_at=None))
+
+    def recorded(self) -> Head | None:
+        """Return the head as it stands there, whatever a hand has made of it; None if gone."""
+        c = tables.audit_chain
+        row = self._connection.execute(select(c.c.number, c.c.hash).where(c.c.id == _ONE)).first()
+        return None if row is None else Head(row.number, row.hash)
 
     def hash_of(self, number: int) -> str | None:
         """Return the hash of a sealed entry."""
@@ -154,7 +192,7 @@ class Chain:
             .order_by(a.c.number)
             .execution_options(yield_per=_PAGE)
         )
-        for row in self._connection.execute(query):
+        for row in self._rows(query):
             yield Sealed(row.number, row.hash, _record(row))
 
     def waiting(self) -> int:
@@ -162,6 +200,18 @@ class Chain:
         a = tables.audit
         query = select(func.count()).select_from(a).where(a.c.number.is_(None))
         return int(self._connection.execute(query).scalar_one())
+
+    def _rows(self, query: Any) -> Iterator[Any]:
+        """Yield rows whose text may be no UTF-8, which SQLite stores as it comes."""
+        driver: Any = self._connection.connection.dbapi_connection
+        if self._connection.dialect.name != "sqlite":
+            yield from self._connection.execute(query)
+            return
+        driver.text_factory = _any_text
+        try:
+            yield from self._connection.execute(query)
+        finally:
+            driver.text_factory = str
 
     def _records(self) -> Any:
         a = tables.audit
@@ -183,6 +233,10 @@ class Chain:
             return type_coerce(text, Text).concat("Z")
         pattern = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
         return type_coerce(func.to_char(func.timezone("UTC", at), pattern), Text)
+
+
+def _any_text(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogateescape")
 
 
 def _record(row: Any) -> Record:

@@ -77,7 +77,7 @@ def build(url: URL, *, busy_timeout_s: float, pool_size: int) -> Engines:
 
 def _make_file(path: Path) -> None:
     if not path.parent.is_dir():
-        raise Unwritable(f"the folder {path.parent} does not exist; make it first")
+        raise Unwritable(f"the folder {path.parent} does not exist; make it first, or name another")
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What operators are shown: read from what is stored anyway, so that it costs the sites nothing.
+"""What people are shown: read from what is stored anyway, so that it costs the sites nothing.
 
 Every query is of one page of sessions, or of what is open now; no payload or task is read.
 """
@@ -7,19 +7,69 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, Select, func, literal, select, text, tuple_
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Select,
+    bindparam,
+    case,
+    func,
+    literal,
+    select,
+    text,
+    tuple_,
+)
 
 from fedclust_service.domain.access import AuditEntry, Role
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, Session, SessionState
-from fedclust_service.domain.standing import Concern, RoundStanding, SiteStanding, Standing
+from fedclust_service.domain.standing import (
+    Attendance,
+    Concern,
+    Presence,
+    RoundStanding,
+    SiteStanding,
+    Standing,
+)
 from fedclust_service.store import tables
 
 REFUSED = "submission.refused"
 _SESSION = [c for c in tables.sessions.c if c.name not in {"definition", "scrubbed_at"}]
 _NO_DEFINITION = literal(b"").label("definition")
 _AT = ("number", "phase", "state", "opened_at", "deadline", "overdue_since")
+_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+_ROUNDS: BindParameter[Any] = bindparam("rounds", expanding=True)
+
+
+def _latest_rounds() -> Select[*tuple[Any, ...]]:
+    t = tables.rounds
+    newest = (
+        select(t.c.session_id, func.max(t.c.number))
+        .where(t.c.session_id.in_(_IDS))
+        .group_by(t.c.session_id)
+    )
+    return select(t.c.id, t.c.session_id, *(t.c[name] for name in _AT)).where(
+        tuple_(t.c.session_id, t.c.number).in_(newest)
+    )
+
+
+def _who_is_there() -> Select[int, str, str, bool, str]:
+    p, r = tables.participations, tables.rounds
+    a, s = tables.addressees, tables.submissions
+    return (
+        select(p.c.session_id, p.c.site, p.c.state, a.c.released, s.c.site)
+        .outerjoin(r, (r.c.session_id == p.c.session_id) & r.c.id.in_(_ROUNDS))
+        .outerjoin(a, (a.c.round_id == r.c.id) & (a.c.site == p.c.site))
+        .outerjoin(s, (s.c.round_id == r.c.id) & (s.c.site == p.c.site))
+        .where(p.c.session_id.in_(_IDS))
+        .order_by(p.c.session_id, p.c.site)
+    )
+
+
+# Asked with every look at a session: building them anew costs more than running them.
+_LATEST, _PRESENT = _latest_rounds(), _who_is_there()
 
 
 class Standings:
@@ -62,17 +112,21 @@ class Standings:
             for each in found
         ]
 
-    def _latest(self, ids: Iterable[int]) -> dict[int, tuple[int, RoundStanding]]:
+    def attendance(self, ids: Sequence[int]) -> dict[int, Attendance]:
+        """Return by session its latest round, and which of its sites were asked and answered."""
+        rounds = self._latest(ids)
+        asked = {"ids": ids, "rounds": [round_id for round_id, _ in rounds.values()]}
+        sites: dict[int, list[Presence]] = {each: [] for each in ids}
+        for session, site, state, released, answer in self._connection.execute(_PRESENT, asked):
+            there = Presence(site, ParticipationState(state), released is False, answer is not None)
+            sites[session].append(there)
+        return {
+            each: Attendance(rounds[each][1] if each in rounds else None, tuple(sites[each]))
+            for each in ids
+        }
+
+    def _latest(self, ids: Sequence[int]) -> dict[int, tuple[int, RoundStanding]]:
         """Return each session's latest round and its id."""
-        t = tables.rounds
-        newest = (
-            select(t.c.session_id, func.max(t.c.number))
-            .where(t.c.session_id.in_(ids))
-            .group_by(t.c.session_id)
-        )
-        query = select(t.c.id, t.c.session_id, *(t.c[name] for name in _AT)).where(
-            tuple_(t.c.session_id, t.c.number).in_(newest)
-        )
         return {
             row["session_id"]: (
                 row["id"],
@@ -80,62 +134,60 @@ class Standings:
                     **{**{name: row[name] for name in _AT}, "state": RoundState(row["state"])}
                 ),
             )
-            for row in self._connection.execute(query).mappings()
+            for row in self._connection.execute(_LATEST, {"ids": ids}).mappings()
         }
 
     def _sites(
         self, names: dict[int, str], rounds: dict[int, tuple[int, RoundStanding]]
     ) -> dict[int, list[SiteStanding]]:
-        p, u = tables.participations, tables.principals
-        a, s = tables.addressees, tables.submissions
-        latest = {round_id: session for session, (round_id, _) in rounds.items()}
-        asked = {
-            (latest[row.round_id], row.site)
-            for row in self._connection.execute(
-                select(a.c.round_id, a.c.site).where(
-                    a.c.round_id.in_(latest), a.c.released.is_(False)
-                )
-            )
-        }
-        answered = {
-            (latest[row.round_id], row.site)
-            for row in self._connection.execute(
-                select(s.c.round_id, s.c.site).where(s.c.round_id.in_(latest))
-            )
-        }
-        bytes_in = self._numbers(
-            select(s.c.session_id, s.c.site, func.sum(s.c.size))
-            .where(s.c.session_id.in_(names))
-            .group_by(s.c.session_id, s.c.site)
-        )
-        bytes_out = self._numbers(_tasks(names))
-        refusals = self._refusals(names)
+        latest = {session: round_id for session, (round_id, _) in rounds.items()}
+        seen, refusals = self._last_seen(), self._refusals(names)
+        answers, tasks = _answers(names).subquery(), _tasks(names).subquery()
+        p = tables.participations
         query = (
-            select(p.c.session_id, p.c.site, p.c.state, p.c.sdk_version, u.c.last_seen_at)
-            .join(u, (u.c.role == Role.SITE.value) & (u.c.name == p.c.site))
+            select(
+                *(p.c.session_id, p.c.site, p.c.state, p.c.sdk_version),
+                *(answers.c.size, answers.c.newest, tasks.c.size, tasks.c.newest),
+            )
+            .outerjoin(
+                answers, (answers.c.session_id == p.c.session_id) & (answers.c.site == p.c.site)
+            )
+            .outerjoin(tasks, (tasks.c.session_id == p.c.session_id) & (tasks.c.site == p.c.site))
             .where(p.c.session_id.in_(names))
             .order_by(p.c.session_id, p.c.site)
         )
         found: dict[int, list[SiteStanding]] = {}
-        for row in self._connection.execute(query):
-            key = (row.session_id, row.site)
-            found.setdefault(row.session_id, []).append(
+        for (
+            session,
+            site,
+            state,
+            sdk,
+            size_in,
+            answered_in,
+            size_out,
+            asked_in,
+        ) in self._connection.execute(query).all():
+            current = latest.get(session)
+            answered = current is not None and answered_in == current
+            found.setdefault(session, []).append(
                 SiteStanding(
-                    site=row.site,
-                    state=ParticipationState(row.state),
-                    sdk_version=row.sdk_version,
-                    last_seen_at=row.last_seen_at,
-                    asked=key in asked or key in answered,
-                    answered=key in answered,
-                    bytes_in=bytes_in.get(key, 0),
-                    bytes_out=bytes_out.get(key, 0),
-                    refusals=refusals.get((names[row.session_id], row.site), 0),
+                    site=site,
+                    state=ParticipationState(state),
+                    sdk_version=sdk,
+                    last_seen_at=seen.get(site),
+                    asked=answered or (current is not None and asked_in == current),
+                    answered=answered,
+                    bytes_in=int(size_in or 0),
+                    bytes_out=int(size_out or 0),
+                    refusals=refusals.get((names[session], site), 0),
                 )
             )
         return found
 
-    def _numbers(self, query: Select[int, str, int]) -> dict[tuple[int, str], int]:
-        return {(row[0], row[1]): int(row[2]) for row in self._connection.execute(query)}
+    def _last_seen(self) -> dict[str, datetime | None]:
+        u = tables.principals
+        query = select(u.c.name, u.c.last_seen_at).where(u.c.role == Role.SITE.value)
+        return {row.name: row.last_seen_at for row in self._connection.execute(query)}
 
     def _refusals(self, names: dict[int, str]) -> dict[tuple[str, str], int]:
         t = tables.audit
@@ -239,12 +291,36 @@ class Standings:
         return [AuditEntry(**row) for row in self._connection.execute(query).mappings()]
 
 
-def _tasks(ids: Iterable[int]) -> Select[int, str, int]:
-    """Lengths alone: neither database reads a task for its length."""
+def _answers(ids: Iterable[int]) -> Select[int, str, int, int]:
+    """Bytes of each site's answers, and the last round that it answered.
+
+    A session's rounds are opened one after the other: the newest has the largest id.
+    """
+    s = tables.submissions
+    return (
+        select(
+            *(s.c.session_id, s.c.site),
+            func.sum(s.c.size).label("size"),
+            func.max(s.c.round_id).label("newest"),
+        )
+        .where(s.c.session_id.in_(ids))
+        .group_by(s.c.session_id, s.c.site)
+    )
+
+
+def _tasks(ids: Iterable[int]) -> Select[int, str, int, int]:
+    """Bytes of each site's tasks, and the last round for which it is or was waited for.
+
+    Lengths alone: neither database reads a task for its length.
+    """
     r, a = tables.rounds, tables.addressees
     size = func.length(r.c.common) + func.length(a.c.site_part)
     return (
-        select(r.c.session_id, a.c.site, func.sum(size))
+        select(
+            *(r.c.session_id, a.c.site),
+            func.sum(size).label("size"),
+            func.max(case((a.c.released.is_(False), a.c.round_id))).label("newest"),
+        )
         .join(a, a.c.round_id == r.c.id)
         .where(r.c.session_id.in_(ids))
         .group_by(r.c.session_id, a.c.site)

@@ -12,6 +12,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Request
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import HTTPConnection
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -26,6 +27,7 @@ from fedclust_service.http.context import (
     bearer_token,
 )
 from fedclust_service.http.describe import described, ref
+from fedclust_service.http.trace import trace_of
 from fedclust_service.orchestration import audit
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.events import Batch, Event, read_events
@@ -37,6 +39,7 @@ KEEP_ALIVE_SECONDS = 15.0
 #: A watcher needs one; a browser with several pages some. For each process.
 STREAMS_PER_TOKEN = 8
 _NUMBER = re.compile(r"[0-9]{1,18}")
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _SCHEMA = {
     "type": "string",
     "description": "`id:` a rising number, `event:` what happened, `data:` a JSON object; "
@@ -72,12 +75,13 @@ class _EventStream(StreamingResponse):
     """Streams until its reader goes, and then gives its place back."""
 
     def __init__(self, content: AsyncIterator[bytes], token_id: str) -> None:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(content, 200, headers, STREAM)
+        super().__init__(content, 200, _HEADERS, STREAM)
         self._token_id = token_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            # Here and not in the route: only what is answered so is counted as a stream.
+            trace_of(HTTPConnection(scope)).stream = True
             await super().__call__(scope, receive, send)
         finally:
             _streams.leave(self._token_id)
@@ -117,6 +121,10 @@ async def events(
         return Response(status_code=204)
     if co.sealer.streams.closed:
         raise Refusal("unavailable", "The coordinator restarts; ask again.", retry_after_s=2)
+    if trace_of(request).head:  # what can be said without waiting for an end
+        head = Response(None, 200, _HEADERS, STREAM)
+        del head.headers["Content-Length"]
+        return head
     if not _streams.enter(actor.token_id):
         raise Refusal(
             "too-many-streams",

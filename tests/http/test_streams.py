@@ -1,0 +1,172 @@
+"""Event streams as connections: asked only for their head, counted, and not read at all."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import httpx
+import pytest
+
+from fedclust_service.http import protocol
+from fedclust_service.http.routes.events import STREAMS_PER_TOKEN
+from support.clock import ManualClock
+from support.inprocess import local_coordinator
+from support.world import World
+
+from .conftest import Running, populate
+from .test_metrics import Samples, scrape, value
+
+EVENTS = "/v1/sessions/heart/events"
+ROUTE = {"route": "/v1/sessions/{session}/events", "status": "200"}
+#: Far more than the buffers of two sockets hold.
+ROWS, BYTES = 2_000, 10_000
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(2_000):
+        if holds():
+            return
+        pause.wait(0.005)
+    raise AssertionError("not within the time")
+
+
+@contextlib.contextmanager
+def opened(world: World) -> Iterator[httpx.Response]:
+    headers = {"Authorization": f"Bearer {world.tokens['ada']}"}
+    with (
+        httpx.Client(base_url=world.base_url, trust_env=False, timeout=20) as client,
+        client.stream("GET", EVENTS, headers=headers) as response,
+    ):
+        yield response
+
+
+def streams(live: Running) -> float:
+    return value(scrape(live.local), "fedclust_event_streams")
+
+
+def test_its_head_is_told_at_once_and_takes_no_place(live: Running) -> None:
+    with opened(live.world) as stream:
+        got = dict(stream.headers)
+        for _ in range(20):  # more than a token may have open
+            head = live.world.request("HEAD", EVENTS, "ada")
+            assert (head.status_code, head.content) == (200, b"")
+        assert streams(live) == 1
+    for header in ("content-type", "cache-control", "x-accel-buffering", "transfer-encoding"):
+        assert head.headers[header] == got[header], header
+    assert "content-length" not in head.headers
+    for token, status in (("nonsense", 401), ("north", 200)):
+        assert live.world.request("HEAD", EVENTS, token).status_code == status
+
+
+def test_a_stream_is_no_long_request(live: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """It is counted and logged once when it begins, and apart from requests when it ends."""
+
+    def counted(samples: Samples) -> float:
+        return value(samples, "fedclust_http_request_seconds_count", method="GET", **ROUTE)
+
+    def logged() -> list[Any]:
+        lines = [each.msg for each in caplog.records if isinstance(each.msg, dict)]
+        return [line for line in lines if line.get("route") == ROUTE["route"]]
+
+    caplog.set_level("INFO")
+    with opened(live.world) as stream:
+        lines = stream.iter_lines()  # kept: the stream ends with it
+        assert next(lines).startswith("retry")
+        during = scrape(live.local)
+        assert counted(during) == 1
+        assert value(during, "fedclust_event_streams") == 1
+        assert value(during, "fedclust_event_stream_seconds_count") == 0
+        assert [line["event"] for line in logged()] == ["request"]
+    eventually(lambda: streams(live) == 0)
+    after = scrape(live.local)
+    assert counted(after) == 1
+    assert value(after, "fedclust_event_stream_seconds_count") == 1
+    begun, ended = logged()
+    assert (begun["event"], ended["event"]) == ("request", "stream_ended")
+    for line in (begun, ended):
+        assert (line["actor"], line["session"], line["status"]) == ("ada", "heart", 200)
+        assert line["ms"] >= 0
+
+
+@contextlib.contextmanager
+def reading_nothing(live: Running) -> Iterator[socket.socket]:
+    """Ask for a stream that no buffer holds, and take nothing of it."""
+    store = live.local.coordinator.store
+
+    def fill(tx: Any) -> None:
+        for _ in range(ROWS):
+            details = {"reason": "x" * BYTES}
+            tx.audit.append("coordinator", "round.overdue", "heart", details, live.clock.now())
+
+    store.run_tx("test.fill", fill)
+    live.local.coordinator.sealer.wake()
+    eventually(lambda: store.read("test.waiting", lambda tx: tx.chain.waiting()) == 0)
+    address = httpx.URL(live.world.base_url)
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        reader.connect((address.host, address.port))
+        token = live.world.tokens["ada"]
+        request = f"GET {EVENTS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+        reader.sendall(request.encode())
+        eventually(lambda: streams(live) == 1)
+        yield reader
+
+
+def received(reader: socket.socket) -> bytes:
+    got = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := reader.recv(65_536):
+            got += part
+    return got
+
+
+def test_who_reads_nothing_is_let_go(live: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long trail the coordinator reads only what it can hand on."""
+    monkeypatch.setattr(protocol, "STUCK_SECONDS", 0.3)
+    with reading_nothing(live) as reader:
+        # It keeps nobody waiting.
+        assert live.world.request("GET", "/v1/whoami", "ada").status_code == 200
+        eventually(lambda: streams(live) == 0)
+        assert live.local.coordinator.store.metrics()["events.read"].calls < ROWS / 100 - 5
+        # Torn off, not ended.
+        assert not received(reader).endswith(b"0\r\n\r\n")
+
+
+def test_who_reads_nothing_does_not_hold_a_shutdown_up(tmp_path: Path) -> None:
+    """Other requests would have a minute."""
+    clock = ManualClock()
+    with (
+        local_coordinator(tmp_path, clock=clock, threads=True, shutdown_grace_s="60") as local,
+        reading_nothing(Running(local, populate(local), clock)) as reader,
+    ):
+        local.end()  # fails where it takes longer than 20 s
+        assert not received(reader).endswith(b"0\r\n\r\n")
+
+
+def test_who_reads_on_is_kept() -> None:
+    """The time begins anew whenever something was taken."""
+    connection: Any = object.__new__(protocol.Protocol)
+    connection.loop, connection.transport, connection.flow = Mock(), Mock(), Mock()
+    for _ in range(3):
+        connection.pause_writing()
+        begun = connection.loop.call_later.return_value
+        connection.loop.call_later.assert_called_with(60.0, connection.transport.abort)
+        begun.cancel.reset_mock()
+        connection.resume_writing()
+        begun.cancel.assert_called_once_with()
+    assert connection.loop.call_later.call_count == 3
+
+
+def test_no_path_to_a_stream_survives_its_places(live: Running) -> None:
+    """Places are given back however a stream ends: more come and go than may be open."""
+    for _ in range(STREAMS_PER_TOKEN + 1):
+        with opened(live.world) as stream:
+            assert stream.status_code == 200
+        eventually(lambda: streams(live) == 0)

@@ -1,0 +1,50 @@
+"""What an orderly stop leaves to others: rounds without a lease, for whoever is there to take."""
+
+from __future__ import annotations
+
+import threading
+
+from fedclust_service.domain.round import Round, RoundState
+from fedclust_service.orchestration.coordinator import Limits
+from support import tally
+from support.office import Office
+
+WAIT_S = 10.0
+
+
+def latest(office: Office) -> Round:
+    row = office.row("heart")
+    found = office.store.read("test.latest", lambda tx: tx.rounds.latest(row.id))
+    assert found is not None
+    return found
+
+
+def test_nobody_waits_for_the_lease_of_one_that_stopped(both_office: Office) -> None:
+    """An aggregation that goes on is given up: another worker does it, and it writes nothing."""
+    office = both_office
+    office.co.limits = Limits(driver_poll_s=0.01)
+    office.session(rounds=2)
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        tally.HOOK.clear()
+        stuck.set()
+        go_on.wait(WAIT_S)
+
+    tally.HOOK.append(hang)
+    office.co.driver.start()
+    office.answer_all("heart")
+    assert stuck.wait(WAIT_S)
+    (left,) = [each for each in threading.enumerate() if each.name == "fedclust-driver"]
+    office.co.driver.stop(timeout_s=0.05)
+    assert (latest(office).state, latest(office).lease) == (RoundState.AGGREGATING, None)
+    # The clock stands still: nothing has run out.
+    assert office.another().driver.run_once()
+    assert latest(office).number == 2
+    go_on.set()
+    left.join(WAIT_S)
+    assert latest(office).number == 2
+    assert len(office.audit(action="round.closed")) == 1
+    office.answer_all("heart")
+    office.another().driver.run_once()
+    assert office.tally("heart")[0].tolist() == [1, 1, 1]
