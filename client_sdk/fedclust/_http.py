@@ -33,6 +33,7 @@ from fedclust.errors import (
     TransportError,
     UsageError,
     from_problem,
+    tls_failure,
 )
 from fedclust.wire.problems import Problem
 
@@ -236,9 +237,7 @@ class Http:
         """Tell what waiting may heal from what it cannot."""
         tls = _tls_cause(error)
         if tls is not None:
-            reasons = (getattr(tls, name, None) for name in ("verify_message", "reason"))
-            reason = next(filter(None, reasons), "the handshake failed")
-            return TLSError(f"TLS with {self.url} failed: {reason}")
+            return tls_failure(self.url, tls)
         if isinstance(error, httpx.ProxyError) and "407" in str(error):
             return ProxyError(_PROXY_CREDENTIALS)
         unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError))
@@ -256,7 +255,7 @@ class Http:
         if unsent:
             message += ": check the address, and whether this network needs a proxy (--proxy)"
         message += "; the same command again resumes"
-        return _Retry(CoordinatorUnreachable(message), what, unsent=unsent)
+        return _Retry(CoordinatorUnreachable(message), reason or what, unsent=unsent)
 
 
 class _Retry(Exception):
@@ -280,10 +279,10 @@ def _checked_url(url: str) -> tuple[str, bool]:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
         raise UsageError("the coordinator's address is not a URL: https://host[:port]") from None
+    if parsed.scheme not in ("http", "https"):
+        raise UsageError("the coordinator's address begins with https:// (http:// on this machine)")
     if parsed.userinfo or parsed.query or parsed.fragment or not parsed.host:
         raise UsageError("the coordinator's address is https://host[:port][/path] and no more")
-    if parsed.scheme not in ("http", "https"):
-        raise UsageError("the coordinator's address begins with https://")
     plain = parsed.scheme == "http"
     if plain and not _is_loopback(parsed.host):
         raise UsageError(

@@ -133,7 +133,7 @@ class Client:
 
     def sessions(self, state: models.SessionState | None = None) -> Iterator[models.SessionInfo]:
         """Yield the sessions that the token may see."""
-        return self._pages(models.SessionInfo, _path("sessions"), state=state)
+        return self._pages(models.SessionInfo, _path("sessions"), state=state, limit="200")
 
     def session(self, name: str) -> models.SessionInfo:
         """Return a session with its frozen definition."""

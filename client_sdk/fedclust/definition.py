@@ -158,7 +158,9 @@ def _check_sites(definition: SessionCreate, simulated: bool) -> list[FieldError]
             _error("/policy/min_sites", "min-sites", "2 is for sessions of exactly two sites")
         )
     if policy.min_sites > n:
-        message = "no more than the session has sites: name more sites, or lower it"
+        message = f"the session has fewer sites ({n}) than it needs ({policy.min_sites}): name more"
+        if n == 2:
+            message += ', or set {"policy": {"min_sites": 2}}, which each of two has to consent to'
         errors.append(_error("/policy/min_sites", "min-sites", message))
     if policy.quorum is not None and not policy.min_sites <= policy.quorum <= n:
         errors.append(_error("/policy/quorum", "quorum", "from min_sites to the number of sites"))

@@ -157,6 +157,17 @@ class TLSError(TransportError):
     """A certificate or the handshake was refused, here or there."""
 
 
+def tls_failure(url: str, error: OSError) -> TLSError:
+    """Return the error for a handshake that failed, with what it may mean."""
+    reasons = (getattr(error, name, None) for name in ("verify_message", "reason"))
+    reason = next(filter(None, reasons), "the handshake failed")
+    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        reason += (
+            "; what answers there does not speak TLS: another port, or http:// on this machine?"
+        )
+    return TLSError(f"TLS with {url} failed: {reason}")
+
+
 class ProxyError(TransportError):
     """The proxy refused the connection."""
 

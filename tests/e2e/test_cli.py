@@ -182,8 +182,15 @@ def test_a_definition_that_lacks_something_says_what(shell: Shell) -> None:
 def test_doctor_says_what_is_well_and_what_to_do(shell: Shell) -> None:
     shell.run("operator", "site", "add", "ada", "--token-out", "ada.token")
     _write(shell.place / "ada.csv", _rows()["ada"])
-    found = json.loads(shell.run("ada", "doctor", "--data", "ada.csv", "--json"))
-    assert {each["check"] for each in found} >= {"versions", "disk", "coordinator", "token", "data"}
+    shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
+    for name in SITES[1:]:
+        shell.run("operator", "site", "add", name)
+    asked = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y"]
+    shell.run("eva", "session", "create", "heart", *asked, "--sites", ",".join(SITES))
+    given = ["--data", "ada.csv", "--session", "heart", "--json"]
+    found = json.loads(shell.run("ada", "doctor", *given))
+    checks = {"versions", "disk", "coordinator", "token", "session", "data"}
+    assert {each["check"] for each in found} >= checks
     assert {each["state"] for each in found} == {"ok"}, found
 
     with socket.socket() as free:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import re
@@ -38,6 +39,69 @@ def _await_session(consortium: Consortium) -> None:
             continue
 
 
+def _shell(script: str, directory: Path) -> subprocess.Popen[str]:
+    """Run commands of the README, each of which has to succeed."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return subprocess.Popen(
+        ["sh", "-ec", script],
+        cwd=directory,
+        env={**clean_environment(), "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _done(commands: subprocess.Popen[str]) -> tuple[str, str]:
+    out, err = commands.communicate(timeout=60)
+    assert commands.returncode == 0, err
+    return out, err
+
+
+def test_a_session_of_your_own(tmp_path: Path) -> None:
+    """From nothing to two sites' labels, by the README's lines; files from two spreadsheets."""
+    rng = np.random.default_rng(4)
+    for name, mark in (("north", ","), ("south", ";"), ("new", ",")):
+        rows = [
+            [f"{name}-{i}", *(f"{x:.3f}" for x in rng.normal(10 * (i % 2), 1, 3)), "kept"]
+            for i in range(40)
+        ]
+        lines = [["patient_id", "radius", "texture", "area", "note"], *rows]
+        # As a spreadsheet writes it where the comma is the decimal mark.
+        text = "\n".join(mark.join(line) for line in lines)
+        text = text.replace(".", ",") if mark == ";" else text
+        (tmp_path / f"{name}.csv").write_text(text, "utf-8-sig")
+
+    begin = block("sh", "init --token-out").replace("fedclust-service serve", ": ")
+    assert "fco_" not in "".join(_done(_shell(begin, tmp_path)))
+    with running_server(tmp_path / "fedclust-data") as server:
+
+        def commands(containing: str) -> str:
+            text = block("sh", containing).replace("http://127.0.0.1:8400", server.base_url)
+            # Nobody is asked here.
+            return text.replace("fedclust participate trial", "fedclust participate trial --yes")
+
+        preparing, mark, taking_part = commands("site add north").partition("fedclust participate")
+        _done(_shell(preparing, tmp_path))
+        environment = f"export FEDCLUST_COORDINATOR={server.base_url}\n"
+        north = _shell(environment + mark + taking_part, tmp_path)
+        south = _shell(commands("token-file south.token"), tmp_path)
+        for site, (out, err) in (("north", _done(north)), ("south", _done(south))):
+            other = "south" if site == "north" else "north"
+            assert f"With two sites, {other} can subtract its own part" in err
+            assert f"each row's cluster: {site}-labels.csv" in err
+            assert "own sizes        [20, 20]" in out
+        out, err = _done(_shell(environment + commands("session result trial"), tmp_path))
+    assert "the coordinator's audit trail has all" in out + err
+    for name in ("north", "south", "new"):
+        with (tmp_path / f"{name}-labels.csv").open(encoding="utf-8") as file:
+            labels = list(csv.DictReader(file))
+        found = [{each["cluster"] for each in labels[odd::2]} for odd in (0, 1)]
+        assert len(labels) == 40
+        assert sorted(map(sorted, found)) == [["0"], ["1"]]
+        assert labels[3]["patient_id"] == f"{name}-3"
+
+
 def test_what_the_readme_says_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("XDG_STATE_HOME", "LOCALAPPDATA", "HOME"):
         monkeypatch.setenv(variable, str(tmp_path / "state"))
@@ -53,15 +117,8 @@ def test_what_the_readme_says_works(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         token = tmp_path / "analyst.token"
         token.write_text(consortium.analyst_token, "utf-8")
         token.chmod(0o600)
-        script = block("sh", "session create")
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        commands = subprocess.Popen(
-            ["sh", "-ec", script.replace("https://coordinator.example", server.base_url)],
-            cwd=tmp_path,
-            env={**clean_environment(), "PATH": path},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        script = block("sh", "session create heart-2026")
+        commands = _shell(script.replace("https://coordinator.example", server.base_url), tmp_path)
         _await_session(consortium)
         code = block("python", "Site(").replace("https://coordinator.example", server.base_url)
         seen: dict[str, Any] = {}
@@ -83,8 +140,7 @@ def test_what_the_readme_says_works(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             SITES, (80,)
         )
 
-        _, said = commands.communicate(timeout=60)
-        assert commands.returncode == 0, said
+        _done(commands)
         with (tmp_path / "centroids.csv").open(encoding="utf-8") as file:
             assert file.readline().strip() == "cluster,size,age,sex,chol"
 

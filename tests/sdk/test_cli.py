@@ -6,7 +6,6 @@ import base64
 import csv
 import io
 import json
-import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from rich.console import Console
+from typer.main import get_command
 
 from fedclust.algorithms.base import Feature
 from fedclust.cli import main as cli
-from fedclust.cli import options, participate, screen
+from fedclust.cli import options, participate, screen, session
 from fedclust.privacy.ledger import Ledger
-from fedclust.site import Progress
 from support.fake_coordinator import FakeCoordinator, answer, refusal
 
 
@@ -178,8 +176,8 @@ def test_the_screen_contradicts_no_answer(command: Command) -> None:
     assert '"scaling": "standard"' in text
     assert '"max_rounds": 4' in text
     feature = Feature(name="age", unit="years", lower=0.0, upper=120.0)
-    assert screen._feature(feature) == "age [years] 0..120"
-    assert screen._feature(Feature(name="sex", kind="binary")) == "sex (binary)"
+    assert screen.feature_text(feature) == "age [years] 0..120"
+    assert screen.feature_text(Feature(name="sex", kind="binary")) == "sex (binary)"
 
 
 def test_an_answer_at_the_prompt(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,6 +367,95 @@ def test_a_journal_that_cannot_be_written_is_exit_code_8(command: Command) -> No
     assert "unexpected" not in command.err
 
 
+def test_what_is_there_already_is_replaced_if_it_was_written_by_the_same_command(
+    command: Command,
+) -> None:
+    """Said before anything is asked of the coordinator; the same command again is no mistake."""
+    labels, result = command.path / "labels.csv", command.path / "heart.fedclust"
+    outputs = ("--labels-out", str(labels), "--result-out", str(result))
+    for stranger in (labels, result):
+        stranger.write_text("mrn,age,cluster\n7,60,2\n", "utf-8")
+        assert command.site("participate", "--yes", *outputs) == 2
+        assert f"{stranger} is there and holds something else" in command.err
+        assert not command.fake.requests
+        assert stranger.read_text("utf-8").endswith("7,60,2\n")
+        stranger.unlink()
+    assert command.site("participate", "--yes", *outputs) == 0, command.err
+    first = labels.read_bytes()
+    labels.write_text("row,cluster\n", "utf-8")
+    assert command.site("participate", "--yes", *outputs) == 0, command.err
+    assert labels.read_bytes() == first
+    # A journal's files are no results, though they begin like one.
+    kept = next((command.path / "state").glob("*/*/*/session"))
+    assert command.site("participate", "--yes", "--result-out", str(kept)) == 2
+    # Only an attempt tells that the name is too long to be written beside.
+    long = command.path / ("x" * 250 + ".csv")
+    assert command.site("participate", "--yes", "--labels-out", str(long)) == 2
+    assert "too long" in command.err
+    assert [path.name for path in command.path.glob("*.new")] == []
+
+
+def test_an_output_that_fails_at_the_end_is_written_by_the_same_command_again(
+    command: Command,
+) -> None:
+    labels, result = command.path / "labels.csv", command.path / "heart.fedclust"
+
+    def occupy(request: Any) -> None:
+        if request.url.path.endswith("/result"):
+            result.mkdir()
+
+    command.fake.after = occupy
+    outputs = ("--labels-out", str(labels), "--result-out", str(result))
+    assert command.site("participate", "--yes", *outputs) == 2
+    assert "the same command again" in command.err
+    # The other one is there, and so is what was found out.
+    assert table(labels)[0] == ["row", "cluster"]
+    assert "stopped because" in command.out
+    command.fake.after = lambda _request: None
+    result.rmdir()
+    sent = len(command.fake.puts)
+    assert command.site("participate", "--yes", *outputs) == 0, command.err
+    assert len(command.fake.puts) == sent
+    assert result.is_file()
+
+
+def test_scripts_can_read_what_every_command_says() -> None:
+    def leaves(path: str, group: Any) -> Any:
+        inner = getattr(group, "commands", {})
+        if not inner:
+            yield path, group
+        for name, each in inner.items():
+            yield from leaves(f"{path} {name}", each)
+
+    found = dict(leaves("fedclust", get_command(cli.app)))
+    lacking = {
+        path
+        for path, each in found.items()
+        if not any("--json" in option.opts for option in each.params)
+    }
+    assert lacking == set()
+    assert len(found) > 30
+
+
+def test_a_watch_that_is_interrupted_says_that_the_session_goes_on(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session.Watcher, "follow", interrupted)
+    reach = ("--token-file", str(command.token), "--coordinator", "https://c.example")
+    assert command.run("session", "watch", "heart", *reach) == 130
+    assert "heart goes on" in command.err
+
+
+@pytest.mark.parametrize("until", ["tomorrow", "2026-12-01T12:00", "0001-01-01T00:00+23:59"])
+def test_a_deadline_that_is_no_moment(command: Command, until: str) -> None:
+    reach = ("--token-file", str(command.token), "--coordinator", "https://c.example")
+    assert command.run("session", "deadline", "heart", until, *reach) == 2
+    assert "with its offset" in command.err
+
+
 def test_every_command_has_examples(command: Command) -> None:
     for words in (
         ("participate",),
@@ -383,14 +470,6 @@ def test_every_command_has_examples(command: Command) -> None:
         assert example in command.out
         assert "Exit codes" in command.out
         assert "\x1b" not in command.out
-
-
-def test_what_is_tried_again_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    screen.tell_retries()
-    screen.tell_retries()
-    for delay in (1.0, 2.0):
-        logging.getLogger("fedclust.http").info("%s: no answer; again in %.1f s", "GET /x", delay)
-    assert capsys.readouterr().err.splitlines() == ["GET /x: no answer; again in 1.0 s"]
 
 
 def test_usage(command: Command) -> None:
@@ -425,38 +504,3 @@ def test_predict_says_what_is_wrong_with_its_files(command: Command) -> None:
 def test_a_stranger_behind_the_address(command: Command) -> None:
     command.fake.before = lambda _request: answer(200, b"<html>", "text/html")
     assert command.site("participate", "--yes") == 6
-
-
-def test_progress_on_a_terminal_and_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    events = [
-        Progress("joined"),
-        Progress("waiting", 1, None, 1, 3),
-        Progress("waiting", 1, None, 1, 3),
-        Progress("sent", 2, "cells"),
-    ]
-    with screen.ProgressLine() as line:
-        for event in events:
-            line.tell(event)
-    assert capsys.readouterr().err.splitlines() == [
-        "joined",
-        "round 1: waiting for 2 of 3 sites",
-        "round 2 cells: sent",
-    ]
-    times = iter([0.0, 30.0, 90.0])
-    with screen.ProgressLine(lambda: next(times)) as line:
-        for number in (2, 3, 4):
-            line.tell(Progress("sent", number, "lloyd", most_rounds=22))
-    assert capsys.readouterr().err.splitlines() == [
-        "round 2 lloyd: sent, 0:00 (of at most 22 rounds)",
-        "round 3 lloyd: sent, 0:30, at most 10:00 more (of at most 22 rounds)",
-        "round 4 lloyd: sent, 1:30, at most 14:15 more (of at most 22 rounds)",
-    ]
-    drawn = io.StringIO()
-    monkeypatch.setattr(screen, "err", Console(file=drawn, force_terminal=True, width=80))
-    with screen.ProgressLine() as line:
-        line.tell(events[1])
-        line.pause()
-        line.tell(events[3])
-    assert "round 2 cells: sent" in drawn.getvalue()

@@ -62,8 +62,14 @@ def test_what_is_missing(tmp_path: Path, word: str) -> None:
         ("age,sex,chol\n1,0,2\n1,0,SECRET\n", "not-a-number", "chol", 3),
         ("age,sex,chol\n1,0,2\n1,0,1_000\n", "not-a-number", "chol", 3),
         ('note,age,sex,chol\n"a\nb\nc",1,0,SECRET\n', "not-a-number", "chol", 2),
-        ("age;sex;chol\n1;0;2\n", "separator", None, None),
-        ("age\tsex\tchol\n1\t0\t2\n", "separator", None, None),
+        ("age;sex\n1;0\n", "missing-column", "chol", None),
+        ("age;sex;chol\n1;0;2,5\n1;0;2.5\n", "decimal-mark", "chol", 3),
+        ("age;sex;chol\n1.5;0;2\n1;0;2,5\n", "decimal-mark", "chol", 3),
+        ("age;sex;chol\n1;0;2\n1;0;1,234\n1;0;-2,345\n", "decimal-mark", "chol", 3),
+        ("age;sex;chol\n1;0;1.234,5\n", "not-a-number", "chol", 2),
+        ("age;sex;chol\n1;0;1,234,567\n", "not-a-number", "chol", 2),
+        ("age;sex;chol\n1;0;SECRET,1\n", "not-a-number", "chol", 2),
+        ("age;sex;chol\n1;0;2,3;4\n", "field-count", None, 2),
         ("SECRET,SECRET,1\n2,0,1\n", "missing-column", "age", None),
         ("age,sex,chol\n1,0,٣\n", "not-a-number", "chol", 2),
         ('age,sex,chol\n1,0,"1,5"\n', "not-a-number", "chol", 2),
@@ -98,6 +104,19 @@ def test_a_csv_that_does_not_fit(
 
 def test_decimal_commas_are_recognised(tmp_path: Path) -> None:
     assert "decimals with a point" in str(fault(csv(tmp_path, 'age,sex,chol\n1,0,"1,5"\n')))
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_what_spreadsheets_write_where_the_comma_is_the_decimal_mark(
+    tmp_path: Path, mark: str
+) -> None:
+    lines = ["\ufeffage;note;sex;chol", '1,5;"a;b, c";0;-1,234', "2;;1;", ";x;0;1,5E+03", ""]
+    table = load(csv(tmp_path, "\r\n".join(lines).replace(";", mark)), FEATURES)
+    want = [[1.5, 0, -1.234], [2, 1, np.nan], [np.nan, 0, 1500]]
+    np.testing.assert_array_equal(table.X, want)
+    # Points, too, as a program writes them that knows only one decimal mark.
+    points = csv(tmp_path, "age;sex;chol\n1.5;0;-1.234\n2;1;\n;0;1.5e3\n".replace(";", mark))
+    assert load(points, FEATURES).digest() == table.digest()
 
 
 @pytest.mark.parametrize("text", ['"1,234.5"', "1'234.5", "1 234", "-1.234.567"])
@@ -140,7 +159,9 @@ def test_identifiers_may_not_be_features(tmp_path: Path) -> None:
     path = csv(tmp_path, "age,sex,chol\n1,0,2\n")
     assert fault(path, id_column="age").rule == "reserved-column"
     assert fault(path, person="chol").rule == "reserved-column"
-    assert fault(path, id_column="mrn").rule == "missing-column"
+    unnamed = fault(path, id_column="mrn")
+    assert unnamed.rule == "missing-column"
+    assert "the session needs" not in str(unnamed)
     assert fault(path, person="who").column == "who"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -15,6 +17,7 @@ from fedclust._http import Http
 from fedclust.cli import doctor
 from fedclust.cli.options import Connection
 from fedclust.cli.texts import exit_code
+from fedclust.privacy import files
 from fedclust.wire import models
 from support.fake_coordinator import answer, in_json, refusal
 from support.pki import Authority
@@ -131,6 +134,54 @@ def test_a_full_disk_a_missing_file_and_a_missing_proxy(
     lines, _ = visit.findings("https://coordinator.example")
     assert lines["proxy"][1] == "from the environment, for https"
     assert all("s3cret" not in said for _, said in lines.values())
+
+
+def test_without_a_token_the_way_to_the_coordinator_is_looked_at(visit: Visit) -> None:
+    """The network's people and the token's are not the same: one visit is for both."""
+    visit.token.unlink()
+    lines, code = visit.findings()
+    assert (lines["token"][0], code) == ("failed", 2)
+    assert str(visit.token) in lines["token"][1]
+    assert (lines["coordinator"][0], lines["clock"][0]) == ("ok", "ok")
+
+
+def test_a_journal_that_cannot_be_kept_there(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "_lock", none)
+        lines, code = visit.findings()
+    assert (lines["journal"][0], code) == ("failed", 8)
+    assert "No locks available" in lines["journal"][1]
+    directory = visit.place / "state"
+    assert [path.name for path in directory.iterdir()] == []
+    (visit.place / "file").write_text("", "utf-8")
+    worst: list[errors.FedclustError] = []
+    reach = Connection("http://127.0.0.1:9", visit.token)
+    found = list(doctor._findings(reach, None, None, visit.place / "file", worst))
+    assert found[1].state == "failed"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file modes are POSIX")
+def test_a_journal_that_others_can_look_into(visit: Visit) -> None:
+    (visit.place / "state").mkdir(mode=0o755)
+    lines, code = visit.findings()
+    assert (lines["journal"][0], code) == ("warning", 0)
+    assert "chmod 700" in lines["journal"][1]
+
+
+def test_the_last_line_says_what_it_comes_to() -> None:
+    def found(*states: Any) -> list[doctor.Finding]:
+        return [doctor.Finding(f"check-{n}", state, "") for n, state in enumerate(states)]
+
+    assert "fedclust check" in doctor._conclusion(found("ok", "skipped"))
+    some = doctor._conclusion(found("ok", "warning"))
+    assert some.startswith("nothing stands in the way today")
+    assert some.endswith("check-1")
+    worse = doctor._conclusion(found("failed", "warning", "failed"))
+    assert worse.startswith("not before this is mended")
+    assert worse.endswith("check-0, check-2")
 
 
 def test_a_certificate_that_ends_soon_and_one_that_nobody_vouches_for(tmp_path: Path) -> None:

@@ -12,16 +12,16 @@ import typer
 
 from fedclust import journal
 from fedclust.cli import options as o
-from fedclust.cli.files import check_outputs
+from fedclust.cli.files import check_outputs, is_labels, is_result
 from fedclust.cli.screen import (
+    Table,
     confirmed,
+    consent_question,
     consent_screen,
     err,
-    out,
     plain,
     print_json,
     show,
-    table,
 )
 from fedclust.cli.serving import Agent, Entries, Entry
 from fedclust.cli.texts import epilog
@@ -55,17 +55,23 @@ def agent(
     """Answer rounds as they come; a session's error ends that session alone."""
     if context.invoked_subcommand is not None:
         return
-    # Read again for every connection, so that it can be replaced; but a missing one is said now.
-    o.read_token(connection.token_file)
     directory = journal_dir or journal.default_directory()
     stopping = threading.Event()
+
+    def stop(*_: object) -> None:
+        # Not set here: the thread that this interrupts may be holding the event's lock.
+        threading.Thread(target=stopping.set).start()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+        signal.signal(number, stop)
 
     def connect() -> Site:
         # The agent waits for a coordinator that is away for longer than any one request should.
         return connection.site(journal_dir, 86_400.0)
 
+    # The token is read again for every connection, so that it can be replaced; but settings that
+    # cannot work are said now. This asks the coordinator nothing.
+    connect().close()
     _tell(f"agent of {connection.url}; sessions are kept in {directory}")
     Agent(Entries(directory), connect, _tell).run(stopping, until_done=until_done)
     _tell("stopped; what was written is sent by the next run")
@@ -100,9 +106,10 @@ def add(
         bool, typer.Option("--yes", help="Consent to all that the screen says, unasked.")
     ] = False,
     journal_dir: o.JournalDir = None,
+    as_json: o.AsJson = False,
 ) -> None:
     """Consent to a session and leave it to the agent; one that runs takes it up by itself."""
-    check_outputs((labels_out, result_out), (data,))
+    check_outputs(((labels_out, is_labels), (result_out, is_result)), (data,))
     directory = journal_dir or journal.default_directory()
     with connection.site(journal_dir) as site:
         request = site.check(
@@ -113,7 +120,10 @@ def add(
             min_cluster_size=min_cluster_size,
         )
     consent_screen(request)
-    if not (yes or confirmed("Shall the agent take part for this site?", "--yes")):
+    if not (
+        yes
+        or confirmed(consent_question(request, "Shall the agent take part for this site?"), "--yes")
+    ):
         raise ConsentDeclined(f"not consented to session {session}")
     entry = Entry(
         coordinator=request.coordinator,
@@ -129,6 +139,9 @@ def add(
         result_out=_absolute(result_out),
     )
     Entries(directory).put(entry)
+    if as_json:
+        print_json(entry)
+        return
     show(err, f"{session} is left to the agent; next: fedclust agent, if none runs yet")
 
 
@@ -139,19 +152,25 @@ def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> Non
     if as_json:
         print_json([each.model_dump(mode="json") for each in entries])
         return
-    grid, row = table("session", "state", "data", "consented", "last said")
+    grid = Table("session", "state", "data", "consented", "last said")
     for each in entries:
-        row(each.session, each.state, each.data, f"{each.consented_at:%Y-%m-%d}", each.said)
-    out.print(grid)
+        grid.row(each.session, each.state, each.data, f"{each.consented_at:%Y-%m-%d}", each.said)
+    grid.show()
     if not entries:
         show(err, "none: fedclust agent add SESSION --data FILE leaves one to the agent")
 
 
 @app.command("remove", epilog=epilog("fedclust agent remove heart-2026"))
-def remove(session: o.Session, journal_dir: o.JournalDir = None) -> None:
-    """Take a session back from the agent; the site stays in it until it leaves."""
+def remove(session: o.Session, journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> None:
+    """Take a session back from the agent; the site stays in it until it leaves.
+
+    A running agent answers no further round of it, and lets go of it within half a minute.
+    """
     if not Entries(journal_dir or journal.default_directory()).drop(session):
         raise UsageError(f"{session} was not left to the agent: fedclust agent list shows which")
+    if as_json:
+        print_json({"session": session, "state": "removed"})
+        return
     show(err, f"{session}: the agent answers no more; fedclust participate can go on with it")
 
 

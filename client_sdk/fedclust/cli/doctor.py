@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import shutil
 import socket
 import ssl
@@ -12,23 +11,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import typer
 
 from fedclust import errors, journal
 from fedclust._http import Http, tls_context
+from fedclust.answers import accepted_plan
 from fedclust.cli import options as o
-from fedclust.cli.screen import out, print_json, show
+from fedclust.cli.screen import err, out, print_json, show
 from fedclust.cli.texts import epilog, exit_code
 from fedclust.client import Client
 from fedclust.data import load
-from fedclust.privacy.files import private_directory
+from fedclust.privacy.files import FileLock, private_directory
 from fedclust.privacy.ledger import Ledger
-from fedclust.wire.models import PROTOCOL_VERSION, WhoAmI
+from fedclust.wire.models import PROTOCOL_VERSION, Definition, WhoAmI
 
 app = typer.Typer(rich_markup_mode=None)
 _LEAST_DISK = 200 * 2**20
@@ -69,7 +70,9 @@ def doctor(
 ) -> None:
     """Look at connection, token, versions, clock, disk and data; send nothing of the data.
 
-    The exit code is that of the first thing that failed, 0 if none did.
+    ok: well. warning: well today; somebody should act before it fails. failed: nothing can be
+    done here until it is mended. skipped: could not be looked at, for an earlier line. The exit
+    code is that of the first line that failed, 0 if none did.
     """
     worst: list[errors.FedclustError] = []
     found = []
@@ -80,8 +83,21 @@ def doctor(
             show(out, f"{finding.state:<8} {finding.check:<12} {finding.said}", style)
     if as_json:
         print_json([vars(each) for each in found])
+    else:
+        show(err, _conclusion(found))
     if worst:
         raise typer.Exit(exit_code(worst[0]))
+
+
+def _conclusion(found: list[Finding]) -> str:
+    """Return what all of it comes to, and what to do next."""
+    failed = [each.check for each in found if each.state == "failed"]
+    soon = [each.check for each in found if each.state == "warning"]
+    if failed:
+        return f"not before this is mended: {', '.join(failed)}"
+    if soon:
+        return f"nothing stands in the way today; have a look at: {', '.join(soon)}"
+    return "nothing stands in the way; a site goes on with: fedclust check SESSION --data FILE"
 
 
 def _findings(
@@ -99,34 +115,64 @@ def _findings(
             return Finding(check, "failed", str(error))
 
     yield Finding("versions", "ok", _versions())
-    directory = journal_dir or journal.default_directory()
-    yield tried("journal", lambda: _journal(directory))
-    yield tried("disk", lambda: _disk(directory))
+    try:
+        directory = journal_dir or journal.default_directory()
+        yield tried("journal", lambda: _journal(directory))
+        yield tried("disk", lambda: _disk(directory))
+    except errors.UsageError as error:
+        worst.append(error)
+        yield Finding("journal", "failed", str(error))
+    token, complaint = _given_token(connection)
     client: Client | None = None
-    http: Http | None = None
     try:
         yield Finding("proxy", "ok", _proxy(connection))
-        http = Http(connection.url, connection.token, connection.options(10.0))
+        # Whether the coordinator answers is asked without a token, too.
+        http = Http(connection.url, token or "none", connection.options(10.0))
         client = Client(http.url, "", http=http)
     except errors.FedclustError as error:
         worst.append(error)
         yield Finding("settings", "failed", str(error))
-    if http is not None and client is not None:
+    definition: Definition | None = None
+    if client is not None:
         with client:
-            # Bound as arguments: the closures are called at once, but a checker cannot know.
-            reached = tried("coordinator", lambda http=http: _reached(http))  # type: ignore[misc]
+            reached = tried("coordinator", partial(_reached, http))
             yield reached
-            if reached.state == "failed":
+            if reached.state == "ok":
+                yield tried("tls", partial(_tls, connection))
+                yield tried("clock", partial(_clock, http))
+            else:
+                for check in ("tls", "clock"):
+                    yield Finding(check, "skipped", "the coordinator was not reached")
+            if complaint is not None:
+                worst.append(complaint)
+                yield Finding("token", "failed", str(complaint))
+            elif reached.state == "failed":
                 yield Finding("token", "skipped", "the coordinator was not reached")
             else:
-                yield tried("tls", lambda: _tls(connection))
-                yield tried("clock", lambda http=http: _clock(http))  # type: ignore[misc]
-                yield tried("token", lambda client=client: _token(client))  # type: ignore[misc]
-            if data is not None:
-                known = client if reached.state == "ok" else None
-                yield tried("data", lambda: _data(data, session, known))
-    elif data is not None:
-        yield tried("data", lambda: _data(data, None, None))
+                known = tried("token", partial(_token, client))
+                yield known
+                if session is not None and known.state != "failed":
+                    try:
+                        definition = _definition(client, session)
+                        yield Finding("session", "ok", _described(definition))
+                    except errors.FedclustError as error:
+                        worst.append(error)
+                        yield Finding("session", "failed", str(error))
+    elif complaint is not None:
+        worst.append(complaint)
+        yield Finding("token", "failed", str(complaint))
+    if data is not None:
+        yield tried("data", partial(_data, data, definition))
+
+
+def _given_token(
+    connection: o.Connection,
+) -> tuple[str, None] | tuple[None, errors.FedclustError]:
+    """Return the token, or what keeps it from being read."""
+    try:
+        return connection.token, None
+    except errors.UsageError as error:
+        return None, error
 
 
 def _versions() -> str:
@@ -137,9 +183,18 @@ def _versions() -> str:
 def _journal(directory: Path) -> Finding:
     with journal.state_errors(directory):
         private_directory(directory)
-        lines = len(list(Ledger(directory).read()))
-        flying = sum(outcome is None for _, outcome in journal.recorded(directory))
+        # Written and locked, as a session does both: some network drives know no locks.
+        probe = FileLock(directory / "doctor.lock")
+        try:
+            with probe:
+                lines = len(list(Ledger(directory).read()))
+                flying = sum(outcome is None for _, outcome in journal.recorded(directory))
+        finally:
+            probe.path.unlink(missing_ok=True)
+        shared = sys.platform != "win32" and directory.stat().st_mode & 0o077
     said = f"{directory}: {lines} lines in the ledger"
+    if shared:
+        return Finding("journal", "warning", f"{said}; others can look in: chmod 700 {directory}")
     if flying:
         return Finding(
             "journal", "warning", f"{said}; {flying} answers await a receipt: run participate again"
@@ -159,10 +214,13 @@ def _proxy(connection: o.Connection) -> str:
     parts = urlsplit(connection.url)
     if connection.proxy:
         return "given by --proxy or FEDCLUST_PROXY"
-    host = parts.hostname or ""
-    if getproxies().get(parts.scheme) and not proxy_bypass(host):
+    if _proxy_in_environment(parts):
         return f"from the environment, for {parts.scheme}"
     return "none"
+
+
+def _proxy_in_environment(parts: SplitResult) -> bool:
+    return bool(getproxies().get(parts.scheme)) and not proxy_bypass(parts.hostname or "")
 
 
 def _reached(http: Http) -> Finding:
@@ -174,7 +232,7 @@ def _tls(connection: o.Connection) -> Finding:
     parts = urlsplit(connection.url)
     if parts.scheme != "https":
         return Finding("tls", "ok", "none: plain HTTP on this machine")
-    if connection.proxy or getproxies().get("https"):
+    if connection.proxy or _proxy_in_environment(parts):
         return Finding("tls", "ok", "certificate accepted, through the proxy")
     until = _certificate_ends(connection, parts.hostname or "", parts.port or 443)
     if until is None:
@@ -226,13 +284,27 @@ def _token(client: Client) -> Finding:
     return Finding("token", "ok", said)
 
 
-def _data(path: Path, session: str | None, client: Client | None) -> Finding:
-    if session is None or client is None:
-        if not path.is_file() or not os.access(path, os.R_OK):
-            raise errors.DataError(path.name, "unreadable", "this is no file that can be read")
-        note = "; --session says whether its columns fit" if session is None else ""
-        return Finding("data", "ok", f"{path.name} can be read{note}")
-    definition = client.session(session).definition
+def _definition(client: Client, session: str) -> Definition:
+    """Return what a session would ask of this site; an error where this SDK cannot take part."""
+    info = client.session(session)
+    accepted_plan(session, info)
+    return info.definition
+
+
+def _described(definition: Definition) -> str:
+    method = f"{definition.algorithm} version {definition.method_version}"
+    return f"{definition.name}: {method}, {len(definition.features)} features"
+
+
+def _data(path: Path, definition: Definition | None) -> Finding:
+    if definition is None:
+        try:
+            with path.open("rb") as file:
+                file.read(1)
+        except OSError as error:
+            complaint = f"this is no file that can be read ({error.strerror})"
+            raise errors.DataError(path.name, "unreadable", complaint) from None
+        return Finding("data", "ok", f"{path.name} can be read; --session says if its columns fit")
     lacking = definition.policy.missing == "mask"
     table = load(path, definition.features, lacking=lacking)
     return Finding(

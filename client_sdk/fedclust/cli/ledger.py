@@ -9,7 +9,7 @@ import typer
 
 from fedclust import errors, journal
 from fedclust.cli import options as o
-from fedclust.cli.screen import ledger_screen, out, print_json, show
+from fedclust.cli.screen import err, ledger_screen, out, print_json, show, write_out
 from fedclust.cli.texts import epilog
 from fedclust.client import Client
 from fedclust.privacy.ledger import Ledger
@@ -36,10 +36,12 @@ def ledger_show(
     lines = [line for line in lines if session in (None, line.get("session"))]
     if as_json:
         for line in lines:
-            out.file.write(json.dumps(line, sort_keys=True) + "\n")
+            write_out(json.dumps(line, sort_keys=True) + "\n")
         return
     for line in lines:
         ledger_screen(line)
+    if not lines:
+        show(err, "nothing has left" + (f" for session {session}" if session else ""))
 
 
 @app.command(
@@ -95,7 +97,10 @@ def ledger_verify(
         show(out, f"{ledger.path}: there is none, so nothing was sent with this --journal-dir")
     elif not faults:
         show(out, f"{ledger.path}: {lines} lines, none changed, removed or moved; head {last}")
-        if against_coordinator:
+        if against_coordinator and not checked:
+            others = ", ".join(sorted(noted)) or "none at all"
+            show(out, f"nothing to compare: no line has a head of this coordinator's; of: {others}")
+        elif against_coordinator:
             show(out, f"the coordinator's audit trail has all {checked} heads noted here")
     if faults:
         raise errors.JournalDamaged(f"{ledger.path}: " + "; ".join(faults))
@@ -108,6 +113,8 @@ def _noted_heads(ledger: Ledger) -> dict[str, dict[int, set[str]]]:
         head = entry.get("audit_head")
         if isinstance(head, str):
             number, _, digest = head.partition(":")
+            if not number.isdecimal():
+                raise errors.JournalDamaged(f"{ledger.path}: {head!r} is no head of an audit trail")
             known = found.setdefault(str(entry.get("coordinator")), {})
             known.setdefault(int(number), set()).add(digest)
     return found

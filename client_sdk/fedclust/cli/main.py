@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -11,7 +12,7 @@ import typer
 
 from fedclust import errors
 from fedclust.cli import agent, doctor, ledger, participate, principals, session, simulate
-from fedclust.cli.screen import err, show, tell_retries
+from fedclust.cli.screen import err, flush_out, show, tell_retries
 from fedclust.cli.texts import EPILOG, exit_code
 
 app = typer.Typer(
@@ -33,23 +34,28 @@ app.add_typer(principals.analysts, name="analyst")
 
 def main() -> None:
     """Run the command: an error is one line on standard error and an exit code."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A unit with a Greek letter must not end a session on a console without one.
+            # A unit with a Greek letter must not end a session on a console without one, nor a
+            # key that was hit at a prompt.
             stream.reconfigure(errors="backslashreplace")
     tell_retries()
     try:
-        app()
+        try:
+            app()
+        finally:
+            # Here, where a full disk is still an error; a reader that has gone is none.
+            with contextlib.suppress(SystemExit):
+                flush_out()
     except errors.FedclustError as error:
         show(err, f"fedclust: {error}")
         sys.exit(exit_code(error))
-    except BrokenPipeError:
-        # The reader of a pipe has seen enough; nothing is left to be written to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except Exception as error:
-        # The message of an unforeseen error may hold anything, a value of the data too.
-        show(err, f"fedclust: unexpected {type(error).__name__}; FEDCLUST_DEBUG=1 shows where")
+        # The message of an unforeseen error may hold anything, a value of the data too; what the
+        # operating system says of one does not.
+        said = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+        kind = type(error).__name__
+        show(err, f"fedclust: unexpected {kind}{said}; FEDCLUST_DEBUG=1 shows where")
         if os.environ.get("FEDCLUST_DEBUG"):
             traceback.print_exc()
         sys.exit(1)

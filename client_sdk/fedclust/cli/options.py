@@ -18,6 +18,8 @@ from fedclust.client import Client
 from fedclust.errors import UsageError
 from fedclust.site import Site
 
+#: How long a command goes on trying that a person waits for: a coordinator is restarted within it.
+PATIENCE_S: Final = 15.0
 Session = Annotated[str, typer.Argument(help="Name of the session.", show_default=False)]
 Data = Annotated[Path, typer.Option("--data", help="CSV file with a header.", show_default=False)]
 Coordinator = Annotated[
@@ -111,7 +113,7 @@ def read_token(path: Path | None) -> str:
     if path is None:
         given = os.environ.get("FEDCLUST_TOKEN")
         if not given:
-            raise UsageError("no token: give --token-file, or set FEDCLUST_TOKEN")
+            raise UsageError("no token: give --token-file, or set FEDCLUST_TOKEN_FILE")
         return given
     try:
         if path.is_file() and sys.platform != "win32" and path.stat().st_mode & 0o077:
@@ -152,7 +154,7 @@ class Connection:
     def site(
         self,
         journal_dir: Path | None,
-        give_up_after_s: float = 60.0,
+        give_up_after_s: float = PATIENCE_S,
         *,
         json_bodies: bool = False,
     ) -> Site:
@@ -169,7 +171,7 @@ class Connection:
             json_bodies=json_bodies,
         )
 
-    def client(self, give_up_after_s: float = 60.0) -> Client:
+    def client(self, give_up_after_s: float = PATIENCE_S) -> Client:
         """Return the connection of an analyst, an operator or a site."""
         return Client(self.url, self.token, self.options(give_up_after_s))
 

@@ -10,10 +10,20 @@ from typing import Annotated, Any
 import typer
 
 from fedclust.cli import options as o
-from fedclust.cli.files import check_outputs, write, write_labels
+from fedclust.cli.files import (
+    check_outputs,
+    is_labels,
+    is_result,
+    is_submission,
+    write,
+    write_labels,
+    write_outputs,
+)
 from fedclust.cli.screen import (
     ProgressLine,
+    Table,
     confirmed,
+    consent_question,
     consent_screen,
     err,
     out,
@@ -21,10 +31,10 @@ from fedclust.cli.screen import (
     preview_screen,
     print_json,
     show,
-    table,
 )
 from fedclust.cli.texts import epilog
 from fedclust.consent import ConsentRequest
+from fedclust.errors import UsageError
 from fedclust.results import SiteResult
 from fedclust.site import Preview
 from fedclust.wire import codec
@@ -87,7 +97,9 @@ def participate(
     as_json: o.AsJson = False,
 ) -> None:
     """Take part in a session, from consent to labels; the same command again resumes it."""
-    check_outputs((labels_out, result_out, preview_out), (data,))
+    check_outputs(
+        ((labels_out, is_labels), (result_out, is_result), (preview_out, is_submission)), (data,)
+    )
     columns: dict[str, Any] = {"person": person_column, "id_column": id_column}
     columns["min_cluster_size"] = min_cluster_size
     with connection.site(journal_dir, give_up_after, json_bodies=json_bodies) as site:
@@ -99,7 +111,9 @@ def participate(
             def consent(request: ConsentRequest) -> bool:
                 line.pause()
                 consent_screen(request)
-                return yes or confirmed("Does this site take part?", "--yes")
+                return yes or confirmed(
+                    consent_question(request, "Does this site take part?"), "--yes"
+                )
 
             def ask_each(next_one: Preview) -> bool:
                 line.pause()
@@ -119,11 +133,21 @@ def participate(
                 line.pause()
                 show(err, "interrupted; the same command again goes on where it stopped")
                 raise
-    if result_out is not None:
-        result.save(result_out)
-    if labels_out is not None and result.labels_ is not None:
-        write_labels(labels_out, result.labels_, result.ids_, id_column)
+    try:
+        write_outputs(result, labels_out, result_out, id_column)
+    except UsageError as error:
+        show_result(result, as_json)
+        raise UsageError(
+            f"{error}. The session is complete: the same command again, with a file that can be "
+            "written, writes it and sends nothing"
+        ) from None
     show_result(result, as_json)
+    if as_json:
+        return
+    if labels_out is not None and result.labels_ is not None:
+        show(err, f"each row's cluster: {labels_out}")
+    if result_out is not None:
+        show(err, f"next, for new rows: fedclust predict {result_out} --data FILE --out LABELS")
 
 
 @app.command(
@@ -183,12 +207,16 @@ def predict(
         Path, typer.Option("--out", help="Where the labels go, CSV.", show_default=False)
     ],
     id_column: o.IdColumn = None,
+    as_json: o.AsJson = False,
 ) -> None:
     """Label new rows with a saved result, here and alone: nothing is sent."""
-    check_outputs((out_path,), (data, result))
+    check_outputs(((out_path, is_labels),), (data, result))
     loaded = SiteResult.load(result)
     rows = loaded.read(data, id_column)
     write_labels(out_path, loaded.label(rows), rows.ids, id_column)
+    if as_json:
+        print_json({"rows": len(rows.X), "labels": str(out_path)})
+        return
     show(err, f"{len(rows.X)} rows labelled: {out_path}")
 
 
@@ -213,10 +241,12 @@ def status(
     if as_json:
         print_json([vars(row) for row in rows])
         return
-    grid, add = table("session", "state", "this site", "round", "sent", "in flight", "why")
+    grid = Table("session", "state", "this site", "round", "sent", "in flight", "why")
     for row in rows:
-        add(row.session, row.state, row.site_state, row.round, row.sent, row.in_flight, row.reason)
-    out.print(grid)
+        grid.row(
+            row.session, row.state, row.site_state, row.round, row.sent, row.in_flight, row.reason
+        )
+    grid.show()
 
 
 @app.command(epilog=epilog("fedclust leave heart-2026 --token-file token"))
@@ -226,6 +256,7 @@ def leave(
     session: o.Session,
     yes: Annotated[bool, typer.Option("--yes", help="Leave unasked.")] = False,
     journal_dir: o.JournalDir = None,
+    as_json: o.AsJson = False,
 ) -> None:
     """Decline a session, or leave it: what was sent still counts. It cannot be undone."""
     if not (yes or confirmed(f"Shall this site leave {session} for good?", "--yes")):
@@ -233,6 +264,10 @@ def leave(
         return
     with connection.site(journal_dir) as site:
         site.leave(session)
+        (left,) = site.status(session) if as_json else (None,)
+    if left is not None:
+        print_json(vars(left))
+        return
     show(err, f"{session}: left; no round asks anything more of this site")
 
 
@@ -266,4 +301,5 @@ def show_result(result: SiteResult, as_json: bool) -> None:
         return
     for name, value in facts.items():
         if value not in (None, []):
-            show(out, f"{name.replace('_', ' '):<16} {plain(value)}")
+            more = " (and those of preparation and evaluation)" if name == "rounds" else ""
+            show(out, f"{name.replace('_', ' '):<16} {plain(value)}{more}")

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import typer
 
 from fedclust.cli import options as o
-from fedclust.cli.files import check_outputs, write
-from fedclust.cli.screen import err, out, print_json, show, table
+from fedclust.cli.bodies import slug
+from fedclust.cli.files import check_outputs, is_token, write
+from fedclust.cli.screen import Table, err, print_json, show, write_out
 from fedclust.cli.texts import epilog
 from fedclust.wire.models import PrincipalInfo, TokenIssued
 
@@ -45,9 +46,11 @@ def _group(kind: Kind, one: str) -> typer.Typer:
         as_json: o.AsJson = False,
     ) -> None:
         """Register one and issue its first token."""
-        check_outputs((token_out,), ())
+        check_outputs(((token_out, is_token),), ())
         with connection.client() as client:
-            client.add(kind, name, title)
+            before = client.add(kind, slug(name), title)
+            if before.tokens:
+                show(err, f"{name} was registered before, and its other tokens stay valid")
             _give(name, client.issue_token(kind, name, days), token_out, as_json)
 
     @app.command("list", epilog=epilog(f"fedclust {one} list --json"))
@@ -59,10 +62,10 @@ def _group(kind: Kind, one: str) -> typer.Typer:
         if as_json:
             print_json([each.model_dump(mode="json") for each in found])
             return
-        grid, row = table("name", "title", "state", "last seen", "tokens")
+        grid = Table("name", "title", "state", "last seen", "tokens")
         for each in found:
-            row(each.name, each.title, _state(each), each.last_seen_at or "never", _tokens(each))
-        out.print(grid)
+            grid.row(each.name, each.title, _state(each), _seen(each), _tokens(each))
+        grid.show()
         if not found:
             show(err, f"none yet: fedclust {one} add NAME registers one")
 
@@ -76,7 +79,7 @@ def _group(kind: Kind, one: str) -> typer.Typer:
         as_json: o.AsJson = False,
     ) -> None:
         """Issue one more token; the others stay valid until they are revoked."""
-        check_outputs((token_out,), ())
+        check_outputs(((token_out, is_token),), ())
         with connection.client() as client:
             _give(name, client.issue_token(kind, name, days), token_out, as_json)
 
@@ -86,29 +89,39 @@ def _group(kind: Kind, one: str) -> typer.Typer:
         connection: o.Connection,
         name: Name,
         token_id: Annotated[str, typer.Argument(help="As `list` shows it.", show_default=False)],
+        as_json: o.AsJson = False,
     ) -> None:
         """End a token at once."""
         with connection.client() as client:
             client.revoke_token(kind, name, token_id)
-        show(err, f"{name}: token {token_id} is revoked")
+            known = client.principal(kind, name)
+        _done(known, f"{name}: token {token_id} is revoked", as_json)
 
     @app.command("disable", epilog=epilog(f"fedclust {one} disable cleveland"))
     @o.connected
-    def disable(connection: o.Connection, name: Name) -> None:
+    def disable(connection: o.Connection, name: Name, as_json: o.AsJson = False) -> None:
         """Let none of its tokens work, until `enable`."""
         with connection.client() as client:
-            client.change(kind, name, disabled=True)
-        show(err, f"{name} is disabled; fedclust {one} enable {name} undoes it")
+            known = client.change(kind, name, disabled=True)
+        _done(known, f"{name} is disabled; fedclust {one} enable {name} undoes it", as_json)
 
     @app.command("enable", epilog=epilog(f"fedclust {one} enable cleveland"))
     @o.connected
-    def enable(connection: o.Connection, name: Name) -> None:
+    def enable(connection: o.Connection, name: Name, as_json: o.AsJson = False) -> None:
         """Let its tokens work again."""
         with connection.client() as client:
-            client.change(kind, name, disabled=False)
-        show(err, f"{name} is enabled")
+            known = client.change(kind, name, disabled=False)
+        _done(known, f"{name} is enabled", as_json)
 
     return app
+
+
+def _done(known: PrincipalInfo, said: str, as_json: bool) -> None:
+    """Say what was done, or print how it stands now."""
+    if as_json:
+        print_json(known)
+    else:
+        show(err, said)
 
 
 def _give(name: str, issued: TokenIssued, path: Path | None, as_json: bool) -> None:
@@ -121,7 +134,7 @@ def _give(name: str, issued: TokenIssued, path: Path | None, as_json: bool) -> N
         print_json({**known, "token": shown, "token_file": str(path) if path else None})
         return
     if shown is not None:
-        out.file.write(f"{shown}\n")
+        write_out(f"{shown}\n")
         show(err, "This is the only time that the token is shown.")
     place = f" in {path}" if path else ""
     show(err, f"{name}: token {issued.id}{place}, valid until {issued.expires_at:%Y-%m-%d}")
@@ -129,6 +142,10 @@ def _give(name: str, issued: TokenIssued, path: Path | None, as_json: bool) -> N
 
 def _state(one: PrincipalInfo) -> str:
     return "disabled" if one.disabled else "enabled"
+
+
+def _seen(one: PrincipalInfo) -> str:
+    return f"{one.last_seen_at:%Y-%m-%d %H:%M}" if one.last_seen_at else "never"
 
 
 def _tokens(one: PrincipalInfo) -> str:

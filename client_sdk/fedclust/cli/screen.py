@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import sys
 import textwrap
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import BaseModel
+from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task
 from rich.text import Text
 
 from fedclust import errors, site
@@ -23,8 +25,46 @@ from fedclust.site import Preview
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY
 
+#: Standard error. What cannot be told there (no reader, a full disk) stops no work.
 err = Console(stderr=True, highlight=False, soft_wrap=True)
+#: Standard output. Who has read enough of it (``| head``) ends the command.
 out = Console(highlight=False, soft_wrap=True)
+#: Columns that text is wrapped to, where the terminal has as many.
+_WIDEST, _NARROWEST = 98, 40
+
+
+def _end_quietly() -> NoReturn:
+    _forget_output()
+    raise SystemExit(0)
+
+
+def _forget_output() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def write_out(content: str | bytes) -> None:
+    """Write to standard output as it is."""
+    try:
+        if isinstance(content, str):
+            out.file.write(content)
+        else:
+            sys.stdout.buffer.write(content)
+    except BrokenPipeError:
+        _end_quietly()
+
+
+def flush_out() -> None:
+    """Let all that was written out; OSError for a full disk."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _end_quietly()
+    except OSError:
+        # Python would try once more when it ends, and say so in its own words.
+        _forget_output()
+        raise
 
 
 def plain(text: object) -> str:
@@ -33,18 +73,37 @@ def plain(text: object) -> str:
 
 
 def show(console: Console, text: object = "", style: str | None = None) -> None:
-    """Print text as it is."""
-    console.print(Text(plain(text), style=style or ""))
+    """Print text as it is; in colour on a terminal alone."""
+    if console.is_terminal:
+        console.print(Text(plain(text), style=style or ""))
+    elif console is out:
+        write_out(plain(text) + "\n")
+    else:
+        with contextlib.suppress(OSError):
+            console.file.write(plain(text) + "\n")
+            console.file.flush()
 
 
-def table(*headings: str) -> tuple[Table, Callable[..., None]]:
-    """Return a table and the function that adds a row of plain cells to it."""
-    grid = Table(*headings, box=None, header_style="bold", pad_edge=False)
+class Table:
+    """Rows under headings, a line each. Nothing is cut or folded, in a pipe or on any terminal."""
 
-    def add(*cells: object) -> None:
-        grid.add_row(*(Text("" if cell is None else plain(cell)) for cell in cells))
+    def __init__(self, *headings: str) -> None:
+        self._rows = [headings]
 
-    return grid, add
+    def row(self, *cells: object) -> None:
+        """Add a row; None is an empty cell."""
+        texts = ("" if cell is None else plain(cell).replace("\n", " ") for cell in cells)
+        self._rows.append(tuple(texts))
+
+    def show(self) -> None:
+        """Print it to standard output."""
+        widths = [max(map(cell_len, column)) for column in zip(*self._rows, strict=True)]
+        for number, cells in enumerate(self._rows):
+            padded = (
+                cell + " " * (width - cell_len(cell))
+                for cell, width in zip(cells, widths, strict=True)
+            )
+            show(out, "  ".join(padded).rstrip(), None if number else "bold")
 
 
 def consent_screen(request: ConsentRequest) -> None:
@@ -59,7 +118,7 @@ def consent_screen(request: ConsentRequest) -> None:
         "definition": f"SHA-256 {request.definition_sha256}",
         "method": f"{definition.algorithm} version {method.version}: {method.title}",
         "options": json.dumps(definition.config, sort_keys=True),
-        "features": ", ".join(map(_feature, definition.features)),
+        "features": ", ".join(map(feature_text, definition.features)),
         "sites": ", ".join(definition.sites),
         "smallest count": f"{request.p} persons (session {policy.min_cluster_size})",
         "guard": "differencing guard " + ("off" if request.differencing_off else "on"),
@@ -82,7 +141,8 @@ def consent_screen(request: ConsentRequest) -> None:
     show(err)
 
 
-def _feature(feature: Feature) -> str:
+def feature_text(feature: Feature) -> str:
+    """Return a feature's name, unit, bounds and kind for people."""
     text = feature.name + (f" [{feature.unit}]" if feature.unit else "")
     if feature.lower is not None or feature.upper is not None:
         low = "" if feature.lower is None else f"{feature.lower:g}"
@@ -117,13 +177,13 @@ def preview_screen(preview: Preview) -> None:
     if preview.note:
         show(err, f"  {preview.note}")
     if preview.media != BINARY:
-        out.file.write(preview.body.decode() + "\n")
+        write_out(preview.body.decode() + "\n")
         return
     show(err, "contents")
-    out.file.write(codec.to_json(codec.decode(preview.body)).decode() + "\n")
+    write_out(codec.to_json(codec.decode(preview.body)).decode() + "\n")
     show(err, "exact bytes")
     for start in range(0, len(preview.body), 32):
-        out.file.write(f"{start:08x}  {preview.body[start : start + 32].hex(' ')}\n")
+        write_out(f"{start:08x}  {preview.body[start : start + 32].hex(' ')}\n")
 
 
 def _duration(seconds: float) -> str:
@@ -133,21 +193,27 @@ def _duration(seconds: float) -> str:
 
 
 def _wrapped(text: str, first: str, rest: str) -> str:
-    return textwrap.fill(text, 98, initial_indent=first, subsequent_indent=rest)
+    width = max(_NARROWEST, min(_WIDEST, err.width - 1)) if err.is_terminal else _WIDEST
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest)
 
 
-class _Retries(logging.Handler):
+class Retries(logging.Handler):
     """Shows that something is tried again; the same thing every ten minutes at most."""
 
-    def __init__(self) -> None:
+    _QUIET_S = 600.0
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__(logging.INFO)
+        self._monotonic = monotonic
         self._shown: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        what = text.rpartition(";")[0]
-        if record.created - self._shown.get(what, 0.0) > 600.0:
-            self._shown[what] = record.created
+        what, now = text.rpartition(";")[0], self._monotonic()
+        # What was said longer ago is forgotten: rounds of weeks have many addresses.
+        self._shown = {k: at for k, at in self._shown.items() if now - at < self._QUIET_S}
+        if what not in self._shown:
+            self._shown[what] = now
             show(err, text)
 
 
@@ -155,23 +221,28 @@ def tell_retries() -> None:
     """Let people see why nothing happens: the connection is being tried again."""
     log = logging.getLogger("fedclust.http")
     log.setLevel(logging.INFO)
-    if not any(isinstance(handler, _Retries) for handler in log.handlers):
-        log.addHandler(_Retries())
+    if not any(isinstance(handler, Retries) for handler in log.handlers):
+        log.addHandler(Retries())
 
 
 class ProgressLine:
-    """Shows how a session goes on: a bar on a terminal, a line for each event elsewhere."""
+    """Shows how a session goes on: one live line on a terminal, a line for each event elsewhere."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._bar: Progress | None = None
-        self._last = ""
+        self._event: site.Progress | None = None
+        self._said = ""
         self._monotonic = monotonic
         #: Since the first round that this run saw, and which that was.
         self._began: tuple[float, int] | None = None
-        if err.is_terminal:
-            columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20))
-            self._bar = Progress(*columns, console=err, transient=True)
-            self._task = self._bar.add_task("connecting", total=None)
+        # A colour that was asked for (FORCE_COLOR) makes no terminal, and TERM=dumb moves nothing.
+        if err.file.isatty() and err.is_terminal and not err.is_dumb_terminal:
+            # Plain ASCII, which every terminal has.
+            columns: list[ProgressColumn] = [SpinnerColumn("line"), _LiveText(self._fitting)]
+            if err.width >= _BAR_FROM:
+                columns.append(BarColumn(_BAR))
+            self._bar = Progress(*columns, console=err, transient=True, refresh_per_second=4)
+            self._task = self._bar.add_task("", total=None)
 
     def __enter__(self) -> ProgressLine:
         if self._bar is not None:
@@ -188,41 +259,72 @@ class ProgressLine:
 
     def tell(self, event: site.Progress) -> None:
         """Show what has just happened."""
+        self._event = event
+        if self._began is None and event.round is not None:
+            self._began = self._monotonic(), event.round
+        if self._bar is not None:
+            self._bar.start()
+            total, answered = event.addressed or None, event.answered or 0
+            self._bar.update(self._task, total=total, completed=answered)
+            return
+        said, *more = self._parts()
+        if said != self._said:
+            show(err, said + "".join(more))
+        self._said = said
+
+    def _parts(self) -> list[str]:
+        """Return what happened, and how long the rounds have taken and at most will."""
+        event = self._event
+        if event is None:
+            return ["connecting"]
         text: str = event.event
         if event.round is not None:
             text = f"round {event.round} {event.phase or ''}: {text}".replace(" :", ":")
+        elif event.event == "waiting":
+            text += " for the first round"
         if event.addressed and event.event == "waiting":
             missing = event.addressed - (event.answered or 0)
             text += f" for {missing} of {event.addressed} sites"
-        said = text
-        text += self._times(event)
-        if self._bar is not None:
-            self._bar.start()
-            total = event.addressed or None
-            self._bar.update(
-                self._task, description=plain(text), total=total, completed=event.answered or 0
-            )
-        elif said != self._last:
-            show(err, text)
-        self._last = said
-
-    def _times(self, event: site.Progress) -> str:
-        """Return how long the rounds have taken, and at most will."""
-        if event.round is None or event.most_rounds is None:
-            return ""
-        now = self._monotonic()
-        began, first = self._began or (now, event.round)
-        self._began = began, first
-        text, done = f", {_duration(now - began)}", event.round - first
+        parts = [plain(text)]
+        if event.round is None or event.most_rounds is None or self._began is None:
+            return parts
+        since, first = self._began
+        spent, done = self._monotonic() - since, event.round - first
+        parts.append(f", {_duration(spent)}")
         if done > 0:
-            left = (event.most_rounds - event.round + 1) * (now - began) / done
-            text += f", at most {_duration(left)} more"
-        return f"{text} (of at most {event.most_rounds} rounds)"
+            left = (event.most_rounds - event.round + 1) * spent / done
+            parts.append(f", at most {_duration(left)} more")
+        return [*parts, f" (of at most {event.most_rounds} rounds)"]
+
+    def _fitting(self) -> str:
+        """Return as much of it as the terminal has room for, the most important first."""
+        room = err.width - (_BAR + 4 if err.width >= _BAR_FROM else 3)
+        text, *more = self._parts()
+        for part in more:
+            if cell_len(text + part) > room:
+                break
+            text += part
+        return text
+
+
+#: Columns of the bar, and of a terminal that has room for it.
+_BAR, _BAR_FROM = 10, 60
+
+
+class _LiveText(ProgressColumn):
+    """Text that is asked for whenever the line is drawn: its clock goes on between two events."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        super().__init__()
+        self._text = text
+
+    def render(self, task: Task) -> Text:  # noqa: ARG002  # the signature is rich's
+        return Text(self._text(), no_wrap=True, overflow="crop")
 
 
 def print_json(value: Any) -> None:
     """Print one line of JSON for a script."""
-    out.file.write(json.dumps(value, allow_nan=False, default=_plain_json) + "\n")
+    write_out(json.dumps(value, allow_nan=False, default=_plain_json) + "\n")
 
 
 def _plain_json(value: object) -> Any:
@@ -231,9 +333,19 @@ def _plain_json(value: object) -> Any:
     raise TypeError(type(value).__name__)
 
 
+def consent_question(request: ConsentRequest, question: str) -> str:
+    """Return the question, with what a site has to consent to expressly."""
+    if request.two_sites_with is not None:
+        question += f" {request.two_sites_with} can then work out this site's part of every sum."
+    if request.differencing_off:
+        question += " Single records may be recovered: the differencing guard is off."
+    return question
+
+
 def confirmed(question: str, instead: str) -> bool:
     """Ask a person; ConsentNeeded, with what to give ``instead``, where there is none."""
-    if not sys.stdin.isatty():
+    # No standard input at all is None.
+    if sys.stdin is None or not sys.stdin.isatty():
         raise errors.ConsentNeeded(f"nobody can be asked here: give {instead}", ("consent",))
     # Not typer.confirm: it makes a failure of Ctrl-C, which is 130, and of Ctrl-D, which is a no.
     while True:

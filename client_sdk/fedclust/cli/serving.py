@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from fedclust import errors
 from fedclust.algorithms.base import Model
-from fedclust.cli.files import write_labels
+from fedclust.cli.files import check_outputs, is_labels, is_result, write_outputs
 from fedclust.consent import ConsentRequest
 from fedclust.journal import state_errors
 from fedclust.privacy.files import FileLock, LockHeld, private_directory, write_atomically
@@ -23,7 +23,7 @@ from fedclust.wire.models import Sha256, Timestamp
 _FILE, _LOCK = "agent.json", "agent.lock"
 _RUNNING = "agent-running.lock"
 #: Seconds between two looks at the list, and from one try of a session to the next.
-_LOOK_S = 5.0
+_LOOK_S, _SOON_S = 5.0, 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 600.0
 
 State = Literal["waiting", "done", "ended", "failing"]
@@ -46,6 +46,16 @@ class Entry(Model):
     result_out: str | None = None
     state: State = "waiting"
     said: str = ""
+
+    def asks_the_same(self, other: Entry) -> bool:
+        """Whether two entries differ in nothing but how they stand."""
+        return self == other.model_copy(update={"state": self.state, "said": self.said})
+
+    @property
+    def outputs(self) -> tuple[Path | None, Path | None]:
+        """Where labels and result go."""
+        labels, result = self.labels_out, self.result_out
+        return Path(labels) if labels else None, Path(result) if result else None
 
 
 class _File(Model):
@@ -104,6 +114,10 @@ class Entries:
                 yield
 
 
+class _TakenBack(Exception):
+    """The entry was removed or replaced: its thread ends, before it answers anything more."""
+
+
 class Agent:
     """Answers every entry that waits, each in a thread with a connection of its own.
 
@@ -129,7 +143,10 @@ class Agent:
         self._threads: dict[str, threading.Thread] = {}
         #: Of a session that failed: when to try again, and how long to wait after that.
         self._again: dict[str, tuple[float, float]] = {}
+        #: Of a session that goes on: what has to be mended before it ends.
+        self._warnings: dict[str, str] = {}
         self._over = False
+        self._complaint = ""
 
     def run(
         self, stopping: threading.Event, *, until_done: bool = False, look_s: float = _LOOK_S
@@ -150,16 +167,36 @@ class Agent:
                 ) from None
         try:
             while not stopping.is_set():
-                waiting = [each for each in self._entries.read() if each.state not in _OVER]
-                for entry in waiting:
+                waiting = self._waiting()
+                for entry in waiting or ():
                     self._start(entry)
-                if until_done and not waiting:
+                if until_done and waiting == [] and not self._threads:
                     return
-                stopping.wait(look_s)
+                # Somebody waits for a run that ends.
+                stopping.wait(min(look_s, _SOON_S) if until_done else look_s)
         finally:
             # Threads that are left say no more: standard error may be closing.
             self._over = True
             lock.release()
+
+    def _waiting(self) -> list[Entry] | None:
+        """Return what is to be answered; None while the list cannot be read."""
+        try:
+            waiting = [each for each in self._entries.read() if each.state not in _OVER]
+        except errors.JournalError as error:
+            # Sessions that run do not end with it.
+            if str(error) != self._complaint:
+                self._tell(str(error))
+            self._complaint = str(error)
+            return None
+        self._complaint = ""
+        names = {each.session for each in waiting}
+        for past in self._threads.keys() - names:
+            if not self._threads[past].is_alive():
+                del self._threads[past]
+                self._again.pop(past, None)
+                self._warnings.pop(past, None)
+        return waiting
 
     def _start(self, entry: Entry) -> None:
         thread = self._threads.get(entry.session)
@@ -175,6 +212,9 @@ class Agent:
         """Take part in one session; whatever goes wrong stays with it."""
         try:
             self._take_part(entry)
+        except _TakenBack:
+            self._again.pop(entry.session, None)
+            self._out(f"{entry.session}: taken back; nothing more is answered")
         except (errors.SessionError, errors.ConsentError) as error:
             # The session is over for this site; or it is not what was consented to.
             self._say(entry, "ended", str(error))
@@ -185,11 +225,20 @@ class Agent:
             self._pause(entry, f"unexpected {type(error).__name__}")
 
     def _take_part(self, entry: Entry) -> None:
+        labels_out, result_out = entry.outputs
         with self._connect() as site:
             if (site.url, site.name) != (entry.coordinator, entry.site):
                 raise errors.UsageError(
                     f"left to the agent for {entry.site} at {entry.coordinator}: run one there"
                 )
+            self._warnings.pop(entry.session, None)
+            try:
+                outputs = (labels_out, is_labels), (result_out, is_result)
+                check_outputs(outputs, (Path(entry.data),))
+            except errors.UsageError as error:
+                # There is time to mend it: the others need not wait, and the end tries again.
+                self._warnings[entry.session] = f"{error}: mend this before the session ends"
+                self._out(f"{entry.session}: {self._warnings[entry.session]}")
             result = site.participate(
                 entry.session,
                 Path(entry.data),
@@ -199,20 +248,30 @@ class Agent:
                 consent=lambda request: _consented(entry, request),
                 on_progress=lambda event: self._progress(entry, event),
             )
-        if entry.result_out is not None:
-            result.save(entry.result_out)
-        if entry.labels_out is not None and result.labels_ is not None:
-            write_labels(Path(entry.labels_out), result.labels_, result.ids_, entry.id_column)
+        write_outputs(result, labels_out, result_out, entry.id_column)
         self._say(entry, "done", f"completed: {len(result.cluster_centers_)} clusters")
 
     def _progress(self, entry: Entry, event: Progress) -> None:
-        # Whatever had failed works again; but what fails may be the computing.
-        if event.event not in ("joined", "computing") and entry.session in self._again:
+        if event.event in ("waiting", "computing"):
+            self._heed(entry)
+        # Whatever had failed works again; but what fails may be the computing, or the writing.
+        if event.event not in ("joined", "computing", "done") and entry.session in self._again:
             del self._again[entry.session]
-            self._entries.note(entry, "waiting", "goes on")
-        if event.event in ("joined", "sent", "sent again", "refused") and not self._over:
+            self._note(entry, "waiting", "goes on")
+        if event.event in ("joined", "sent", "sent again", "refused"):
             place = "" if event.round is None else f"round {event.round} "
-            self._tell(f"{entry.session}: {place}{event.event}")
+            said, warning = f"{place}{event.event}", self._warnings.get(entry.session)
+            self._note(entry, "waiting", f"{said}; {warning}" if warning else said)
+            self._out(f"{entry.session}: {said}")
+
+    def _heed(self, entry: Entry) -> None:
+        """Raise _TakenBack where the entry was removed or replaced meanwhile."""
+        try:
+            known = self._entries.read()
+        except errors.JournalError:
+            return  # Told already; nothing says that it was taken back.
+        if not any(each.asks_the_same(entry) for each in known):
+            raise _TakenBack
 
     def _pause(self, entry: Entry, said: str) -> None:
         _, last = self._again.get(entry.session, (0.0, 0.0))
@@ -221,9 +280,19 @@ class Agent:
         self._say(entry, "failing", f"{said}; tried again in {pause:.0f} s")
 
     def _say(self, entry: Entry, state: State, said: str) -> None:
-        self._entries.note(entry, state, said)
+        self._note(entry, state, said)
+        self._out(f"{entry.session}: {said}")
+
+    def _note(self, entry: Entry, state: State, said: str) -> None:
+        try:
+            self._entries.note(entry, state, said)
+        except errors.JournalError as error:
+            # A full disk, for one. What is not noted is done again, and sends nothing twice.
+            self._out(f"{entry.session}: {error}")
+
+    def _out(self, text: str) -> None:
         if not self._over:
-            self._tell(f"{entry.session}: {said}")
+            self._tell(text)
 
 
 def _consented(entry: Entry, request: ConsentRequest) -> bool:

@@ -15,8 +15,9 @@ import typer
 
 from fedclust import errors
 from fedclust.cli import options as o
-from fedclust.cli.files import check_outputs, write
-from fedclust.cli.screen import err, out, print_json, show, table
+from fedclust.cli.bodies import definition
+from fedclust.cli.files import check_outputs, is_document, write
+from fedclust.cli.screen import Table, err, feature_text, out, print_json, show, write_out
 from fedclust.cli.standing import Standing, ago, late_first, size, standings
 from fedclust.cli.texts import epilog
 from fedclust.cli.watching import Watcher
@@ -99,6 +100,16 @@ def create(
     seed: Annotated[
         int | None, typer.Option("--seed", help="Drawn if left out.", min=0, show_default=False)
     ] = None,
+    min_sites: Annotated[
+        int | None,
+        typer.Option(
+            "--min-sites",
+            help="Sites that every round needs, 3 by default. With 2 each of two sites learns the "
+            "other's part, and has to consent to that.",
+            min=2,
+            show_default=False,
+        ),
+    ] = None,
     start: Annotated[
         Start | None, typer.Option("--start", help="When it starts.", show_default=False)
     ] = None,
@@ -118,11 +129,13 @@ def create(
         if algorithm is not None:
             body["algorithm"] = algorithm
         if clusters is not None:
-            body["config"] = {**body.get("config", {}), "n_clusters": clusters}
+            body["config"] = {**_object(body, "config"), "n_clusters": clusters}
         if features is not None:
             body["features"] = [{"name": name} for name in _names(features)]
         if sites is not None:
             body["sites"] = _names(sites)
+        if min_sites is not None:
+            body["policy"] = {**_object(body, "policy"), "min_sites": min_sites}
         if seed is not None:
             body["seed"] = seed
         if start is not None:
@@ -133,7 +146,7 @@ def create(
             raise errors.UsageError(f"the definition lacks {', '.join(lacking)}: give {options}")
         # Clusters may be left to a method that chooses; the coordinator says where they may not.
         body.setdefault("config", {})
-        info = client.create_session(body)
+        info = client.create_session(definition(body))
     _show(info, (), as_json)
     if not as_json:
         show(err, f"next: the sites run `fedclust participate {info.name} --data FILE`;")
@@ -163,10 +176,10 @@ def show_all(
         print_json([{**each.model_dump(mode="json"), **_told(known, each)} for each in found])
         return
     now = datetime.now(UTC)
-    grid, row = table("session", "method", "state", "round", "joined", "answered", "late", "why")
+    grid = Table("session", "method", "state", "round", "joined", "answered", "late", "why")
     for each in found:
         told = known.get(each.name)
-        row(
+        grid.row(
             each.name,
             each.definition.algorithm,
             each.state,
@@ -176,7 +189,7 @@ def show_all(
             told.late(now) if told else ", ".join(site.name for site in each.sites if site.late),
             each.failure or each.stopped_because,
         )
-    out.print(grid)
+    grid.show()
     if not found:
         show(err, "none: fedclust session create NAME makes one")
 
@@ -197,33 +210,39 @@ def show_one(connection: o.Connection, session: o.Session, as_json: o.AsJson = F
 
 @app.command("start", epilog=epilog("fedclust session start heart-2026"))
 @o.connected
-def start_now(connection: o.Connection, session: o.Session) -> None:
+def start_now(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
     """Start with the sites that have joined; their quorum must be there."""
     with connection.client() as client:
         info = client.start_session(session)
+    if as_json:
+        print_json(info)
+        return
     show(err, f"{session}: {info.state}, round {info.round}")
     show(err, f"next: fedclust session watch {session}")
 
 
 @app.command("cancel", epilog=epilog("fedclust session cancel heart-2026"))
 @o.connected
-def cancel(connection: o.Connection, session: o.Session) -> None:
+def cancel(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
     """End a session without a result. It cannot be undone."""
     with connection.client() as client:
         info = client.cancel_session(session)
-    show(err, f"{session}: {info.state}")
+    _done(info, f"{session}: {info.state}", as_json)
 
 
 @app.command("close", epilog=epilog("fedclust session close heart-2026"))
 @o.connected
-def close(connection: o.Connection, session: o.Session) -> None:
+def close(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
     """Close the open round with the answers that are there; its quorum must have answered."""
     with connection.client() as client:
         info = client.session(session)
         if info.round is None:
-            raise errors.UsageError(f"{session} is {info.state}: it has no round to close")
+            raise errors.UsageError(
+                f"{session} is {info.state}: it has no round to close; fedclust session show "
+                f"{session} says more"
+            )
         closed = client.close_round(session, info.round)
-    show(err, f"{session}: round {closed.number} is {closed.state}")
+    _done(closed, f"{session}: round {closed.number} is {closed.state}", as_json)
 
 
 @app.command("exclude", epilog=epilog("fedclust session exclude heart-2026 zurich"))
@@ -232,11 +251,13 @@ def exclude(
     connection: o.Connection,
     session: o.Session,
     site: Annotated[str, typer.Argument(help="Name of the site.", show_default=False)],
+    as_json: o.AsJson = False,
 ) -> None:
     """Wait no longer for a site; what it answered still counts. It cannot be undone."""
     with connection.client() as client:
         client.exclude(session, site)
-    show(err, f"{session}: {site} is excluded")
+        info = client.session(session)
+    _done(info, f"{session}: {site} is excluded", as_json)
 
 
 @app.command("invite", epilog=epilog("fedclust session invite heart-2026 basel,geneva"))
@@ -245,11 +266,15 @@ def invite(
     connection: o.Connection,
     session: o.Session,
     sites: Annotated[str, typer.Argument(help=_SLUG_LIST, show_default=False)],
+    as_json: o.AsJson = False,
 ) -> None:
     """Invite more sites; after the session has completed, as readers of its result."""
+    names = tuple(_names(sites))
+    if not names:
+        raise errors.UsageError("name the sites, for example: basel,geneva")
     with connection.client() as client:
-        client.patch_session(session, SessionPatch(invite=tuple(_names(sites))))
-    show(err, f"{session}: {sites} invited")
+        info = client.patch_session(session, SessionPatch(invite=names))
+    _done(info, f"{session}: {', '.join(names)} invited", as_json)
 
 
 @app.command("deadline", epilog=epilog("fedclust session deadline heart-2026 2026-12-01T12:00Z"))
@@ -260,17 +285,19 @@ def deadline(
     until: Annotated[
         str, typer.Argument(help="RFC 3339 with its offset from UTC.", show_default=False)
     ],
+    as_json: o.AsJson = False,
 ) -> None:
     """Move the open round's deadline."""
     try:
         time = datetime.fromisoformat(until)
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
+        aware = None if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError):
+        aware = None
+    if aware is None:
         raise errors.UsageError("give the time with its offset, for example 2026-12-01T12:00Z")
     with connection.client() as client:
-        client.patch_session(session, SessionPatch(deadline=time.astimezone(UTC)))
-    show(err, f"{session}: the round's deadline is {time.isoformat()}")
+        info = client.patch_session(session, SessionPatch(deadline=aware))
+    _done(info, f"{session}: the round's deadline is {aware:%Y-%m-%dT%H:%M:%SZ}", as_json)
 
 
 @app.command(
@@ -292,7 +319,11 @@ def watch(
     """Follow a session until it ends; exit code 7 unless it completes."""
     # A watch of days outlives a coordinator's restart.
     with connection.client(give_up_after_s=3_600.0) as client:
-        info = Watcher(client, session, every, as_json).follow()
+        try:
+            info = Watcher(client, session, every, as_json).follow()
+        except KeyboardInterrupt:
+            show(err, f"no longer watched; {session} goes on")
+            raise
     if info.state != "completed":
         reason = info.failure or info.stopped_because or info.state
         raise errors.SessionFailed(session, f"{info.state}: {reason}", info.failure)
@@ -319,7 +350,7 @@ def result(
     as_json: o.AsJson = False,
 ) -> None:
     """Print the clusters, or write the whole result to a file."""
-    check_outputs((path,), ())
+    check_outputs(((path, is_document),), ())
     if form is Form.binary and path is None and sys.stdout.isatty():
         raise errors.UsageError("the binary form is not for a terminal: give --out")
     with connection.client() as client:
@@ -337,13 +368,13 @@ def result(
         write(path, content)
         show(err, f"{len(content)} bytes: {path}")
         return
-    sys.stdout.buffer.write(content if form is Form.binary else content.rstrip(b"\n") + b"\n")
+    write_out(content if form is Form.binary else content.rstrip(b"\n") + b"\n")
 
 
 def _definition(path: Path) -> dict[str, Any]:
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8-sig")
-        found = json.loads(text)
+        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        found = json.loads(data.decode("utf-8-sig"))
     except OSError as error:
         raise errors.UsageError(f"{path} cannot be read: {error.strerror}") from None
     except json.JSONDecodeError as error:
@@ -353,6 +384,21 @@ def _definition(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise errors.UsageError(f"{path}: a definition is one JSON object, {{...}}")
     return {key: value for key, value in found.items() if key != "method_version"}
+
+
+def _object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = body.get(key, {})
+    if not isinstance(found, Mapping):
+        raise errors.UsageError(f"the definition: /{key}: this is one JSON object, {{...}}")
+    return found
+
+
+def _done(told: SessionInfo | RoundInfo, said: str, as_json: bool) -> None:
+    """Say what was done, or print how it stands now."""
+    if as_json:
+        print_json(told)
+    else:
+        show(err, said)
 
 
 def _names(text: str) -> list[str]:
@@ -379,7 +425,7 @@ def _show(
         shown = {**info.model_dump(mode="json"), **_told(known, info)}
         print_json({**shown, "rounds": [each.model_dump(mode="json") for each in rounds]})
         return
-    definition = info.definition
+    frozen = info.definition
     facts = {
         "session": info.name,
         "state": info.state,
@@ -387,23 +433,23 @@ def _show(
         "cannot start": info.cannot_start,
         "defined by": info.created_by,
         "definition": f"SHA-256 {info.definition_sha256}",
-        "method": f"{definition.algorithm} version {definition.method_version}",
-        "options": json.dumps(definition.config, sort_keys=True),
-        "features": ", ".join(each.name for each in definition.features),
-        "seed": definition.seed,
-        "started": info.started_at,
-        "ended": info.ended_at,
+        "method": f"{frozen.algorithm} version {frozen.method_version}",
+        "options": json.dumps(frozen.config, sort_keys=True),
+        "features": ", ".join(map(feature_text, frozen.features)),
+        "seed": frozen.seed,
+        "started": info.started_at and f"{info.started_at:%Y-%m-%d %H:%M:%S} UTC",
+        "ended": info.ended_at and f"{info.ended_at:%Y-%m-%d %H:%M:%S} UTC",
     }
     for name, value in facts.items():
         if value is not None:
             show(out, f"{name:<14}{value}")
     _show_sites(info, known.get(info.name))
     if rounds:
-        grid, row = table("round", "phase", "state", "answered", "opened", "closed because")
+        grid = Table("round", "phase", "state", "answered", "opened", "closed because")
         for each in rounds:
             answered = sum(site.answered for site in each.sites)
             late = " (overdue)" if each.overdue else ""
-            row(
+            grid.row(
                 each.number,
                 each.phase,
                 each.state + late,
@@ -411,25 +457,25 @@ def _show(
                 f"{each.opened_at:%Y-%m-%d %H:%M:%S}",
                 each.close_reason,
             )
-        out.print(grid)
+        grid.show()
 
 
 def _show_sites(info: SessionInfo, told: Standing | None) -> None:
     if told is None:
-        grid, row = table("site", "takes part", "answered", "late")
+        grid = Table("site", "takes part", "answered", "late")
         for site in info.sites:
-            row(site.name, site.state, _said(site.answered), _said(site.late))
-        out.print(grid)
+            grid.row(site.name, site.state, _said(site.answered), _said(site.late))
+        grid.show()
         return
     now = datetime.now(UTC)
-    grid, row = table(
+    grid = Table(
         "site", "takes part", "answered", "late since", "last seen", "sdk", "refused", "in", "out"
     )
     shown = {site.name: site for site in info.sites}
     for each in sorted(told.sites, key=lambda site: site.late_since is None):
         if (known := shown.get(each.name)) is None:  # invited between the two requests
             continue
-        row(
+        grid.row(
             each.name,
             known.state,
             _said(known.answered),
@@ -440,7 +486,7 @@ def _show_sites(info: SessionInfo, told: Standing | None) -> None:
             size(each.bytes_in),
             size(each.bytes_out),
         )
-    out.print(grid)
+    grid.show()
 
 
 def _said(answer: bool | None) -> str:
@@ -451,13 +497,15 @@ def _show_result(document: ResultDocument) -> None:
     names = [feature.name for feature in document.features]
     found = document.result
     sizes = found.get("sizes")
-    grid, row = table("cluster", "rows", *names)
+    grid = Table("cluster", "rows", *names)
     for number, centre in enumerate(found["centroids_original"]):
         size = sizes[number] if sizes else None
-        row(number, "suppressed" if sizes and size is None else size, *(f"{x:.6g}" for x in centre))
-    out.print(grid)
-    for name in ("n_rounds", "stopped_because"):
-        show(out, f"{name.replace('_', ' '):<16} {found[name]}")
+        grid.row(
+            number, "suppressed" if sizes and size is None else size, *(f"{x:.6g}" for x in centre)
+        )
+    grid.show()
+    show(out, f"{'rounds':<16} {found['n_rounds']} (and those of preparation and evaluation)")
+    show(out, f"{'stopped because':<16} {found['stopped_because']}")
     quality = found.get("quality")
     for name, value in (quality or {}).items():
         if value is not None:

@@ -10,8 +10,8 @@ import typer
 
 from fedclust import errors
 from fedclust.cli import options as o
-from fedclust.cli.files import check_outputs, write_labels
-from fedclust.cli.screen import err, out, print_json, show, table
+from fedclust.cli.files import check_outputs, is_labels, write_labels
+from fedclust.cli.screen import Table, err, out, print_json, show
 from fedclust.cli.texts import epilog
 
 app = typer.Typer(rich_markup_mode=None)
@@ -55,8 +55,12 @@ def simulate(
     if clusters is not None:
         options["n_clusters"] = clusters
     if labels_dir is not None:
-        labels_dir.mkdir(parents=True, exist_ok=True)
-        check_outputs([labels_dir / f"{name}.csv" for name in files], list(files.values()))
+        try:
+            labels_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise errors.UsageError(f"{labels_dir}: {error.strerror}") from None
+        outputs = [(labels_dir / f"{name}.csv", is_labels) for name in files]
+        check_outputs(outputs, list(files.values()))
     wanted = [name.strip() for name in features.split(",")] if features else None
     # Imported here: numpy and scipy take a while, and other commands do without.
     from fedclust.simulate import simulate as run
@@ -81,11 +85,13 @@ def simulate(
         print_json({**facts, "cluster_centers": found.cluster_centers_.tolist()})
         return
     names = [feature.name for feature in found.definition_.features]
-    grid, row = table("cluster", "rows", *names)
+    grid = Table("cluster", "rows", *names)
     for number, centre in enumerate(found.cluster_centers_.tolist()):
         size = found.sizes_[number] if found.sizes_ else None
-        row(number, "suppressed" if found.sizes_ and size is None else size, *map(_short, centre))
-    out.print(grid)
+        grid.row(
+            number, "suppressed" if found.sizes_ and size is None else size, *map(_short, centre)
+        )
+    grid.show()
     for name in ("rounds", "stopped_because", "inertia"):
         if facts[name] is not None:
             show(out, f"{name.replace('_', ' '):<16} {facts[name]}")

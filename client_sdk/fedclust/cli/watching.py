@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fedclust import errors
-from fedclust.cli.screen import err, out, print_json, show
+from fedclust.cli.screen import flush_out, out, print_json, show
 from fedclust.client import Client
 from fedclust.wire.models import RoundInfo, SessionInfo
 
@@ -157,7 +157,7 @@ class Watcher:
     def _tell(self, event: dict[str, Any]) -> None:
         if self._as_json:
             print_json({key: value for key, value in event.items() if value is not None})
-            out.file.flush()
+            flush_out()
             return
         where = f"round {event['round']} {event['phase']}: " if "round" in event else ""
         text = event["event"].replace(".", " ").replace("_", " ")
@@ -169,4 +169,4 @@ class Watcher:
             text += f", waiting for {', '.join(event['waiting_for'])}"
         if event.get("why"):
             text += f" ({event['why']})"
-        show(err, where + text)
+        show(out, where + text)

@@ -27,7 +27,7 @@ def read_frame(
     origin = Origin("the DataFrame")
     header = [str(name) for name in frame.columns]
     there = [name for name in names if not lacking or name in header]
-    places = origin.columns(header, [*there, *text])
+    places = origin.columns(header, there, text)
     if len(frame) == 0:
         raise origin.fault("no-rows", "there are no rows")
     columns = [

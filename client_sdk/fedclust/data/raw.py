@@ -42,8 +42,11 @@ class Origin:
             self.source, rule, message, column=column, row=row, count=count, unit=self.unit
         )
 
-    def columns(self, header: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
+    def columns(
+        self, header: Sequence[str], features: Sequence[str], text: Sequence[str]
+    ) -> dict[str, int]:
         """Return where each column stands; DataError for a missing or a repeated name."""
+        wanted = [*features, *text]
         places: dict[str, int] = {}
         twice: list[str] = []
         for place, name in enumerate(header):
@@ -55,7 +58,8 @@ class Origin:
         missing = [name for name in wanted if name not in places]
         if missing:
             others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            message = f"the session needs this column and the header has none of that name{others}"
+            why = "the session needs" if missing[0] in features else "rows or persons are named by"
+            message = f"{why} this column and the header has none of that name{others}"
             if missing[0].casefold() in map(str.casefold, places):
                 message += "; upper and lower case are told apart"
             raise self.fault("missing-column", message, column=missing[0])

@@ -1,0 +1,56 @@
+"""What people write themselves, checked before it is sent: a definition, a name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedclust.algorithms.base import Feature, Model, Policy, Slug
+from fedclust.errors import UsageError
+from fedclust.wire import codec
+from fedclust.wire.models import SessionCreate
+
+_PARTS: Mapping[str, type[Model]] = {"features": Feature, "policy": Policy}
+_SLUG = "a-z, 0-9 and hyphens, at most 63, and no hyphen first"
+
+
+def slug(name: str) -> str:
+    """Return a name of a session, a site or an analyst; UsageError where it cannot be one."""
+    try:
+        return TypeAdapter(Slug).validate_python(name)
+    except ValidationError:
+        raise UsageError(f"a name is {_SLUG}") from None
+
+
+def definition(body: Mapping[str, Any]) -> SessionCreate:
+    """Return a session's definition; UsageError that names all of its faults."""
+    try:
+        text = codec.canonical_json(dict(body))
+    except ValueError:  # canonical JSON has no NaN
+        raise UsageError("the definition: every number must be finite") from None
+    try:
+        return SessionCreate.model_validate_json(text)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        # A list that lacks its faulty members is found too short, too.
+        said = [_fault(one) for one in faults if not any(_within(each, one) for each in faults)]
+        raise UsageError("the definition: " + "; ".join(said)) from None
+
+
+def _within(inner: Mapping[str, Any], outer: Mapping[str, Any]) -> bool:
+    """Whether a fault is one of a part of what another fault is about."""
+    n = len(outer["loc"])
+    return len(inner["loc"]) > n and inner["loc"][:n] == outer["loc"]
+
+
+def _fault(item: Mapping[str, Any]) -> str:
+    place = "".join(f"/{part}" for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        part = str(item["loc"][0]) if len(item["loc"]) > 1 else ""
+        known = ", ".join(_PARTS.get(part, SessionCreate).model_fields)
+        return f"{place}: there is no such field, but: {known}"
+    if item["type"] == "string_pattern_mismatch" and item["loc"][0] in ("name", "sites"):
+        return f"{place}: a name is {_SLUG}"
+    return f"{place}: {item['msg']}"

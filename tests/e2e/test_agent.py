@@ -1,0 +1,155 @@
+"""``fedclust agent`` as a process, over whatever happens in the weeks that it runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedclust import Site, simulate
+from fedclust._http import Http, Options
+from fedclust.cli.serving import Agent, Entries, Entry
+from fedclust.privacy.ledger import Ledger
+from support.consortium import Consortium, columns, read_labels, write_csv
+from support.server import clean_environment, running_server
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX"),
+]
+SITES = ("ada", "brno", "cadiz")
+#: Its agent is a process.
+WATCHED = "ada"
+SESSIONS = {"heart": 3, "liver": 4}
+POLICY = {"min_cluster_size": 2, "max_rounds": 8}
+KILLS = 2
+
+
+def _rows() -> dict[str, NDArray[np.float64]]:
+    """Return rows without clusters: the sessions last as long as they may."""
+    rng = np.random.default_rng(3)
+    return {name: rng.random((240, 3)) for name in SITES}
+
+
+def _leave_to_agent(place: Path, url: str, token: str) -> Path:
+    """Consent to both sessions; the site's state directory."""
+    entries = Entries(place / "state")
+    with Site(url, token, journal_dir=entries.directory) as site:
+        for session in SESSIONS:
+            request = site.check(session, place / "rows.csv", id_column="record")
+            entry = Entry(
+                coordinator=request.coordinator,
+                site=request.site,
+                session=session,
+                definition_sha256=request.definition_sha256,
+                consented_at=site._now(),
+                data=str(place / "rows.csv"),
+                id_column="record",
+                labels_out=str(place / f"{session}.csv"),
+                result_out=str(place / f"{session}.fedclust"),
+            )
+            entries.put(entry)
+    return entries.directory
+
+
+def _agent(url: str, token: str, state: Path) -> subprocess.Popen[str]:
+    settings = {"FEDCLUST_COORDINATOR": url, "FEDCLUST_TOKEN": token}
+    return subprocess.Popen(
+        [*(sys.executable, "-m", "fedclust.cli", "agent", "--until-done")],
+        env=clean_environment({**settings, "FEDCLUST_JOURNAL_DIR": str(state)}),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _eager_agent(url: str, token: str, state: Path) -> threading.Thread:
+    """Run an agent in this process, which tries again at short intervals."""
+    pause = threading.Event()
+
+    def connect() -> Site:
+        options = Options(give_up_after_s=600.0)
+        http = Http(url, token, options, sleep=lambda _: pause.wait(0.05))
+        return Site(journal_dir=state, http=http)
+
+    agent = Agent(Entries(state), connect, lambda _: None)
+    thread = threading.Thread(
+        target=agent.run, args=(threading.Event(),), kwargs={"until_done": True}, daemon=True
+    )
+    thread.start()
+    return thread
+
+
+def test_a_coordinator_that_is_killed_while_agents_serve_two_sessions(tmp_path: Path) -> None:
+    """Twice ``kill -9``: every round is answered once, and the results are undisturbed."""
+    rows = _rows()
+    with running_server(tmp_path / "server") as server:
+        consortium = Consortium.found(server.base_url, server.operator_token, SITES)
+        for session, k in SESSIONS.items():
+            consortium.create(session, 3, config={"n_clusters": k}, policy=POLICY)
+        others = []
+        for name in SITES:
+            write_csv(tmp_path / name / "rows.csv", rows[name])
+            token = consortium.site_tokens[name]
+            state = _leave_to_agent(tmp_path / name, server.base_url, token)
+            if name == WATCHED:
+                agent = _agent(server.base_url, token, state)
+            else:
+                others.append(_eager_agent(server.base_url, token, state))
+        try:
+            stream = agent.stderr
+            assert stream is not None
+            heard: list[str] = []
+            # First when the site has answered in both; then as soon as anything has moved on.
+            for wanted in (set(SESSIONS), *[set()] * (KILLS - 1)):
+                answered: set[str] = set()
+                while not answered or not answered >= wanted:
+                    heard.append(stream.readline())
+                    sent = re.search(r"(\w+): round \d+ sent", heard[-1])
+                    answered |= {sent[1]} if sent else set()
+                    assert heard[-1], heard
+                assert not any("completed" in line for line in heard), heard
+                server.restart()
+            _, said = agent.communicate(timeout=60)
+            assert agent.returncode == 0, said
+            assert "Traceback" not in said
+            for other in others:
+                other.join(60)
+                assert not other.is_alive()
+        finally:
+            agent.kill()
+        for session, k in SESSIONS.items():
+            expected = simulate(
+                "lloyd",
+                rows,
+                config={"n_clusters": k},
+                policy=POLICY,
+                features=columns(3),
+                seed=7,
+            )
+            document = consortium.result(session)
+            centres = np.asarray(document.result["centroids_original"])
+            assert np.array_equal(centres, expected.cluster_centers_)
+            kept = {
+                (each.round, each.site): each.sha256 for each in document.provenance.submissions
+            }
+            assert len(kept) == len(document.provenance.submissions)
+            left = {}
+            for name in SITES:
+                labels = read_labels(tmp_path / name / f"{session}.csv")
+                assert np.array_equal(labels, expected.labels_[name])
+                ledger = Ledger(tmp_path / name / "state")
+                assert ledger.verify() == []
+                lines = [line for line in ledger.read() if line["session"] == session]
+                left |= {(line["round"], name): line["sha256"] for line in lines}
+                # No body stands in it twice, nor did any leave that is not stored.
+                assert len(lines) == sum(site == name for _, site in kept)
+            assert left == kept
+    for name in SITES:
+        assert {e.state for e in Entries(tmp_path / name / "state").read()} == {"done"}

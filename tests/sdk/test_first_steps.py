@@ -1,0 +1,135 @@
+"""The mistakes of a first day: each is told in one line that says what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedclust._http import Http
+from fedclust.algorithms.base import Feature, Policy
+from fedclust.cli import main as cli
+from fedclust.cli.bodies import definition, slug
+from fedclust.definition import DefinitionError, check_definition
+from fedclust.errors import UsageError, tls_failure
+from fedclust.wire.models import SessionCreate
+
+PAGE = (Path(__file__).parents[2] / "docs" / "sessions.md").read_text("utf-8")
+BODY: dict[str, Any] = {
+    "name": "heart",
+    "algorithm": "fkm",
+    "config": {"n_clusters": 2},
+    "features": [{"name": "age"}],
+    "sites": ["north", "south"],
+}
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run ``fedclust`` where no coordinator answers; return exit code and standard error."""
+    token = tmp_path / "token"
+    token.write_text("fco_secret\n", "utf-8")
+    token.chmod(0o600)
+    monkeypatch.setenv("FEDCLUST_COORDINATOR", "http://127.0.0.1:1")
+    monkeypatch.setenv("FEDCLUST_TOKEN_FILE", str(token))
+
+    def act(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), capsys.readouterr().err
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"policy": {"minimum_sites": 2}},
+            "/minimum_sites: there is no such field, but: min",
+        ),
+        (
+            {"features": [{"name": "age", "units": "y"}]},
+            "/features/0/units: there is no",
+        ),
+        ({"method": "fkm"}, "/method: there is no such field, but: name, algorithm"),
+        ({"name": "Heart 2026"}, "/name: a name is a-z, 0-9 and hyphens"),
+        ({"sites": ["north", "South"]}, "/sites/1: a name is a-z, 0-9 and hyphens"),
+        ({"sites": "north"}, "/sites: "),
+        ({"policy": {"min_sites": 2.5}}, "/policy/min_sites: "),
+        ({"config": {"n_clusters": float("nan")}}, "every number must be finite"),
+    ],
+)
+def test_a_definition_with_a_slip(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)) as caught:
+        definition({**BODY, **change})
+    assert str(caught.value).count(";") == 0, "one fault is told once"
+    definition(BODY)
+
+
+def test_a_slip_is_no_unexpected_error(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "heart.json"
+    for change, option in (({"policy": 3}, "--min-sites"), ({"config": []}, "--clusters")):
+        file.write_text(json.dumps({**BODY, **change}), "utf-8")
+        code, said = run("session", "create", "heart", "--file", str(file), option, "2")
+        assert (code, "one JSON object" in said) == (2, True)
+    code, said = run("session", "create", "Heart", "--file", str(file))
+    assert (code, said.count("\n")) == (2, 1)
+    for group in ("site", "analyst"):
+        code, said = run(group, "add", "South")
+        assert (code, "a-z, 0-9 and hyphens" in said) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["", "South", "a b", "-a", "a\n", "a" * 64, "ä"])
+def test_what_no_name_can_be(name: str) -> None:
+    with pytest.raises(UsageError):
+        slug(name)
+
+
+def test_two_sites_by_default_are_told_how() -> None:
+    with pytest.raises(DefinitionError) as two:
+        check_definition(SessionCreate.model_validate_json(json.dumps(BODY)))
+    assert '{"policy": {"min_sites": 2}}' in two.value.errors[0].message
+    assert "consent" in two.value.errors[0].message
+    with pytest.raises(DefinitionError) as one:
+        check_definition(SessionCreate.model_validate_json(json.dumps({**BODY, "sites": ["a"]})))
+    assert "min_sites" not in one.value.errors[0].message
+    check_definition(definition({**BODY, "policy": {"min_sites": 2}}))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8400", "localhost:8400", "c.example"])
+def test_an_address_without_its_scheme(address: str) -> None:
+    with pytest.raises(UsageError, match="begins with https://"):
+        Http(address, "fcs_secret")
+
+
+def test_tls_where_there_is_none() -> None:
+    error = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
+    error.reason = "WRONG_VERSION_NUMBER"
+    assert "does not speak TLS" in str(tls_failure("https://c.example", error))
+    error.reason = "CERTIFICATE_VERIFY_FAILED"
+    assert "does not speak TLS" not in str(tls_failure("https://c.example", error))
+
+
+def test_an_empty_ledger_says_so(run: Run, tmp_path: Path) -> None:
+    code, said = run("ledger", "show", "--journal-dir", str(tmp_path / "journal"))
+    assert (code, said) == (0, "nothing has left\n")
+
+
+def test_the_page_about_definitions_names_every_field_and_default() -> None:
+    """As the models have them."""
+    named = set(re.findall(r"`([a-z_]+)`", " ".join(re.findall(r"^\| ([^|]*)\|", PAGE, re.M))))
+    fields = {*SessionCreate.model_fields, *Feature.model_fields, *Policy.model_fields}
+    assert named == fields
+    for name, value in Policy().model_dump().items():
+        (default,) = re.findall(rf"^\| `{name}` \| ([^|]*) \|", PAGE, re.M)
+        assert value is None or default.strip("`") == str(value)

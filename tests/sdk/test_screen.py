@@ -1,0 +1,197 @@
+"""What people see: on a terminal of any kind, in a pipe, and where nobody reads any more."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedclust.cli import screen
+from fedclust.site import Progress
+from support.server import clean_environment
+
+EVENTS = [
+    Progress("joined"),
+    Progress("waiting", 1, None, 1, 3),
+    Progress("waiting", 1, None, 1, 3),
+    Progress("sent", 2, "cells"),
+]
+LINES = ["joined", "round 1: waiting for 2 of 3 sites", "round 2 cells: sent"]
+
+
+class Terminal(io.StringIO):
+    """A terminal that is only looked at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, width: int, *events: Progress, **options: object) -> str:
+    """Return what a terminal was sent while these events were told, a minute apart."""
+    file, minutes = Terminal(), iter(range(0, 6000, 60))
+    console = Console(file=file, force_terminal=True, width=width, **options)
+    monkeypatch.setattr(screen, "err", console)
+    with screen.ProgressLine(lambda: float(next(minutes))) as line:
+        for event in events:
+            line.tell(event)
+            assert line._bar is not None
+            line._bar.refresh()
+    return file.getvalue()
+
+
+def test_a_line_for_each_event_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with screen.ProgressLine() as line:
+        for event in EVENTS:
+            line.tell(event)
+    assert capsys.readouterr().err.splitlines() == LINES
+
+
+def test_elapsed_and_expected_time(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = iter([0.0, 0.0, 30.0, 90.0])
+    with screen.ProgressLine(lambda: next(clock)) as line:
+        for number in (2, 3, 4):
+            line.tell(Progress("sent", number, "lloyd", most_rounds=22))
+    assert capsys.readouterr().err.splitlines() == [
+        "round 2 lloyd: sent, 0:00 (of at most 22 rounds)",
+        "round 3 lloyd: sent, 0:30, at most 10:00 more (of at most 22 rounds)",
+        "round 4 lloyd: sent, 1:30, at most 14:15 more (of at most 22 rounds)",
+    ]
+
+
+def test_a_terminal_shows_one_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = Progress("waiting", 3, None, 3, 5, most_rounds=100)
+    seen = drawn(monkeypatch, 80, Progress("sent", 2, "lloyd", most_rounds=100), waiting)
+    assert "round 3: waiting for 2 of 5 sites" in seen
+    assert "more" in seen
+    # A spinner that any terminal can show, and a bar beside the text.
+    assert seen.isascii() or not any(mark in seen for mark in "\u280b\u2026")
+    assert "\u2501" in seen
+    # Its clock goes on while nothing happens.
+    assert len({part for part in seen.split("\r") if "sites" in part}) > 1
+
+
+@pytest.mark.parametrize("width", [20, 40, 79])
+def test_a_narrow_terminal_loses_the_least_important(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    waiting = Progress("waiting", 3, None, 3, 5, most_rounds=100)
+    seen = drawn(monkeypatch, width, waiting, no_color=True)
+    assert ("sites" in seen) == (width >= 40)
+    assert "\u2026" not in seen
+    shown = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", seen)
+    assert max(len(part.strip("\n")) for part in shown.split("\r")) <= width
+
+
+def test_what_is_no_terminal_for_a_live_line_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    for file in (Terminal(), io.StringIO()):  # The other one: FORCE_COLOR in a pipe.
+        monkeypatch.setattr(screen, "err", Console(file=file, force_terminal=True, width=80))
+        with screen.ProgressLine() as line:
+            for event in EVENTS:
+                line.tell(event)
+        assert [text for text in LINES if text in file.getvalue()] == LINES
+        monkeypatch.setenv("TERM", "xterm")
+
+
+def test_a_table_is_whole_in_a_pipe_and_on_any_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    table = screen.Table("session", "late", "why")
+    table.row("a-session-with-quite-a-long-name", "Größe, 北京", "one\ntwo " + "long " * 30)
+    table.row("b", None, 7)
+    table.show()
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("one two " + "long " * 29 + "long")
+    # Characters that take two columns count as two.
+    assert first.index("one two") + 2 == second.index("7") == head.index("why")
+    assert "a-session-with-quite-a-long-name" in first
+
+
+def test_what_is_tried_again_is_said_once_in_ten_minutes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By a clock that nobody sets back; and addresses of rounds long gone are forgotten."""
+    now = [0.0]
+    retries = screen.Retries(lambda: now[0])
+
+    def again(what: str) -> None:
+        text = f"{what}: no answer; again in {now[0]:.1f} s"
+        retries.emit(logging.LogRecord("fedclust.http", 20, "", 0, text, None, None))
+
+    for at in (0.0, 1.0, 601.0):
+        now[0] = at
+        again("GET /x")
+    assert len(capsys.readouterr().err.splitlines()) == 2
+    for number in range(1000):
+        now[0] += 1.0
+        again(f"PUT /rounds/{number}")
+    assert len(retries._shown) <= 601
+
+
+def test_retries_are_told_by_one_handler(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.tell_retries()
+    screen.tell_retries()
+    for delay in (1.0, 2.0):
+        logging.getLogger("fedclust.http").info("%s: no answer; again in %.1f s", "GET /y", delay)
+    assert capsys.readouterr().err.splitlines() == ["GET /y: no answer; again in 1.0 s"]
+
+
+# --- readers that go ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> list[str]:
+    """Return a command that says more than a pipe holds."""
+    line = {"time": "2026", "session": "heart", "round": 1, "fields": {"x": "y" * 200}}
+    lines = "".join(json.dumps({**line, "line": n}) + "\n" for n in range(1, 1001))
+    (tmp_path / "ledger.jsonl").write_text(lines, "utf-8")
+    return [sys.executable, "-m", "fedclust.cli", "ledger", "show", "--journal-dir", str(tmp_path)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_reader_that_has_seen_enough_is_no_error(ledger: list[str], form: list[str]) -> None:
+    process = subprocess.Popen(
+        [*ledger, *form],
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(30), said) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_an_error(ledger: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            ledger, env=clean_environment(), stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 1
+    assert b"No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_messages_that_cannot_be_written_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(screen, "err", Console(file=Full()))
+    screen.show(screen.err, "an agent goes on without its log")
