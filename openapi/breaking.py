@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,15 +24,18 @@ CONTRACT, CURRENT, CHANGES = (
     HERE / name for name in ("contract.json", "openapi.json", "CHANGES.md")
 )
 _METHODS = {"get", "put", "post", "delete", "patch", "head", "options"}
-#: Keywords that bound a value from below, from above.
-_LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
-_MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+#: Keywords that bound a value from below, from above, and in other ways.
+_LEAST = ("minimum", "minLength", "minItems", "minProperties")
+_MOST = ("maximum", "maxLength", "maxItems", "maxProperties")
+_RULES = ("pattern", "format", "multipleOf", "uniqueItems", "propertyNames", "contains", "not")
+_EXCLUSIVE = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
 _NO_LIMIT = float("inf")
 
 
 def breaks(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return what a client written against ``old`` cannot rely on in ``new``, sorted."""
-    return sorted(set(_Comparison(old, new).operations()))
+    comparison = _Comparison(old, new)
+    return sorted({*comparison.everywhere(), *comparison.operations(), *comparison.methods()})
 
 
 def declared(changes: str) -> set[str]:
@@ -47,6 +51,44 @@ class _Comparison:
     def __init__(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         self.old, self.new = old, new
         self._open: set[tuple[str, str, bool]] = set()
+        self._fine: set[tuple[str, str, bool]] = set()
+        self._assumed = 0
+
+    def everywhere(self) -> Iterator[str]:
+        if self.old.get("servers") != self.new.get("servers"):
+            yield "servers changed"
+        after = _schemes(self.new)
+        for name, scheme in _schemes(self.old).items():
+            if name in after and after[name] != scheme:
+                yield f"token: {name} changed"
+
+    def methods(self) -> Iterator[str]:
+        """Yield what a site or an analyst cannot rely on in a method of the version they speak."""
+        after = {method["name"]: method for method in self.new.get("x-fedclust-methods", ())}
+        for old in self.old.get("x-fedclust-methods", ()):
+            at = f"method {old['name']}"
+            new = after.get(old["name"])
+            if new is None:
+                yield f"{at}: removed"
+            elif new["version"] < old["version"]:
+                yield f"{at}: version lowered"
+            elif new["version"] == old["version"]:
+                yield from self._schema(old["options"], new["options"], f"{at}: options", sent=True)
+                yield from self._phases(old["phases"], new["phases"], at)
+
+    def _phases(self, old: list[Any], new: list[Any], at: str) -> Iterator[str]:
+        if [phase["name"] for phase in old] != [phase["name"] for phase in new]:
+            yield f"{at}: other phases in the same version"
+            return
+        for before, after in zip(old, new, strict=True):
+            here = f"{at}: {before['name']}"
+            for part in ("parameters", "site"):
+                if (before[part] is None) != (after[part] is None):
+                    yield f"{here}: {part} in only one"
+                elif before[part] is not None:
+                    yield from self._schema(before[part], after[part], here, sent=False)
+            one, other = before["submission"], after["submission"]
+            yield from self._schema(one, other, f"{here}: answer", sent=True)
 
     def operations(self) -> Iterator[str]:
         for path, methods in self.old["paths"].items():
@@ -62,8 +104,7 @@ class _Comparison:
     def _operation(self, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
         if old.get("operationId") != new.get("operationId"):
             yield "operationId changed"
-        if not old.get("security") and new.get("security"):
-            yield "token needed"
+        yield from _access(old.get("security"), new.get("security"))
         yield from self._parameters(old.get("parameters", []), new.get("parameters", []))
         yield from self._request(old.get("requestBody"), new.get("requestBody"))
         for status, answer in old["responses"].items():
@@ -106,8 +147,15 @@ class _Comparison:
             yield from self._schema(content["schema"], found["schema"], "request", sent=True)
 
     def _answer(self, status: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-        for name in old.get("headers", {}).keys() - new.get("headers", {}).keys():
-            yield f"header {name} of {status} removed"
+        headers = new.get("headers", {})
+        for name, header in old.get("headers", {}).items():
+            if name not in headers:
+                yield f"header {name} of {status} removed"
+                continue
+            at = f"header {name} of {status}"
+            yield from self._schema(header["schema"], headers[name]["schema"], at, sent=False)
+        for slug in sorted(_problems(old) - _problems(new)):
+            yield f"problem {slug} of {status} removed"
         for media, content in old.get("content", {}).items():
             found = new.get("content", {}).get(media)
             if found is None:
@@ -121,23 +169,33 @@ class _Comparison:
     def _schema(self, old: Any, new: Any, at: str, *, sent: bool) -> Iterator[str]:
         """Yield where ``new`` takes less than ``old`` (``sent``), or answers something else."""
         pair = (json.dumps(old, sort_keys=True), json.dumps(new, sort_keys=True), sent)
+        if pair in self._fine:
+            return
         if pair in self._open:  # a schema that holds itself
+            self._assumed += 1
             return
         self._open.add(pair)
+        assumed = self._assumed
         try:
-            old, new = self._resolved(old, self.old), self._resolved(new, self.new)
-            yield from self._kinds(old, new, at, sent)
-            yield from self._limits(old, new, at, sent)
-            yield from self._fields(old, new, at, sent)
-            for key in ("items", "additionalProperties"):
-                if isinstance(old.get(key), dict) and isinstance(new.get(key), dict):
-                    yield from self._schema(old[key], new[key], f"{at}/*", sent=sent)
-            closed = new.get("additionalProperties") is False
-            if sent and closed and old.get("additionalProperties") is not False:
-                yield f"{at}: takes no further fields"
-            yield from self._choices(old, new, at, sent)
+            found = list(self._compared(old, new, at, sent))
         finally:
             self._open.discard(pair)
+        if not found and assumed == self._assumed:
+            self._fine.add(pair)
+        yield from found
+
+    def _compared(self, old: Any, new: Any, at: str, sent: bool) -> Iterator[str]:
+        old, new = self._resolved(old, self.old), self._resolved(new, self.new)
+        yield from self._kinds(old, new, at, sent)
+        yield from self._limits(old, new, at, sent)
+        yield from self._fields(old, new, at, sent)
+        for key in ("items", "additionalProperties"):
+            if isinstance(old.get(key), dict) and isinstance(new.get(key), dict):
+                yield from self._schema(old[key], new[key], f"{at}/*", sent=sent)
+        closed = new.get("additionalProperties") is False
+        if sent and closed and old.get("additionalProperties") is not False:
+            yield f"{at}: takes no further fields"
+        yield from self._choices(old, new, at, sent)
 
     def _resolved(self, schema: Any, document: dict[str, Any]) -> dict[str, Any]:
         """Return a schema with its reference followed and its ``allOf`` laid over each other."""
@@ -188,15 +246,21 @@ class _Comparison:
         self, old: dict[str, Any], new: dict[str, Any], at: str, sent: bool
     ) -> Iterator[str]:
         if not sent:
+            if "format" in old and new.get("format") != old["format"]:
+                yield f"{at}: format changed"
             return
         for key in _LEAST:
-            if new.get(key, -_NO_LIMIT) > old.get(key, -_NO_LIMIT):
+            if _limit(new, key, -_NO_LIMIT) > _limit(old, key, -_NO_LIMIT):
                 yield f"{at}: {key} raised"
         for key in _MOST:
-            if new.get(key, _NO_LIMIT) < old.get(key, _NO_LIMIT):
+            if _limit(new, key, _NO_LIMIT) < _limit(old, key, _NO_LIMIT):
                 yield f"{at}: {key} lowered"
-        if "pattern" in new and new["pattern"] != old.get("pattern"):
-            yield f"{at}: pattern changed"
+        for key in _RULES:
+            if key in new and new[key] not in (old.get(key), False):
+                yield f"{at}: {key} changed"
+        # Who left it out gets something else. A field that was needed had none.
+        if "default" in old and "default" in new and new["default"] != old["default"]:
+            yield f"{at}: default changed"
 
     def _fields(
         self, old: dict[str, Any], new: dict[str, Any], at: str, sent: bool
@@ -233,6 +297,45 @@ class _Comparison:
     def _fits(self, choice: Any, other: Any, sent: bool) -> bool:
         old, new = (choice, other) if sent else (other, choice)
         return not list(self._schema(old, new, "", sent=sent))
+
+
+def _access(old: Any, new: Any) -> Iterator[str]:
+    """Yield what changed in how a caller is let in; ``security`` lists ways, all of them enough."""
+    before, after = _ways(old), _ways(new)
+    if "{}" in after:
+        # Breaks no client, but what the contract keeps behind a token does not open by oversight.
+        if "{}" not in before:
+            yield "no token needed"
+    elif "{}" in before:
+        yield "token needed"
+    elif before - after:
+        yield "token no longer taken as before"
+
+
+def _ways(security: Any) -> set[str]:
+    return {json.dumps(way, sort_keys=True) for way in security or [{}]}
+
+
+def _schemes(document: dict[str, Any]) -> dict[str, Any]:
+    """Return how each kind of token is sent, without the words about it."""
+    return {
+        name: {key: value for key, value in scheme.items() if key != "description"}
+        for name, scheme in document["components"].get("securitySchemes", {}).items()
+    }
+
+
+def _problems(answer: dict[str, Any]) -> set[str]:
+    """Return the problem types that the text about an answer lists."""
+    return set(re.findall(r"^`([a-z-]+)`: ", answer.get("description", ""), re.MULTILINE))
+
+
+def _limit(schema: dict[str, Any], key: str, none: float) -> tuple[float, bool]:
+    """Return a bound, and whether it is stricter than one of the same value that is inclusive."""
+    rising = key in _LEAST
+    bounds = [(float(schema.get(key, none)), not rising)]
+    if key in _EXCLUSIVE:
+        bounds.append((float(schema.get(_EXCLUSIVE[key], none)), rising))
+    return max(bounds) if rising else min(bounds)
 
 
 def _types(schema: dict[str, Any]) -> set[str] | None:

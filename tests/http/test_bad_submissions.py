@@ -239,7 +239,42 @@ def test_deep_nesting_is_refused(running: Running, name: str) -> None:
 def test_huge_claims_in_msgpack_are_refused_without_allocating(running: Running) -> None:
     for head in (b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"):
         response = running.world.put("north", "heart", 1, head, BINARY)
-        refused(running, response, "invalid", "malformed-request")
+        refused(running, response, "invalid", "malformed-request", "body-too-large")
+
+
+#: name -> (head, one of very many values, tail, media type); each is some 4 MB of them.
+MANY: dict[str, tuple[bytes, bytes, bytes, str]] = {
+    "numbers": (b'{"payload":{"observed":[', b"1,", b"1]}}", JSON),
+    "objects": (b'{"payload":{"observed":[', b"{},", b"{}]}}", JSON),
+    "lists": (b'{"payload":{"mean":[', b"[],", b"[]]}}", JSON),
+    "fields": (b'{"payload":{', b'"x":1,', b'"x":1}}', JSON),
+    "numbers in msgpack": (b"\x81\xa7payload\xdd\x00\x3f\xff\xff", b"\x01", b"", BINARY),
+    "maps in msgpack": (b"\x81\xa7payload\xdd\x00\x3f\xff\xff", b"\x80", b"", BINARY),
+    "lists of one in msgpack": (b"\x81\xa7payload", b"\x91" * 3, b"\x01", BINARY),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_more_values_than_anybody_needs_are_refused_unread(running: Running, name: str) -> None:
+    head, value, tail, media = MANY[name]
+    body = head + value * (2**22 // len(value)) * (2 if name == "numbers" else 1) + tail
+    refused(running, running.world.put("north", "heart", 1, body, media), "body-too-large")
+
+
+@pytest.mark.parametrize("field", ["observed", "mean"])
+def test_of_a_million_wrong_numbers_the_first_is_named(
+    running: Running, honest: dict[str, Any], field: str
+) -> None:
+    body = json.dumps(changed(honest, **{field: "HERE"})).encode()
+    body = body.replace(b'"HERE"', b"[" + b"null," * 10**6 + b"1]")
+    problem = refused(running, running.world.put("north", "heart", 1, body), "invalid")
+    assert [error.pointer for error in problem.errors] == [f"/payload/{field}/0"]
+
+
+def test_of_many_wrong_fields_none_is_named(running: Running, honest: dict[str, Any]) -> None:
+    body = json.dumps(changed(honest, **{f"{MARK}{i}": i for i in range(20_000)})).encode()
+    problem = refused(running, running.world.put("north", "heart", 1, body), "invalid")
+    assert [(error.pointer, error.rule) for error in problem.errors] == [("", "too-many-errors")]
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"1", b'"x"', b"{}", b"\xff\xfe", b"{"])

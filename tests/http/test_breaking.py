@@ -39,9 +39,19 @@ def field(document: dict[str, Any], name: str, of: str) -> dict[str, Any]:
     return found
 
 
+def method(document: dict[str, Any], name: str) -> dict[str, Any]:
+    methods: list[dict[str, Any]] = document["x-fedclust-methods"]
+    return next(each for each in methods if each["name"] == name)
+
+
 def operation(document: dict[str, Any], path: str, method: str) -> dict[str, Any]:
     found: dict[str, Any] = document["paths"][path][method]
     return found
+
+
+def waited(document: dict[str, Any]) -> dict[str, Any]:
+    parameters: list[dict[str, Any]] = operation(document, TASK, "get")["parameters"]
+    return next(each for each in parameters if each["name"] == "wait")
 
 
 SESSIONS, TASK = "/v1/sessions", "/v1/sessions/{session}/task"
@@ -63,6 +73,19 @@ BREAKS: dict[str, tuple[Change, str]] = {
         lambda d: operation(d, "/healthz", "get").update(security=[{"token": []}]),
         "GET /healthz: token needed",
     ),
+    "a route opened": (
+        lambda d: operation(d, TASK, "get").update(security=[]),
+        f"GET {TASK}: no token needed",
+    ),
+    "a token that is sent in another way": (
+        lambda d: next(iter(d["components"]["securitySchemes"].values())).update(scheme="digest"),
+        "token: ",
+    ),
+    "a second token": (
+        lambda d: operation(d, TASK, "get")["security"][0].update(cookie=[]),
+        f"GET {TASK}: token no longer taken as before",
+    ),
+    "another address": (lambda d: d.update(servers=[{"url": "/api"}]), "servers changed"),
     "a status removed": (
         lambda d: operation(d, PUT, "put")["responses"].pop("200"),
         f"PUT {PUT}: status 200 removed",
@@ -70,6 +93,16 @@ BREAKS: dict[str, tuple[Change, str]] = {
     "an error's status removed": (
         lambda d: operation(d, PUT, "put")["responses"].pop("410"),
         f"PUT {PUT}: status 410 removed",
+    ),
+    "a problem type removed": (
+        lambda d: operation(d, PUT, "put")["responses"]["409"].update(description="`other`: New."),
+        f"PUT {PUT}: problem task-mismatch of 409 removed",
+    ),
+    "a header of another type": (
+        lambda d: operation(d, TASK, "get")["responses"]["200"]["headers"]["ETag"].update(
+            schema={"type": "integer"}
+        ),
+        f"GET {TASK}: header ETag of 200: type widened from string to integer",
     ),
     "a header removed": (
         lambda d: operation(d, TASK, "get")["responses"]["200"]["headers"].pop("ETag"),
@@ -80,7 +113,7 @@ BREAKS: dict[str, tuple[Change, str]] = {
         f"PUT {PUT}: request as application/json removed",
     ),
     "a parameter removed": (
-        lambda d: operation(d, TASK, "get")["parameters"].pop(),
+        lambda d: operation(d, TASK, "get")["parameters"].remove(waited(d)),
         f"GET {TASK}: query parameter wait removed",
     ),
     "a new required parameter": (
@@ -88,7 +121,7 @@ BREAKS: dict[str, tuple[Change, str]] = {
         f"POST {SESSIONS}: query parameter mode is new and required",
     ),
     "a parameter's limit lowered": (
-        lambda d: operation(d, TASK, "get")["parameters"][-1]["schema"].update(maximum=5),
+        lambda d: waited(d)["schema"].update(maximum=5),
         f"GET {TASK}: query parameter wait: maximum lowered",
     ),
     "a new required field": (
@@ -126,6 +159,18 @@ BREAKS: dict[str, tuple[Change, str]] = {
         lambda d: field(d, "min_sites", "Policy").update(minimum=4),
         f"POST {SESSIONS}: request/policy/min_sites: minimum raised",
     ),
+    "a bound that excludes itself": (
+        lambda d: field(d, "min_sites", "Policy").update(exclusiveMinimum=1),
+        f"POST {SESSIONS}: request/policy/min_sites: minimum raised",
+    ),
+    "a rule of another kind": (
+        lambda d: field(d, "features", "Participation").update(uniqueItems=True),
+        f"PUT {JOIN}: request/features: uniqueItems changed",
+    ),
+    "another default": (
+        lambda d: field(d, "min_cluster_size", "Policy").update(default=2),
+        f"POST {SESSIONS}: request/policy/min_cluster_size: default changed",
+    ),
     "a shorter text": (
         lambda d: field(d, "size_band", "Participation").update(maxLength=3),
         f"PUT {JOIN}: request/size_band: maxLength lowered",
@@ -155,6 +200,26 @@ BREAKS: dict[str, tuple[Change, str]] = {
         lambda d: field(d, "status", "TaskResponse")["enum"].append("paused"),
         f'GET {TASK}: answer 200/status: value "paused" may be answered',
     ),
+    "a time that may be any text": (
+        lambda d: field(d, "received_at", "Receipt").pop("format"),
+        f"PUT {PUT}: answer 201/received_at: format changed",
+    ),
+    "a method removed altogether": (
+        lambda d: d["x-fedclust-methods"].pop(),
+        "method spectral: removed",
+    ),
+    "a method's option no longer taken": (
+        lambda d: schema(d, "fedclust__algorithms__lloyd__Config")["properties"].pop("tol"),
+        "method lloyd: options: field tol removed",
+    ),
+    "a task without what its site computes with": (
+        lambda d: schema(d, "StepTask")["properties"].pop("centroids"),
+        "method lloyd: lloyd: field centroids removed",
+    ),
+    "another phase in the same version": (
+        lambda d: method(d, "lloyd")["phases"].pop(0),
+        "method lloyd: other phases in the same version",
+    ),
     "a phase's payload no longer taken": (
         lambda d: schema(d, "Submission")["oneOf"].pop(0),
         f"PUT {PUT}: request: ",
@@ -176,6 +241,19 @@ HARMLESS: dict[str, Change] = {
     ),
     "a new error": lambda d: operation(d, TASK, "get")["responses"].update(
         {"429": {"description": "Later."}}
+    ),
+    "a bound that includes itself": lambda d: field(d, "weight", "Feature").update(
+        minimum=field(d, "weight", "Feature").pop("exclusiveMinimum")
+    ),
+    "a new method": lambda d: d["x-fedclust-methods"].append(
+        {**method(d, "lloyd"), "name": "better"}
+    ),
+    "a method's next version": lambda d: method(d, "lloyd").update(version=9, phases=[]),
+    "a second way to send a token": lambda d: operation(d, TASK, "get")["security"].append(
+        {"cookie": []}
+    ),
+    "a new problem type": lambda d: operation(d, TASK, "get")["responses"]["404"].update(
+        description=operation(d, TASK, "get")["responses"]["404"]["description"] + "\n\n`other`: x"
     ),
     "a wider bound": lambda d: field(d, "size_band", "Participation").update(maxLength=900),
     "a field that became optional": lambda d: schema(d, "Participation")["required"].remove(

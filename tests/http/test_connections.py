@@ -133,3 +133,15 @@ def test_the_bound_on_a_head_is_none_on_an_answer(
     )
     assert waited.status_code == 304
     assert running.world.request("GET", "/healthz").status_code == 200
+
+
+def test_after_a_body_with_two_ends_no_request_is_read(running: Running) -> None:
+    """A proxy that believed `Content-Length` would take the second request for part of a body."""
+    twice = f"PUT {SUBMISSION} HTTP/1.1\r\nHost: x\r\nContent-Length: 60\r\n"
+    twice += "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    with connect(running) as connection:
+        connection.sendall(twice.encode())
+        answer = everything(connection)
+    status, headers, _ = parts(answer)
+    assert (status, headers["connection"]) == (401, "close")
+    assert answer.count(b"HTTP/1.1 ") == 1

@@ -96,6 +96,8 @@ def test_a_watch_finds_each_kind_of_fault(watch: tuple[World, Watch]) -> None:
     problem = {"content-type": "application/problem+json"}
     watching.judge("get_site", 500, "{}", problem, [])
     watching.judge("get_site", 409, "{}", problem, [])
+    other = '{"type":"urn:fedclust:problem:round-closed"}'
+    watching.judge("get_site", 404, other, problem, [])
     watching.judge("get_site", 404, "<html>", {"content-type": "text/html"}, [])
     watching.judge("get_site", 404, f'{{"detail": "{MARK}"}}', problem, [f"/v1/sites/{MARK}"])
     watching.judge("get_site", 404, '{"detail": "qzxvkwpj!"}', problem, ["/v1/sites/qzxvkwpj!"])
@@ -107,7 +109,7 @@ def test_a_watch_finds_each_kind_of_fault(watch: tuple[World, Watch]) -> None:
     watching.judge("put_submission", 422, "{}", problem, [])
     assert {kind: len(found) for kind, found in watching.tally.faults.items()} == {
         "server errors": 1,
-        "undocumented statuses": 1,
+        "undocumented statuses": 2,
         "errors without a problem": 1,
         "echoes": 3,
         "rows outside the audit": 3,

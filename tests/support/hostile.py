@@ -112,6 +112,13 @@ class Watch:
             for methods in self.document["paths"].values()
             for operation in methods.values()
         }
+        self._types = {
+            (operation["operationId"], status): set(problem.get("examples", ()))
+            for methods in self.document["paths"].values()
+            for operation in methods.values()
+            for status, answer in operation["responses"].items()
+            for problem in answer.get("content", {}).values()
+        }
         self._engine = create_engine(database_url)
         self._tables = MetaData()
         self._tables.reflect(self._engine)
@@ -144,6 +151,9 @@ class Watch:
         if status >= 400:
             if not str(headers.get("content-type")).count("application/problem+json"):
                 tally.fault("errors without a problem", f"{operation}: {status}")
+            slug = re.search(r'"type":"urn:fedclust:problem:([a-z-]+)"', body)
+            if slug and slug[1] not in self._types.get((operation, str(status)), {slug[1]}):
+                tally.fault("undocumented statuses", f"{operation}: {status} {slug[1]}")
             shown = body + json.dumps({str(k): str(v) for k, v in headers.items()})
             for piece in (piece for text in said if (piece := self._echoed(text, shown))):
                 tally.fault("echoes", f"{operation}: {status}: {piece[:80]!r} in {body[:400]}")

@@ -39,7 +39,8 @@ class _ArrayOf:
         else:
             items = core_schema.float_schema(strict=True, allow_inf_nan=False)
         for _ in range(self.ndim):
-            items = core_schema.list_schema(items, strict=True)
+            # The first wrong number says it all: millions of them would be millions of errors.
+            items = core_schema.list_schema(items, strict=True, fail_fast=True)
         return core_schema.json_or_python_schema(
             json_schema=core_schema.no_info_after_validator_function(self._from_lists, items),
             python_schema=core_schema.no_info_plain_validator_function(self._from_array),

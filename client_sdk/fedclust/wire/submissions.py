@@ -95,7 +95,9 @@ def field_errors(error: ValidationError, at: str = "") -> list[FieldError]:
     The name of a field that does not exist is the sender's: its parent is named instead.
     """
     errors, known = [], _field_names(Model)
-    for item in error.errors(include_url=False, include_context=False, include_input=False):
+    if error.error_count() > 10_000:  # to write down millions takes minutes, and gigabytes
+        return [FieldError(pointer=at, rule="too-many-errors", message="nearly all of it is wrong")]
+    for item in error.errors(include_url=False, include_context=False, include_input=False)[:20]:
         location, message = list(item["loc"]), item["msg"]
         if item["type"] == "extra_forbidden":
             location, message = location[:-1], "there is a field here that is not in the schema"
@@ -105,8 +107,6 @@ def field_errors(error: ValidationError, at: str = "") -> list[FieldError]:
         ours = [part for part in location if isinstance(part, int) or part in known]
         pointer = "".join(f"/{part}" for part in ours)
         errors.append(FieldError(pointer=at + pointer, rule=item["type"], message=message))
-        if len(errors) == 20:
-            break
     return errors
 
 

@@ -15,6 +15,7 @@ from fedclust.wire.submissions import SubmissionError, read_body
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.context import service_of
 from fedclust_service.http.edge import too_large
+from fedclust_service.http.parts import MOST_NUMBERS, check_json, check_packed
 from fedclust_service.http.problems import invalid
 
 JSON = "application/json"
@@ -55,19 +56,27 @@ async def _read(request: Request) -> bytes:
 
 async def _json_body(request: Request) -> bytes:
     media_type(request, [JSON])
-    return await _read(request)
+    body = await _read(request)
+    check_json(body)
+    return body
 
 
 async def _optional_json_body(request: Request) -> bytes:
     body = await _read(request)
     if body:
         media_type(request, [JSON])
+        check_json(body)
     return body or b"{}"
 
 
 async def _either_body(request: Request) -> tuple[bytes, str]:
     media = media_type(request, [JSON, BINARY])
-    return await _read(request), media
+    body = await _read(request)
+    if media == BINARY:
+        check_packed(body)
+    else:
+        check_json(body, MOST_NUMBERS)
+    return body, media
 
 
 JsonBody = Annotated[bytes, Depends(_json_body)]

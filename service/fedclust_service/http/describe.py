@@ -24,7 +24,14 @@ _EVERYWHERE = (
     "internal",
     "unavailable",
 )
-_RETRIED = {408, 500, 503}
+#: Problems that pass by themselves and say when to ask again.
+_PASSING = {
+    "request-timeout",
+    "result-not-ready",
+    "too-many-streams",
+    "internal",
+    "unavailable",
+}
 Content = dict[str, Any]
 
 
@@ -94,8 +101,9 @@ def described(
         responses[status] = _problem("\n\n".join(lines), slugs)
         if status == 401:
             responses[status]["headers"] = _headers({"WWW-Authenticate": "`Bearer`."})
-        if status in _RETRIED:
-            responses[status]["headers"] = _headers({"Retry-After": "Seconds; then again."})
+        if _PASSING.intersection(slugs):
+            text = "Seconds; then again. Absent where waiting does not help."
+            responses[status]["headers"] = _headers({"Retry-After": text})
     responses["default"] = _problem("Any other problem of the catalogue.", ())
     extra: dict[str, Any] = {}
     if body is not None:

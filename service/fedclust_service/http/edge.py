@@ -171,6 +171,9 @@ class _Exchange:
         self._more = "expect" not in headers and (
             headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         )
+        # Two ways to say where a body ends: a proxy may have believed the other one, and what
+        # follows is then no request of whom it seems to be from (RFC 9112, 6.3).
+        self._ambiguous = "content-length" in headers and "transfer-encoding" in headers
         self.status = 0
 
     def hurry(self) -> None:
@@ -205,7 +208,8 @@ class _Exchange:
 
     def _add_headers(self, headers: MutableHeaders) -> None:
         headers[REQUEST_ID] = self._trace.request_id
-        if self._more:  # what is still to come would be read as the next request
+        # What is still to come would be read as the next request.
+        if self._more or self._ambiguous:
             headers["Connection"] = "close"
         for name, value in _HEADERS.items():
             headers.setdefault(name, value)

@@ -33,12 +33,13 @@ _BODY = (
 
 def _router(role: Role, readers: str) -> APIRouter:
     one, many = role.value, f"{role.value}s"
+    article = "an" if one == "analyst" else "a"
     router = APIRouter(prefix=f"/v1/{many}", tags=[many])
 
     @router.post(
         "",
         operation_id=f"create_{one}",
-        summary=f"Register a {one}",
+        summary=f"Register {article} {one}",
         description="Operators. The same body again gives the existing one; names are never "
         "reused.",
         **described(
@@ -94,7 +95,7 @@ def _router(role: Role, readers: str) -> APIRouter:
     @router.patch(
         "/{name}",
         operation_id=f"change_{one}",
-        summary=f"Change a {one}'s title, disable or enable it",
+        summary=f"Change {article} {one}'s title, disable or enable it",
         description="Operators. The tokens of a disabled one stop working at once.",
         **described(
             {200: ("Changed.", ref(PrincipalInfo))},

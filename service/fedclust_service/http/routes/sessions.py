@@ -94,6 +94,7 @@ def read(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
         "forbidden",
         "not-found",
         "wrong-state",
+        "late-joining-refused",
         *_BODY,
         body=ref(SessionPatch),
     ),
@@ -119,6 +120,7 @@ def change(
         "not-found",
         "wrong-state",
         "quorum-missing",
+        "sites-unsuitable",
     ),
 )
 def start(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:

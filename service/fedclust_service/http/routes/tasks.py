@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -30,7 +30,17 @@ from fedclust_service.orchestration.rounds import TaskView
 router = APIRouter(tags=["tasks"])
 WaitOf = Annotated[
     float,
-    Query(ge=0, le=25, allow_inf_nan=False, description="Seconds to wait for something new."),
+    Query(
+        ge=0,
+        le=25,
+        allow_inf_nan=False,
+        description="Seconds to wait for something new, where `If-None-Match` tells what is known.",
+    ),
+]
+#: For the API's description: the header may come more than once, which `_etags` reads.
+KnownOf = Annotated[
+    str | None,
+    Header(alias="If-None-Match", description="The ETag that came last; with `*`, any."),
 ]
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
@@ -64,6 +74,7 @@ async def get_task(
     co: CoordinatorOf,
     session: SessionName,
     wait: WaitOf = 0.0,
+    _known: KnownOf = None,
 ) -> Response:
     token, media = bearer_token(request), negotiate(request, [JSON, BINARY])
     known = _etags(request)

@@ -1,0 +1,66 @@
+"""How many values a body may hold, looked at before any of them is made.
+
+A byte is enough for a value that takes a hundred in memory, and for an error that takes a thousand:
+without this, the 32 MiB of a body became 8 GB and minutes in which nobody else was answered.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fedclust_service.domain.refusal import Refusal
+
+#: In JSON: values that follow another, where arrays are expected and elsewhere; texts, lists and
+#: objects together. As many numbers of 17 digits as fit into 32 MiB are let through; more zeros
+#: than that have to come in the binary form.
+MOST_NUMBERS: Final = 1 << 21
+MOST_VALUES: Final = 1 << 19
+MOST_PARTS: Final = 1 << 19
+#: In the binary form, where an array with all that is in it takes eleven at most.
+MOST_PACKED: Final = 1 << 17
+_SMALL: Final = 1 << 16
+
+#: msgpack's first bytes: how many bytes of length follow, and what is counted in it. Of the others
+#: `_FIXED` says how many bytes follow them.
+_BYTES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+_EXTENSIONS: Final = {0xC7: 1, 0xC8: 2, 0xC9: 4}
+_CONTAINERS: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
+_FIXED: Final = dict(enumerate((4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17), start=0xCA))
+
+
+def check_json(body: bytes, most: int = MOST_VALUES) -> None:
+    """Raise Refusal (413) for JSON of too many values; commas within texts count as well."""
+    if len(body) <= _SMALL:
+        return
+    parts = body.count(b'"') // 2 + body.count(b"[") + body.count(b"{")
+    if parts > MOST_PARTS or body.count(b",") >= most:
+        raise Refusal(
+            "body-too-large",
+            f"Send at most {most} values, and at most {MOST_PARTS} texts, lists and objects.",
+        )
+
+
+def check_packed(body: bytes) -> None:
+    """Raise Refusal (413) for msgpack of too many values; also where so many are only claimed."""
+    at, end, wanted, seen = 0, len(body), 1, 0
+    while wanted and at < end:
+        first = body[at]
+        at, wanted, seen = at + 1, wanted - 1, seen + 1
+        if 0x80 <= first <= 0x9F:
+            wanted += (first & 15) * (2 if first < 0x90 else 1)
+        elif 0xA0 <= first <= 0xBF:
+            at += first & 31
+        elif first in _BYTES or first in _EXTENSIONS:
+            size = _BYTES.get(first) or _EXTENSIONS[first]
+            at += size + (first in _EXTENSIONS) + int.from_bytes(body[at : at + size], "big")
+        elif first in _CONTAINERS:
+            size, each = _CONTAINERS[first]
+            wanted += each * int.from_bytes(body[at : at + size], "big")
+            at += size
+        else:
+            at += _FIXED.get(first, 0)
+        if seen + wanted > MOST_PACKED:
+            raise Refusal(
+                "body-too-large",
+                f"Send at most {MOST_PACKED} values; whole arrays as dtype, shape and data.",
+            )
