@@ -117,5 +117,6 @@ $(RUN_STAMP): pyproject.toml $(VENV)/.created
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml $(RUN_STAMP)
-	$(BIN)/python -m pip install --quiet --editable '.[service,postgres,data]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[service,postgres,data,sql,dask,plot]' \
+		--group dev
 	@touch $@

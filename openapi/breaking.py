@@ -40,7 +40,9 @@ def breaks(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 def declared(changes: str) -> set[str]:
     """Return the breaks that the changes file tells of."""
-    marked = (line.strip().removeprefix("- ") for line in changes.splitlines())
+    # An indented line goes on with the one before.
+    whole = re.sub(r"\n {2,}(?=\S)", " ", changes)
+    marked = (line.strip().removeprefix("- ") for line in whole.splitlines())
     mark = "BREAKING: "
     return {line.removeprefix(mark).strip() for line in marked if line.startswith(mark)}
 

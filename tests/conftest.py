@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from fedclust_service.store import Store
 from support.clock import ManualClock
 from support.databases import BOTH, PostgresServer, SqliteFiles
+
+# A machine with other work to do is slow, not wrong.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture

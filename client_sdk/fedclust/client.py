@@ -206,11 +206,11 @@ class Client:
         session : str
             A completed session.
         centroids : (m, d) float64
-            Means in the features' own units, at most 1,000.
+            Means in the features' own units, a column for each level; at most 1,000.
         counts : (m,) int64
             Rows behind each; at least the session's smallest count.
         features : sequence of str, optional
-            What the columns are, where the session lets sites lack some; by default all.
+            What the columns are of, where the session lets sites lack some; by default all.
         """
         names = None if features is None else tuple(features)
         body = models.AssignmentRequest(centroids=centroids, counts=counts, features=names)

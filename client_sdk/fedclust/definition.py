@@ -7,13 +7,23 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
+from fedclust.algorithms import sweep
 from fedclust.algorithms.base import Feature, Model, RuleViolation, RunConfig
+from fedclust.algorithms.columns import columns_of
 from fedclust.algorithms.engine import Plan
 from fedclust.algorithms.registry import METHODS
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust.wire.models import Definition, SessionCreate
 from fedclust.wire.problems import FieldError
 from fedclust.wire.submissions import field_errors
+
+#: Levels of one categorical feature. Every one is a column in every cell of every answer; and with
+#: so many, most belong to fewer persons of a cell than the smallest count, and go rounded.
+MAX_LEVELS = 64
+#: Columns of all features together, as many as there may be features.
+MAX_COLUMNS = 10_000
+#: Weights from its inverse to this.
+MAX_WEIGHT = 1e6
 
 
 class DefinitionError(ValueError):
@@ -80,9 +90,10 @@ def plan_of(definition: Definition) -> Plan:
             f"this program speaks: {spoken}. {remedy}"
         )
         raise DefinitionError([_error("/method_version", "method-version", message)])
+    options = _options(definition)
     return Plan(
-        method=method,
-        options=_options(definition),
+        method=sweep.for_options(method, options),
+        options=options,
         features=definition.features,
         policy=definition.policy,
         seed=definition.seed,
@@ -116,7 +127,7 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
         policy = definition.policy
         config = RunConfig(options, definition.features, policy, roster, policy.min_cluster_size)
         try:
-            method.check_config(config)
+            sweep.for_options(method, options).check_config(config)
         except RuleViolation as error:
             errors.append(_error("/config" + error.pointer, error.rule, error.message))
     if errors:
@@ -168,36 +179,86 @@ def _check_sites(definition: SessionCreate, simulated: bool) -> list[FieldError]
 
 
 def _check_features(definition: SessionCreate) -> list[FieldError]:
+    features = definition.features
     errors = [
         _error(f"/features/{index}/name", "unique", "each feature is named once")
-        for index in _repeated([feature.name for feature in definition.features])
+        for index in _repeated([feature.name for feature in features])
     ]
-    for index, feature in enumerate(definition.features):
+    for index, feature in enumerate(features):
         at = f"/features/{index}"
         errors += [
             _error(at + pointer, rule, message) for pointer, rule, message in _faults(feature)
         ]
-        needs_bounds = definition.policy.scaling == "bounds" and feature.kind != "binary"
+        needs_bounds = definition.policy.scaling == "bounds" and feature.kind == "numeric"
         if needs_bounds and (feature.lower is None or feature.upper is None):
             errors.append(_error(at, "bounds", "scaling by bounds needs lower and upper"))
+    return errors or _check_columns(features)
+
+
+def _check_columns(features: tuple[Feature, ...]) -> list[FieldError]:
+    """Check what features become: each column has a name of its own, and bounds that differ."""
+    columns = columns_of(features)
+    place = {feature.name: index for index, feature in enumerate(features)}
+    at = [f"/features/{place[column.feature]}" for column in columns]
+    message = "another feature has a level, or a name, that makes a column of the same name"
+    errors = [
+        _error(f"{at[j]}/name", "unique", message)
+        for j in _repeated([column.name for column in columns])
+    ]
+    errors += [
+        _error(f"{pointer}/lower", "bounds", "the logarithms of lower and upper are the same")
+        for pointer, column in zip(at, columns, strict=True)
+        if column.lower is not None and column.lower == column.upper
+    ]
+    if len(columns) > MAX_COLUMNS:
+        message = f"features and levels make {len(columns)} columns: at most {MAX_COLUMNS}"
+        errors.append(_error("/features", "levels", message))
     return errors
 
 
 def _faults(feature: Feature) -> list[tuple[str, str, str]]:
     faults = []
-    if feature.kind == "categorical" or feature.levels is not None:
-        faults.append(("/kind", "categorical", "categorical features are not supported yet"))
-    if feature.transform != "none":
-        faults.append(("/transform", "transform", "transforms are not supported yet"))
-    if feature.weight != 1.0:
-        faults.append(("/weight", "weight", "weights are not supported yet"))
+    if not 1 / MAX_WEIGHT <= feature.weight <= MAX_WEIGHT:
+        message = f"from {1 / MAX_WEIGHT:g} to {MAX_WEIGHT:g}: beside others, more drowns them"
+        faults.append(("/weight", "weight", message))
+    number = feature.kind == "numeric"
+    if not number and feature.transform != "none":
+        faults.append(("/transform", "transform", f"a {feature.kind} feature takes none"))
+    if feature.kind == "categorical":
+        return faults + _level_faults(feature)
+    if feature.levels is not None:
+        faults.append(("/levels", "levels", "only a categorical feature has levels"))
     if feature.kind == "binary" and (feature.lower, feature.upper) not in {(None, None), (0, 1)}:
         faults.append(("/kind", "bounds", "a binary feature is 0 or 1: leave its bounds out"))
+    above = {"log": 0.0, "log1p": -1.0}.get(feature.transform) if number else None
+    if above is not None and (feature.lower is None or feature.lower <= above):
+        message = f"{feature.transform} needs a lower bound above {above:g}"
+        faults.append(("/lower", "transform", message))
     if feature.lower is not None and feature.upper is not None and feature.lower >= feature.upper:
         faults.append(("/lower", "bounds", "lower must be below upper"))
     elif not math.isfinite((feature.upper or 0.0) - (feature.lower or 0.0)):
         faults.append(("/upper", "bounds", "upper minus lower is too large for a number"))
     return faults
+
+
+def _level_faults(feature: Feature) -> list[tuple[str, str, str]]:
+    faults = []
+    if feature.lower is not None or feature.upper is not None:
+        pointer = "/lower" if feature.lower is not None else "/upper"
+        faults.append((pointer, "bounds", "levels have no bounds: leave them out"))
+    levels = feature.levels or ()
+    if not 2 <= len(levels) <= MAX_LEVELS:
+        message = f"a categorical feature declares 2 to {MAX_LEVELS} levels"
+        if len(levels) == 1:
+            message += "; a single one tells no rows apart"
+        elif levels:
+            message += "; group rare ones"
+        faults.append(("/levels", "levels", message))
+    named_once = "each level is named once"
+    faults += [(f"/levels/{index}", "unique", named_once) for index in _repeated(levels)]
+    message = "leave out the spaces around it, which no site's data are read with"
+    spaced = [index for index, level in enumerate(levels) if level != level.strip()]
+    return faults + [(f"/levels/{index}", "levels", message) for index in spaced]
 
 
 def _repeated(names: Sequence[str]) -> list[int]:

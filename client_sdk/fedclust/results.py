@@ -5,22 +5,27 @@ from __future__ import annotations
 import csv
 import io
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedclust.algorithms import engine
-from fedclust.algorithms.base import Memory, Model, Result
+from fedclust.algorithms.base import Memory, Model, Result, SweepEntry
+from fedclust.algorithms.columns import columns_of
 from fedclust.data import Source, Table, load
 from fedclust.definition import DefinitionError, plan_of
 from fedclust.errors import UsageError
-from fedclust.privacy.files import FileDamaged, read_sealed, write_sealed
+from fedclust.privacy.files import FileDamaged, read_sealed, write_atomically, write_sealed
+from fedclust.report import Facts, facts_of_document, report_bytes
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, ResultDocument
+
+if TYPE_CHECKING:
+    from fedclust.report.plots import Plots
 
 
 class _File(Model):
@@ -46,6 +51,8 @@ class SiteResult:
         The rows' identifiers, where a column of them was named.
     memory : dict or None
         What the site's journal remembers of the session. Never saved with the result.
+    table : Table or None
+        The session's rows, here.
     definition : Definition
     site : str
     """
@@ -56,6 +63,7 @@ class SiteResult:
     labels_: NDArray[np.int64] | None = field(default=None, repr=False)
     ids_: tuple[str, ...] | None = field(default=None, repr=False)
     memory: Memory | None = field(default=None, repr=False)
+    table: Table | None = field(default=None, repr=False)
     _result: Result = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -64,8 +72,13 @@ class SiteResult:
 
     @property
     def cluster_centers_(self) -> NDArray[np.float64]:
-        """Centroids (K, d) in the data's own units."""
+        """Centroids (K, d) in the data's own units: of a level the share of rows that have it."""
         return self._result.centroids_original
+
+    @property
+    def columns_(self) -> tuple[str, ...]:
+        """What the columns of the centroids are: a feature, or ``feature=level``."""
+        return self._result.columns
 
     @property
     def sizes_(self) -> tuple[int | None, ...] | None:
@@ -82,14 +95,28 @@ class SiteResult:
         """Everything else: quality, history, warnings."""
         return self._result
 
+    @property
+    def sweep_(self) -> tuple[SweepEntry, ...] | None:
+        """Every K of a sweep beside the others; None where there was one."""
+        return self._result.sweep
+
+    def at(self, n_clusters: int) -> SiteResult:
+        """Return the clustering of one K of a sweep; UsageError, naming every K there is."""
+        document = document_at(self.document, n_clusters)
+        other = replace(self, document=document, labels_=None)
+        if self.table is None:
+            return other
+        return replace(other, labels_=other.label(self.table, self.memory))
+
     def predict(self, rows: Source) -> NDArray[np.int64]:
         """Label new rows, here and alone: nothing is sent.
 
         Parameters
         ----------
-        rows : array (n, d), DataFrame or path of a CSV file
-            With the session's features; where the session masks, with some of them. A feature
-            whose column is there counts, and values missing in it are imputed; an array has all.
+        rows : Source
+            As in :meth:`fedclust.Site.participate`, with the session's features; where the session
+            masks, with some of them. A feature whose column is there counts, and values missing in
+            it are imputed; an array has all.
 
         Returns
         -------
@@ -102,7 +129,8 @@ class SiteResult:
     def read(self, rows: Source, id_column: str | None = None) -> Table:
         """Load rows as the session has them; DataError where they do not fit."""
         lacking = self.definition.policy.missing == "mask"
-        return load(rows, self.definition.features, id_column=id_column, lacking=lacking)
+        features = self.definition.features
+        return load(rows, features, id_column=id_column, lacking=lacking, new=True)
 
     def label(
         self, table: Table, memory: Memory | None = None, *, new: bool = False
@@ -112,6 +140,24 @@ class SiteResult:
         own = memory is not None and not new
         mask = engine.has_features(plan, table.features if own else table.columns)
         return engine.label(plan, self._result, table.X, memory, self.site, mask, new=new)
+
+    @property
+    def plot(self) -> Plots:
+        """Plots with matplotlib (extra ``[plot]``): ``convergence``, ``profile`` and others.
+
+        Each of ``plot.convergence()``, ``profile()``, ``sizes()`` and ``centroids()`` returns Axes.
+        """
+        from fedclust.report.plots import Plots
+
+        return Plots(facts_of_document(self.document, self.definition))
+
+    def save_report(self, path: str | os.PathLike[str]) -> None:
+        """Write a report of the result: profiles, sizes, quality, provenance.
+
+        The ending of ``path`` says in which form: ``.html`` (one page, self-contained), ``.json``
+        or ``.csv``. It tells no more than the result does, and holds no labels.
+        """
+        write_report(facts_of_document(self.document, self.definition), Path(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without labels; :meth:`load` reads it."""
@@ -138,16 +184,37 @@ class SiteResult:
             raise UsageError(f"{path}: not a result that this version of fedclust reads") from None
 
 
-def centroid_table(document: ResultDocument) -> bytes:
-    """Return a result's centroids as CSV: cluster, size (empty: suppressed), features in own units.
+def document_at(document: ResultDocument, n_clusters: int) -> ResultDocument:
+    """Return a sweep's result at one K; UsageError, naming every K there is."""
+    try:
+        found = Result.model_validate(document.result).at(n_clusters)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return document.model_copy(update={"result": codec.to_tree(found)})
 
-    Cluster numbers are those of the labels, from 0.
+
+def write_report(facts: Facts, path: Path) -> None:
+    """Write a report whole or not at all; UsageError where it cannot be, or for another ending."""
+    try:
+        write_atomically(path, report_bytes(facts, path.name))
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def centroid_table(document: ResultDocument) -> bytes:
+    """Return a result's centroids as CSV: cluster, size (empty: suppressed), columns in own units.
+
+    A level's column is called ``feature=level`` and holds shares. Cluster numbers are those of the
+    labels, from 0.
     """
     centroids: Any = np.asarray(document.result["centroids_original"], dtype=np.float64)
     sizes = document.result.get("sizes") or (None,) * len(centroids)
+    columns = columns_of(document.features)
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["cluster", "size", *(feature.name for feature in document.features)])
+    writer.writerow(["cluster", "size", *(column.name for column in columns)])
     for cluster, (size, centroid) in enumerate(zip(sizes, centroids.tolist(), strict=True)):
         writer.writerow([cluster, "" if size is None else size, *map(repr, centroid)])
     return text.getvalue().encode()

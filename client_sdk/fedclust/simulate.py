@@ -6,9 +6,11 @@ is what the service gives for the same seed and site names.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +32,7 @@ from fedclust.algorithms.base import (
     SiteData,
     SiteTask,
     Space,
+    SweepEntry,
 )
 from fedclust.algorithms.engine import EngineState, Plan
 from fedclust.algorithms.separation import Separation, separation
@@ -39,6 +42,9 @@ from fedclust.errors import DataError
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, SessionCreate
 from fedclust.wire.submissions import field_errors, payload_bytes, payload_from_bytes
+
+if TYPE_CHECKING:
+    from fedclust.report.plots import Plots
 
 __all__ = ["SimulationResult", "TraceEntry", "simulate"]
 
@@ -92,11 +98,18 @@ class SimulationResult:
     _plan: Plan = field(repr=False)
     _memories: dict[str, Memory] = field(repr=False)
     _masks: dict[str, NDArray[np.bool_]] = field(repr=False)
+    #: By K, in a sweep.
+    _labels: dict[int, dict[str, NDArray[np.int64]]] = field(repr=False)
 
     @property
     def cluster_centers_(self) -> NDArray[np.float64]:
-        """Centroids (K, d) in the data's own units."""
+        """Centroids (K, d) in the data's own units: of a level the share of rows that have it."""
         return self.result_.centroids_original
+
+    @property
+    def columns_(self) -> tuple[str, ...]:
+        """What the columns of the centroids are: a feature, or ``feature=level``."""
+        return self.result_.columns
 
     @property
     def quality_(self) -> Quality | None:
@@ -133,6 +146,16 @@ class SimulationResult:
         """Why the rounds ended: ``converged``, ``finished`` or ``max_rounds``."""
         return self.result_.stopped_because
 
+    @property
+    def sweep_(self) -> tuple[SweepEntry, ...] | None:
+        """Every K of a sweep beside the others; None where there was one."""
+        return self.result_.sweep
+
+    def at(self, n_clusters: int) -> SimulationResult:
+        """Return the clustering of one K of a sweep; ValueError, naming every K there is."""
+        result = self.result_.at(n_clusters)
+        return replace(self, result_=result, labels_=self._labels[n_clusters])
+
     def predict(self, rows: Source, site: str | None = None) -> NDArray[np.int64]:
         """Label new rows in own units: an array (n, d), a DataFrame or the path of a CSV file.
 
@@ -140,12 +163,27 @@ class SimulationResult:
         With ``missing: mask`` its features decide. Without a site those do that there is a column
         for, which an array has for all; values missing in them are imputed.
         """
-        table = _table(rows, self.definition_, None)
+        table = _table(rows, self.definition_, None, new=True)
         mask = engine.has_features(self._plan, table.columns)
         if site is not None:
             mask &= self._masks[site]
         memory = None if site is None else self._memories[site]
         return engine.label(self._plan, self.result_, table.X, memory, site, mask, new=True)
+
+    @property
+    def plot(self) -> Plots:
+        """Plots with matplotlib; see :attr:`fedclust.SiteResult.plot`."""
+        from fedclust.report import facts
+        from fedclust.report.plots import Plots
+
+        return Plots(facts(self.result_, self.definition_))
+
+    def save_report(self, path: str | os.PathLike[str]) -> None:
+        """Write a report; see :meth:`fedclust.SiteResult.save_report`."""
+        from fedclust.report import facts
+        from fedclust.results import write_report
+
+        write_report(facts(self.result_, self.definition_), Path(path))
 
     def separation(
         self, sites: Mapping[str, Any], target: Mapping[str, ArrayLike] | None = None
@@ -265,11 +303,16 @@ def simulate(
             answers = [answers[addressed.index(site)] for site in order]
         step = engine.advance(plan, state, answers, names, masks)
     result = codec.decode_model(Result, codec.encode_model(step.result))
-    labels = {
-        site: engine.label(plan, result, tables[site].X, memories[site], site, masks[site])
-        for site in names
-    }
-    return SimulationResult(result, labels, tuple(trace), definition, plan, memories, masks)
+
+    def labelled(of: Result) -> dict[str, NDArray[np.int64]]:
+        return {
+            site: engine.label(plan, of, tables[site].X, memories[site], site, masks[site])
+            for site in names
+        }
+
+    by_k = {entry.n_clusters: labelled(entry.result) for entry in result.sweep or ()}
+    labels = labelled(result) if result.n_clusters is None else by_k[result.n_clusters]
+    return SimulationResult(result, labels, tuple(trace), definition, plan, memories, masks, by_k)
 
 
 def _answer(
@@ -425,12 +468,19 @@ def _spread_out(
     return spread, names
 
 
-def _table(source: Source, definition: Definition, persons: Any, site: str | None = None) -> Table:
+def _table(
+    source: Source,
+    definition: Definition,
+    persons: Any,
+    site: str | None = None,
+    *,
+    new: bool = False,
+) -> Table:
     """Read rows as a site does, under the same checks; but here a site may have none."""
     at = "" if site is None else f"site {site!r}: "
     try:
         lacking = definition.policy.missing == "mask"
-        return load(source, definition.features, person=persons, lacking=lacking)
+        return load(source, definition.features, person=persons, lacking=lacking, new=new)
     except DataError as error:
         if error.rule == "no-rows" and (persons is None or not len(persons)):
             names = tuple(feature.name for feature in definition.features)

@@ -199,7 +199,7 @@ class Site:
         Parameters
         ----------
         session : str
-        data : array (n, d), DataFrame or path of a CSV file
+        data : array (n, d), DataFrame, path, or any other source of ``docs/data.md``
             The same rows in the same order whenever a session is resumed.
         person : str or sequence of length n, optional
             Column that says which rows belong to one person, or its values; never sent.
@@ -442,7 +442,7 @@ class _Run:
         self.tell(Progress("done"))
         memory = self.journal.memory or None
         labels = result.label(self.table, memory)
-        return replace(result, labels_=labels, ids_=self.table.ids, memory=memory)
+        return replace(result, labels_=labels, ids_=self.table.ids, memory=memory, table=self.table)
 
     # --- one round --------------------------------------------------------------------------------
 

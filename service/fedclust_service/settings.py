@@ -17,7 +17,7 @@ PREFIX = "FEDCLUST_"
 #: Read by the site's and analyst's own commands, which may share a shell with the coordinator.
 CLIENT_VARIABLES = frozenset(
     PREFIX + name
-    for name in ("COORDINATOR", "DEBUG", "JOURNAL_DIR", "PROXY", "TOKEN", "TOKEN_FILE")
+    for name in ("COORDINATOR", "DEBUG", "JOURNAL_DIR", "PROXY", "SQL_URL", "TOKEN", "TOKEN_FILE")
 )
 MIN_KEY_LENGTH = 32
 _DATABASES = ("sqlite:///", "postgresql+psycopg://")

@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from fedclust.algorithms.base import Feature
 from fedclust.definition import (
     DefinitionError,
     canonical,
@@ -88,6 +90,18 @@ def test_another_version_of_the_method_is_refused_with_the_command() -> None:
         plan_of(newer)
 
 
+def levels(*names: str, name: str = "a") -> dict[str, Any]:
+    return {"name": name, "kind": "categorical", **({"levels": list(names)} if names else {})}
+
+
+#: Two bounds whose logarithms are one number.
+NARROW = {"name": "a", "lower": 1e300, "upper": 1.0000000000000002e300}
+
+
+#: More than 10,000 columns.
+MANY = [levels(*map(str, range(64)), name=f"f{i}") for i in range(157)]
+
+
 @pytest.mark.parametrize(
     ("changes", "pointer"),
     [
@@ -97,9 +111,30 @@ def test_another_version_of_the_method_is_refused_with_the_command() -> None:
         ({"config": {"n_clusters": True}}, "/config/n_clusters"),
         ({"config": {"n_clusters": 3, "tolerance": 1}}, "/config"),
         ({"features": [{"name": "a"}, {"name": "a"}]}, "/features/1/name"),
-        ({"features": [{"name": "a", "kind": "categorical"}]}, "/features/0/kind"),
-        ({"features": [{"name": "a", "transform": "log"}]}, "/features/0/transform"),
-        ({"features": [{"name": "a", "weight": 2}]}, "/features/0/weight"),
+        ({"features": [levels()]}, "/features/0/levels"),
+        ({"features": [levels("x")]}, "/features/0/levels"),
+        ({"features": [levels(*map(str, range(65)))]}, "/features/0/levels"),
+        ({"features": [levels("x", "y", "x")]}, "/features/0/levels/2"),
+        ({"features": [levels("x", " y")]}, "/features/0/levels/1"),
+        ({"features": [{**levels("x", "y"), "lower": 0}]}, "/features/0/lower"),
+        ({"features": [{**levels("x", "y"), "upper": 1}]}, "/features/0/upper"),
+        ({"features": [{**levels("x", "y"), "transform": "log"}]}, "/features/0/transform"),
+        ({"features": [levels("x", "y"), {"name": "a=x"}]}, "/features/1/name"),
+        ({"features": [{"name": "a=x"}, levels("x", "y")]}, "/features/1/name"),
+        ({"features": [levels("x=y", "z"), levels("y", "w", name="a=x")]}, "/features/1/name"),
+        ({"features": MANY}, "/features"),
+        ({"features": [{"name": "a", "levels": ["x", "y"]}]}, "/features/0/levels"),
+        ({"features": [{"name": "a", "transform": "log"}]}, "/features/0/lower"),
+        ({"features": [{"name": "a", "transform": "log", "lower": 0}]}, "/features/0/lower"),
+        ({"features": [{"name": "a", "transform": "log1p"}]}, "/features/0/lower"),
+        ({"features": [{"name": "a", "transform": "log1p", "lower": -1}]}, "/features/0/lower"),
+        ({"features": [{**NARROW, "transform": "log"}]}, "/features/0/lower"),
+        (
+            {"features": [{"name": "a", "kind": "binary", "transform": "log1p"}]},
+            "/features/0/transform",
+        ),
+        ({"features": [{"name": "a", "weight": 1e7}]}, "/features/0/weight"),
+        ({"features": [{"name": "a", "weight": 1e-7}]}, "/features/0/weight"),
         ({"features": [{"name": "a", "lower": 1, "upper": 1}]}, "/features/0/lower"),
         ({"features": [{"name": "a", "kind": "binary", "upper": 2}]}, "/features/0/kind"),
         ({"features": [{"name": "a"}], "policy_scaling": "bounds"}, "/features/0"),
@@ -118,6 +153,27 @@ def test_a_faulty_definition_names_the_field(changes: dict[str, Any], pointer: s
     assert pointer in pointers(request(**changes))
 
 
+@pytest.mark.parametrize("weight", [0, -1, float("nan")])
+def test_a_weight_is_more_than_nothing(weight: float) -> None:
+    with pytest.raises(ValidationError, match="weight"):
+        Feature(name="a", weight=weight)
+
+
+def test_every_kind_may_be_declared() -> None:
+    kinds = [
+        {"name": "age", "lower": 0, "upper": 120, "weight": 2},
+        {"name": "crp", "lower": 0.01, "upper": 500, "transform": "log"},
+        {"name": "stay", "lower": 0, "upper": 365, "transform": "log1p"},
+        {"name": "sex", "kind": "binary"},
+        levels("typical", "none", name="pain"),
+    ]
+    for scaling in ("none", "standard", "bounds"):
+        frozen = freeze(request(features=kinds, policy_scaling=scaling), seed=1)
+        assert [column.name for column in plan_of(frozen).columns] == [
+            *("age", "crp", "stay", "sex", "pain=typical", "pain=none")
+        ]
+
+
 def test_two_sites_may_work_together_by_themselves() -> None:
     check_definition(request(sites=["a", "b"], policy_min_sites=2))
 
@@ -129,7 +185,7 @@ def test_a_simulation_may_do_what_leaves_no_process() -> None:
 
 def test_every_fault_is_listed_at_once() -> None:
     faulty = request(
-        policy_min_cluster_size=1, features=[{"name": "a", "weight": 2}], config={"n_clusters": 0}
+        policy_min_cluster_size=1, features=[{"name": "a", "weight": 2e6}], config={"n_clusters": 0}
     )
     assert pointers(faulty) == [
         "/policy/min_cluster_size",

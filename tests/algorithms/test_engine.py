@@ -557,7 +557,7 @@ def test_results_are_sorted_once_and_equal_centroids_are_merged(
     result = complete(
         Result(
             centroids=raw,
-            centroids_original=raw,
+            centroids_original=raw * [2, 1] + [1, 0],
             center=np.array([1.0, 0.0]),
             scale=np.array([2.0, 1.0]),
             mapping={"a": (0, 4)},

@@ -135,6 +135,10 @@ def test_distances_do_not_give_a_rounded_prevalence_back() -> None:
         ({"distances": np.array([1e6, 0.0])}, "distances"),
         ({"costs": np.array([1.0, 1.0])}, "empty-cell"),
         ({"costs": np.zeros(3)}, "shape"),
+        ({"means": np.zeros((2, 3))}, "shape"),
+        ({"means": np.ones((2, 2))}, "empty-cell"),
+        ({"m2": np.array([[-1.0, 1.0], [0.0, 0.0]])}, "spread"),
+        ({"m2": np.array([[1e6, 1.0], [0.0, 0.0]])}, "cost"),
     ],
 )
 def test_check_refuses_what_cannot_be(change: dict[str, Any], rule: str) -> None:
@@ -161,7 +165,12 @@ def test_sizes_that_would_tell_another_sites_few_rows_are_suppressed() -> None:
         Contribution(
             site,
             evaluation.Evaluation(
-                counts=np.array(n), costs=np.ones(2), distances=np.ones(2), silhouettes=np.ones(2)
+                counts=np.array(n),
+                costs=np.ones(2),
+                distances=np.ones(2),
+                silhouettes=np.ones(2),
+                means=np.ones((2, 1)),
+                m2=np.ones((2, 1)),
             ),
             p=2,
         )
@@ -173,6 +182,7 @@ def test_sizes_that_would_tell_another_sites_few_rows_are_suppressed() -> None:
     assert outcome.quality is not None
     assert outcome.quality.n_rows == 83
     assert outcome.sizes == (None, None)
+    assert outcome.profile is None
 
 
 def _with_patterns(*numbers: int) -> np.ndarray:

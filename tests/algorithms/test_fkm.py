@@ -187,7 +187,7 @@ def test_the_best_ever_is_kept_when_the_leader_gets_worse() -> None:
 def test_unsent_rows_are_charged_at_the_mean_cost_of_those_sent() -> None:
     """Two candidates, of which the first leaves ten of each site's twenty rows out."""
     totals = {s: Totals(n=20, mean=np.array([6.0, 2]), m2=np.array([500.0, 0])) for s in "abc"}
-    config = RunConfig(**{**_config().__dict__, "totals": totals})
+    config = replace(_config(), totals=totals)
     whole = fkm.Steps(
         counts=np.array([[10, 0], [10, 10]]),
         sums=np.array([[[10.0, 20], [0, 0]], [[10.0, 20], [110, 20]]]),

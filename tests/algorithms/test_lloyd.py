@@ -139,7 +139,7 @@ def test_check_names_the_rule_and_repeats_no_value(change: dict[str, Any], rule:
 def test_a_number_of_rows_outside_the_declared_band_is_refused() -> None:
     task = _task([[0, 0], [9, 5]], SitePart(totals=True))
     payload, _ = _answer(task, ROWS, _config())
-    config = RunConfig(**{**_config().__dict__, "size_band": "50-199"})
+    config = replace(_config(), size_band="50-199")
 
     with pytest.raises(RuleViolation, match="band"):
         lloyd.check(task, payload, config)
@@ -177,7 +177,7 @@ def test_centroids_are_sums_over_counts_and_an_empty_one_keeps_its_place() -> No
 
 def test_a_site_whose_totals_are_known_is_told_its_rows_and_a_late_one_is_asked() -> None:
     known = {"a": Totals(n=7, mean=np.zeros(2), m2=np.ones(2))}
-    config = RunConfig(**{**_config(start="given", centroids=np.eye(2)).__dict__, "totals": known})
+    config = replace(_config(start="given", centroids=np.eye(2)), totals=known)
     _, task = lloyd.start(config, seed=1)
 
     assert task.per_site["a"] == SitePart(totals=False, rows=7)

@@ -443,7 +443,7 @@ def test_bounds_hold_for_the_features_that_the_site_has() -> None:
     """0 in a feature that the site lacks may lie outside the feature's bounds."""
     config = _config()
     far = tuple(Feature(name=name, lower=1, upper=50) for name in "wxyz")
-    config = RunConfig(**{**config.__dict__, "features": far})
+    config = replace(config, features=far)
     task = SiteTask("cells", overlap.CellsTask(n_clusters=2, search=False, n_init=None))
     means = np.array([[1.0, 2, 3, 0], [4.0, 5, 6, 0]])
     overlap.check(task, Cells(counts=np.array([3, 4]), means=means), config)

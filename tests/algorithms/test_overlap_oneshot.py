@@ -344,6 +344,30 @@ def test_a_covariance_tells_nothing_of_few_real_records_that_answer_yes() -> Non
     assert sent[1, 3] != 0.0 or sent[2, 3] != 0.0
 
 
+def test_a_covariance_with_a_level_does_not_follow_from_those_with_the_others() -> None:
+    """Those of a feature with all levels of another add up to 0."""
+    n = 90
+    places = np.repeat([0, 1, 2], n // 3)
+    number = np.arange(float(n))
+    X = np.column_stack([np.eye(3)[places], number % 2, number % 7 < 3, number])
+    X[:30, 3] = np.arange(30) < 3  # Three of the first level say yes.
+    features = (
+        Feature(name="side", kind="categorical", levels=("l", "m", "r")),
+        Feature(name="smoker", kind="binary"),
+        Feature(name="fever", kind="binary"),
+        Feature(name="number"),
+    )
+    config = replace(_config(0), features=features, mask=np.ones(6, dtype=np.bool_))
+
+    sent = _sent_covariance(X, config)
+
+    exact = np.cov(X.T, bias=True)
+    assert abs(exact[3, :3]).min() > 0.01
+    assert not sent[3, :3].any()
+    np.testing.assert_allclose(sent[4, :3], exact[4, :3], atol=1e-12)
+    np.testing.assert_allclose(sent[:3, :3], exact[:3, :3], atol=1e-12)
+
+
 def test_a_covariance_of_two_features_that_few_have_both_is_not_told() -> None:
     rng = np.random.default_rng(0)
     X, observed = rng.normal(size=(60, 3)), np.ones((60, 3), dtype=np.bool_)

@@ -80,3 +80,25 @@ def test_columns_that_say_nothing_are_refused(
     with pytest.raises(RuleViolation) as caught:
         _place([[22.0] * len(names)], [5], result=result, names=names)
     assert (caught.value.rule, caught.value.pointer) == ("features", pointer)
+
+
+def test_means_of_every_kind_are_placed_in_declared_units() -> None:
+    features = (
+        Feature(name="crp", lower=0.1, transform="log"),
+        Feature(name="pain", kind="categorical", levels=("yes", "some", "no")),
+        Feature(name="sex", kind="binary"),
+    )
+    scaled = np.array([[0.0, 1, 0, 0, 0.5], [np.log(100), 0, 0.2, 0.8, 0.5]])
+    known = Result(
+        centroids=scaled, centroids_original=scaled, center=np.zeros(5), scale=np.ones(5)
+    )
+    counts = np.array([5, 5])
+    means = np.array([[30.0, 0, 0, 1.0, 0], [1.2, 0.7, 0.3, 0, 1]])
+    assert place(known, features, means, counts, 5).tolist() == [1, 0]
+    masked = known.model_copy(update={"mask": np.ones((2, 5), dtype=bool)})
+    levels_first = means[:, [1, 2, 3, 0]]
+    assert place(masked, features, levels_first, counts, 5, ["pain", "crp"]).tolist() == [1, 0]
+    for wrong in ([0.0, 1, 0, 0, 0], [-1.0, 1, 0, 0, 0], [1.0, 1.5, 0, 0, 0]):
+        with pytest.raises(RuleViolation) as caught:
+            place(known, features, np.array([wrong]), counts[:1], 5)
+        assert caught.value.rule == "bounds"

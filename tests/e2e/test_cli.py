@@ -175,6 +175,13 @@ def test_a_definition_that_lacks_something_says_what(shell: Shell) -> None:
     (shell.place / "bad.json").write_text('{"algorithm": "lloyd",\n "features"}', "utf-8")
     shell.run("eva", "session", "create", "heart", "--file", "bad.json", code=2)
     assert "bad.json, line 2" in shell.err
+    levels = {"name": "pain", "kind": "categorical", "levels": ["a", "b", "a"]}
+    wrong = {"algorithm": "lloyd", "config": {"n_clusters": 3}, "sites": ["ada", "brno", "cadiz"]}
+    wrong["features"] = [levels, {"name": "crp", "transform": "log"}]
+    (shell.place / "bad.json").write_text(json.dumps(wrong), "utf-8")
+    shell.run("eva", "session", "create", "heart", "--file", "bad.json", code=5)
+    assert "/features/0/levels/2" in shell.err
+    assert "/features/1/lower" in shell.err
     shell.run("eva", "session", "deadline", "heart", "tomorrow", code=2)
     shell.run("operator", "site", "token", "nobody", code=5)
 

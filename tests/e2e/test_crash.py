@@ -9,7 +9,7 @@ import pytest
 
 from support.crash import ROUNDS, shake
 from support.databases import in_turn
-from support.methods import TRIED
+from support.methods import SWEEPS, TRIED
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -38,4 +38,18 @@ def test_kill_9_changes_nothing(tmp_path: Path, database_url: str, method: str) 
     assert (report.coordinator_kills, report.site_kills) == (coordinator_kills, site_kills)
     # Preparation and evaluation are rounds, too.
     assert report.rounds >= (3 if short else ROUNDS)
+    assert report.submissions == report.rounds * 4
+
+
+def test_kill_9_changes_nothing_in_a_sweep(tmp_path: Path, database_url: str) -> None:
+    (options,) = [options for name, options in SWEEPS if name == "kfed"]
+    report = shake(
+        *(tmp_path, "kfed", {**options, "refine": 1}),
+        database_url=database_url,
+        coordinator_kills=1,
+        site_kills=2,
+        seed=1,
+        requests_between=5,
+    )
+    assert (report.coordinator_kills, report.site_kills) == (1, 2)
     assert report.submissions == report.rounds * 4

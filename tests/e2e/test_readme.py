@@ -67,9 +67,7 @@ def test_a_session_of_your_own(tmp_path: Path) -> None:
             for i in range(40)
         ]
         lines = [["patient_id", "radius", "texture", "area", "note"], *rows]
-        # As a spreadsheet writes it where the comma is the decimal mark.
         text = "\n".join(mark.join(line) for line in lines)
-        text = text.replace(".", ",") if mark == ";" else text
         (tmp_path / f"{name}.csv").write_text(text, "utf-8-sig")
 
     begin = block("sh", "init --token-out").replace("fedclust-service serve", ": ")

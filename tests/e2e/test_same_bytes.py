@@ -11,12 +11,13 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import simulate
+from fedclust.results import SiteResult, centroid_table
 from fedclust.wire.codec import to_tree
 from support.consortium import Consortium, columns
 from support.crash import shared
 from support.databases import in_turn
 from support.handmade import HandmadeSite
-from support.methods import ALL, IDS
+from support.methods import ALL, IDS, SWEEP_IDS, SWEEPS
 from support.server import ServerProcess, running_server
 
 pytestmark = pytest.mark.timeout(120)
@@ -42,7 +43,7 @@ def server(tmp_path: Path, database_url: str) -> Iterator[ServerProcess]:
 
 @pytest.mark.parametrize(
     ("case", "database_url"),
-    in_turn(ALL, IDS, on_both=[("lloyd", {})]),
+    in_turn(ALL + SWEEPS, IDS + SWEEP_IDS, on_both=[("lloyd", {})]),
     indirect=["database_url"],
 )
 def test_sdk_in_binary_and_handmade_clients_in_json_give_what_simulate_gives(
@@ -64,6 +65,10 @@ def test_sdk_in_binary_and_handmade_clients_in_json_give_what_simulate_gives(
         assert np.array_equal(found.cluster_centers_, expected.cluster_centers_)
         own = {site: cells for site, cells in expected.result_.mapping.items() if site == name}
         assert found.result_.mapping == own
+        for entry in expected.sweep_ or ():
+            assert np.array_equal(
+                found.at(entry.n_clusters).labels_, expected.at(entry.n_clusters).labels_[name]
+            )
     assert shared(consortium.result("binary").result) == shared(to_tree(expected.result_))
 
     consortium.create("json", 3, **session)
@@ -84,6 +89,63 @@ def test_sdk_in_binary_and_handmade_clients_in_json_give_what_simulate_gives(
         for site in sites:
             site.close()
     assert shared(consortium.result("json").result) == shared(to_tree(expected.result_))
+
+
+def cohort(n: int, seed: int) -> str:
+    """Return a CSV file's text with every kind of feature, and values missing of some."""
+    rng = np.random.default_rng(seed)
+    lines = ["age,pain,crp,sex,stay"]
+    for row in range(n):
+        group = row % 3
+        level = LEVELS[group if rng.random() < 0.8 else rng.integers(0, 3)]
+        cells = [
+            f"{rng.normal(40 + 15 * group, 4):.3f}",
+            "" if rng.random() < 0.05 else level,
+            f"{np.exp(rng.normal(1.2 * group, 0.3)):.4f}",
+            str(int(rng.random() < 0.2 + 0.3 * group)),
+            "NA" if rng.random() < 0.05 else f"{np.expm1(rng.normal(2 + group, 0.1)):.2f}",
+        ]
+        lines.append(",".join(cells))
+    return "\n".join(lines)
+
+
+LEVELS = ("typical", "atypical", "none")
+KINDS: list[dict[str, Any]] = [
+    {"name": "age", "unit": "years", "lower": 0, "upper": 120, "weight": 2.0},
+    {"name": "pain", "kind": "categorical", "levels": list(LEVELS)},
+    {"name": "crp", "lower": 0.001, "transform": "log"},
+    {"name": "sex", "kind": "binary"},
+    {"name": "stay", "lower": 0, "transform": "log1p"},
+]
+
+
+def test_with_every_kind_of_feature_the_service_gives_what_simulate_gives(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """And the table of centroids and a saved result know of the levels' columns."""
+    paths = {}
+    for number, (name, n) in enumerate(SIZES.items()):
+        paths[name] = tmp_path / f"{name}.csv"
+        paths[name].write_text(cohort(n, number), "utf-8")
+    definition: dict[str, Any] = {
+        "config": {"n_clusters": 3},
+        "policy": {"missing": "impute"},
+        "features": KINDS,
+    }
+    expected = simulate("fkm", paths, seed=7, **definition)
+    consortium = Consortium.found(server.base_url, server.operator_token, tuple(paths))
+    consortium.create("kinds", 0, algorithm="fkm", **definition)
+    results = consortium.run("kinds", paths, tmp_path / "journals")
+    document = consortium.result("kinds")
+    assert shared(document.result) == shared(to_tree(expected.result_))
+    names = ["age", *(f"pain={level}" for level in LEVELS), "crp", "sex", "stay"]
+    assert centroid_table(document).decode().splitlines()[0].split(",")[2:] == names
+    for name, found in results.items():
+        assert np.array_equal(found.labels_, expected.labels_[name])
+        assert list(found.columns_) == names
+        found.save(tmp_path / "saved.fedclust")
+        again = SiteResult.load(tmp_path / "saved.fedclust")
+        assert np.array_equal(again.predict(paths[name]), found.predict(paths[name]))
 
 
 def lloyd(X: NDArray[np.float64], centres: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -56,9 +56,20 @@ SESSION_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"features": [{"name": "a", "lower": -1.7e308, "upper": 1.7e308}]},
         "/features/0/upper",
     ),
-    "a categorical feature": ({"features": [{"name": "a", "kind": "categorical"}]}, "/features/0"),
-    "a transform": ({"features": [{"name": "a", "transform": "log"}]}, "/features/0"),
-    "a weight": ({"features": [{"name": "a", "weight": 2.0}]}, "/features/0"),
+    "no levels": (
+        {"features": [{"name": "a", "kind": "categorical"}]},
+        "/features/0/levels",
+    ),
+    "a level twice": (
+        {"features": [{"name": "a", "kind": "categorical", "levels": ["x", "y", "x"]}]},
+        "/features/0/levels/2",
+    ),
+    "a logarithm of 0": (
+        {"features": [{"name": "a", "transform": "log", "lower": 0.0}]},
+        "/features/0/lower",
+    ),
+    "a weight of 0": ({"features": [{"name": "a", "weight": 0.0}]}, "/features/0/weight"),
+    "a weight beyond reason": ({"features": [{"name": "a", "weight": 1e9}]}, "/features/0/weight"),
     "a seed too large": ({"seed": 2**53}, "/seed"),
     "a seed below 0": ({"seed": -1}, "/seed"),
     "a name that cannot be": ({"name": MARK}, "/name"),

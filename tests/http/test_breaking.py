@@ -304,7 +304,7 @@ def test_a_break_fails_unless_the_changes_tell_of_it(
     changes.write_text("# Changes\n\n- Something else.\n", "utf-8")
     assert BREAKING.main() == 1
     assert f"BREAKING: GET {TASK}: operation removed" in capsys.readouterr().out
-    changes.write_text(f"- BREAKING: GET {TASK}: operation removed\n", "utf-8")
+    changes.write_text(f"- BREAKING: GET {TASK}:\n  operation removed\n", "utf-8")
     assert BREAKING.main() == 0
     monkeypatch.setattr("sys.argv", ["breaking.py", "--accept"])
     assert BREAKING.main() == 0

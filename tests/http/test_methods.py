@@ -18,7 +18,7 @@ from fedclust.definition import plan_of, read_definition
 from fedclust.wire import codec
 from fedclust.wire.problems import CATALOGUE, Problem
 from support.inprocess import local_coordinator
-from support.methods import ALL, IDS, TRIED
+from support.methods import ALL, IDS, KS, SWEEP_IDS, SWEEPS, TRIED
 from support.rounds import drive
 from support.world import World, rows_of
 
@@ -199,6 +199,42 @@ def test_no_such_number_of_clusters(
     response = world.request("POST", "/v1/sessions", "ada", json=body)
     problem = refused(response, "invalid")
     assert [error.pointer for error in problem.errors] == ["/config/n_clusters"]
+
+
+@pytest.mark.parametrize(("method", "options"), SWEEPS, ids=SWEEP_IDS)
+def test_every_k_of_a_sweep_is_read_by_itself(
+    world: World, session: str, method: str, options: dict[str, Any]
+) -> None:
+    sites = begin(world, session, method, options)
+    assert world.finish(session, sites) == "completed"
+    path = f"/v1/sessions/{session}/result"
+    whole = result_of(world, session)
+    assert [entry["n_clusters"] for entry in whole["sweep"]] == list(KS)
+    assert whole["recommendation"].startswith(f"K = {whole['n_clusters']} ")
+    for entry in whole["sweep"]:
+        k = entry["n_clusters"]
+        for reader, sizes in (("ada", set(SITES)), ("north", {"north"})):
+            found = world.ok("GET", f"{path}?k={k}", reader)["result"]
+            assert (found["n_clusters"], found["sweep"]) == (k, None)
+            assert len(found["centroids"]) == k
+            assert set(found["site_sizes"]) == sizes
+            assert set(found["mapping"]) <= {reader}
+        (swept,) = [e for e in result_of(world, session, "north")["sweep"] if e["n_clusters"] == k]
+        assert swept["result"] == found
+        assert swept["inertia"] == found["quality"]["inertia"]
+    table = world.request("GET", f"{path}?k=3", "ada", headers={"Accept": "text/csv"})
+    assert len(table.text.splitlines()) == 4
+    for wrong in ("7", "0", "x"):
+        problem = refused(world.request("GET", f"{path}?k={wrong}", "ada"), "invalid")
+        assert [error.pointer for error in problem.errors] == ["/k"]
+        assert wrong != "7" or problem.errors[0].message.endswith("2, 3, 5")
+
+
+def test_a_result_of_one_k_has_no_other(world: World, session: str) -> None:
+    sites = begin(world, session, "kfed", {})
+    assert world.finish(session, sites) == "completed"
+    problem = refused(world.request("GET", f"/v1/sessions/{session}/result?k=2", "ada"), "invalid")
+    assert "compared no numbers" in problem.errors[0].message
 
 
 # --- nothing that may be sent ---------------------------------------------------------------------

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedclust.privacy.counting import PersonIndex
@@ -271,3 +274,97 @@ def test_totals_are_rounded_alike() -> None:
         nothing, X, index, 5, columns=columns, center=np.zeros(3), scale=np.ones(3)
     )
     assert untouched.means.tolist() == [0.0, 0.0, 0.0]
+
+
+# --- Levels ---------------------------------------------------------------------------------------
+
+
+def shown(counts: Sequence[int], p: int) -> tuple[int, ...]:
+    """Return how many rows of a cell seem to have each level, its shares rounded."""
+    n, d = sum(counts), len(counts)
+    moments = cell_moments(np.eye(d)[np.repeat(np.arange(d), counts)], np.zeros(n, int), 1)
+    space = {"center": np.full(d, 0.3), "scale": np.full(d, 0.7)}
+    scaled = CellMoments(moments.counts, (moments.means - 0.3) / 0.7, moments.m2 / 0.49)
+    flags = np.ones((1, d), dtype=bool)
+    kept = round_prevalence(scaled, flags, p, blocks=[np.arange(d)], **space)
+    shares = kept.means[0] * 0.7 + 0.3
+    np.testing.assert_allclose(kept.m2[0] * 0.49, n * shares * (1 - shares), atol=1e-9)
+    seem = np.round(shares * n)
+    np.testing.assert_allclose(shares * n, seem, atol=1e-9)
+    return tuple(int(count) for count in seem)
+
+
+@given(
+    counts=st.lists(st.integers(0, 40), min_size=2, max_size=6).filter(lambda c: sum(c) >= 7),
+    p=st.integers(2, 7),
+)
+def test_rounded_levels_could_be_exact_ones(counts: list[int], p: int) -> None:
+    seem = shown(counts, p)
+    assert sum(seem) == sum(counts)
+    assert all(count == 0 or count >= p for count in seem)
+    assert max(abs(a - b) for a, b in zip(seem, counts, strict=True)) < 2 * p
+    # Whoever has just these is shown the same: nobody can tell that they were rounded.
+    assert shown(seem, p) == seem
+
+
+def fitting(counts: tuple[int, ...], rule: Any) -> list[tuple[int, ...]]:
+    """Return all that would be shown as these counts are."""
+    n, seen = sum(counts), rule(counts)
+    every = itertools.product(range(n + 1), repeat=len(counts) - 1)
+    return [
+        (*first, n - sum(first))
+        for first in every
+        if sum(first) <= n and rule((*first, n - sum(first))) == seen
+    ]
+
+
+def pinned(counts: tuple[int, ...], rule: Any, p: int) -> bool:
+    """Whether who knows the rule learns that some levels are those of 1 to ``p`` - 1 rows."""
+    candidates = np.array(fitting(counts, rule))
+    for chosen in itertools.product([False, True], repeat=len(counts)):
+        sums = np.unique(candidates[:, list(chosen)].sum(axis=1))
+        if sums.size == 1 and 0 < sums[0] < p:
+            return True
+    return False
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 6), min_size=2, max_size=3).filter(lambda c: sum(c) >= 5),
+    p=st.integers(2, 5),
+)
+def test_no_count_of_a_level_follows_from_rounded_shares(counts: list[int], p: int) -> None:
+    assert not pinned(tuple(counts), lambda c: shown(c, p), p)
+
+
+@pytest.mark.parametrize("first_takes_the_rest", [False, True])
+def test_levels_rounded_each_by_itself_are_pinned(first_takes_the_rest: bool) -> None:
+    """Why the others are not rounded as yes/no features are, the first one given what is left."""
+
+    def each(counts: tuple[int, ...]) -> tuple[int, ...]:
+        n = sum(counts)
+        alone = [min(round(count / 5) * 5, n) for count in counts]
+        return (max(n - sum(alone[1:]), 0), *alone[1:]) if first_takes_the_rest else tuple(alone)
+
+    counts = (0, 8, 3, 3) if first_takes_the_rest else (2, 12)
+    assert pinned(counts, each, 5)
+    assert not pinned(counts, lambda c: shown(c, 5), 5)
+
+
+def test_totals_of_levels_are_exact_or_rounded_together() -> None:
+    places = np.repeat([0, 1, 2], [3, 20, 27])
+    rows = np.column_stack([np.eye(3)[places], places == 1, np.arange(50.0)])
+    columns = np.array([True, True, True, True, False])
+    space = {"columns": columns, "center": np.zeros(5), "scale": np.ones(5)}
+    index, blocks = PersonIndex(rows), [np.arange(3)]
+    few = round_feature_prevalence(total_moments(rows), rows, index, 5, blocks=blocks, **space)
+    np.testing.assert_allclose(few.means * 50, [5, 20, 25, 20, 24.5 * 50], rtol=1e-12)
+    enough = round_feature_prevalence(total_moments(rows), rows, index, 3, blocks=blocks, **space)
+    np.testing.assert_allclose(enough.means[:3] * 50, [3, 20, 27], rtol=1e-12)
+    observed = np.ones(rows.shape, dtype=bool)
+    observed[:, :3] = False
+    nothing = total_moments(rows, observed)
+    kept = round_feature_prevalence(
+        nothing, rows, index, 5, blocks=blocks, observed=observed, **space
+    )
+    assert not kept.means[:3].any()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from unittest import mock
 
 import numpy as np
@@ -15,7 +16,7 @@ from fedclust.privacy.counting import PersonIndex
 from fedclust.privacy.guard import Guard
 from fedclust.privacy.shares import Shares, small_difference
 from fedclust.wire.codec import decode, encode
-from support.attacker import shares_given_back
+from support.attacker import levels_given_back, shares_given_back
 
 
 def yes_no(
@@ -24,6 +25,7 @@ def yes_no(
     *,
     persons: np.ndarray | None = None,
     observed: np.ndarray | None = None,
+    blocks: Sequence[np.ndarray] = (),
 ) -> Shares:
     """Return the features (n, b) beside a number that tells all rows apart."""
     n, b = rows.shape
@@ -37,6 +39,7 @@ def yes_no(
         center=np.zeros(b + 1),
         scale=np.ones(b + 1),
         observed=seen,
+        blocks=blocks,
     )
 
 
@@ -47,11 +50,12 @@ class Session:
     rows: np.ndarray
     p: int
     wanted: list[tuple[str, int, np.ndarray]]
+    blocks: list[np.ndarray] = field(default_factory=list)
 
     def send(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return the partitions sent and the shares that are rounded in each."""
         index = PersonIndex(np.arange(float(len(self.rows)))[:, None])
-        columns = yes_no(self.rows, self.p)
+        columns = yes_no(self.rows, self.p, blocks=self.blocks)
         guard = Guard(index, self.p)
         sent = []
         for name, n_cells, labels in self.wanted:
@@ -237,3 +241,41 @@ def test_many_features_are_counted_at_a_time(incomplete: bool) -> None:
                 both = (now == a - 1) & (then == b - 1)
                 expected = (having & seen)[both].sum(axis=0)
                 assert np.array_equal(found[side, :, a, b], expected)
+
+
+@st.composite
+def sessions_of_levels(draw: st.DrawFn) -> Session:
+    """A yes/no feature and two categorical ones, of three and four levels."""
+    session = draw(sessions())
+    n = len(session.rows)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    kinds = [rng.choice(m, n, p=rng.dirichlet(np.ones(m))) for m in (3, 4)]
+    levels = [np.eye(m)[kind] for m, kind in zip((3, 4), kinds, strict=True)]
+    rows = np.column_stack([levels[0], session.rows[:, 0], levels[1]])
+    return replace(session, rows=rows, blocks=[np.arange(3), np.arange(4, 8)])
+
+
+@settings(max_examples=100, deadline=None)
+@given(session=sessions_of_levels())
+def test_shares_that_add_up_to_1_give_no_level_back(session: Session) -> None:
+    sent = session.send()
+    rows = session.rows > 0.5
+    assert shares_given_back(sent, rows, p=session.p) == []
+    assert levels_given_back(sent, rows, session.blocks, p=session.p) == []
+    for _, flags in sent:
+        for block in session.blocks:
+            assert (flags[:, block].any(axis=1) == flags[:, block].all(axis=1)).all()
+
+
+def test_the_attacker_finds_a_level_that_is_rounded_by_itself() -> None:
+    """In one cell two rows have level 0, in another nine: alone it hides, not beside the others."""
+    places = np.repeat([0, 1, 2, 0, 1, 2], [2, 20, 20, 9, 15, 15])
+    rows = np.eye(3)[places]
+    labels = np.repeat([0, 1], [42, 39])
+    session = Session(rows, 5, [("a", 2, labels)])
+    block = [np.arange(3)]
+    assert levels_given_back(session.send(), rows > 0.5, block, p=5)
+    together = replace(session, blocks=block)
+    assert levels_given_back(together.send(), rows > 0.5, block, p=5) == []
+    ((_, flags),) = together.send()
+    assert flags.all()

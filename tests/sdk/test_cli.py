@@ -18,6 +18,7 @@ from typer.main import get_command
 from fedclust.algorithms.base import Feature
 from fedclust.cli import main as cli
 from fedclust.cli import options, participate, screen, session
+from fedclust.client import Client
 from fedclust.privacy.ledger import Ledger
 from support.fake_coordinator import FakeCoordinator, answer, refusal
 
@@ -59,12 +60,18 @@ class Command:
             assert connection.token
             return self.fake.site(journal_dir, json_bodies=json_bodies)
 
-        self._connected, self._real = connected, options.Connection.site
+        def asked(connection: Any, **_: Any) -> Client:
+            assert connection.url
+            assert connection.token
+            return self.fake.site(tmp_path / "state")._client
+
+        self._faked = {"site": connected, "client": asked}
+        self._real = {name: getattr(options.Connection, name) for name in self._faked}
 
     def run(self, *arguments: str, real: bool = False) -> int:
         self._patch.setattr(sys, "argv", ["fedclust", *arguments])
-        way = self._real if real else self._connected
-        self._patch.setattr(options.Connection, "site", way)
+        for name, way in (self._real if real else self._faked).items():
+            self._patch.setattr(options.Connection, name, way)
         with pytest.raises(SystemExit) as ended:
             cli.main()
         self.out, self.err = self._capsys.readouterr()

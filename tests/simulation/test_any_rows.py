@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from fedclust.algorithms.base import MethodFailure
 from fedclust.simulate import SimulationResult, simulate
-from support.methods import ALL, IDS, TRIED
+from support.methods import ALL, IDS, SWEEP_IDS, SWEEPS, TRIED
 
 REASONS = {"too_few_contributors", "nothing_to_release", "feature_without_values"}
 _VALUES = {
@@ -48,7 +48,7 @@ def sessions(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+@pytest.mark.parametrize(("method", "options"), ALL + SWEEPS, ids=IDS + SWEEP_IDS)
 @given(session=sessions())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_session_ends_well_or_says_why(
@@ -58,7 +58,12 @@ def test_a_session_ends_well_or_says_why(
     reason = None
     try:
         own_only = options in TRIED[method].own_only
-        _check(simulate(method, **session), session, own_only=own_only)
+        result = simulate(method, **session)
+        for k in [entry.n_clusters for entry in result.sweep_ or ()]:
+            alone = {**session, "config": {"n_clusters": k}}
+            _check(result.at(k), alone, own_only=own_only)
+        if result.sweep_ is None:
+            _check(result, session, own_only=own_only)
     except MethodFailure as failure:
         reason = failure.reason
     assert reason is None or reason in REASONS
@@ -98,6 +103,7 @@ def _check(result: SimulationResult, session: dict[str, Any], *, own_only: bool)
             missing[:] |= (labels == -1).all() if imputed else few
         np.testing.assert_array_equal(labels == -1, missing)
     for entry in result.trace_:
-        counts = getattr(entry.payload, "counts", None)
-        if counts is not None:
-            assert ((counts == 0) | (counts >= p)).all()
+        for part in getattr(entry.payload, "parts", (entry.payload,)):
+            counts = getattr(part, "counts", None)
+            if counts is not None:
+                assert ((counts == 0) | (counts >= p)).all()

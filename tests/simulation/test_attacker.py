@@ -9,19 +9,20 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from fedclust.algorithms import engine, evaluation, lloyd, releasing
+from fedclust.algorithms import engine, evaluation, lloyd, releasing, sweep
 from fedclust.algorithms.registry import METHODS
 from fedclust.privacy.moments import CellMoments, cell_costs, cell_moments
 from fedclust.privacy.shares import Shares
 from fedclust.simulate import SimulationResult, simulate
 from support.attacker import (
     findings,
+    levels_given_back,
     shares_given_back,
     small_differences,
     small_prevalences,
 )
-from support.hospitals import NAMES, binarised, breast_cancer
-from support.methods import TRIED
+from support.hospitals import NAMES, binarised, breast_cancer, levelled
+from support.methods import SWEEPS, TRIED
 from support.traces import (
     Released,
     exact_sums,
@@ -49,6 +50,9 @@ ADDING_UP = [
     for method, i in BUSIEST
     if TRIED[method].variants[i // 3] not in TRIED[method].own_only
 ]
+#: Of these, by number, the three levels of each stand side by side where rows have kind "levels".
+LEVELLED = (0, 1, 7, 20, 28)
+BLOCKS = [np.arange(3 * j, 3 * j + 3) for j in range(len(LEVELLED))]
 COLUMNS = (0, 1, 4, 7, 10, 20, 21, 24, 27, 28)
 P = 5
 
@@ -56,6 +60,9 @@ P = 5
 @cache
 def _sites(kind: str) -> dict[str, Any]:
     rows = breast_cancer()
+    if kind == "levels":
+        places = levelled(rows, LEVELLED)
+        return {site: np.eye(3)[own.astype(int)].reshape(-1, 15) for site, own in places.items()}
     return binarised(rows, COLUMNS) if kind == "binary" else rows
 
 
@@ -64,7 +71,11 @@ def _run(
 ) -> tuple[SimulationResult, Released]:
     sites = _sites(kind)
     d = sites[NAMES[0]].shape[1]
-    declared = [{"name": f"x{j}", "kind": kind} for j in range(d)]
+    declared: list[dict[str, Any]] = [{"name": f"x{j}", "kind": kind} for j in range(d)]
+    if kind == "levels":
+        sites = levelled(breast_cancer(), LEVELLED)
+        each = {"kind": "categorical", "levels": ["0", "1", "2"]}
+        declared = [{"name": f"x{j}", **each} for j in LEVELLED]
     with watched() as seen:
         result = simulate(method, sites, config=config, features=declared, policy=policy, seed=3)
     return result, seen
@@ -82,7 +93,7 @@ def _recovered(result: SimulationResult, seen: Released, kind: str) -> list[tupl
         scaled = (rows - result.result_.center) / result.result_.scale
         statistics = statistics_of(result, site, seen)
         assert statistics, "an attack on nothing proves nothing"
-        hits = findings(statistics, scaled, rows, p=P, discrete=kind == "binary")
+        hits = findings(statistics, scaled, rows, p=P, discrete=kind != "numeric")
         found += [(site, row, how) for row, how in hits]
     return found
 
@@ -93,16 +104,19 @@ def _told(
     """Return what else would say too much, whatever the vectors look like."""
     d = result.result_.center.size
     scale = result.result_.scale
-    binary = np.full(d, kind == "binary")
-    # Rule 4 rounds the number of persons with a property by at most p / 2.
-    within = np.where(binary, P / 2 / scale, 0.0) + 1e-6
+    binary = np.full(d, kind != "numeric")
+    # Rule 4 rounds the number of persons with a property by at most p / 2, with a level by 2 p.
+    most = 2 * P if kind == "levels" else P / 2
+    within = np.where(binary, most / scale, 0.0) + 1e-6
     told = []
     for site, rows in _sites(kind).items():
         statistics = statistics_of(result, site, seen)
         scaled = (rows - result.result_.center) / scale
         found = small_differences(partitions_of(seen, site), p=P)
         found += misattributed(statistics, scaled, within)
-        if kind == "binary" and prevalences:
+        if kind == "levels" and prevalences:
+            found += levels_given_back(seen.rounded.get(site, []), rows > 0.5, BLOCKS, p=P)
+        if kind != "numeric" and prevalences:
             found += exact_sums(result, site, rows, seen, p=P)
             found += shares_given_back(seen.rounded.get(site, []), rows > 0.5, p=P)
             found += small_prevalences(
@@ -148,6 +162,36 @@ def test_no_real_record_with_the_defaults(method: str, number: int, kind: str) -
     run = _default(method, number, kind)
     assert _recovered(*run, kind) == []
     assert _told(*run, kind) == []
+
+
+@pytest.mark.parametrize("kind", ["numeric", "binary", "levels"])
+@pytest.mark.parametrize("method", [name for name, _ in SWEEPS])
+def test_no_real_record_from_all_k_of_a_sweep_together(method: str, kind: str) -> None:
+    run = _run(method, {"n_clusters": [2, 4, 8]}, kind)
+    assert [entry.n_clusters for entry in run[0].sweep_ or ()] == [2, 4, 8]
+    if kind != "levels":
+        assert _recovered(*run, kind) == []
+        assert _told(*run, kind) == []
+        return
+    # Five features of three levels have so few patterns, and so many cells are compared here, that
+    # unions of other rows look like a record by chance: these look at no values.
+    for site, rows in _sites(kind).items():
+        assert small_differences(partitions_of(run[1], site), p=P) == []
+        assert levels_given_back(run[1].rounded.get(site, []), rows > 0.5, BLOCKS, p=P) == []
+        assert shares_given_back(run[1].rounded.get(site, []), rows > 0.5, p=P) == []
+
+
+def test_no_real_record_is_safe_in_a_sweep_with_a_guard_for_each_k() -> None:
+    with mock.patch.object(sweep, "_SHARED", ("space", "evaluated")):
+        run = _run("lloyd", {"n_clusters": [2, 4, 8]}, "numeric")
+    assert _told(*run, "numeric")
+
+
+@pytest.mark.parametrize(("method", "number"), BUSIEST)
+def test_no_real_record_of_levels_with_the_defaults(method: str, number: int) -> None:
+    run = _default(method, number, "levels")
+    assert _recovered(*run, "levels") == []
+    assert _told(*run, "levels") == []
 
 
 @pytest.mark.parametrize(
@@ -211,6 +255,13 @@ def test_no_prevalence_of_a_real_record_is_safe_unrounded(method: str, number: i
     with mock.patch.object(releasing, "round_prevalence", _unrounded):
         run = _run(method, SESSIONS[method][number], "binary")
     assert any("feature" in line for line in _told(*run, "binary"))
+
+
+@pytest.mark.parametrize("method", ["lloyd", "kfed"])
+def test_no_level_of_a_real_record_is_safe_rounded_by_itself(method: str) -> None:
+    with mock.patch.object(releasing, "blocks_of", return_value=[]):
+        run = _run(method, SESSIONS[method][2], "levels")
+    assert any("levels [" in line for line in _told(*run, "levels"))
 
 
 @pytest.mark.parametrize("method", ["fkm", "kfed", "lloyd", "spectral"])

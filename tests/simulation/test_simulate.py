@@ -277,7 +277,7 @@ def test_columns_of_data_frames_are_matched_by_name() -> None:
         ({"config": {"n_clusters": 2, "start": "given"}}, "/config/centroids"),
         ({"policy": {"missing": "mask"}}, "/policy/missing"),
         ({"policy": {"min_sites": 4}}, "/policy/min_sites"),
-        ({"features": [{"name": "x", "kind": "categorical"}, "y"]}, "/features/0/kind"),
+        ({"features": [{"name": "x", "kind": "categorical"}, "y"]}, "/features/0/levels"),
     ],
 )
 def test_what_the_service_refuses_a_simulation_refuses_too(

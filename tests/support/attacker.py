@@ -234,6 +234,40 @@ def shares_given_back(
     return told
 
 
+def levels_given_back(
+    sent: Sequence[tuple[NDArray[np.int64], NDArray[np.bool_]]],
+    rows: NDArray[np.bool_],
+    blocks: Sequence[NDArray[np.int64]],
+    *,
+    p: int,
+) -> list[str]:
+    """As :func:`shares_given_back`, of who has any of some levels of a categorical feature.
+
+    The attacker knows that the shares of all levels add up to 1: where all but one of a cell are
+    exact he has that one, too, and the share of any of some levels is the sum of theirs.
+
+    Parameters
+    ----------
+    sent, rows, p
+        As for :func:`shares_given_back`.
+    blocks : sequence of (L,) int64
+        The columns of each feature's levels.
+    """
+    told: list[str] = []
+    for number, block in enumerate(blocks):
+        for chosen in _unions(len(block))[1:-1].astype(np.bool_):
+            some = rows[:, block[chosen]].any(axis=1)[:, None]
+            # All rows together: what single answers tell, and totals minus them.
+            known = [(np.zeros(len(rows), dtype=np.int64), np.zeros((1, 1), dtype=np.bool_))]
+            for labels, flags in sent:
+                hidden = flags[:, block] & (flags[:, block].sum(axis=1) > 1)[:, None]
+                either = hidden[:, chosen].any(axis=1) & hidden[:, ~chosen].any(axis=1)
+                known.append((labels, np.asarray(either)[:, None]))
+            found = shares_given_back(known, some, p=p)
+            told += [f"feature {number}, levels {np.flatnonzero(chosen)}: {f}" for f in found]
+    return told
+
+
 def _few_have(outer: FloatArray, inner: FloatArray, has: FloatArray, p: int) -> bool:
     """Whether unions of ``outer`` (s, n), the sets of ``inner`` (t, n) in each taken off, do."""
     shared = outer @ inner.T

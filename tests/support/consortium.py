@@ -80,7 +80,7 @@ class Consortium:
             return analyst.result(session)
 
     def run(
-        self, session: str, data: Mapping[str, NDArray[np.float64]], journals: Path, **options: Any
+        self, session: str, data: Mapping[str, Any], journals: Path, **options: Any
     ) -> dict[str, SiteResult]:
         """Let every site take part at once; what each ends with, or the first error."""
         results: dict[str, SiteResult] = {}

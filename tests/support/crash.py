@@ -43,7 +43,13 @@ def rows() -> dict[str, NDArray[np.float64]]:
 
 def shared(result: dict[str, Any]) -> bytes:
     """Return the bytes that have to be the same however a session went."""
-    return encode({name: result[name] for name in SHARED})
+    kept = [{name: each[name] for name in SHARED} for each in (result, *_of_sweep(result))]
+    table = [{**entry, "result": None} for entry in result.get("sweep") or ()]
+    return encode([kept, table, result.get("recommendation")])
+
+
+def _of_sweep(result: dict[str, Any]) -> list[dict[str, Any]]:
+    return [entry["result"] for entry in result.get("sweep") or ()]
 
 
 @dataclass
@@ -63,6 +69,7 @@ class Shaken:
 def shake(
     directory: Path,
     method: str = "lloyd",
+    options: dict[str, Any] | None = None,
     *,
     database_url: str,
     coordinator_kills: int,
@@ -76,6 +83,8 @@ def shake(
     ----------
     directory : Path
     method : str
+    options : dict, optional
+        In place of those with which the method's sessions last.
     database_url : str
     coordinator_kills, site_kills : int
         How many of each, in random order.
@@ -87,10 +96,10 @@ def shake(
     began = time.monotonic()
     rng = np.random.default_rng(seed)
     data = rows()
-    config = {"n_clusters": K, **busy(method)}
+    config = {"n_clusters": K, **(busy(method) if options is None else options)}
     reference = simulate(method, data, config=config, policy=POLICY, features=columns(D), seed=7)
     long = reference.result_.stopped_because == "max_rounds"
-    assert long or TRIED[method].few, "the run is to be long"
+    assert long or TRIED[method].few or options is not None, "the run is to be long"
     report = Shaken()
     # A killed worker's lease on PostgreSQL is waited for.
     with (

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fedclust.algorithms.registry import METHODS
+
 
 @dataclass(frozen=True)
 class Tried:
@@ -53,6 +55,11 @@ TRIED: dict[str, Tried] = {
 #: Every method with every one of its variants, and a name for the pair.
 ALL = [(name, options) for name, tried in TRIED.items() for options in tried.variants]
 IDS = ["-".join([name, *(f"{k}={v}" for k, v in options.items())]) for name, options in ALL]
+
+#: Sessions that compare several K, of every method that does.
+KS = (2, 3, 5)
+SWEEPS = [(name, {"n_clusters": list(KS)}) for name in TRIED if METHODS[name].sweeps]
+SWEEP_IDS = [f"{name}-sweep" for name, _ in SWEEPS]
 
 
 def busy(method: str) -> dict[str, Any]:

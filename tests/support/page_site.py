@@ -61,7 +61,7 @@ class PageSite:
             "features": [feature["name"] for feature in self.definition["features"]],
             "size_band": self._band,
             "sdk_version": "of the page",
-            "methods": {"lloyd": [1]},
+            "methods": {"lloyd": [2]},
         }
         assert self._http.put(f"{self._at}/participation", json=body).status_code == 201
 
@@ -151,7 +151,15 @@ class PageSite:
             "costs": costs,
             "distances": np.bincount(placed, a, n_cells),
             "silhouettes": np.bincount(placed, terms, n_cells),
+            "means": means,
+            "m2": np.array([m2[k] * self._told(X, placed == k) for k in range(n_cells)]),
         }
+
+    def _told(self, X: FloatArray, inside: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return of which columns a cell's m2 goes into the profile."""
+        seen = inside[:, None] & ~np.isnan(self.rows)
+        differ = [len(np.unique(X[seen[:, j], j])) > self._p for j in range(X.shape[1])]
+        return self._yesno | (self._p > 2 and all(np.array(differ)[~self._yesno]))
 
     def _moments(self) -> dict[str, Any]:
         seen = ~np.isnan(self.rows)

@@ -11,8 +11,9 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms import engine, releasing
+from fedclust.algorithms import engine, evaluation, releasing
 from fedclust.algorithms.base import Space
+from fedclust.algorithms.sweep import SweepPayload
 from fedclust.privacy.guard import Guard
 from fedclust.simulate import SimulationResult, TraceEntry
 from support.attacker import Statistic, cells, total, vectors
@@ -21,14 +22,15 @@ from support.attacker import Statistic, cells, total, vectors
 class Released(dict[tuple[str, int], dict[str, NDArray[np.int64]]]):
     """What the guard let go: (site, round) -> candidate -> cell of each row.
 
-    ``means`` : partition -> the cells' means (K, d), scaled, with their shares rounded.
+    ``means`` : partition and number of cells -> the cells' means (K, d), scaled, with their shares
+    rounded.
     ``rounded`` : site -> what went out, in order: the cell of each row, and which shares (K, b)
     were rounded.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.means: dict[bytes, NDArray[np.float64]] = {}
+        self.means: dict[tuple[bytes, int], NDArray[np.float64]] = {}
         self.rounded: dict[str, list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = {}
 
 
@@ -59,7 +61,7 @@ def watched() -> Iterator[Released]:
 
     def rounded(moments: Any, *given: Any, **named: Any) -> Any:
         kept = round_means(moments, *given, **named)
-        seen.means[latest[-1].tobytes()] = kept.means
+        seen.means[latest[-1].tobytes(), len(kept.means)] = kept.means
         return kept
 
     with (
@@ -87,11 +89,28 @@ def statistics_of(
     entries = [entry for entry in result.trace_ if entry.site == site]
     found = []
     for entry in entries:
-        sent = list(_statistics(entry, space))
-        found += (
-            sent if seen is None else _with_members(sent, seen, entry, len(result.labels_[site]))
-        )
+        for k, part in _parts(entry):
+            sent = list(_statistics(part, space, k))
+            n = len(result.labels_[site])
+            found += sent if seen is None else _with_members(sent, seen, part, n, k)
     return found
+
+
+def _parts(entry: TraceEntry) -> list[tuple[str, TraceEntry]]:
+    """Return the answers of a sweep's every K, and how the guard's candidates of it begin."""
+    if not isinstance(entry.payload, SweepPayload):
+        return [("", entry)]
+    tasks, answers = entry.task.common, entry.payload.parts
+    return [
+        (f"{k}, ", replace(entry, task=replace(entry.task, common=common), payload=payload))
+        for k, common, payload in zip(tasks.n_clusters, tasks.parts, answers, strict=True)
+    ]
+
+
+def _candidates(seen: Released, entry: TraceEntry, k: str) -> dict[str, NDArray[np.int64]]:
+    """Return the partitions that a site sent of one K in a round."""
+    answer = seen.get((entry.site, entry.round), {})
+    return {name.removeprefix(k): own for name, own in answer.items() if name.startswith(k)}
 
 
 def partitions_of(seen: Released, site: str) -> list[tuple[str, NDArray[np.int64]]]:
@@ -143,11 +162,11 @@ def exact_sums(
     space = Space(result.result_.center, result.result_.scale)
     scaled = space.to_scaled(rows)
     told: list[str] = []
-    for entry in result.trace_:
+    for of, entry in (pair for each in result.trace_ for pair in _parts(each)):
         payload = entry.payload
         if entry.site != site or payload is None or not hasattr(payload, "costs"):
             continue
-        partitions, common = seen[site, entry.round], entry.task.common
+        partitions, common = _candidates(seen, entry, of), entry.task.common
         names = getattr(common, "names", None)
         for i, name in enumerate(names or list(partitions)[-1:]):
             labels = partitions[name]
@@ -155,7 +174,7 @@ def exact_sums(
             # The evaluation's cells are the method's; several may stand for one centroid.
             cells = getattr(common, "cells", np.arange(len(centroids)))
             place = np.where(labels >= 0, cells[labels], -1)
-            moved = _moved(scaled, labels, seen.means[labels.tobytes()], space)
+            moved = _moved(scaled, labels, seen.means[labels.tobytes(), len(cells)], space)
             added = [
                 float(moved[j] @ _slopes(space, centroids[cells[j]])) for j in range(len(moved))
             ]
@@ -211,9 +230,9 @@ def _sums_over(
 
 
 def _with_members(
-    sent: list[Statistic], seen: Released, entry: TraceEntry, n: int
+    sent: list[Statistic], seen: Released, entry: TraceEntry, n: int, k: str
 ) -> list[Statistic]:
-    partitions = seen.get((entry.site, entry.round), {})
+    partitions = _candidates(seen, entry, k)
     known, number = [], dict.fromkeys([item.group for item in sent], 0)
     for item in sent:
         if not item.group:
@@ -226,18 +245,22 @@ def _with_members(
             continue
         if candidate not in partitions:
             candidate = "members" if "members" in partitions else list(partitions)[-1]
-        members = partitions[candidate] == number[item.group]
+        labels = partitions[candidate]
+        if entry.phase == evaluation.NAME:
+            # Several of the method's cells may stand for one centroid.
+            labels = np.where(labels >= 0, entry.task.common.cells[labels], -1)
+        members = labels == number[item.group]
         assert members.sum() == item.count, "the judge looks at other rows than were sent"
         known.append(replace(item, members=members.astype(np.int64)))
         number[item.group] += 1
     return known
 
 
-def _statistics(entry: TraceEntry, space: Space) -> Iterable[Statistic]:
+def _statistics(entry: TraceEntry, space: Space, k: str) -> Iterable[Statistic]:
     payload = entry.payload
     if payload is None:
         return []
-    name = f"round {entry.round}, {entry.phase}"
+    name = f"round {entry.round}, {k}{entry.phase}"
     fields = set(type(payload).model_fields)
     found: list[Statistic] = []
     if fields == {"n", "observed", "mean", "m2"}:
@@ -257,9 +280,7 @@ def _statistics(entry: TraceEntry, space: Space) -> Iterable[Statistic]:
             found += _of_two(name, payload)
         found += cells(name, payload.counts, payload.counts[:, None] * payload.means)
     else:
-        # Sums over rows that are no vectors: nothing to compare a record with.
-        known = {"counts", "costs", "distances", "silhouettes"}
-        assert fields == known, f"teach the attacker to read {type(payload).__name__}"
+        raise AssertionError(f"teach the attacker to read {type(payload).__name__}")
     if getattr(payload, "totals", None) is not None:
         found.append(total(f"{name}, totals", payload.totals.n, payload.totals.mean))
     return found

@@ -137,3 +137,23 @@ def label_by_centroid(result: Result, X: NDArray[np.float64]) -> NDArray[np.int6
         return labels
     labels[complete] = nearest(space.to_scaled(rows[complete]), result.centroids)
     return labels
+
+
+def centroid_squares(result: Result, X: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return squared distances (n, K) of rows (n, d) in own units from the centroids, scaled.
+
+    NaN for rows with missing values, which are imputed where the session imputes. Where it masks,
+    over the features that a centroid is known by and the rows have, times d by their number.
+    """
+    rows = np.asarray(X, dtype=np.float64)
+    refuse_infinite(rows)
+    # Without a mask a value that is lacking anywhere is a missing one.
+    has = np.asarray(~np.isnan(rows).all(axis=0) | (result.mask is None))
+    if result.impute is not None:
+        rows = np.where(np.isnan(rows), result.impute, rows)
+    scaled = np.where(has, Space(result.center, result.scale).to_scaled(rows), 0.0)
+    squares = np.empty((len(rows), len(result.centroids)))
+    for begin in range(0, len(rows), BLOCK):
+        block = scaled[begin : begin + BLOCK]
+        squares[begin : begin + BLOCK] = masked_squares(block, has, result.centroids, result.mask)
+    return squares

@@ -8,6 +8,7 @@ address: the same functions run at a hospital, in the coordinator and in ``simul
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
 from fedclust.algorithms.arrays import BoolMatrix, FloatMatrix, FloatVector
+from fedclust.algorithms.columns import Column, columns_of
 from fedclust.privacy.counting import PersonIndex
 from fedclust.privacy.rules import RuleViolation
 
@@ -34,6 +36,7 @@ __all__ = [
     "Next",
     "Phase",
     "Policy",
+    "Profile",
     "Quality",
     "Result",
     "RuleViolation",
@@ -42,6 +45,7 @@ __all__ = [
     "SiteTask",
     "Slug",
     "Space",
+    "SweepEntry",
     "Task",
     "Totals",
     "Tree",
@@ -87,7 +91,21 @@ class MethodFailure(RuntimeError):
 
 
 class Feature(Model):
-    """One column that every site is asked for, in the units of the session."""
+    """What every site is asked for, in the units of the session.
+
+    Attributes
+    ----------
+    name, unit : str
+    lower, upper : float or None
+        Bounds of a number; a site's values outside them are refused.
+    kind : {"numeric", "binary", "categorical"}
+    levels : tuple of str or None
+        Of a categorical feature: all that it can be.
+    transform : {"none", "log", "log1p"}
+        Applied to a number before it is scaled, and undone in the result.
+    weight : float
+        Factor of the feature's part in squared distances: 2 counts as two copies of it.
+    """
 
     name: FeatureName
     unit: Annotated[str, StringConstraints(max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
@@ -118,9 +136,10 @@ class Policy(Model):
 
 @dataclass(frozen=True)
 class Space:
-    """The affine map between a feature's own units and the scaled space of the method.
+    """The affine map between a column's own units and the scaled space of the method.
 
-    ``center`` and ``scale`` have shape (d,); ``impute`` (d,), in own units, or None.
+    ``center`` and ``scale`` have shape (d,); ``impute`` (d,), in own units, or None. Own units are
+    those after the feature's transform. A feature's weight is part of ``scale``.
     """
 
     center: NDArray[np.float64]
@@ -170,7 +189,7 @@ class RunConfig:
     options : Model
         The method's own ``Config``.
     features : tuple of Feature
-        In the session's order; d is their number.
+        As declared, in the session's order. Methods look at ``columns`` (d,), which they become.
     policy : Policy
     roster : tuple of str
         Site names that the next round would address, sorted.
@@ -184,10 +203,12 @@ class RunConfig:
     totals : mapping of site to Totals
         In ``start`` and ``aggregate``: of every site that has sent them so far. Elsewhere empty.
     masks : mapping of site to (d,) bool
-        In ``start``, ``check_roster`` and ``aggregate``: which features each site has; all of them,
+        In ``start``, ``check_roster`` and ``aggregate``: which columns each site has; all of them,
         but with ``missing: mask``. Elsewhere empty.
     mask : (d,) bool
-        At a site and in ``check``: the features that this site has. By default all.
+        At a site and in ``check``: the columns that this site has, whole features. By default all.
+    sweep : tuple of int
+        Every K that is run beside this one, itself included; empty where it is the only one.
     """
 
     options: Any
@@ -200,10 +221,16 @@ class RunConfig:
     totals: Mapping[str, Totals] = field(default_factory=dict)
     masks: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     mask: NDArray[np.bool_] = field(default_factory=lambda: np.ones(0, dtype=np.bool_))
+    sweep: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.mask.shape != (len(self.features),):
-            object.__setattr__(self, "mask", np.ones(len(self.features), dtype=np.bool_))
+        if self.mask.shape != (len(self.columns),):
+            object.__setattr__(self, "mask", np.ones(len(self.columns), dtype=np.bool_))
+
+    @functools.cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """What the features become: the columns of every matrix; d is their number."""
+        return columns_of(self.features)
 
 
 @dataclass(frozen=True)
@@ -308,6 +335,61 @@ class HistoryEntry(Model):
     centroid_shift: float | None = None
 
 
+class Profile(Model):
+    """What the rows of each cluster look like, over all sites; see ``algorithms.profiling``.
+
+    In the columns' own units, transforms not undone. Rows whose missing values were imputed count
+    with these.
+
+    Attributes
+    ----------
+    known : (K, d) bool
+        Whose mean is told: not of clusters whose size is suppressed, nor of columns that no site
+        with rows in the cluster has.
+    means : (K, d) float64
+        0 where not known; the share of those with it where a column is binary.
+    spread_known : (K, d) bool
+        Whose standard deviation is told.
+    deviations : (K, d) float64
+        Standard deviations, ddof 0, over the rows of sites that tell of them.
+    overall_means, overall_deviations : (d,) float64
+        Over the rows of all clusters that are told of; a deviation of 0 may be unknown.
+    """
+
+    known: BoolMatrix
+    means: FloatMatrix
+    spread_known: BoolMatrix
+    deviations: FloatMatrix
+    overall_means: FloatVector
+    overall_deviations: FloatVector
+
+
+class SweepEntry(Model):
+    """One number of clusters of a sweep, by what the others are compared with it.
+
+    Attributes
+    ----------
+    n_clusters : int
+        K as it was asked for.
+    inertia, simplified_silhouette, davies_bouldin : float or None
+        As in :class:`Quality`; None where they are not known.
+    n_rows : int or None
+        The rows that these are over: withheld ones may be others for another K.
+    stability : float or None
+        How far different starts agree; see ``algorithms.choosing``.
+    result : Result
+        The clustering; its own ``sweep`` is None.
+    """
+
+    n_clusters: int
+    inertia: float | None = None
+    simplified_silhouette: float | None = None
+    davies_bouldin: float | None = None
+    n_rows: int | None = None
+    stability: float | None = None
+    result: Result
+
+
 class Result(Model):
     """One clustering that every site can apply to its own rows.
 
@@ -316,7 +398,10 @@ class Result(Model):
     centroids : (K, d) float64
         Scaled space, rows in lexicographic order.
     centroids_original : (K, d) float64
-        The same in the features' own units.
+        The same in the units that were declared, transforms undone: geometric means of what was
+        taken logarithms of. Of a level the share of rows that have it.
+    columns : tuple of str, length d
+        What the columns of the centroids are: a feature, or ``feature=level``.
     mask : (K, d) bool or None
         With ``missing: mask``: False where a feature of a cluster is unknown, for no site that
         has the feature has rows in it; both centroids are 0 there.
@@ -334,15 +419,25 @@ class Result(Model):
     mapping : dict of site to tuple of int
         Local cluster to global cluster, where the method has local clusters; -1 for a local
         cluster that was not sent. Each site sees its own.
+    profile : Profile or None
+        Means and spreads of the rows in sent cells; None without evaluation.
     n_rounds : int
         Rounds of the method itself, as ``max_rounds`` counts them: without preparation and
         evaluation, which ``history`` shows too.
     extra : dict
         What the method's ``label`` needs beyond centroids.
+    n_clusters : int or None
+        In a sweep, the K of this clustering as it was asked for. Elsewhere None.
+    sweep : tuple of SweepEntry or None
+        Of a sweep: every K that came to a clustering, ascending. All else here is that of the
+        recommended K.
+    recommendation : str or None
+        Of a sweep: why that K is recommended.
     """
 
     centroids: FloatMatrix
     centroids_original: FloatMatrix
+    columns: tuple[str, ...] = ()
     mask: BoolMatrix | None = None
     prototypes: FloatMatrix | None = None
     prototype_labels: tuple[int, ...] | None = None
@@ -353,11 +448,34 @@ class Result(Model):
     site_sizes: dict[str, tuple[int | None, ...]] = Field(default_factory=dict)
     mapping: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     quality: Quality | None = None
+    profile: Profile | None = None
     history: tuple[HistoryEntry, ...] = ()
     n_rounds: int = 0
     stopped_because: str = ""
     warnings: tuple[str, ...] = ()
     extra: dict[str, Tree] = Field(default_factory=dict)
+    n_clusters: int | None = None
+    sweep: tuple[SweepEntry, ...] | None = None
+    recommendation: str | None = None
+
+    def at(self, n_clusters: int) -> Result:
+        """Return the clustering of one K of a sweep.
+
+        Raises
+        ------
+        ValueError
+            There is none; names every K that there is.
+        """
+        if self.sweep is None:
+            raise ValueError("this session compared no numbers of clusters: it has one result")
+        for entry in self.sweep:
+            if entry.n_clusters == n_clusters:
+                return entry.result
+        there = ", ".join(str(entry.n_clusters) for entry in self.sweep)
+        raise ValueError(f"choose K from those of this session's results: {there}")
+
+
+SweepEntry.model_rebuild()
 
 
 @dataclass(frozen=True)
@@ -406,6 +524,11 @@ class Method:
         Raises :class:`RuleViolation` for options that do not fit features or policy.
     takes_masks : bool
         Whether sites may lack features (``missing: mask``).
+    sweeps : bool
+        Whether ``n_clusters`` may be several (``algorithms.sweep``). Whatever K is, the phases of
+        the method's rounds come at the same places, so that every K has its step in each round.
+    sweeping : bool
+        Whether this is a method wrapped to run several K side by side.
     check_roster : (config) -> None, or None
         Raises :class:`RuleViolation` where the sites of the roster, with the features that they
         have, cannot serve the method; says what to change. Called before ``start``.
@@ -428,6 +551,8 @@ class Method:
     finish: Callable[[Any, RunConfig], Result]
     label: Callable[[Result, NDArray[np.float64], Memory | None], NDArray[np.int64]]
     takes_masks: bool = False
+    sweeps: bool = False
+    sweeping: bool = False
     check_roster: Callable[[RunConfig], None] | None = None
     label_new: Callable[[Result, NDArray[np.float64], Memory], NDArray[np.int64]] | None = None
 

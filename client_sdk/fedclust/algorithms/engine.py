@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from fedclust.algorithms import evaluation, preparation
+from fedclust.algorithms import evaluation, preparation, sweep
 from fedclust.algorithms.arrays import FloatVector
 from fedclust.algorithms.assigning import refuse_infinite
 from fedclust.algorithms.base import (
@@ -46,6 +46,7 @@ from fedclust.algorithms.base import (
     Totals,
     Tree,
 )
+from fedclust.algorithms.columns import Column, columns_of
 from fedclust.algorithms.finishing import complete
 from fedclust.algorithms.releasing import index_of, persons
 from fedclust.algorithms.seeding import one_thread, site_rng
@@ -66,7 +67,7 @@ class Plan:
     options : Model
         An instance of ``method.options``.
     features : tuple of Feature
-        In the session's order.
+        As declared, in the session's order. ``columns`` (d,) are what methods see of them.
     policy : Policy
     seed : int
     """
@@ -76,6 +77,11 @@ class Plan:
     features: tuple[Feature, ...]
     policy: Policy
     seed: int
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What the features become."""
+        return columns_of(self.features)
 
 
 class EngineState(Model):
@@ -132,9 +138,9 @@ Masks: TypeAlias = Mapping[str, NDArray[np.bool_]]
 
 
 def has_features(plan: Plan, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which of the session's features (d,) a site has that names these."""
+    """Return which columns (d,) a site has that names these features of the session."""
     held = set(names)
-    return np.array([feature.name in held for feature in plan.features], dtype=np.bool_)
+    return np.array([column.feature in held for column in plan.columns], dtype=np.bool_)
 
 
 def check_roster(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> None:
@@ -153,12 +159,12 @@ def start(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> Next
     roster : sequence of str
         The sites that take part.
     masks : mapping of site to (d,) bool, optional
-        The features that each site has; by default, and where a site is not named, all.
+        The columns that each site has; by default, and where a site is not named, all.
     """
     with one_thread():
         if preparation.needed(plan.policy):
             return Next(EngineState(stage="prepare", round=1), preparation.task())
-        space = declared_space(plan.features, plan.policy.scaling)
+        space = declared_space(plan.columns, plan.policy.scaling)
         state = EngineState(stage="method", round=0, center=space.center, scale=space.scale)
         return _start_method(plan, state, _config(plan, state, roster, masks), {})
 
@@ -182,7 +188,7 @@ def advance(
     roster : sequence of str
         The sites that the next round would address.
     masks : mapping of site to (d,) bool, optional
-        The features that each site has, those that have left included; by default all.
+        The columns that each site has, those that have left included; by default all.
 
     Returns
     -------
@@ -245,8 +251,8 @@ def write_task(
 def _config(
     plan: Plan, state: EngineState, roster: Sequence[str], masks: Masks | None
 ) -> RunConfig:
-    every = np.ones(len(plan.features), dtype=np.bool_)
-    space = Space.identity(len(plan.features))
+    every = np.ones(len(plan.columns), dtype=np.bool_)
+    space = Space.identity(len(plan.columns))
     if state.center is not None and state.scale is not None:
         space = Space(state.center, state.scale, state.impute)
     return RunConfig(
@@ -362,7 +368,7 @@ def _end_method(
     evaluate = evaluate and raw.sizes is None
     if not evaluate:
         return Done(_complete(plan, state, raw), metrics)
-    task = evaluation.task(raw, config)
+    task = (sweep.evaluation_task if raw.sweep else evaluation.task)(raw, config)
     return _open(
         state, task, config, metrics, stage="evaluate", method=None, result=raw, phase=task.phase
     )
@@ -378,8 +384,12 @@ def _close_evaluation(
     raw = state.result
     if raw is None:
         raise ValueError("there is nothing to evaluate in this state")
-    outcome = evaluation.aggregate(raw, contributions, config)
     metrics = {"n_sites": float(answered)}
+    if raw.sweep is not None:
+        outcomes = sweep.measured(raw, contributions, config)
+        entry = _entry(state, state.phase, answered, metrics)
+        return Done(sweep.complete(raw, outcomes, (*state.history, entry)), metrics)
+    outcome = evaluation.aggregate(raw, contributions, config)
     if outcome.quality is not None:
         metrics["inertia"] = outcome.quality.inertia
     state = state.model_copy(
@@ -392,6 +402,7 @@ def _close_evaluation(
         sizes=outcome.sizes,
         site_sizes=outcome.site_sizes,
         quality=outcome.quality,
+        profile=outcome.profile,
     )
     return Done(result, metrics)
 
@@ -405,6 +416,8 @@ def _unmeasured(raw: Result) -> Result:
 
 
 def _complete(plan: Plan, state: EngineState, raw: Result, **measured: Any) -> Result:
+    if raw.sweep is not None:
+        return sweep.complete(raw, None, state.history)
     wanted = getattr(plan.options, "n_clusters", None)
     return complete(
         raw,
@@ -486,8 +499,8 @@ def local_step(
     plan : Plan
     task : SiteTask
     data : SiteData
-        All rows in own units, NaN where a value is missing; persons alongside. The same rows in
-        the same order in every round of a session.
+        All rows as ``columns.encode`` gives them, NaN where missing; persons alongside. The same
+        rows in the same order in every round of a session.
     site : str
     round_number : int
     p : int
@@ -498,7 +511,7 @@ def local_step(
         What the previous call returned; ``{}`` at first. It never leaves the site and must be
         stored together with the answer, before the answer is sent.
     mask : (d,) bool, optional
-        The features that the site joined with; by default all.
+        The columns that the site joined with; by default all.
 
     Returns
     -------
@@ -528,7 +541,8 @@ def local_step(
                         return None, memory
                     if task.phase == evaluation.NAME:
                         memory = _evaluate_once(memory)
-                        payload, memory = evaluation.local_step(task, scaled, config, memory)
+                        measure = sweep.evaluate if plan.method.sweeping else evaluation.local_step
+                        payload, memory = measure(task, scaled, config, memory)
                     else:
                         rng = site_rng(plan.seed, site, round_number)
                         payload, memory = plan.method.local_step(task, scaled, config, rng, memory)
@@ -559,7 +573,8 @@ def check(
         if task.phase == preparation.NAME:
             preparation.check(payload, config)
         elif task.phase == evaluation.NAME:
-            evaluation.check(task, payload, config)
+            closing = sweep.check_evaluation if plan.method.sweeping else evaluation.check
+            closing(task, payload, config)
         else:
             plan.method.check(task, payload, config)
 
@@ -570,6 +585,11 @@ def _check_countable(payload: Model, at: str = "") -> None:
         value, pointer = getattr(payload, name), f"{at}/{name}"
         if isinstance(value, Model):
             _check_countable(value, pointer)
+            continue
+        if isinstance(value, tuple):
+            for i, part in enumerate(value):
+                if isinstance(part, Model):
+                    _check_countable(part, f"{pointer}/{i}")
             continue
         whole = isinstance(value, int)
         if isinstance(value, np.ndarray) and value.dtype.kind == "i" and value.size:
@@ -596,7 +616,7 @@ def label(
     *,
     new: bool = False,
 ) -> NDArray[np.int64]:
-    """Label rows in own units.
+    """Label rows that ``columns.encode`` gave.
 
     Parameters
     ----------
@@ -608,7 +628,7 @@ def label(
         That site's, after the session's last round.
     site : str, optional
     mask : (d,) bool, optional
-        The features that these rows have. By default those with any value.
+        The columns that these rows have. By default those with any value.
     new : bool
         Whether the rows are others than those of the session, though a memory is given.
 
@@ -649,7 +669,7 @@ class _Common(Model):
 
 
 def _read_space(plan: Plan, tree: _SpaceTree) -> Space:
-    d = len(plan.features)
+    d = len(plan.columns)
     vectors = [tree.center, tree.scale] + ([] if tree.impute is None else [tree.impute])
     if any(vector.shape != (d,) for vector in vectors) or not (tree.scale > 0).all():
         raise RuleViolation("task", "the space does not fit the session's features", "/space")
@@ -661,7 +681,7 @@ def _read_space(plan: Plan, tree: _SpaceTree) -> Space:
 def _site_config(
     plan: Plan, task: SiteTask, p: int, size_band: str | None, mask: NDArray[np.bool_] | None
 ) -> RunConfig:
-    every = np.ones(len(plan.features), dtype=np.bool_)
+    every = np.ones(len(plan.columns), dtype=np.bool_)
     return RunConfig(
         options=plan.options,
         features=plan.features,
@@ -669,7 +689,7 @@ def _site_config(
         roster=(),
         p=max(p, plan.policy.min_cluster_size),
         size_band=size_band,
-        space=task.space or Space.identity(len(plan.features)),
+        space=task.space or Space.identity(len(plan.columns)),
         mask=every if mask is None else mask,
     )
 
@@ -677,11 +697,11 @@ def _site_config(
 def _matrix(plan: Plan, X: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return rows (n, d) as float64; RuleViolation for another shape or infinite values."""
     rows = np.asarray(X, dtype=np.float64)
-    if rows.ndim != 2 or rows.shape[1] != len(plan.features):
+    if rows.ndim != 2 or rows.shape[1] != len(plan.columns):
         raise RuleViolation(
-            "shape", f"rows must have {len(plan.features)} columns, one for each feature"
+            "shape", f"rows must have {len(plan.columns)} columns: one for each feature or level"
         )
-    refuse_infinite(rows, tuple(feature.name for feature in plan.features))
+    refuse_infinite(rows, tuple(column.name for column in plan.columns))
     return rows
 
 
@@ -759,7 +779,7 @@ def _to_scaled(data: SiteData, space: Space, config: RunConfig) -> SiteData:
 def phase(plan_or_method: Plan | Method, name: str) -> Phase:
     """Return the phase called ``name``, the engine's own included; KeyError where there is none."""
     method = plan_or_method.method if isinstance(plan_or_method, Plan) else plan_or_method
-    for own in (preparation.PHASE, evaluation.PHASE):
+    for own in (preparation.PHASE, _closing_phase(method)):
         if own.name == name:
             return own
     return method.phase(name)
@@ -772,4 +792,8 @@ def only_measures(name: str) -> bool:
 
 def all_phases(method: Method) -> tuple[Phase, ...]:
     """Return every phase that a session of this method may have, in order."""
-    return (preparation.PHASE, *method.phases, evaluation.PHASE)
+    return (preparation.PHASE, *method.phases, _closing_phase(method))
+
+
+def _closing_phase(method: Method) -> Phase:
+    return sweep.EVALUATION if method.sweeping else evaluation.PHASE

@@ -35,6 +35,7 @@ from fedclust.algorithms.base import (
     Memory,
     Model,
     Phase,
+    Profile,
     Quality,
     Result,
     RuleViolation,
@@ -45,7 +46,8 @@ from fedclust.algorithms.base import (
 )
 from fedclust.algorithms.finishing import merged
 from fedclust.algorithms.local_cells import lay_base
-from fedclust.algorithms.releasing import Released, release
+from fedclust.algorithms.profiling import check_profile, merge_profile, site_profile
+from fedclust.algorithms.releasing import Released, index_of, release
 from fedclust.algorithms.spaces import binary_columns
 from fedclust.algorithms.totals import SitePart, check_sizes, site_parts
 from fedclust.privacy.checks import check_empty, check_shape
@@ -90,12 +92,17 @@ class Evaluation(Model):
     costs, distances, silhouettes : (K,) float64
         Squared distances, distances and silhouette terms of each cell's rows, added up. With one
         centroid ``silhouettes`` is 0.
+    means, m2 : (K, d) float64
+        Of each cell's rows, scaled: mean and sum of squared deviations from it, 0 where that may
+        not be told (``profiling``).
     """
 
     counts: IntVector
     costs: FloatVector
     distances: FloatVector
     silhouettes: FloatVector
+    means: FloatMatrix
+    m2: FloatMatrix
 
 
 _GUARDED = (
@@ -136,6 +143,28 @@ PHASE = Phase(
             ),
             identifies=_GUARDED,
         ),
+        Disclosure(
+            field="means",
+            shape="K x d numbers",
+            meaning="The mean of each column over these rows, scaled.",
+            identifies=(
+                f"{_GUARDED} No mean is a person's record. Shares of yes/no columns and levels are "
+                "rounded where fewer than the smallest count have, or lack, the property."
+            ),
+        ),
+        Disclosure(
+            field="m2",
+            shape="K x d numbers",
+            meaning=(
+                "How widely each column is spread over these rows: squared deviations from the "
+                "mean, added up."
+            ),
+            identifies=(
+                f"{_GUARDED} 0 where all rows have one value, where fewer persons than the "
+                "smallest count have another than the usual, and everywhere where the smallest "
+                "count is 2. Of a yes/no column it follows from the share, rounded or not."
+            ),
+        ),
     ),
 )
 
@@ -160,8 +189,14 @@ def task(raw: Result, config: RunConfig) -> Task:
 # --- Local step -----------------------------------------------------------------------------------
 
 
-def local_step(task: SiteTask, data: SiteData, config: RunConfig, memory: Memory) -> LocalAnswer:
-    """Measure a site's scaled rows against the task's centroids."""
+def local_step(
+    task: SiteTask, data: SiteData, config: RunConfig, memory: Memory, fewest: int = 0
+) -> LocalAnswer:
+    """Measure a site's scaled rows against the task's centroids.
+
+    ``fewest``: persons that a cell needs for its distances and silhouettes to be taken from its
+    rows; else its moments, which are sent beside them, stand in for these.
+    """
     centroids, cells = task.common.centroids, task.common.cells
     n_clusters = len(centroids)
     check_shape(centroids, (n_clusters, data.X.shape[1]), "/parameters/centroids")
@@ -192,9 +227,21 @@ def local_step(task: SiteTask, data: SiteData, config: RunConfig, memory: Memory
     spread = _costs(moments, centroids[cells], None if mask is None else mask[cells], config)
     np.add.at(costs, place, np.where(moments.counts > 0, spread, 0.0))
     withheld = released.rounded | _rare_patterns(data, released, config)[:, None]
+    if fewest:
+        index, cells_of = index_of(data), released.labels
+        small = [not index.reaches(cells_of == k, fewest) for k in range(len(withheld))]
+        withheld = withheld | np.array(small)[:, None]
     distances, silhouettes = _measure(data, released, withheld, task.common, config)
+    means, m2 = site_profile(data, released, cells, n_clusters, config)
     return (
-        Evaluation(counts=counts, costs=costs, distances=distances, silhouettes=silhouettes),
+        Evaluation(
+            counts=counts,
+            costs=costs,
+            distances=distances,
+            silhouettes=silhouettes,
+            means=means,
+            m2=m2,
+        ),
         memory,
     )
 
@@ -235,7 +282,7 @@ def _costs(
 def _rare_patterns(data: SiteData, released: Released, config: RunConfig) -> NDArray[np.bool_]:
     """Return the cells (K,) of yes/no rows in which some pattern is that of 1 to p - 1 persons."""
     rare = np.zeros(len(released.moments.counts), dtype=np.bool_)
-    if not binary_columns(config.features).all():
+    if not binary_columns(config.columns).all():
         return rare
     sent = np.flatnonzero(released.labels >= 0)
     cells = released.labels[sent]
@@ -321,6 +368,7 @@ def check(task: SiteTask, payload: Evaluation, config: RunConfig) -> None:
     _refuse(wrong, "distances", "the distances do not fit the cost")
     wrong = np.abs(payload.silhouettes) > payload.counts * (1.0 + _SLACK)
     _refuse(wrong, "silhouettes", "the silhouette is outside -1 to 1 a row")
+    check_profile(payload.counts, payload.costs, payload.means, payload.m2, config)
 
 
 def _refuse(wrong: NDArray[np.bool_], name: str, message: str) -> None:
@@ -334,7 +382,7 @@ def _refuse(wrong: NDArray[np.bool_], name: str, message: str) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The quality and the sizes (K,) of the distinct centroids, in the task's order.
+    """Quality, sizes (K,) and profile of the distinct centroids, in the task's order.
 
     ``sizes`` are suppressed where they must be; ``site_sizes`` are each site's own.
     """
@@ -342,6 +390,7 @@ class Outcome:
     quality: Quality | None
     sizes: tuple[int | None, ...]
     site_sizes: dict[str, tuple[int | None, ...]]
+    profile: Profile | None
 
 
 def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunConfig) -> Outcome:
@@ -369,10 +418,13 @@ def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunCon
             n_rows=n_rows,
         )
     strictest = max([config.p, *(c.p for c in answered)])
+    sizes = suppress_sizes(counts, parts, strictest)
+    shown = np.array([bool(size) for size in sizes], dtype=np.bool_)
     return Outcome(
         quality=quality,
-        sizes=suppress_sizes(counts, parts, strictest),
+        sizes=sizes,
         site_sizes={c.site: tuple(int(n) for n in c.payload.counts) for c in answered},
+        profile=merge_profile(answered, shown, config),
     )
 
 

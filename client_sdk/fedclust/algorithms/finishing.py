@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.assigning import first_occurrences
-from fedclust.algorithms.base import Result, RunConfig
+from fedclust.algorithms.base import Profile, Result, RunConfig
+from fedclust.algorithms.columns import undone
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -36,7 +37,8 @@ def raw_result(
     """
     return Result(
         centroids=centroids,
-        centroids_original=config.space.to_original(centroids),
+        centroids_original=undone(config.columns, config.space.to_original(centroids)),
+        columns=tuple(column.name for column in config.columns),
         mask=mask,
         center=config.space.center,
         scale=config.space.scale,
@@ -72,6 +74,7 @@ def complete(
     n_clusters: int | None,
     sizes: Sequence[int | None] | None = None,
     site_sizes: Mapping[str, Sequence[int | None]] | None = None,
+    profile: Profile | None = None,
     **update: Any,
 ) -> Result:
     """Return the result that sites and analysts read.
@@ -86,8 +89,8 @@ def complete(
     n_clusters : int or None
         What was asked for.
     sizes : sequence of int or None, length K'
-        In the order of :func:`merged`; likewise ``site_sizes``. None: those of ``raw``, whose
-        method counted its clusters itself and left no equal centroids.
+        In the order of :func:`merged`; likewise ``site_sizes`` and ``profile``. None: those of
+        ``raw``, whose method counted its clusters itself and left no equal centroids.
     **update
         Other fields of the result.
     """
@@ -109,7 +112,7 @@ def complete(
         )
         warnings = (*warnings, warning)
     centroids = distinct[order] + 0.0
-    original = centroids * raw.scale + raw.center
+    original = raw.centroids_original[firsts][order]
     if mask is not None:
         mask = mask[order]
         centroids, original = np.where(mask, centroids, 0.0), np.where(mask, original, 0.0)
@@ -124,6 +127,7 @@ def complete(
                 site: tuple(own[k] for k in order)
                 for site, own in sorted((site_sizes or {}).items())
             },
+            "profile": None if profile is None else _sorted(profile, order),
             "mapping": {
                 site: tuple(int(place[cells[k]]) if k >= 0 else -1 for k in own)
                 for site, own in sorted(raw.mapping.items())
@@ -131,6 +135,13 @@ def complete(
             "warnings": warnings,
             **update,
         }
+    )
+
+
+def _sorted(profile: Profile, order: NDArray[np.int64]) -> Profile:
+    by_cluster = ("known", "means", "spread_known", "deviations")
+    return profile.model_copy(
+        update={name: _frozen(getattr(profile, name)[order]) for name in by_cluster}
     )
 
 

@@ -49,6 +49,7 @@ from fedclust.algorithms.base import (
     Task,
     Totals,
 )
+from fedclust.algorithms.choosing import SweptOptions
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.judging import Judgement, judge
 from fedclust.algorithms.kmeans import SAME, distinct_best, restarted
@@ -67,27 +68,31 @@ from fedclust.algorithms.totals import (
 from fedclust.privacy.checks import check_empty, check_means, check_shape
 from fedclust.privacy.moments import cell_moments
 
-VERSION = 1
+VERSION = 2
 #: What the authors' program uses.
 _PAPER_ROUNDS = 10
 _PAPER_RESTARTS = 10
 _CANDIDATES = 8
+#: In a sweep the Ks share them, down to so many each: every candidate's partitions take from what
+#: the guard lets all others send.
+_SWEPT_CANDIDATES = 2
 #: The guard's names for the two partitions of a round of the paper's.
 _MEMBERS, _COUNTED = "members", "counted"
 
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(Model):
+class Config(SweptOptions):
     """What the analyst chooses.
 
     Attributes
     ----------
-    n_clusters : int
-        Number of clusters K.
+    n_clusters : int or tuple of int
+        Number of clusters K; several for a sweep.
     variant : {"default", "paper"}
     candidates : int or None
-        Default variant: the most partitions that are carried on at once. None: 8.
+        Default variant: the most partitions that are carried on at once. None: 8; in a sweep, 8
+        over the number of Ks, rounded down, and at least 2.
     halve_every : int or None
         Default variant: rounds after which the better half of them goes on. None: 3.
     n_init : int or None
@@ -107,7 +112,6 @@ class Config(Model):
         Whether a closing round measures the quality of the final centroids.
     """
 
-    n_clusters: Annotated[int, Field(ge=1, le=10_000)]
     variant: Literal["default", "paper"] = "default"
     candidates: Annotated[int, Field(ge=1, le=64)] | None = None
     halve_every: Annotated[int, Field(ge=1, le=1_000)] | None = None
@@ -249,8 +253,8 @@ _GUARDED = (
     "part of it with another."
 )
 _ROUNDED = (
-    " The share of a yes/no feature is rounded where fewer than the smallest count have, or lack, "
-    "it."
+    " The share of a yes/no feature or level is rounded where fewer than the smallest count "
+    "have, or lack, it."
 )
 _CELLS = lloyd.METHOD.phase("cells")
 
@@ -333,7 +337,7 @@ def check(task: SiteTask, payload: Cells | Steps | Seeds | Means, config: RunCon
         whole = Cells(counts=payload.counts, means=payload.means)
         lloyd.check(task, whole, config)
     elif isinstance(payload, Means):
-        n_clusters, d = len(task.common.centroids), len(config.features)
+        n_clusters, d = len(task.common.centroids), len(config.columns)
         check_shape(payload.members, (n_clusters,), "/members")
         check_shape(payload.means, (n_clusters, d), "/means")
         check_shape(payload.counts, (n_clusters,), "/counts")
@@ -528,7 +532,7 @@ class State(Model):
 def start(config: RunConfig, seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
     options: Config = config.options
-    n_clusters = options.n_clusters
+    n_clusters = options.k
     if options.variant == "paper":
         parts = site_parts(config, ask=False)
         task = Task("seeds", SeedsTask(n_clusters=n_clusters), per_site=parts)
@@ -566,9 +570,9 @@ def _first_candidates(
     found = distinct_best(
         means,
         counts.astype(np.float64),
-        options.n_clusters,
+        options.k,
         server_rng(state.seed, "fkm-candidates"),
-        options.candidates or _CANDIDATES,
+        options.candidates or max(_CANDIDATES // max(len(config.sweep), 1), _SWEPT_CANDIDATES),
     )
     following = State(
         phase="candidates",
@@ -704,7 +708,7 @@ def _cluster_means(
     centroids = restarted(
         means,
         counts.astype(np.float64) if options.weighted else np.ones(len(means)),
-        options.n_clusters,
+        options.k,
         server_rng(state.seed, f"fkm-means-{state.closed}"),
         _PAPER_RESTARTS,
     )
@@ -798,4 +802,5 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
+    sweeps=True,
 )

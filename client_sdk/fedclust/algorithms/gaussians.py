@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.base import RuleViolation, RunConfig, SiteData
+from fedclust.algorithms.columns import blocks_of
 from fedclust.algorithms.releasing import Released, index_of
 from fedclust.algorithms.spaces import binary_columns
 from fedclust.privacy.checks import check_shape
@@ -34,6 +35,7 @@ __all__ = [
     "check_covariances",
     "check_spread",
     "covariance",
+    "few_differ",
     "proxies",
     "rows_needed",
     "smallest_cell",
@@ -79,19 +81,22 @@ def without_few(data: SiteData, released: Released, config: RunConfig) -> Releas
     its share, which is rounded.
     """
     m2 = released.moments.m2.copy()
-    numeric = np.flatnonzero(config.mask & ~binary_columns(config.features))
+    numeric = np.flatnonzero(config.mask & ~binary_columns(config.columns))
     index = index_of(data)
     for cell in np.flatnonzero(released.moments.counts):
         rows = np.flatnonzero(released.labels == cell)
         for j in numeric:
             known = rows if data.observed is None else rows[data.observed[rows, j]]
-            if len(known) and _few_differ(data.X[known, j], known, index, config.p):
+            if len(known) and few_differ(data.X[known, j], known, index, config.p):
                 m2[cell, j] = 0.0
     return replace(released, moments=replace(released.moments, m2=m2))
 
 
-def _few_differ(values: FloatArray, rows: IntArray, index: PersonIndex, p: int) -> bool:
-    """Return whether too few of some rows (m,), by number, have another than the usual value."""
+def few_differ(values: FloatArray, rows: IntArray, index: PersonIndex, p: int) -> bool:
+    """Return whether too few of some rows (m,), by number, have another than the usual value.
+
+    ``values`` (m,) are theirs.
+    """
     distinct, of, counts = np.unique(values, return_inverse=True, return_counts=True)
     usual = rows[of == counts.argmax()]
     if len(distinct) > 2 and not index.reaches(usual, p):
@@ -139,7 +144,7 @@ def covariance(data: SiteData, released: Released, cell: int, config: RunConfig)
 def _untellable(data: SiteData, inside: BoolArray, own: IntArray, config: RunConfig) -> BoolArray:
     """Return for which pairs (d_i, d_i) of features a covariance would tell of too few persons."""
     failing = np.zeros((len(own), len(own)), dtype=np.bool_)
-    binary = binary_columns(config.features)[own]
+    binary = binary_columns(config.columns)[own]
     index, rows = index_of(data), data.X[:, own]
     seen = np.ones(rows.shape, dtype=np.bool_) if data.observed is None else data.observed[:, own]
     yes = rows * config.space.scale[own] + config.space.center[own] > 0.5
@@ -155,6 +160,13 @@ def _untellable(data: SiteData, inside: BoolArray, own: IntArray, config: RunCon
         for k in range(j):
             if not _all_reach(sides[j], sides[k], index, config.p):
                 failing[j, k] = failing[k, j] = True
+    # The covariances of a feature with all levels of another add up to 0.
+    columns = [config.columns[j] for j in own]
+    for block in blocks_of(columns):
+        failing[block] = np.asarray(failing[block].any(axis=0))
+        failing[:, block] = np.asarray(failing[:, block].any(axis=1))[:, None]
+    for block in blocks_of(columns):
+        failing[np.ix_(block, block)] = False
     return failing
 
 

@@ -51,6 +51,7 @@ from fedclust.algorithms.base import (
     Task,
     Totals,
 )
+from fedclust.algorithms.choosing import SweptOptions
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.kmeans import restarts, weighted_kmeans
 from fedclust.algorithms.lloyd import Cells, Step, StepTask
@@ -61,7 +62,7 @@ from fedclust.algorithms.totals import site_parts
 from fedclust.privacy.counting import PersonIndex
 from fedclust.privacy.moments import cell_moments
 
-VERSION = 1
+VERSION = 2
 #: What a site remembers of its own clusters, for its own rows' labels.
 _OWN = "kfed"
 #: Where local_clusters is not given. On the grid of the FKM paper labels got better with more cells
@@ -82,13 +83,13 @@ _MOST_RESTARTS = 10
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(Model):
+class Config(SweptOptions):
     """What the analyst chooses.
 
     Attributes
     ----------
-    n_clusters : int
-        Number of clusters K.
+    n_clusters : int or tuple of int
+        Number of clusters K; several for a sweep.
     variant : {"default", "paper"}
     local_clusters : int or None
         k', the most cells that a site makes of its rows. None: 8 K, and the root of K, rounded
@@ -109,7 +110,6 @@ class Config(Model):
         Whether a closing round measures the quality of the final centroids.
     """
 
-    n_clusters: Annotated[int, Field(ge=1, le=10_000)]
     variant: Literal["default", "paper"] = "default"
     local_clusters: Annotated[int, Field(ge=1, le=10_000)] | None = None
     n_init: Annotated[int, Field(ge=1, le=100)] | None = None
@@ -124,8 +124,8 @@ class Config(Model):
         if self.local_clusters is not None:
             return self.local_clusters
         if self.variant == "paper":
-            return int(np.ceil(np.sqrt(self.n_clusters)))
-        return min(_CELLS_PER_CLUSTER * self.n_clusters, 10_000)
+            return int(np.ceil(np.sqrt(self.k)))
+        return min(_CELLS_PER_CLUSTER * self.k, 10_000)
 
     @property
     def projects(self) -> bool:
@@ -143,7 +143,7 @@ def check_config(config: RunConfig) -> None:
             raise RuleViolation(
                 "variant", "variant: paper has one seeding; leave n_init out", "/n_init"
             )
-        if options.cells > options.n_clusters:
+        if options.cells > options.k:
             raise RuleViolation(
                 "variant",
                 "variant: paper starts from one site's means: local_clusters is at most n_clusters",
@@ -246,12 +246,12 @@ def _cells(
         labels = own = algorithm_1(data.X, n_cells, rng, project=task.project)
     else:
         n_init = task.n_init or local_restarts(len(data.X), data.X.shape[1], n_cells)
-        n_clusters = config.options.n_clusters if task.project else None
+        n_clusters = config.options.k if task.project else None
         own = k_means(data.X, n_cells, n_init, rng, n_clusters)
         index = index_of(data)
         # Fewer than p rows for each of K clusters: here merged cells would be dear. With more,
         # cells that follow the rows alone are truer.
-        tight = len(data.X) < config.p * config.options.n_clusters
+        tight = len(data.X) < config.p * config.options.k
         if tight and len(data.X) <= _MOST_FILLED and np.bincount(own).min() < config.p:
             own = filled(data.X, own, config.p)
         labels = without_small(data.X, own, index, config.p)
@@ -531,13 +531,13 @@ def _one_shot(
     means = np.concatenate([cells.means for cells in sent.values()])[filled]
     if options.variant == "paper":
         first = next(cells for cells in sent.values() if cells.counts.any())
-        seeds = farthest_first(means, first.means[first.counts > 0], options.n_clusters)
+        seeds = farthest_first(means, first.means[first.counts > 0], options.k)
         placed, centroids = _server_lloyd(means, seeds, once=options.server_lloyd == "one")
     else:
         centroids = weighted_kmeans(
             means,
             counts[filled].astype(np.float64),
-            options.n_clusters,
+            options.k,
             server_rng(seed, "kfed-cells"),
         )
         placed = nearest(means, centroids)
@@ -643,4 +643,5 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
+    sweeps=True,
 )

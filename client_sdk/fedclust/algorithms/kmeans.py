@@ -116,6 +116,20 @@ def distinct_best(
     return _distinct(runs, keep)
 
 
+def single_start(
+    points: FloatArray, weights: FloatArray, n_clusters: int, rng: np.random.Generator
+) -> FloatArray:
+    """Return centroids (K', d) from one random start, carried to convergence; no best of several.
+
+    Parameters and K' as for :func:`weighted_kmeans`.
+    """
+    points, weights = _merge_equal(points, weights)
+    if len(points) <= n_clusters:
+        return points
+    cloud = _Cloud(points, weights)
+    return _lloyd(cloud, _plus_plus(cloud, n_clusters, rng))[0]
+
+
 def restarted(
     points: FloatArray,
     weights: FloatArray,

@@ -39,6 +39,8 @@ from fedclust.algorithms.base import (
     Task,
     Totals,
 )
+from fedclust.algorithms.choosing import SweptOptions
+from fedclust.algorithms.columns import transformed
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.judging import Judgement, judge, rest_cost
 from fedclust.algorithms.kmeans import weighted_kmeans
@@ -56,22 +58,22 @@ from fedclust.algorithms.totals import (
 from fedclust.privacy.checks import check_costs, check_empty, check_means, check_shape
 from fedclust.privacy.moments import cell_costs
 
-VERSION = 1
+VERSION = 2
 
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(Model):
+class Config(SweptOptions):
     """What the analyst chooses.
 
     Attributes
     ----------
-    n_clusters : int
-        Number of clusters K.
+    n_clusters : int or tuple of int
+        Number of clusters K; several for a sweep.
     start : {"cells", "given"}
         Where the first centroids come from.
     centroids : (K, d) float64 or None
-        In the features' own units; needed by ``start: given``.
+        In the features' own units, a column for each level; needed by ``start: given``.
     n_init : int
         Restarts of each site's local k-means.
     tol : float
@@ -80,7 +82,6 @@ class Config(Model):
         Whether a closing round measures the quality of the final centroids.
     """
 
-    n_clusters: Annotated[int, Field(ge=1, le=10_000)]
     start: Literal["cells", "given"] = "cells"
     centroids: FloatMatrix | None = None
     n_init: Annotated[int, Field(ge=1, le=100)] = 3
@@ -99,11 +100,11 @@ def check_config(config: RunConfig) -> None:
         return
     if options.centroids is None:
         raise RuleViolation("start", "start: given needs centroids", "/centroids")
-    check_shape(options.centroids, (options.n_clusters, len(config.features)), "/centroids")
+    check_shape(options.centroids, (options.k, len(config.columns)), "/centroids")
     check_means(
-        np.ones(options.n_clusters, dtype=np.int64),
-        options.centroids,
-        *own_bounds(config.features),
+        np.ones(options.k, dtype=np.int64),
+        transformed(config.columns, options.centroids),
+        *own_bounds(config.columns),
         "/centroids",
     )
 
@@ -183,8 +184,8 @@ PHASES = (
                 shape="K x d numbers",
                 meaning="The mean of each feature over the rows of each cell, scaled.",
                 identifies=(
-                    _GUARDED + " No mean is a person's record. The share of a yes/no feature is "
-                    "rounded where fewer than the smallest count have, or lack, it."
+                    _GUARDED + " No mean is a person's record. The share of a yes/no feature or "
+                    "level is rounded where fewer than the smallest count have, or lack, it."
                 ),
             ),
             DISCLOSURE,
@@ -208,8 +209,8 @@ PHASES = (
                 shape="K x d numbers",
                 meaning="The sum of each feature over these rows, scaled.",
                 identifies=(
-                    _GUARDED + " The share of a yes/no feature is rounded where fewer than the "
-                    "smallest count have, or lack, it."
+                    _GUARDED + " The share of a yes/no feature or level is rounded where fewer "
+                    "than the smallest count have, or lack, it."
                 ),
             ),
             Disclosure(
@@ -226,7 +227,7 @@ PHASES = (
 
 def check(task: SiteTask, payload: Cells | Step, config: RunConfig) -> None:
     """Check an answer at either end: shapes, counts, complement, bounds, costs."""
-    d = len(config.features)
+    d = len(config.columns)
     lower, upper = scaled_bounds(config)
     check_totals(payload.totals, task.site, config)
     if isinstance(payload, Cells):
@@ -339,10 +340,10 @@ def start(config: RunConfig, seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
     options: Config = config.options
     if options.centroids is not None:
-        centroids = config.space.to_scaled(options.centroids)
+        centroids = config.space.to_scaled(transformed(config.columns, options.centroids))
         state = State(phase="lloyd", seed=seed, centroids=centroids)
         return state, _step_task(centroids, config)
-    task = CellsTask(n_clusters=options.n_clusters, n_init=options.n_init)
+    task = CellsTask(n_clusters=options.k, n_init=options.n_init)
     return State(phase="cells", seed=seed), Task("cells", task, per_site=site_parts(config))
 
 
@@ -370,7 +371,7 @@ def _first_centroids(
     centroids = weighted_kmeans(
         means,
         counts[counts > 0].astype(np.float64),
-        options.n_clusters,
+        options.k,
         server_rng(state.seed, "lloyd-start"),
     )
     following = state.model_copy(update={"phase": "lloyd", "centroids": centroids})
@@ -510,4 +511,5 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
+    sweeps=True,
 )

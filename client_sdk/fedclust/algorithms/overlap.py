@@ -45,6 +45,7 @@ from fedclust.algorithms.base import (
     Task,
     Totals,
 )
+from fedclust.algorithms.columns import feature_names
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.kfed import local_restarts, without_small
 from fedclust.algorithms.lloyd import Cells
@@ -58,7 +59,7 @@ from fedclust.privacy.checks import check_empty, check_means, check_shape
 from fedclust.privacy.counting import PersonIndex
 from fedclust.privacy.moments import cell_moments
 
-VERSION = 1
+VERSION = 2
 
 # --- Config ---------------------------------------------------------------------------------------
 
@@ -114,8 +115,8 @@ def check_roster(config: RunConfig) -> None:
         with the others, and what to change.
     """
     masks = np.array([config.masks[site] for site in config.roster], dtype=np.bool_)
-    unseen = np.flatnonzero(~masks.any(axis=0))
-    if unseen.size:
+    unseen = np.asarray(~masks.any(axis=0))
+    if unseen.any():
         raise RuleViolation(
             "overlap",
             f"no site has the features {_named(unseen, config)}: leave them out of the session, "
@@ -228,7 +229,7 @@ PHASES: tuple[Phase, ...] = (
 
 def check(task: SiteTask, payload: Cells, config: RunConfig) -> None:
     """Check an answer at either end: shapes, counts, complement, mask, bounds."""
-    d = len(config.features)
+    d = len(config.columns)
     check_totals(payload.totals, task.site, config)
     if task.phase == "cells":
         # As many cells as the site made, which are fewer than were asked for where it is small.
@@ -477,7 +478,7 @@ def _first_centroids(
     merged = merge(points, grouping.groups, grouping.n_groups)
     alone = np.array([config.masks[c.site] for c in sent]).sum(axis=0) == 1
     if alone.any():
-        names = _named(np.flatnonzero(alone), config)
+        names = _named(alone, config)
         warning = f"One site alone has {names}: the centroids hold its own means there."
         warnings = (*warnings, warning)
     return merged.means, merged.mask, warnings
@@ -500,9 +501,10 @@ def _moved(
     return moved, mask | merged.mask, float(shift)
 
 
-def _named(features: NDArray[np.int64], config: RunConfig) -> str:
-    """Return the names of some features, five at most."""
-    names = ", ".join(repr(config.features[j].name) for j in features[:5])
+def _named(columns: NDArray[np.bool_], config: RunConfig) -> str:
+    """Return the names of the features of some columns (d,), five at most."""
+    features = feature_names(config.columns, columns)
+    names = ", ".join(map(repr, features[:5]))
     return names if len(features) <= 5 else f"{names} and {len(features) - 5} more"
 
 

@@ -42,6 +42,7 @@ from fedclust.algorithms.base import (
     Task,
     Totals,
 )
+from fedclust.algorithms.columns import feature_names
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.forces import best_cut, forces, merge_tree
 from fedclust.algorithms.gaussians import (
@@ -62,7 +63,7 @@ from fedclust.algorithms.spaces import scaled_bounds
 from fedclust.algorithms.totals import DISCLOSURE, SitePart, check_sizes, check_totals, site_parts
 from fedclust.privacy.checks import check_empty, check_means, check_shape
 
-VERSION = 1
+VERSION = 2
 #: What a site remembers of its own clusters, for its own rows' labels.
 _OWN = "overlap_oneshot"
 #: Where neither K nor K_i is given, the most cells that a site tries.
@@ -130,7 +131,7 @@ class Config(Model):
 def check_config(config: RunConfig) -> None:
     """Refuse what no site could send."""
     options: Config = config.options
-    d = len(config.features)
+    d = len(config.columns)
     if options.covariance == "full" and options.most_cells * d * d > _MOST_NUMBERS:
         raise RuleViolation(
             "covariance",
@@ -215,8 +216,9 @@ PHASES = (
                     "features that your site has not got."
                 ),
                 identifies=(
-                    f"{_GUARDED} No mean is a person's record. The share of a yes/no feature is "
-                    f"rounded where fewer than the smallest count have, or lack, it.{ALONE}"
+                    f"{_GUARDED} No mean is a person's record. The share of a yes/no feature or "
+                    "level is rounded where fewer than the smallest count have, or lack, it."
+                    f"{ALONE}"
                 ),
             ),
             Disclosure(
@@ -256,7 +258,7 @@ def check(task: SiteTask, payload: Gaussians, config: RunConfig) -> None:
     check_totals(payload.totals, task.site, config)
     # As many cells as the site made, which are fewer than were asked for where it is small.
     n_cells = min(max(len(payload.counts), 1), task.common.n_clusters)
-    shape = (n_cells, len(config.features))
+    shape = (n_cells, len(config.columns))
     check_shape(payload.counts, (n_cells,), "/counts")
     check_sizes(payload.counts, payload.totals, task.site, _strict(config))
     for name in ("means", "m2"):
@@ -403,8 +405,9 @@ def _group(
         )
     alone = np.array(masks).sum(axis=0) == 1
     if alone.any():
-        names = ", ".join(repr(config.features[j].name) for j in np.flatnonzero(alone)[:5])
-        more = f" and {int(alone.sum()) - 5} more" if alone.sum() > 5 else ""
+        features = feature_names(config.columns, alone)
+        names = ", ".join(map(repr, features[:5]))
+        more = f" and {len(features) - 5} more" if len(features) > 5 else ""
         warnings.append(
             f"One site alone has {names}{more}: the centroids hold its own means there."
         )

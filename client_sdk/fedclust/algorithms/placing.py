@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedclust.algorithms.assigning import nearest, squared_distances
 from fedclust.algorithms.base import Feature, Method, Result, RuleViolation, Space
+from fedclust.algorithms.columns import columns_of, transformed
 from fedclust.algorithms.spaces import own_bounds
 from fedclust.privacy.checks import check_means, check_shape
 
@@ -23,7 +24,7 @@ def tells_new(method: Method, result: Result) -> bool:
 
     Not so where clusters are told apart by what only the sites that took part remember.
     """
-    rows = result.centroids_original[:1]
+    rows = Space(result.center, result.scale).to_original(result.centroids[:1])
     if result.mask is not None:
         rows = np.where(result.mask[:1], rows, np.nan)
     alone = result.model_copy(update={"mapping": {}})
@@ -46,14 +47,15 @@ def place(
     features : sequence of Feature
         The session's.
     centroids : (m, d) float64
-        Means of the site's own cells, in the features' own units.
+        Means of the site's own cells, in the units that were declared: geometric means of what is
+        taken logarithms of, and the share of each level, a column for each.
     counts : (m,) int64
         Rows behind each.
     p : int
         Smallest number of persons that a cell may stand for.
     names : sequence of str, optional
-        The features that the columns of ``centroids`` are, in their order; by default all, in the
-        session's. Fewer only where the session lets sites lack features.
+        The features that the columns of ``centroids`` are of, in their order; by default all, in
+        the session's. Fewer only where the session lets sites lack features.
 
     Raises
     ------
@@ -63,8 +65,10 @@ def place(
         outside its feature's declared bounds. Names cell and rule, never a value.
     """
     own = _columns(result, features, names)
-    features = [features[j] for j in own]
-    check_shape(centroids, (len(centroids), len(features)), "/centroids")
+    every = columns_of(tuple(features))
+    columns = [every[j] for j in own]
+    check_shape(centroids, (len(centroids), len(columns)), "/centroids")
+    centroids = transformed(columns, centroids)
     check_shape(counts, (len(centroids),), "/counts")
     if not len(counts):
         raise RuleViolation("shape", "at least one cell is needed", "/centroids")
@@ -76,7 +80,7 @@ def place(
             f"cell {cell} stands for fewer than {p} rows: leave it out or merge it with another",
             f"/counts/{cell}",
         )
-    check_means(counts, centroids, *own_bounds(features), "/centroids")
+    check_means(counts, centroids, *own_bounds(columns), "/centroids")
     scaled = Space(result.center[own], result.scale[own]).to_scaled(centroids)
     compared = (result.centroids if result.prototypes is None else result.prototypes)[:, own]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -95,18 +99,20 @@ def place(
 def _columns(
     result: Result, features: Sequence[Feature], names: Sequence[str] | None
 ) -> NDArray[np.int64]:
-    """Return which features, by number, the named columns are."""
+    """Return which columns, by number, those of the named features are."""
     if names is None:
         names = [feature.name for feature in features]
-    place = {feature.name: j for j, feature in enumerate(features)}
+    place: dict[str, list[int]] = {}
+    for j, column in enumerate(columns_of(tuple(features))):
+        place.setdefault(column.feature, []).append(j)
     named: set[str] = set()
     for number, name in enumerate(names):
         if name not in place or name in named:
             what = "is no feature of the session" if name not in place else "is named twice"
             raise RuleViolation("features", f"feature {number} {what}", f"/features/{number}")
         named.add(name)
-    own = np.array([place[name] for name in names], dtype=np.int64)
-    if result.mask is None and len(own) < len(features):
+    own = np.array([j for name in names for j in place[name]], dtype=np.int64)
+    if result.mask is None and len(named) < len(features):
         lacking = next(feature.name for feature in features if feature.name not in named)
         raise RuleViolation(
             "features", f"feature {lacking!r} is lacking: this session needs all", "/features"

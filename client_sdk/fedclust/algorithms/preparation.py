@@ -5,7 +5,7 @@ What it computes
     of squared deviations M2. The server merges (n, mean, M2) pairwise (Chan, Golub & LeVeque,
     "Updating formulae and a pairwise algorithm for computing sample variances", 1979): raw sums
     of squares are wrong by 7 % at an offset of 1e8. ddof 0; imputed rows count in n and add
-    nothing to M2; a constant feature gets scale 1.
+    nothing to M2; a constant feature gets scale 1, a categorical one the same in all its levels.
 
 It is round 1 of every session with ``scaling: standard`` or ``missing: impute``, whatever the
 method, and outside ``max_rounds``.
@@ -35,15 +35,13 @@ from fedclust.algorithms.base import (
     Task,
     Totals,
 )
+from fedclust.algorithms.columns import feature_names
 from fedclust.algorithms.releasing import feature_moments
-from fedclust.algorithms.spaces import declared_space, own_bounds
+from fedclust.algorithms.spaces import declared_space, own_bounds, standard_scale
 from fedclust.privacy.bands import check_band
 from fedclust.privacy.checks import check_moments, check_shape
 
 NAME = "prepare"
-#: Standard deviations below this multiple of |mean| are rounding noise of a constant feature.
-_CONSTANT = 1024 * float(np.finfo(np.float64).eps)
-
 #: With these, a value missing of a feature that a site has is imputed with the federated mean.
 _IMPUTES = ("impute", "mask")
 
@@ -86,24 +84,27 @@ PHASE = Phase(
         Disclosure(
             field="observed",
             shape="d numbers",
-            meaning="For each feature, how many of these rows have a value.",
+            meaning="For each column, how many of these rows have a value.",
             identifies="How complete your records are; no person.",
         ),
         Disclosure(
             field="mean",
             shape="d numbers",
-            meaning="For each feature, the mean over all rows with a value, in its own unit.",
+            meaning=(
+                "For each column, the mean over all rows with a value, in its own unit. A column "
+                "is a feature, after its transform, or a level of one: its share."
+            ),
             identifies=(
                 "Describes all your rows together. Nothing is sent of a feature that fewer than "
-                "the smallest count of persons have; the share of a yes/no feature is rounded "
-                "where fewer than that have, or lack, it. Every site learns the mean over all "
-                "sites, which of a feature that your site alone has is yours."
+                "the smallest count of persons have; the share of a yes/no feature or level is "
+                "rounded where fewer than that have, or lack, it. Every site learns the mean over "
+                "all sites, which of a feature that your site alone has is yours."
             ),
         ),
         Disclosure(
             field="m2",
             shape="d numbers",
-            meaning="For each feature, the sum of squared deviations from that mean.",
+            meaning="For each column, the sum of squared deviations from that mean.",
             identifies="How widely all your rows together are spread; as for the means.",
         ),
     ),
@@ -130,10 +131,10 @@ def local_step(data: SiteData, config: RunConfig) -> Moments | None:
 
 def check(payload: Moments, config: RunConfig) -> None:
     """Check a site's moments at either end; RuleViolation."""
-    d = len(config.features)
+    d = len(config.columns)
     for name in ("observed", "mean", "m2"):
         check_shape(getattr(payload, name), (d,), f"/{name}")
-    lower, upper = own_bounds(config.features)
+    lower, upper = own_bounds(config.columns)
     check_moments(
         payload.observed,
         payload.mean,
@@ -168,7 +169,7 @@ def merge(contributions: Sequence[Contribution], config: RunConfig) -> Space:
     MethodFailure
         If no site sent moments of some feature.
     """
-    d = len(config.features)
+    d = len(config.columns)
     n, mean, m2 = np.zeros(d), np.zeros(d), np.zeros(d)
     # By feature: rows of sites that lack it are no rows of it, imputed ones are.
     rows = np.zeros(d)
@@ -178,7 +179,7 @@ def merge(contributions: Sequence[Contribution], config: RunConfig) -> Space:
             continue
         rows += moments.n * config.masks.get(contribution.site, config.mask)
         n, mean, m2 = _chan(n, mean, m2, moments)
-    absent = [feature.name for feature, seen in zip(config.features, n, strict=True) if seen == 0]
+    absent = feature_names(config.columns, n == 0)
     if absent:
         names = ", ".join(repr(name) for name in absent[:10])
         raise MethodFailure(
@@ -187,11 +188,9 @@ def merge(contributions: Sequence[Contribution], config: RunConfig) -> Space:
         )
     impute = mean if config.policy.missing in _IMPUTES else None
     if config.policy.scaling != "standard":
-        declared = declared_space(config.features, config.policy.scaling)
+        declared = declared_space(config.columns, config.policy.scaling)
         return Space(declared.center, declared.scale, impute)
-    deviation = np.sqrt(m2 / rows)
-    constant = deviation <= _CONSTANT * np.abs(mean)
-    return Space(mean, np.where(constant, 1.0, deviation), impute)
+    return Space(mean, standard_scale(config.columns, mean, m2 / rows), impute)
 
 
 def _chan(

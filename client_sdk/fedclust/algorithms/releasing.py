@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.base import Memory, RuleViolation, RunConfig, SiteData, Totals
+from fedclust.algorithms.columns import blocks_of
 from fedclust.algorithms.spaces import binary_columns
 from fedclust.privacy.checks import check_provenance
 from fedclust.privacy.counting import PersonIndex, distinct_views
@@ -102,6 +103,9 @@ def release(
         memory=memory.get(_GUARD),
         differencing=config.policy.differencing == "guard",
     )
+    if config.sweep:
+        # Cells of one number under different K are different cells.
+        candidate = f"{config.options.n_clusters}, {candidate}"
     labels = guard.release(wanted, n_cells, candidate)
     if guard.exhausted:
         warnings.warn(
@@ -113,17 +117,19 @@ def release(
     check_provenance(index, labels, n_cells, config.p, views)
     exact = cell_moments(data.X, labels, n_cells)
     center, scale = config.space.center, config.space.scale
+    blocks = blocks_of(config.columns)
     shares = Shares(
         data.X,
         index,
         config.p,
-        columns=binary_columns(config.features),
+        columns=binary_columns(config.columns),
         center=center,
         scale=scale,
         observed=data.observed,
+        blocks=blocks,
     )
     flags = shares.spread(guard.round_shares(shares, labels, n_cells))
-    moments = round_prevalence(exact, flags, config.p, center=center, scale=scale)
+    moments = round_prevalence(exact, flags, config.p, center=center, scale=scale, blocks=blocks)
     return Released(labels, moments, flags), {**memory, _GUARD: guard.memory()}
 
 
@@ -135,10 +141,11 @@ def site_totals(data: SiteData, config: RunConfig) -> Totals:
         data.X,
         index_of(data),
         config.p,
-        columns=binary_columns(config.features),
+        columns=binary_columns(config.columns),
         center=config.space.center,
         scale=config.space.scale,
         observed=sendable_values(data, config.p),
+        blocks=blocks_of(config.columns),
     )
     return Totals(n=len(data.X), mean=moments.means.reshape(d), m2=moments.m2.reshape(d))
 
@@ -157,10 +164,11 @@ def feature_moments(
         data.X,
         index_of(data),
         config.p,
-        columns=binary_columns(config.features),
+        columns=binary_columns(config.columns),
         center=np.zeros(d),
         scale=np.ones(d),
         observed=observed,
+        blocks=blocks_of(config.columns),
     )
     return moments.counts, moments.means, moments.m2
 

@@ -85,7 +85,7 @@ from fedclust.privacy.checks import check_empty, check_means, check_shape
 from fedclust.privacy.moments import cell_moments
 from fedclust.privacy.sizes import suppress_sizes
 
-VERSION = 1
+VERSION = 2
 #: What a site remembers of its eigenvectors, for its own rows' labels and for new ones.
 _OWN = "spectral"
 _LANDMARKS = 60
@@ -277,8 +277,8 @@ _GUARDED = (
     "whatever would single out fewer when this answer is compared with any earlier one."
 )
 _MEANS = (
-    _GUARDED + " No mean is a person's record. The share of a yes/no feature is rounded where "
-    "fewer than the smallest count have, or lack, it."
+    _GUARDED + " No mean is a person's record. The share of a yes/no feature or level is rounded "
+    "where fewer than the smallest count have, or lack, it."
 )
 _OF_ALL_ROWS = (
     "Follows from all your rows together, as to how near they are to one another. An eigenvector "
@@ -388,7 +388,7 @@ PHASES = (
 def check(task: SiteTask, payload: Landmarks | Anchors | Eigen, config: RunConfig) -> None:
     """Check an answer at either end: shapes, counts, complement, bounds, radii, vectors."""
     options: Config = config.options
-    d, k = len(config.features), options.n_clusters
+    d, k = len(config.columns), options.n_clusters
     lower, upper = scaled_bounds(config)
     check_totals(payload.totals, task.site, config)
     if isinstance(payload, Landmarks):

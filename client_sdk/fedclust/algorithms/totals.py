@@ -66,7 +66,7 @@ def check_totals(totals: Totals | None, part: SitePart | None, config: RunConfig
         raise RuleViolation("totals", f"totals {wanted} in this task", "/totals")
     if totals is None:
         return
-    d = len(config.features)
+    d = len(config.columns)
     check_shape(totals.mean, (d,), "/totals/mean")
     check_shape(totals.m2, (d,), "/totals/m2")
     lower, upper = scaled_bounds(config)

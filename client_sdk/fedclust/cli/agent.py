@@ -85,8 +85,10 @@ def agent(
     ),
 )
 @o.connected
+@o.reading
 def add(
     connection: o.Connection,
+    how: o.Reading,
     session: o.Session,
     data: o.Data,
     id_column: o.IdColumn = None,
@@ -109,12 +111,13 @@ def add(
     as_json: o.AsJson = False,
 ) -> None:
     """Consent to a session and leave it to the agent; one that runs takes it up by itself."""
-    check_outputs(((labels_out, is_labels), (result_out, is_result)), (data,))
+    outputs = ((labels_out, is_labels), (result_out, is_result))
+    check_outputs(outputs, (data, *how.inputs))
     directory = journal_dir or journal.default_directory()
     with connection.site(journal_dir) as site:
         request = site.check(
             session,
-            data,
+            how.of(data),
             person=person_column,
             id_column=id_column,
             min_cluster_size=min_cluster_size,
@@ -132,6 +135,7 @@ def add(
         definition_sha256=request.definition_sha256,
         consented_at=datetime.now(UTC),
         data=str(data.resolve()),
+        reading=how.options,
         id_column=id_column,
         person_column=person_column,
         min_cluster_size=min_cluster_size,

@@ -53,8 +53,10 @@ class Finding:
     )
 )
 @o.connected
+@o.reading
 def doctor(
     connection: o.Connection,
+    how: o.Reading,
     data: Annotated[
         Path | None,
         typer.Option("--data", help="Also whether this file can be read.", show_default=False),
@@ -76,7 +78,7 @@ def doctor(
     """
     worst: list[errors.FedclustError] = []
     found = []
-    for finding in _findings(connection, data, session, journal_dir, worst):
+    for finding in _findings(connection, data, session, journal_dir, worst, how):
         found.append(finding)
         if not as_json:
             style = {"warning": "yellow", "failed": "red"}.get(finding.state)
@@ -106,6 +108,7 @@ def _findings(
     session: str | None,
     journal_dir: Path | None,
     worst: list[errors.FedclustError],
+    how: o.Reading | None = None,
 ) -> Iterator[Finding]:
     def tried(check: str, look: Callable[[], Finding]) -> Finding:
         try:
@@ -162,7 +165,7 @@ def _findings(
         worst.append(complaint)
         yield Finding("token", "failed", str(complaint))
     if data is not None:
-        yield tried("data", partial(_data, data, definition))
+        yield tried("data", partial(_data, data, definition, how))
 
 
 def _given_token(
@@ -296,7 +299,7 @@ def _described(definition: Definition) -> str:
     return f"{definition.name}: {method}, {len(definition.features)} features"
 
 
-def _data(path: Path, definition: Definition | None) -> Finding:
+def _data(path: Path, definition: Definition | None, how: o.Reading | None) -> Finding:
     if definition is None:
         try:
             with path.open("rb") as file:
@@ -306,7 +309,8 @@ def _data(path: Path, definition: Definition | None) -> Finding:
             raise errors.DataError(path.name, "unreadable", complaint) from None
         return Finding("data", "ok", f"{path.name} can be read; --session says if its columns fit")
     lacking = definition.policy.missing == "mask"
-    table = load(path, definition.features, lacking=lacking)
+    rows = path if how is None else how.of(path)
+    table = load(rows, definition.features, lacking=lacking)
     return Finding(
         "data", "ok", f"{path.name}: {len(table.X)} rows, {len(table.features)} features of it"
     )

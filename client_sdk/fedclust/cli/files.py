@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedclust.errors import UsageError
 from fedclust.privacy.files import write_atomically
+from fedclust.report.tables import FORMATS
 from fedclust.results import SiteResult
 
 #: Whether a file's beginning is of what a command writes: that alone may be replaced.
@@ -37,6 +38,12 @@ def is_result(begin: bytes) -> bool:
 def is_document(begin: bytes) -> bool:
     """Whether a file begins like what ``session result`` writes, in any of its forms."""
     return b"centroids_original" in begin or begin.startswith(b"cluster,size,")
+
+
+def is_report(begin: bytes) -> bool:
+    """Whether a file begins like a report, in any of its forms."""
+    page = begin.startswith(b"<!doctype html>") and b"fedclust" in begin
+    return page or b'"sets_apart"' in begin or begin.startswith(b"cluster,size,column,feature,")
 
 
 def is_submission(begin: bytes) -> bool:
@@ -73,6 +80,12 @@ def check_outputs(outputs: Sequence[Output], inputs: Sequence[Path]) -> None:
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}") from None
         taken.append(path.resolve())
+
+
+def check_report(path: Path | None) -> None:
+    """Refuse a report's file whose ending says no form."""
+    if path is not None and path.suffix.lower() not in FORMATS:
+        raise UsageError(f"{path}: a report's file ends in {', '.join(FORMATS)}")
 
 
 def _refuse_stranger(path: Path, known: Known) -> None:

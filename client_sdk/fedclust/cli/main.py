@@ -7,12 +7,13 @@ import io
 import os
 import sys
 import traceback
+import warnings
 
 import typer
 
 from fedclust import errors
-from fedclust.cli import agent, doctor, ledger, participate, principals, session, simulate
-from fedclust.cli.screen import err, flush_out, show, tell_retries
+from fedclust.cli import agent, checking, doctor, ledger, participate, principals, session, simulate
+from fedclust.cli.screen import err, flush_out, show, tell_retries, tell_warning
 from fedclust.cli.texts import EPILOG, exit_code
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(participate.app)
+app.add_typer(checking.app)
 app.add_typer(agent.app, name="agent")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(doctor.app)
@@ -40,6 +42,7 @@ def main() -> None:
             # key that was hit at a prompt.
             stream.reconfigure(errors="backslashreplace")
     tell_retries()
+    warnings.showwarning = tell_warning
     try:
         try:
             app()

@@ -15,13 +15,22 @@ import typer
 
 from fedclust._http import Options
 from fedclust.client import Client
+from fedclust.data import Dataset
+from fedclust.data.mapping import ReadOptions, read_options
 from fedclust.errors import UsageError
 from fedclust.site import Site
 
 #: How long a command goes on trying that a person waits for: a coordinator is restarted within it.
 PATIENCE_S: Final = 15.0
 Session = Annotated[str, typer.Argument(help="Name of the session.", show_default=False)]
-Data = Annotated[Path, typer.Option("--data", help="CSV file with a header.", show_default=False)]
+Data = Annotated[
+    Path,
+    typer.Option(
+        "--data",
+        help="CSV file with a header; Parquet file or directory; .sql file with a query.",
+        show_default=False,
+    ),
+]
 Coordinator = Annotated[
     str | None,
     typer.Option(
@@ -63,6 +72,15 @@ MinClusterSize = Annotated[
         "--min-cluster-size",
         min=2,
         help="This site's own smallest count; the larger of it and the session's holds.",
+        show_default=False,
+    ),
+]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        help="Where a report of the result goes: profiles, sizes, quality, provenance. "
+        ".html, .json or .csv.",
         show_default=False,
     ),
 ]
@@ -193,22 +211,167 @@ CONNECTION: Final = {
 }
 
 
+#: The options by which a site says how its rows are to be read.
+READING: Final = {
+    "mapping": Annotated[
+        Path | None,
+        typer.Option(
+            "--mapping",
+            help="TOML file: the site's own column names, units, codes and markers, by feature.",
+            show_default=False,
+        ),
+    ],
+    "missing": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--missing",
+            help="What means a missing value in any column, such as '?'; may be repeated. Empty, "
+            "NA, NaN, null, None and . always do.",
+            show_default=False,
+        ),
+    ],
+    "sentinel": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sentinel",
+            help="FEATURE=NUMBER that means a missing value, such as chol=0; may be repeated.",
+            show_default=False,
+        ),
+    ],
+    "delimiter": Annotated[
+        str | None,
+        typer.Option(
+            "--delimiter",
+            help="Between the columns of a CSV file: one character, or tab. By default the one "
+            "that the header speaks for.",
+            show_default=False,
+        ),
+    ],
+    "encoding": Annotated[
+        str | None,
+        typer.Option(
+            "--encoding",
+            help="Of a CSV file, such as cp1252. By default UTF-8, or what its first bytes say.",
+            show_default=False,
+        ),
+    ],
+    "decimal": Annotated[
+        str | None,
+        typer.Option(
+            "--decimal", help="Decimal mark of a CSV file: a point, or ','.", show_default=False
+        ),
+    ],
+    "columns": Annotated[
+        str | None,
+        typer.Option(
+            "--columns",
+            help="Names of the columns of a CSV file without a header, comma-separated.",
+            show_default=False,
+        ),
+    ],
+    "min_present": Annotated[
+        float | None,
+        typer.Option(
+            "--min-present",
+            help="Share of values, 0 to 1, below which this site counts as lacking a feature.",
+            show_default=False,
+        ),
+    ],
+    "sql_url_file": Annotated[
+        Path | None,
+        typer.Option(
+            "--sql-url-file",
+            help="File with the database's address for a query; or set FEDCLUST_SQL_URL.",
+            show_default=False,
+        ),
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How rows are to be read, as given."""
+
+    options: ReadOptions
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """The files that are read beside the rows; no output may replace one."""
+        named = (self.options.mapping, self.options.sql_url_file)
+        return tuple(Path(name) for name in named if isinstance(name, str))
+
+    def of(self, path: Path) -> Dataset:
+        """Return a file's rows, read like this."""
+        return Dataset.of(path, self.options)
+
+    @classmethod
+    def given(
+        cls,
+        mapping: Path | None,
+        missing: list[str] | None,
+        sentinel: list[str] | None,
+        delimiter: str | None,
+        encoding: str | None,
+        decimal: str | None,
+        columns: str | None,
+        min_present: float | None,
+        sql_url_file: Path | None,
+    ) -> Reading:
+        """Check what was given; UsageError says what cannot be. Paths become absolute."""
+        sentinels: dict[str, list[float]] = {}
+        for text in sentinel or ():
+            name, _, number = text.rpartition("=")
+            try:
+                sentinels.setdefault(name.strip(), []).append(float(number))
+            except ValueError:
+                name = ""
+            if not name.strip():
+                raise UsageError("--sentinel wants FEATURE=NUMBER, for example chol=0")
+        given = {
+            "mapping": None if mapping is None else str(mapping.resolve()),
+            "missing": missing or [],
+            "sentinels": sentinels,
+            "delimiter": "\t" if delimiter in ("tab", "\\t") else delimiter,
+            "encoding": encoding,
+            "decimal": decimal,
+            "columns": [name.strip() for name in columns.split(",")] if columns else [],
+            "min_present": min_present,
+            "sql_url_file": None if sql_url_file is None else str(sql_url_file.resolve()),
+        }
+        return cls(read_options(given))
+
+
 def connected(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options by which a coordinator is reached; it takes ``connection``."""
+    return _with(command, "connection", CONNECTION, Connection)
+
+
+def reading(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options by which rows are read; it takes ``how``."""
+    return _with(command, "how", READING, Reading.given)
+
+
+def _with(
+    command: Callable[..., None],
+    parameter: str,
+    options: dict[str, Any],
+    made: Callable[..., Any],
+) -> Callable[..., None]:
+    """Replace a command's ``parameter`` by ``options``, of which ``made`` makes its value."""
     own = [
         each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for each in inspect.signature(command, eval_str=True).parameters.values()
-        if each.name != "connection"
+        if each.name != parameter
     ]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in CONNECTION.items()
+        for name, kind in options.items()
     ]
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
-        connection = Connection(**{name: given.pop(name) for name in CONNECTION})
-        command(connection=connection, **given)
+        value = made(**{name: given.pop(name) for name in options})
+        command(**{parameter: value}, **given)
 
     # What typer reads; it would follow __wrapped__ to the command itself.
     run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]

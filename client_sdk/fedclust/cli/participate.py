@@ -1,4 +1,4 @@
-"""What a site does in a session: take part, check, predict, see how it stands."""
+"""What a site does in a session: take part, predict, see how it stands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import typer
 from fedclust.cli import options as o
 from fedclust.cli.files import (
     check_outputs,
+    check_report,
     is_labels,
+    is_report,
     is_result,
     is_submission,
     write,
@@ -56,8 +58,10 @@ class Ask(StrEnum):
     )
 )
 @o.connected
+@o.reading
 def participate(
     connection: o.Connection,
+    how: o.Reading,
     session: o.Session,
     data: o.Data,
     id_column: o.IdColumn = None,
@@ -72,6 +76,7 @@ def participate(
             "--result-out", help="Where the result goes, for predict.", show_default=False
         ),
     ] = None,
+    report: o.Report = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Consent to all that the screen says, unasked.")
     ] = False,
@@ -97,14 +102,15 @@ def participate(
     as_json: o.AsJson = False,
 ) -> None:
     """Take part in a session, from consent to labels; the same command again resumes it."""
-    check_outputs(
-        ((labels_out, is_labels), (result_out, is_result), (preview_out, is_submission)), (data,)
-    )
+    outputs = ((labels_out, is_labels), (result_out, is_result), (preview_out, is_submission))
+    check_outputs((*outputs, (report, is_report)), (data, *how.inputs))
+    check_report(report)
+    rows = how.of(data)
     columns: dict[str, Any] = {"person": person_column, "id_column": id_column}
     columns["min_cluster_size"] = min_cluster_size
     with connection.site(journal_dir, give_up_after, json_bodies=json_bodies) as site:
         if preview or preview_out is not None:
-            _show_preview(site.preview(session, data, **columns), preview_out, as_json)
+            _show_preview(site.preview(session, rows, **columns), preview_out, as_json)
             return
         with ProgressLine() as line:
 
@@ -123,7 +129,7 @@ def participate(
             try:
                 result = site.participate(
                     session,
-                    data,
+                    rows,
                     **columns,
                     consent=consent,
                     ask=ask_each if ask is Ask.each else None,
@@ -135,6 +141,8 @@ def participate(
                 raise
     try:
         write_outputs(result, labels_out, result_out, id_column)
+        if report is not None:
+            result.save_report(report)
     except UsageError as error:
         show_result(result, as_json)
         raise UsageError(
@@ -151,54 +159,11 @@ def participate(
 
 
 @app.command(
-    epilog=epilog(
-        "fedclust check heart-2026 --data cohort.csv --token-file token \\",
-        "    --coordinator https://coordinator.example",
-    )
-)
-@o.connected
-def check(
-    connection: o.Connection,
-    session: o.Session,
-    data: o.Data,
-    id_column: o.IdColumn = None,
-    person_column: o.PersonColumn = None,
-    min_cluster_size: o.MinClusterSize = None,
-    journal_dir: o.JournalDir = None,
-    as_json: o.AsJson = False,
-) -> None:
-    """Match a file with a session's features and show what consent would be to; send nothing."""
-    with connection.site(journal_dir) as site:
-        request = site.check(
-            session,
-            data,
-            person=person_column,
-            id_column=id_column,
-            min_cluster_size=min_cluster_size,
-        )
-    if as_json:
-        print_json(
-            {
-                "session": session,
-                "definition_sha256": request.definition_sha256,
-                "features": [feature.name for feature in request.definition.features],
-                "usable_rows": request.rows,
-                "size_band": request.size_band,
-                "min_cluster_size": request.p,
-                "enough_rows": request.rows >= request.p,
-            }
-        )
-        return
-    consent_screen(request)
-    show(out, f"{data.name}: all {len(request.definition.features)} features, {request.rows} rows")
-    if request.rows < request.p:
-        show(out, f"fewer rows than {request.p}: this site would answer every round empty")
-
-
-@app.command(
     epilog=epilog("fedclust predict heart.fedclust --data new.csv --id-column mrn --out labels.csv")
 )
+@o.reading
 def predict(
+    how: o.Reading,
     result: Annotated[
         Path, typer.Argument(help="File that --result-out wrote.", show_default=False)
     ],
@@ -210,9 +175,9 @@ def predict(
     as_json: o.AsJson = False,
 ) -> None:
     """Label new rows with a saved result, here and alone: nothing is sent."""
-    check_outputs(((out_path, is_labels),), (data, result))
+    check_outputs(((out_path, is_labels),), (data, result, *how.inputs))
     loaded = SiteResult.load(result)
-    rows = loaded.read(data, id_column)
+    rows = loaded.read(how.of(data), id_column)
     write_labels(out_path, loaded.label(rows), rows.ids, id_column)
     if as_json:
         print_json({"rows": len(rows.X), "labels": str(out_path)})

@@ -21,6 +21,7 @@ from rich.text import Text
 from fedclust import errors, site
 from fedclust.algorithms.base import Feature
 from fedclust.consent import ConsentRequest
+from fedclust.data import DataWarning
 from fedclust.site import Preview
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY
@@ -147,7 +148,14 @@ def feature_text(feature: Feature) -> str:
     if feature.lower is not None or feature.upper is not None:
         low = "" if feature.lower is None else f"{feature.lower:g}"
         text += f" {low}..{'' if feature.upper is None else f'{feature.upper:g}'}"
-    return text if feature.kind == "numeric" else f"{text} ({feature.kind})"
+    said: list[str] = [] if feature.kind == "numeric" else [feature.kind]
+    if feature.levels:
+        said.append(" | ".join(feature.levels))
+    if feature.transform != "none":
+        said.append(feature.transform)
+    if feature.weight != 1.0:
+        said.append(f"weight {feature.weight:g}")
+    return f"{text} ({', '.join(said)})" if said else text
 
 
 def ledger_screen(line: dict[str, Any]) -> None:
@@ -223,6 +231,12 @@ def tell_retries() -> None:
     log.setLevel(logging.INFO)
     if not any(isinstance(handler, Retries) for handler in log.handlers):
         log.addHandler(Retries())
+
+
+def tell_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Show what is rarely meant, in a line; what libraries warn each other of is not shown."""
+    if issubclass(category, DataWarning):
+        show(err, f"warning: {message}")
 
 
 class ProgressLine:

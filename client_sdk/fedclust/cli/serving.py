@@ -15,6 +15,8 @@ from fedclust import errors
 from fedclust.algorithms.base import Model
 from fedclust.cli.files import check_outputs, is_labels, is_result, write_outputs
 from fedclust.consent import ConsentRequest
+from fedclust.data import Dataset
+from fedclust.data.mapping import ReadOptions
 from fedclust.journal import state_errors
 from fedclust.privacy.files import FileLock, LockHeld, private_directory, write_atomically
 from fedclust.site import Progress, Site
@@ -39,6 +41,7 @@ class Entry(Model):
     definition_sha256: Sha256
     consented_at: Timestamp
     data: str
+    reading: ReadOptions = ReadOptions()
     id_column: str | None = None
     person_column: str | None = None
     min_cluster_size: int | None = None
@@ -241,7 +244,7 @@ class Agent:
                 self._out(f"{entry.session}: {self._warnings[entry.session]}")
             result = site.participate(
                 entry.session,
-                Path(entry.data),
+                Dataset.of(Path(entry.data), entry.reading),
                 person=entry.person_column,
                 id_column=entry.id_column,
                 min_cluster_size=entry.min_cluster_size,

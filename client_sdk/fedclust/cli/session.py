@@ -14,14 +14,17 @@ from typing import Annotated, Any
 import typer
 
 from fedclust import errors
+from fedclust.algorithms.columns import columns_of
 from fedclust.cli import options as o
 from fedclust.cli.bodies import definition
-from fedclust.cli.files import check_outputs, is_document, write
+from fedclust.cli.clusters import Clusters, read_clusters, show_sweep
+from fedclust.cli.files import check_outputs, check_report, is_document, is_report, write
 from fedclust.cli.screen import Table, err, feature_text, out, print_json, show, write_out
 from fedclust.cli.standing import Standing, ago, late_first, size, standings
 from fedclust.cli.texts import epilog
 from fedclust.cli.watching import Watcher
-from fedclust.results import centroid_table
+from fedclust.report import facts_of_document
+from fedclust.results import centroid_table, document_at, write_report
 from fedclust.wire import codec
 from fedclust.wire.models import ResultDocument, RoundInfo, SessionInfo, SessionPatch, SessionState
 
@@ -82,10 +85,7 @@ def create(
     algorithm: Annotated[
         str | None, typer.Option("--algorithm", help="The method.", show_default=False)
     ] = None,
-    clusters: Annotated[
-        int | None,
-        typer.Option("--clusters", help="Number of clusters K.", min=1, show_default=False),
-    ] = None,
+    clusters: Clusters = None,
     features: Annotated[
         str | None,
         typer.Option(
@@ -129,7 +129,8 @@ def create(
         if algorithm is not None:
             body["algorithm"] = algorithm
         if clusters is not None:
-            body["config"] = {**_object(body, "config"), "n_clusters": clusters}
+            n_clusters = read_clusters(clusters)
+            body["config"] = {**_object(body, "config"), "n_clusters": n_clusters}
         if features is not None:
             body["features"] = [{"name": name} for name in _names(features)]
         if sites is not None:
@@ -336,6 +337,8 @@ def watch(
     epilog=epilog(
         "fedclust session result heart-2026",
         "fedclust session result heart-2026 --format csv --out centroids.csv",
+        "fedclust session result heart-2026 --report heart.html",
+        "fedclust session result heart-2026 --k 5",
     ),
 )
 @o.connected
@@ -347,14 +350,28 @@ def result(
         Path | None,
         typer.Option("--out", help="File; by default standard output.", show_default=False),
     ] = None,
+    report: o.Report = None,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "--k", help="Of a sweep: with so many clusters, not with those recommended.", min=1
+        ),
+    ] = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Print the clusters, or write the whole result to a file."""
-    check_outputs(((path, is_document),), ())
+    """Print the clusters, or write the whole result or a report of it to a file."""
+    check_outputs(((path, is_document), (report, is_report)), ())
+    check_report(report)
     if form is Form.binary and path is None and sys.stdout.isatty():
         raise errors.UsageError("the binary form is not for a terminal: give --out")
     with connection.client() as client:
         document = client.result(session)
+        if k is not None:
+            document = document_at(document, k)
+        if report is not None:
+            definition = client.session(session).definition
+            write_report(facts_of_document(document, definition), report)
+            show(err, f"report: {report}")
     if path is None and form is Form.json and not as_json:
         _show_result(document)
         return
@@ -494,7 +511,7 @@ def _said(answer: bool | None) -> str:
 
 
 def _show_result(document: ResultDocument) -> None:
-    names = [feature.name for feature in document.features]
+    names = [column.name for column in columns_of(document.features)]
     found = document.result
     sizes = found.get("sizes")
     grid = Table("cluster", "rows", *names)
@@ -510,5 +527,7 @@ def _show_result(document: ResultDocument) -> None:
     for name, value in (quality or {}).items():
         if value is not None:
             show(out, f"{name.replace('_', ' '):<16} {value:.6g}")
+    if found.get("sweep"):
+        show_sweep(found["sweep"], found["recommendation"])
     for warning in found.get("warnings", ()):
         show(err, f"warning: {warning}")

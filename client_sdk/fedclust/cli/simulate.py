@@ -10,7 +10,8 @@ import typer
 
 from fedclust import errors
 from fedclust.cli import options as o
-from fedclust.cli.files import check_outputs, is_labels, write_labels
+from fedclust.cli.clusters import Clusters, read_clusters, show_sweep
+from fedclust.cli.files import check_outputs, check_report, is_labels, is_report, write_labels
 from fedclust.cli.screen import Table, err, out, print_json, show
 from fedclust.cli.texts import epilog
 
@@ -24,16 +25,15 @@ app = typer.Typer(rich_markup_mode=None)
         '    --policy \'{"min_sites": 2, "min_cluster_size": 2}\' --labels-dir labels',
     )
 )
+@o.reading
 def simulate(
+    how: o.Reading,
     algorithm: Annotated[str, typer.Argument(help="The method.", show_default=False)],
     site: Annotated[
         list[str],
         typer.Option("--site", help="NAME=FILE, once for each site.", show_default=False),
     ],
-    clusters: Annotated[
-        int | None,
-        typer.Option("--clusters", help="Number of clusters K.", min=1, show_default=False),
-    ] = None,
+    clusters: Clusters = None,
     features: Annotated[
         str | None,
         typer.Option(
@@ -47,13 +47,34 @@ def simulate(
         Path | None,
         typer.Option("--labels-dir", help="Where NAME.csv go, with labels.", show_default=False),
     ] = None,
+    site_mapping: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--site-mapping",
+            help="NAME=FILE, the mapping file of one site, instead of --mapping.",
+            show_default=False,
+        ),
+    ] = None,
+    report: o.Report = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Run a method over files as if each were a site; what a session would give, and no less."""
-    files = _files(site)
+    files, mappings = _files(site, "--site"), _files(site_mapping or [], "--site-mapping")
+    rows = {
+        name: o.Reading(
+            how.options.model_copy(update={"mapping": str(mappings[name])})
+            if name in mappings
+            else how.options
+        ).of(path)
+        for name, path in files.items()
+    }
+    for name in sorted(mappings.keys() - files.keys()):
+        raise errors.UsageError(f"--site-mapping {name}: there is no --site of that name")
     options, rules = _object(config, "--config"), _object(policy, "--policy")
     if clusters is not None:
-        options["n_clusters"] = clusters
+        options["n_clusters"] = read_clusters(clusters)
+    check_outputs(((report, is_report),), list(files.values()))
+    check_report(report)
     if labels_dir is not None:
         try:
             labels_dir.mkdir(parents=True, exist_ok=True)
@@ -66,13 +87,15 @@ def simulate(
     from fedclust.simulate import simulate as run
 
     try:
-        found = run(algorithm, files, config=options, policy=rules, features=wanted, seed=seed)
+        found = run(algorithm, rows, config=options, policy=rules, features=wanted, seed=seed)
     except ValueError as error:
         # What the rules of definition, method and data say; they repeat no value.
         raise errors.UsageError(str(error)) from None
     if labels_dir is not None:
         for name, labels in found.labels_.items():
             write_labels(labels_dir / f"{name}.csv", labels, None, None)
+    if report is not None:
+        found.save_report(report)
     facts: dict[str, Any] = {
         "clusters": len(found.cluster_centers_),
         "rounds": found.n_rounds_,
@@ -81,11 +104,14 @@ def simulate(
         "sizes": list(found.sizes_) if found.sizes_ else None,
         "warnings": list(found.warnings_),
     }
+    if found.sweep_ is not None:
+        facts["sweep"] = [entry.model_dump(exclude={"result"}) for entry in found.sweep_]
+        facts["recommendation"] = found.result_.recommendation
     if as_json:
-        print_json({**facts, "cluster_centers": found.cluster_centers_.tolist()})
+        centers = {"columns": found.columns_, "cluster_centers": found.cluster_centers_.tolist()}
+        print_json({**facts, **centers})
         return
-    names = [feature.name for feature in found.definition_.features]
-    grid = Table("cluster", "rows", *names)
+    grid = Table("cluster", "rows", *found.columns_)
     for number, centre in enumerate(found.cluster_centers_.tolist()):
         size = found.sizes_[number] if found.sizes_ else None
         grid.row(
@@ -95,18 +121,20 @@ def simulate(
     for name in ("rounds", "stopped_because", "inertia"):
         if facts[name] is not None:
             show(out, f"{name.replace('_', ' '):<16} {facts[name]}")
+    if found.sweep_ is not None:
+        show_sweep(facts["sweep"], facts["recommendation"])
     for warning in facts["warnings"]:
         show(err, f"warning: {warning}")
 
 
-def _files(given: list[str]) -> dict[str, Path]:
+def _files(given: list[str], option: str) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for text in given:
         name, separator, path = text.partition("=")
         if not (name and separator and path):
-            raise errors.UsageError(f"--site {text}: give NAME=FILE, for example north=north.csv")
+            raise errors.UsageError(f"{option} {text}: give NAME=FILE, for example north=north.csv")
         if name in files:
-            raise errors.UsageError(f"--site {name} is given twice")
+            raise errors.UsageError(f"{option} {name} is given twice")
         files[name] = Path(path)
     return files
 

@@ -1,5 +1,8 @@
 """A site's rows: where they come from, and how they match a session's features."""
 
+from fedclust.data.mapping import Dataset
+from fedclust.data.raw import DataWarning
+from fedclust.data.sql import SqlQuery
 from fedclust.data.table import Source, Table, load
 
-__all__ = ["Source", "Table", "load"]
+__all__ = ["DataWarning", "Dataset", "Source", "SqlQuery", "Table", "load"]

@@ -1,152 +1,215 @@
-"""CSV by the standard library: UTF-8 with or without a mark, a header, commas or semicolons."""
+"""CSV by the standard library, a run of rows at a time."""
 
 from __future__ import annotations
 
+import codecs
 import csv
-import math
+import itertools
 import re
 from array import array
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, Final, TextIO
 
-import numpy as np
-
-from fedclust.data.raw import MISSING, Origin, RawTable
+from fedclust.data.mapping import ColumnsFile
+from fedclust.data.raw import Chunk, Origin
 from fedclust.errors import DataError
 
+_DELIMITERS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+#: What a file says at its very beginning of how it is written.
+_MARKS: Final = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+#: A first line by which spreadsheets in some countries say what separates columns.
+_SEPARATOR: Final = re.compile(r'"?sep=(.)"?[\r\n]*', re.IGNORECASE)
+#: How gzip and zip files begin.
+_PACKED: Final = (b"\x1f\x8b", b"PK\x03\x04")
+_PIECE: Final = 65_536
 
-def read_csv(
-    path: Path, names: Sequence[str], text: Sequence[str], *, lacking: bool = False
-) -> RawTable:
-    """Read the columns ``names`` as numbers and ``text`` as they stand; others are left alone.
 
-    With ``lacking`` a column of ``names`` that is not there is one of missing values.
-    Empty fields, NA, N/A, NaN, null and None are missing values. A file that is separated by
-    semicolons or tabs, as spreadsheets write it where the comma is the decimal mark, may have
-    decimal commas. Raises DataError with file, column and line.
+class CsvReader:
+    """A CSV file: a header (or names that were given), one record a line, fields maybe quoted.
+
+    Parameters
+    ----------
+    path : Path
+    written : ColumnsFile
+        Delimiter, encoding and columns, where they were given. Else UTF-8, or what the mark at the
+        file's beginning says; and the delimiter under which the header has the most of ``wanted``.
+    wanted : sequence of str
+        Columns that will be asked for.
+
+    Raises
+    ------
+    DataError
+        Names file and line, here and while it is read.
     """
-    origin = Origin(path.name or str(path), "line")
-    cells = array("d")
-    kept: dict[str, list[str]] = {name: [] for name in text}
-    numbers: list[int] = []
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            mark, begin = _separator(file)
-            reader = csv.reader(chain(begin, file), strict=True, delimiter=mark)
-            header = [name.strip() for name in next(filter(None, reader), [])]
-            if not header:
-                raise origin.fault("no-header", "the file is empty; a header is needed")
-            numbers_of = _Numbers(path.name, commas=mark != ",")
-            there = [name for name in names if not lacking or name in header]
-            places = origin.columns(header, there, text)
-            end = reader.line_num
-            for fields in reader:
+
+    textual, named = True, True
+
+    def __init__(self, path: Path, written: ColumnsFile, wanted: Sequence[str]) -> None:
+        self._path, self.origin = path, Origin(path.name, "line")
+        self._before = 0  # lines before the header
+        self._encoding = self._known_encoding(written.encoding)
+        self._given = tuple(name.strip() for name in written.columns)
+        with self._reading():
+            with self._open() as file:
+                announced = _SEPARATOR.fullmatch(file.readline())
+            self._before = 0 if announced is None else 1
+            if written.delimiter is not None:
+                self._delimiter = written.delimiter
+            elif announced is not None:
+                self._delimiter = announced[1]
+            else:
+                self._delimiter = self._sniffed(frozenset(wanted))
+            first = self._first(self._delimiter)
+        if not first:
+            raise self.origin.fault("no-header", "the file is empty; a header is needed")
+        self.header: Sequence[str] = first
+        if self._given:
+            if first == list(self._given):
+                message = "the first line is a header, and columns are given too: give none"
+                raise self.origin.fault("header-twice", message)
+            self.header = self._given
+
+    def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
+        """Yield runs of ``rows`` rows, the last one shorter."""
+        places = self.origin.columns(self.header, columns, text)
+        width = len(self.header)
+        records: list[list[str]] = []
+        numbers = array("q")
+
+        def chunk() -> Chunk:
+            cells: dict[str, Any] = {
+                name: [record[places[name]] for record in records] for name in columns
+            }
+            kept = {name: [record[places[name]].strip() for record in records] for name in text}
+            return Chunk(len(records), cells, kept, numbers)
+
+        with self._reading() as ended, self._open() as file:
+            reader = csv.reader(self._lines(file), strict=True, delimiter=self._delimiter)
+            if not self._given:
+                next(filter(None, reader), None)
+            ended[0] = end = self._before + reader.line_num
+            for record in reader:
                 # A quoted field may hold line breaks: a row is where it begins.
-                line, end = end + 1, reader.line_num
-                blank = len(fields) == 1 < len(header) and not fields[0].strip()
-                if not fields or blank:  # an empty line
-                    continue
-                if len(fields) != len(header):
-                    message = f"{len(fields)} fields where the header has {len(header)}"
-                    raise DataError(path.name, "field-count", message, row=line, unit="line")
-                cells.extend(
-                    numbers_of.read(fields[places[n]], n, line) if n in places else math.nan
-                    for n in names
-                )
-                numbers.append(line)
-                for name in text:
-                    kept[name].append(fields[places[name]].strip())
-    except UnicodeDecodeError:
-        message = "this is not UTF-8; save the file as UTF-8"
-        where = _first_undecodable(path)
-        raise DataError(path.name, "encoding", message, row=where, unit="line") from None
-    except csv.Error as error:
-        message = f"this is no CSV file ({error})"
-        raise DataError(path.name, "csv", message, row=reader.line_num, unit="line") from None
-    except OSError as error:
-        raise origin.fault("unreadable", error.strerror or "the file cannot be read") from None
-    if not numbers:
-        raise origin.fault("no-rows", "there are no rows below the header")
-    numbers_of.refuse_thousands()
-    X = np.frombuffer(cells, dtype=np.float64).reshape(len(numbers), len(names))
-    return RawTable(X, Origin(path.name, "line", numbers), kept, tuple(there))
+                number, end = end + 1, self._before + reader.line_num
+                ended[0] = end
+                if not record or (len(record) == 1 < width and not record[0].strip()):
+                    continue  # an empty line
+                if len(record) != width:
+                    what = "columns were named" if self._given else "fields in the header"
+                    message = f"{len(record)} fields, and {width} {what}"
+                    raise DataError(
+                        self._path.name, "field-count", message, row=number, unit="line"
+                    )
+                records.append(record)
+                numbers.append(number)
+                if len(records) == rows:
+                    yield chunk()
+                    records, numbers = [], array("q")
+            if records:
+                yield chunk()
 
+    def _known_encoding(self, given: str | None) -> str:
+        with self._reading(), self._path.open("rb") as file:
+            start = file.read(4)
+        mark = next((name for mark, name in _MARKS if start.startswith(mark)), None)
+        if start.startswith(_PACKED):
+            raise self.origin.fault("unreadable", "the file is compressed: unpack it first")
+        if given is None:
+            if mark is None and b"\0" in start:
+                likely = "utf-16-be" if start.startswith(b"\0") else "utf-16-le"
+                message = f"this is not UTF-8; it looks like --encoding {likely}"
+                raise DataError(self._path.name, "encoding", message, row=1, unit="line")
+            return mark or "utf-8-sig"
+        name = codecs.lookup(given).name
+        # A mark belongs to no field, whatever the encoding was called.
+        same = mark is not None and (mark.startswith(name) or name.startswith(mark))
+        return mark if mark is not None and same else name
 
-def _separator(file: TextIO) -> tuple[str, list[str]]:
-    """Return what separates the columns, and the lines that it took to see it.
+    def _open(self) -> TextIO:
+        return self._path.open(encoding=self._encoding, newline="")
 
-    A comma, unless the header has none and another mark instead.
-    """
-    begin = []
-    for line in file:
-        begin.append(line)
-        if line.strip():
-            break
-    header = begin[-1] if begin else ""
-    marks = [mark for mark in ";\t" if mark in header]
-    return marks[0] if marks and len(next(csv.reader([header]))) == 1 else ",", begin
+    def _lines(self, file: TextIO) -> Iterable[str]:
+        return itertools.islice(file, self._before, None)
 
+    def _first(self, delimiter: str) -> list[str]:
+        with self._open() as file:
+            reader = csv.reader(self._lines(file), strict=True, delimiter=delimiter)
+            return [name.strip() for name in next(filter(None, reader), [])]
 
-def _first_undecodable(path: Path) -> int | None:
-    """Return the line where a file stops being UTF-8; None for a file of another kind."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+    def _sniffed(self, wanted: frozenset[str]) -> str:
+        """Return the delimiter that the header speaks for; DataError where two do as well."""
+        scores: dict[str, tuple[int, int]] = {}
+        for delimiter in _DELIMITERS:
             try:
-                line.decode("utf-8")
-            except UnicodeDecodeError:
-                return None if line.startswith((b"\xff\xfe", b"\xfe\xff")) else number
-    return None
+                first = self._first(delimiter)
+            except csv.Error:
+                continue
+            known = 0 if self._given else len(wanted.intersection(first))
+            fits = len(first) == len(self._given) if self._given else len(first)
+            scores[delimiter] = (known, int(fits))
+        best = max(scores.values(), default=(0, 0))
+        found = [delimiter for delimiter, score in scores.items() if score == best]
+        if len(found) > 1 and best[0] > 0 and best[1] > 1:
+            names = " and ".join(_DELIMITERS[delimiter] for delimiter in found)
+            message = f"its columns may be separated by {names}: say which with --delimiter"
+            raise self.origin.fault("separator", message)
+        return found[0] if found else ","
 
-
-class _Numbers:
-    """Reads the fields of number columns. ``commas``: decimals may be written with a comma."""
-
-    def __init__(self, source: str, *, commas: bool) -> None:
-        self._source, self._commas = source, commas
-        #: Column and line of the first number with a comma, and with a point.
-        self._first: dict[str, tuple[str, int]] = {}
-        self._decimal = False
-
-    def read(self, field: str, column: str, line: int) -> float:
-        """Return a field's number, NaN for a missing one; DataError for anything else."""
-        field = field.strip()
-        if field.lower() in MISSING:
-            return math.nan
-        text = field
-        if self._commas and field.isascii() and (("," in field) != ("." in field)):
-            text = self._with_point(field, column, line)
+    @contextmanager
+    def _reading(self) -> Iterator[list[int]]:
+        """Say where and why the file could not be read; the list holds the last row's last line."""
+        ended = [self._before]
         try:
-            # Python's own underscores and non-ASCII digits are no numbers to anybody else.
-            value = float(text) if text.isascii() and "_" not in text else None
-        except ValueError:
-            value = None
-        if value is None:
-            hint = "empty or NA is a missing value"
-            if re.fullmatch(r"[-+]?[\d.,' \u00a0\u202f\u2019]*\d", field):
-                hint = "write decimals with a point, and no separators between thousands"
-            raise self._fault("not-a-number", f"text in a number column; {hint}", column, line)
-        if math.isinf(value):
-            message = "infinite, or beyond what a double holds"
-            raise self._fault("not-finite", message, column, line)
-        return value
+            yield ended
+        except UnicodeDecodeError:
+            message = f"this is not {self._encoding.removesuffix('-sig').upper()}"
+            if self._encoding.startswith("utf-8"):
+                message += "; older Windows programs write --encoding cp1252"
+            else:
+                message += "; say how the file is written with --encoding, utf-8 for example"
+            where = self._first_undecodable()
+            raise DataError(self._path.name, "encoding", message, row=where, unit="line") from None
+        except UnicodeError:
+            message = "this is no text of the kind that its first bytes announce"
+            raise self.origin.fault("encoding", message) from None
+        except csv.Error as error:
+            message = f"this is no CSV file ({error}); is a quotation mark never closed?"
+            raise DataError(
+                self._path.name, "csv", message, row=ended[0] + 1, unit="line"
+            ) from None
+        except OSError as error:
+            why = error.strerror or "the file cannot be read"
+            raise self.origin.fault("unreadable", why) from None
 
-    def _with_point(self, field: str, column: str, line: int) -> str:
-        mark = "," if "," in field else "."
-        self._first.setdefault(mark, (column, line))
-        if len(self._first) == 2:
-            message = "decimals with a comma and with a point in one file: write all with a point"
-            raise self._fault("decimal-mark", message, column, line)
-        # 1,234 may be thousands; one number that cannot be shows what all of them are.
-        self._decimal |= mark == "," and not re.fullmatch(r"[-+]?[1-9]\d{0,2},\d{3}", field)
-        return field.replace(",", ".") if field.count(",") == 1 else field
+    def _first_undecodable(self) -> int | None:
+        """Return the line where the file stops being text of its encoding."""
+        decoder = codecs.getincrementaldecoder(self._encoding)()
+        line = 1
+        with self._path.open("rb") as file:
+            while True:
+                piece = file.read(_PIECE)
+                # What the decoder holds back comes first in what it then says it could not decode.
+                try:
+                    line += decoder.decode(piece, final=not piece).count("\n")
+                except UnicodeDecodeError as error:
+                    before = error.object[: error.start]
+                    with_mark = self._encoding in ("utf-16", "utf-32") and not isinstance(
+                        before, str
+                    )
+                    ending = "\n".encode(self._newline()) if with_mark else b"\n"
+                    return line + before.count(ending)
+                if not piece:
+                    return None
 
-    def refuse_thousands(self) -> None:
-        """Raise DataError where every comma that was read may be one between thousands."""
-        if "," in self._first and not self._decimal:
-            message = "this comma may be a decimal one or between thousands: write a point or none"
-            raise self._fault("decimal-mark", message, *self._first[","])
-
-    def _fault(self, rule: str, message: str, column: str, line: int) -> DataError:
-        return DataError(self._source, rule, message, column=column, row=line, unit="line")
+    def _newline(self) -> str:
+        with self._path.open("rb") as file:
+            big = file.read(4).startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))
+        return f"{self._encoding}-{'be' if big else 'le'}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedclust.data.raw import Origin, RawTable
+from fedclust.data.raw import Cells, Chunk, Origin
 
 
 def is_frame(source: Any) -> bool:
@@ -17,41 +16,45 @@ def is_frame(source: Any) -> bool:
     return kind.__name__ == "DataFrame" and kind.__module__.split(".")[0] == "pandas"
 
 
-def read_frame(
-    frame: Any, names: Sequence[str], text: Sequence[str], *, lacking: bool = False
-) -> RawTable:
-    """Read the columns ``names`` as numbers and ``text`` as text; others are left alone.
+class FrameReader:
+    """A pandas DataFrame. Its index is not looked at: rows are numbered from 0."""
 
-    With ``lacking`` a column of ``names`` that is not there is one of missing values.
-    """
-    origin = Origin("the DataFrame")
-    header = [str(name) for name in frame.columns]
-    there = [name for name in names if not lacking or name in header]
-    places = origin.columns(header, there, text)
-    if len(frame) == 0:
-        raise origin.fault("no-rows", "there are no rows")
-    columns = [
-        _numbers(origin, frame.iloc[:, places[name]], name)
-        if name in places
-        else np.full(len(frame), np.nan)
-        for name in names
-    ]
-    kept = {name: [str(value) for value in frame.iloc[:, places[name]]] for name in text}
-    return RawTable(np.column_stack(columns), origin, kept, tuple(there))
+    textual, named = False, True
+
+    def __init__(self, frame: Any) -> None:
+        self._frame, self.origin = frame, Origin("the DataFrame")
+        self.header: Sequence[str] = [str(name).strip() for name in frame.columns]
+
+    def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
+        """Yield runs of ``rows`` rows, the last one shorter."""
+        places = self.origin.columns(self.header, columns, text)
+        for start in range(0, len(self._frame), rows):
+            part = self._frame.iloc[start : start + rows]
+            yield frame_chunk(part, places, columns, text)
 
 
-def _numbers(origin: Origin, column: Any, name: str) -> NDArray[np.float64]:
+def frame_chunk(
+    part: Any, places: dict[str, int], columns: Sequence[str], text: Sequence[str]
+) -> Chunk:
+    """Return the rows of a DataFrame; ``places`` says where each column stands."""
+    cells = {name: _cells(part.iloc[:, places[name]]) for name in columns}
+    kept = {name: [str(value).strip() for value in part.iloc[:, places[name]]] for name in text}
+    return Chunk(len(part), cells, kept)
+
+
+def _cells(column: Any) -> Cells:
     kind = getattr(column.dtype, "kind", "O")
-    if kind in "iufb":
+    if kind == "f" and isinstance(column.dtype, np.dtype):
+        return np.asarray(column.to_numpy())  # in its own precision: a sentinel is compared in it
+    if kind in "iuf":
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    values = np.empty(len(column))
+    if kind in "mM":
+        # With a time zone it would be an array of objects.
+        stamps = column.isna().to_numpy()
+        return np.where(stamps, np.datetime64("NaT"), np.datetime64(0, "s"))
     missing = np.asarray(column.isna())
-    for index, value in enumerate(column):
-        if missing[index]:
-            values[index] = np.nan
-        elif isinstance(value, (int, float, np.number, np.bool_)):
-            values[index] = float(value)
-        else:
-            message = f"not a number ({type(value).__name__})"
-            raise origin.fault("not-a-number", message, column=name, index=index)
-    return values
+    if kind == "b" and not missing.any():
+        return np.asarray(column.to_numpy(dtype=np.bool_))
+    return [
+        None if absent else value for value, absent in zip(column, missing.tolist(), strict=True)
+    ]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.errors import DataError
 
-#: Written for a missing value, whatever the case.
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
+#: Written for a missing value, whatever the case: by people, R, pandas, spreadsheets, databases,
+#: SAS and Stata.
+MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "."})
+
+#: A column of a piece of a source: numbers or dates in an array, or what each cell holds.
+Cells: TypeAlias = "NDArray[Any] | list[Any]"
+
+
+class DataWarning(UserWarning):
+    """Something about a site's rows that is allowed and rarely meant."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class Origin:
         )
 
     def columns(
-        self, header: Sequence[str], features: Sequence[str], text: Sequence[str]
+        self, header: Sequence[str], features: Sequence[str], text: Sequence[str] = ()
     ) -> dict[str, int]:
         """Return where each column stands; DataError for a missing or a repeated name."""
         wanted = [*features, *text]
@@ -62,21 +69,61 @@ class Origin:
             message = f"{why} this column and the header has none of that name{others}"
             if missing[0].casefold() in map(str.casefold, places):
                 message += "; upper and lower case are told apart"
+            message += "; where it has another name here, say so in a mapping file"
+            if self.unit == "line" and not places.keys() & set(wanted):
+                message += "; where the first line is no header, name the columns (--columns)"
             raise self.fault("missing-column", message, column=missing[0])
         # Only now is it sure to be a header, and no record, that a message repeats.
-        if twice:
+        if twice and wanted:
             raise self.fault("duplicate-column", "the header names it twice", column=twice[0])
         return {name: places[name] for name in wanted}
 
 
 @dataclass(frozen=True)
-class RawTable:
-    """Rows as floats, NaN where missing, and the columns that were asked for as text.
+class Chunk:
+    """A run of rows, by column.
 
-    ``columns``: the features that there is a column for; None: all.
+    ``numbers``: the line of each row, in a file of lines. ``text``: the columns that were asked for
+    as they stand. ``part``: the file that they are of, where the source is several, and ``start``
+    the index there of the first row.
     """
 
-    X: NDArray[np.float64] = field(repr=False)
-    origin: Origin
+    n: int
+    cells: dict[str, Cells] = field(repr=False)
     text: dict[str, list[str]] = field(default_factory=dict, repr=False)
-    columns: tuple[str, ...] | None = None
+    numbers: Sequence[int] | None = None
+    part: str | None = None
+    start: int = 0
+
+
+class Reader(Protocol):
+    """A source that is opened: its columns are known, its rows are read when asked for.
+
+    Attributes
+    ----------
+    origin : Origin
+    header : sequence of str
+        Names of the columns, as they stand.
+    textual : bool
+        Whether numbers are written as text and have to be read from it.
+    named : bool
+        Whether columns have names of their own; those of an array are told by their order.
+    """
+
+    origin: Origin
+    header: Sequence[str]
+    textual: bool
+    named: bool
+
+    def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
+        """Yield the rows from the first on, at most about ``rows`` at a time.
+
+        May be called again, and then begins again. Raises DataError.
+        """
+        ...
+
+
+def extra_missing(source: str, what: str, extra: str) -> DataError:
+    """Return the error for a source whose libraries a bare install has not got."""
+    message = f'reading {what} needs more packages: pip install "fedclust[{extra}]"'
+    return DataError(source, "extra-missing", message)

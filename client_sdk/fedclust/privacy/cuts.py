@@ -8,6 +8,7 @@ give away fewer than p persons only where a cut holds 1 to p - 1 of them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Final
 
@@ -95,9 +96,9 @@ def small_cut(
         if not 1 < nodes.size <= _MOST_NODES:
             continue
         inside = weights[np.ix_(nodes, nodes)]
-        for cut in candidate_cuts(inside):
-            if int(inside[np.ix_(cut, ~cut)].sum()) >= certain:
-                continue
+        cuts = _every_cut(nodes.size) if nodes.size <= _EVERY_CUT else _stacked(inside)
+        crossed = ((cuts @ inside) * ~cuts).sum(axis=1)
+        for cut in cuts[crossed < certain]:
             side = np.zeros(len(weights), dtype=np.bool_)
             side[nodes[cut]] = True
             across = crossing[side[ends[0]] != side[ends[1]]]
@@ -168,9 +169,7 @@ def candidate_cuts(weights: NDArray[np.int64]) -> Iterator[NDArray[np.bool_]]:
     """
     m = weights.shape[0]
     if m <= _EVERY_CUT:
-        # The last node stays on the other side, so that each cut comes once.
-        for side in range(1, 1 << (m - 1)):
-            yield (side >> np.arange(m)) & 1 == 1
+        yield from _every_cut(m)
         return
     weights = weights.copy()
     members = np.eye(m, dtype=np.bool_)
@@ -190,3 +189,15 @@ def candidate_cuts(weights: NDArray[np.int64]) -> Iterator[NDArray[np.bool_]]:
         weights[last] = weights[:, last] = 0
         members[before] |= members[last]
         alive[last] = False
+
+
+@functools.cache
+def _every_cut(m: int) -> NDArray[np.bool_]:
+    """Return the sides (c, m) of all cuts of m nodes; the last is never on it: each comes once."""
+    sides: NDArray[np.bool_] = np.arange(1, 1 << (m - 1))[:, None] >> np.arange(m) & 1 == 1
+    sides.flags.writeable = False
+    return sides
+
+
+def _stacked(weights: NDArray[np.int64]) -> NDArray[np.bool_]:
+    return np.stack(list(candidate_cuts(weights)))

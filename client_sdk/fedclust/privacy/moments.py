@@ -7,6 +7,7 @@ piece by piece give the same bits, and a large common offset costs no digits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -189,27 +190,32 @@ def round_prevalence(
     *,
     center: FloatArray,
     scale: FloatArray,
+    blocks: Sequence[IntVector] = (),
 ) -> CellMoments:
     """Return moments in which some binary means are rounded (rule 4; which, says ``shares``).
 
     A mean is rounded to the nearest multiple of p/n, clipped to [0, 1], in own units, and M2
-    becomes n m (1 - m) of the rounded mean m.
+    becomes n m (1 - m) of the rounded mean m. The shares of a block's levels are rounded together.
 
     Parameters
     ----------
     moments : CellMoments
     rounded : (K, d) bool
-        Which means to round.
+        Which means to round; of a block all or none.
     p : int
     center, scale : (d,) float64
         The scaled space.
+    blocks : sequence of (L,) int64
+        The columns of each categorical feature's levels.
     """
     means, m2 = moments.means.copy(), moments.m2.copy()
-    for cell, j in np.argwhere(rounded):
-        n = int(moments.counts[cell])
-        raw = _rounded(float(means[cell, j] * scale[j] + center[j]), n, p)
-        means[cell, j] = (raw - center[j]) / scale[j]
-        m2[cell, j] = n * raw * (1.0 - raw) / scale[j] ** 2
+    needed = np.asarray(rounded.any(axis=0))
+    for own in (own for own in _together(needed.size, blocks) if needed[own[0]]):
+        for cell in np.flatnonzero(rounded[:, own[0]]):
+            n = int(moments.counts[cell])
+            raw = _rounded(means[cell, own] * scale[own] + center[own], n, p)
+            means[cell, own] = (raw - center[own]) / scale[own]
+            m2[cell, own] = n * raw * (1.0 - raw) / scale[own] ** 2
     return CellMoments(moments.counts, means, m2)
 
 
@@ -223,26 +229,58 @@ def round_feature_prevalence(
     center: FloatArray,
     scale: FloatArray,
     observed: NDArray[np.bool_] | None = None,
+    blocks: Sequence[IntVector] = (),
 ) -> FeatureMoments:
     """Return moments of all rows, their binary means rounded where they rest on too few (rule 4).
 
     Where one is, no cell of any partition has an exact share: the persons on the side that is too
     small would be left over. For totals and the preparation round. ``X`` may be in own units
-    (center 0, scale 1).
+    (center 0, scale 1). The shares of a block's levels are exact together or rounded together.
     """
     means, m2 = moments.means.copy(), moments.m2.copy()
-    for j in np.flatnonzero(columns & (moments.counts > 0)):
-        seen = np.ones(X.shape[0], dtype=np.bool_) if observed is None else observed[:, j]
-        positive = seen & (X[:, j] * scale[j] + center[j] > 0.5)
-        if index.allows(positive, p) and index.allows(seen & ~positive, p):
+    known = columns & (moments.counts > 0)
+    for own in (own for own in _together(columns.size, blocks) if known[own[0]]):
+        sides = []
+        for j in own:
+            seen = np.ones(X.shape[0], dtype=np.bool_) if observed is None else observed[:, j]
+            positive = seen & (X[:, j] * scale[j] + center[j] > 0.5)
+            sides += [positive, seen & ~positive]
+        if all(index.allows(side, p) for side in sides):
             continue
-        n = int(moments.counts[j])
-        raw = _rounded(float(means[j] * scale[j] + center[j]), n, p)
-        means[j] = (raw - center[j]) / scale[j]
-        m2[j] = n * raw * (1.0 - raw) / scale[j] ** 2
+        n = int(moments.counts[own[0]])
+        raw = _rounded(means[own] * scale[own] + center[own], n, p)
+        means[own] = (raw - center[own]) / scale[own]
+        m2[own] = n * raw * (1.0 - raw) / scale[own] ** 2
     return FeatureMoments(moments.counts, means, m2)
 
 
-def _rounded(mean: float, n: int, p: int) -> float:
-    """Return the multiple of p/n nearest to a prevalence, within [0, 1]."""
-    return min(max(round(mean * n / p) * p / n, 0.0), 1.0)
+def _together(d: int, blocks: Sequence[IntVector]) -> list[IntVector]:
+    """Return the columns, by number, that are rounded together: blocks, and each other one."""
+    alone = np.ones(d, dtype=np.bool_)
+    for block in blocks:
+        alone[block] = False
+    return [*np.flatnonzero(alone)[:, None], *blocks]
+
+
+def _rounded(shares: FloatArray, n: int, p: int) -> FloatArray:
+    """Return rounded shares (L,) of n rows: of one feature, or of all levels of a block."""
+    if len(shares) == 1:
+        return np.clip(np.round(shares * n / p) * p / n, 0.0, 1.0)
+    return _rounded_levels(shares, n, p)
+
+
+def _rounded_levels(shares: FloatArray, n: int, p: int) -> FloatArray:
+    """Return rounded shares of levels, in an order (L,): some that could be exact ones.
+
+    Rounding each by itself would tell too much, for they add up to 1: of 24 rows of which 2 and 22
+    have the two levels, 0 and 20 are shown for p = 5, and only 2 and 22 fit both. Giving one level
+    what is left over would pin the others where each is shown as high as it may be. So not they
+    are rounded but how many rows have one of the first j levels, for all j: to the nearest multiple
+    of p that leaves 0 or at least p to the others. Whatever is shown, each level then has 0 or at
+    least p rows and all add up to n, as in an exact answer; and that answer would be shown so too.
+    """
+    reached = np.cumsum(shares[:-1]) * n
+    most = max((n // p - 1) * p, 0)
+    nearest = np.minimum(np.floor(reached / p + 0.5) * p, most)
+    nearest = np.where((reached > most) & (reached - most >= n - reached), n, nearest)
+    return np.diff(nearest, prepend=0.0, append=n) / n

@@ -55,6 +55,8 @@ class Shares:
         The scaled space.
     observed : (n, d) bool, optional
         False where a value was imputed: such rows count for neither side.
+    blocks : sequence of (L,) int64
+        The columns, by number, of the levels of each categorical feature.
     """
 
     def __init__(
@@ -67,8 +69,11 @@ class Shares:
         center: FloatArray,
         scale: FloatArray,
         observed: NDArray[np.bool_] | None = None,
+        blocks: Sequence[IntVector] = (),
     ) -> None:
         self._index, self._p, self._columns = index, p, np.asarray(columns)
+        #: The features, by number, whose shares are rounded together: of each (b,).
+        self._groups = _groups(self._columns, blocks)
         #: (2, b, n): the rows that have each feature, and those that lack it.
         self._sides = np.empty((2, int(self._columns.sum()), X.shape[0]), dtype=np.bool_)
         self._complete = observed is None
@@ -120,26 +125,28 @@ class Shares:
         rows = np.zeros((2, self.n_features, n_cells + 1), dtype=np.int64)
         for place in np.ndindex(rows.shape[:2]):
             rows[place] = np.bincount(labels[self._sides[place]] + 1, minlength=n_cells + 1)
-        for feature in range(self.n_features):
-            rounded[:, feature] = self._within(feature, labels, counts, rows, rounded[:, feature])
+        for first, own in enumerate(self._groups):
+            if first == own[0]:
+                rounded[:, own] = self._within(own, labels, counts, rows, rounded[:, first])
         if len(before) and self.n_features:
             self._across(labels, counts, rows, before, rounded)
         return rounded & (counts > 0)[:, None]
 
     def _within(
         self,
-        feature: int,
+        group: IntVector,
         labels: IntVector,
         counts: IntVector,
         rows: IntVector,
         rounded: BoolVector,
-    ) -> BoolVector:
-        """Return which shares of a feature to round, (K,), for what the partition tells by itself.
+    ) -> Flags:
+        """Return which shares of a group to round, (K, 1), for what the partition tells by itself.
 
         Totals minus the exact cells give what the other cells and the rest hold together.
         """
         certain = self._index.certain(self._p)
-        sides, of_sides = self._sides[:, feature], rows[:, feature]
+        sides = self._sides[:, group].reshape(-1, labels.size)
+        of_sides = rows[:, group].reshape(-1, rows.shape[2])
         rounded = rounded.copy()
         for side, sizes in zip(sides, of_sides, strict=True):
             for cell in np.flatnonzero((sizes[1:] > 0) & (sizes[1:] < certain) & ~rounded):
@@ -154,7 +161,7 @@ class Shares:
             ):
                 break
             rounded[cell] = True
-        return rounded
+        return rounded[:, None]
 
     def _across(
         self,
@@ -179,13 +186,13 @@ class Shares:
                 for feature in np.flatnonzero(open_ & self._doubtful(tables, rounded, flags)):
                     table = tables[:, feature]
                     while True:
-                        now = rounded[:, feature]
+                        now, own = rounded[:, feature], self._groups[feature]
                         cell = self._told(table, now, flags[:, feature], counts)
                         if cell is None:
                             break
                         now[cell] = True
-                        now[:] = self._within(int(feature), labels, counts, rows, now)
-                        changed[feature] = True
+                        rounded[:, own] = self._within(own, labels, counts, rows, now)
+                        changed[own] = True
             unsure = changed
 
     def _shared(
@@ -268,6 +275,13 @@ class Shares:
                 if among.size:
                     return int(among[counts[among].argmin()])
         return None
+
+
+def _groups(columns: BoolVector, blocks: Sequence[IntVector]) -> list[IntVector]:
+    """Return, for each yes/no feature, by number those that go with it, itself included."""
+    number = np.cumsum(columns) - 1
+    together = {int(j): number[block] for block in blocks for j in block}
+    return [together.get(int(j), number[j : j + 1]) for j in np.flatnonzero(columns)]
 
 
 def _known(tables: FloatArray, rounded: Flags, flags: Flags) -> FloatArray:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["suppress_sizes", "suppress_small"]
+__all__ = ["suppress_by_site", "suppress_sizes", "suppress_small"]
 
 
 def suppress_small(sizes: Sequence[int | None], p: int) -> tuple[int | None, ...]:
@@ -46,6 +46,33 @@ def suppress_sizes(total: ArrayLike, parts: ArrayLike, p: int) -> tuple[int | No
             break
         hidden[cluster] |= bool(sizes[cluster])
     return tuple(None if hide else int(size) for size, hide in zip(sizes, hidden, strict=True))
+
+
+def suppress_by_site(
+    parts: Mapping[str, Sequence[int | None]], sizes: Sequence[int | None] | None, p: int
+) -> dict[str, tuple[int | None, ...]]:
+    """Return sites' parts of clusters as whoever sees several of them may.
+
+    Where the size of a cluster is suppressed, or one site's part in it is smaller than ``p``, no
+    site's part is shown, or the others would give it away.
+
+    Parameters
+    ----------
+    parts : mapping of site to sequence of int or None, length K
+    sizes : sequence of int or None, length K
+        Of the clusters; None where they are not known at all.
+    p : int
+    """
+    n_clusters = max((len(part) for part in parts.values()), default=0)
+    hidden = [
+        (sizes is not None and sizes[k] is None)
+        or any(0 < (part[k] or 0) < p for part in parts.values())
+        for k in range(n_clusters)
+    ]
+    return {
+        site: tuple(None if hide else n for n, hide in zip(part, hidden, strict=True))
+        for site, part in parts.items()
+    }
 
 
 def _small(sizes: NDArray[np.int64], p: int) -> NDArray[np.bool_]:

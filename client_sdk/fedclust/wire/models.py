@@ -354,7 +354,7 @@ class ResultDocument(Model):
 class AssignmentRequest(Model):
     """Cells of a site that took no part: means (m, d) in own units, rows behind each (m,).
 
-    ``features``: what the columns are, where the session lets sites lack some; all if left out.
+    ``features``: what the columns are of, where the session lets sites lack some; all if left out.
     """
 
     centroids: FloatMatrix

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from fedclust.algorithms.base import Result
+from fedclust.privacy.sizes import suppress_by_site
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.session import Participation, ParticipationState
 
@@ -160,21 +161,19 @@ def visible_result(actor: Actor, result: Result, p: int) -> Result:
     """Cut a result to what the actor may see.
 
     A site reads its own sizes and mapping. Analysts and operators read sizes by site and no
-    mapping; where the size of a cluster is suppressed, or one site's part in it is smaller than
-    ``p``, no site's part is shown, or the others would give it away.
+    mapping; the sizes suppressed (:func:`fedclust.privacy.sizes.suppress_by_site`). Every K of a
+    sweep alike.
     """
+    if result.sweep is not None:
+        entries = tuple(
+            entry.model_copy(update={"result": visible_result(actor, entry.result, p)})
+            for entry in result.sweep
+        )
+        result = result.model_copy(update={"sweep": entries})
     if actor.role is Role.SITE:
         own = {actor.name}
         sizes = {site: row for site, row in result.site_sizes.items() if site in own}
         mapping = {site: row for site, row in result.mapping.items() if site in own}
         return result.model_copy(update={"site_sizes": sizes, "mapping": mapping})
-    hidden = [
-        (result.sizes is not None and result.sizes[k] is None)
-        or any(0 < (row[k] or 0) < p for row in result.site_sizes.values())
-        for k in range(len(result.centroids))
-    ]
-    sizes = {
-        site: tuple(None if hide else n for n, hide in zip(row, hidden, strict=True))
-        for site, row in result.site_sizes.items()
-    }
+    sizes = suppress_by_site(result.site_sizes, result.sizes, p)
     return result.model_copy(update={"site_sizes": sizes, "mapping": {}})

@@ -6,6 +6,7 @@ method, so that the description cannot say anything else than what is read and w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,8 +14,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from fedclust.algorithms import engine
-from fedclust.algorithms.base import Phase, Result
+from fedclust.algorithms import engine, sweep
+from fedclust.algorithms.base import Method, Phase, Result
 from fedclust.algorithms.registry import METHODS
 from fedclust.wire import models
 from fedclust.wire.codec import CONTENT_TYPE as BINARY
@@ -99,8 +100,10 @@ def build(app: FastAPI) -> dict[str, Any]:
         tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
         routes=app.routes,
     )
-    phases = _phases()
-    bodies = {phase: submission_model(phase.payload) for phase in phases}
+    phases = _phases(METHODS)
+    every_k = {name: sweep.swept(each) for name, each in METHODS.items() if each.sweeps}
+    several = {phase: who for phase, who in _phases(every_k).items() if phase not in phases}
+    bodies = {phase: submission_model(phase.payload) for phase in (*phases, *several)}
     wanted = [*_MODELS, *(method.options for method in METHODS.values())]
     for phase, body in bodies.items():
         wanted += [body, phase.task] + ([phase.site_part] if phase.site_part else [])
@@ -121,6 +124,22 @@ def build(app: FastAPI) -> dict[str, Any]:
                 ],
             }
             for (name, body), each in _answers(phases, bodies).items()
+        ]
+        + [
+            {
+                "title": f"{name} ({', '.join(sorted(each))}), of several n_clusters",
+                "allOf": [
+                    {"$ref": _PREFIX + names[body]},
+                    # An empty answer is one of the above.
+                    {
+                        "properties": {
+                            "phase": {"const": name},
+                            "payload": {"not": {"type": "null"}},
+                        }
+                    },
+                ],
+            }
+            for (name, body), each in _answers(several, bodies).items()
         ],
     }
     parts = document["components"]
@@ -128,20 +147,26 @@ def build(app: FastAPI) -> dict[str, Any]:
     own = {name: part for name, part in parts.get("schemas", {}).items() if "enum" in part}
     parts["schemas"] = dict(sorted((own | schemas).items()))
     schemas["ResultDocument"]["properties"]["result"] = {"$ref": _PREFIX + names[Result]}
+
+    def described(method: Method) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": phase.name,
+                "parameters": {"$ref": _PREFIX + names[phase.task]},
+                "site": phase.site_part and {"$ref": _PREFIX + names[phase.site_part]},
+                "submission": {"$ref": _PREFIX + names[bodies[phase]]},
+            }
+            for phase in engine.all_phases(method)
+        ]
+
     document["x-fedclust-methods"] = [
         {
             "name": name,
             "version": method.version,
             "options": {"$ref": _PREFIX + names[method.options]},
-            "phases": [
-                {
-                    "name": phase.name,
-                    "parameters": {"$ref": _PREFIX + names[phase.task]},
-                    "site": phase.site_part and {"$ref": _PREFIX + names[phase.site_part]},
-                    "submission": {"$ref": _PREFIX + names[bodies[phase]]},
-                }
-                for phase in engine.all_phases(method)
-            ],
+            "phases": described(method),
+            # Of sessions that compare several n_clusters.
+            **({"phases_of_several": described(every_k[name])} if method.sweeps else {}),
         }
         for name, method in sorted(METHODS.items())
     ]
@@ -165,10 +190,10 @@ def _answers(
     return found
 
 
-def _phases() -> dict[Phase, list[str]]:
+def _phases(methods: Mapping[str, Method]) -> dict[Phase, list[str]]:
     """Return every phase, the engine's included, with the methods that have it."""
     found: dict[Phase, list[str]] = {}
-    for name, method in sorted(METHODS.items()):
+    for name, method in sorted(methods.items()):
         for phase in engine.all_phases(method):
             found.setdefault(phase, []).append(name)
     return found

@@ -34,8 +34,12 @@ from fedclust_service.store import StoredResult, Tx
 MAX_CELLS = 1_000
 
 
-def get_result(co: Coordinator, actor: Actor, session: str) -> ResultDocument:
-    """Return the result; Refusal ``result-not-ready`` before completion. Reading is audited."""
+def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None) -> ResultDocument:
+    """Return the result; Refusal ``result-not-ready`` before completion. Reading is audited.
+
+    ``k``: of a sweep, the clustering with so many clusters alone; Refusal ``invalid`` where there
+    is none, naming those that there are.
+    """
     require(actor, "result.read")
 
     def look(tx: Tx) -> tuple[Session, StoredResult, Provenance]:
@@ -52,6 +56,13 @@ def get_result(co: Coordinator, actor: Actor, session: str) -> ResultDocument:
     shown = visible_result(
         actor, codec.decode_model(Result, stored.result), definition.policy.min_cluster_size
     )
+
+    if k is not None:
+        try:
+            shown = shown.at(k)
+        except ValueError as error:
+            wrong = FieldError(pointer="/k", rule="sweep", message=str(error))
+            raise Refusal("invalid", "Ask for another number of clusters.", [wrong]) from None
 
     def record(change: Change) -> None:
         change.audit(actor, "result.read", found.name)

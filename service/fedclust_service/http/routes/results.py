@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from fedclust.results import centroid_table
@@ -35,8 +35,9 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
     summary="Read the result",
     description="Its analyst, operators and its sites, each cut to what it may see: centroids in "
     "scaled and own units, sizes with small ones suppressed, quality, history, provenance. As "
-    "CSV: one line a cluster with its size and its centroid in own units. Not for a site that was "
-    "excluded.",
+    "CSV: one line a cluster with its size and its centroid in own units. Of a sweep the "
+    "recommended number of clusters, and all of them in `sweep`; with `k` that one alone. Not for "
+    "a site that was excluded.",
     **described(
         {
             200: (
@@ -49,13 +50,21 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
         "not-found",
         "not-acceptable",
         "result-not-ready",
+        "invalid",
     ),
 )
 def get_result(
-    request: Request, actor: ActorOf, co: CoordinatorOf, session: SessionName
+    request: Request,
+    actor: ActorOf,
+    co: CoordinatorOf,
+    session: SessionName,
+    k: Annotated[
+        int | None,
+        Query(ge=1, le=10_000, description="Of a sweep: the result with so many clusters."),
+    ] = None,
 ) -> Response:
     media = negotiate(request, [JSON, BINARY, CSV])
-    document = results.get_result(co, actor, session)
+    document = results.get_result(co, actor, session, k)
     if media != CSV:
         return reply_as(media, document)
     headers = {

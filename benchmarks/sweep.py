@@ -1,0 +1,224 @@
+"""What a sweep over K costs beside one run, and what it finds beside runs of their own.
+
+First table: scikit-learn's digits over four sites, K = 2 to 10 in one session against a session
+with K = 10 alone, at a real service with a process for each site. Wall time is from the session's
+start to its end as the coordinator writes them; requests are all that it answered in between,
+long polls included. Sites have loaded everything before they join. Sessions take turns.
+
+Second table: each K of a sweep against a run of its own, in ``simulate``: cost per row that was
+sent, relative, over several splits; with the guard and, where it is all that differs, without.
+Third table: what the sweep of some data recommends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import httpx
+import numpy as np
+from sklearn.datasets import load_breast_cancer, load_iris, make_blobs
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from _data import digits, label_skew  # noqa: E402
+from _report import write  # noqa: E402
+from fedclust import simulate  # noqa: E402
+from fedclust.simulate import SimulationResult  # noqa: E402
+from floor import _start, _until  # noqa: E402
+from support.consortium import Consortium  # noqa: E402
+from support.server import running_server  # noqa: E402
+
+KS = list(range(2, 11))
+SITES = 4
+METHODS = ("fkm", "lloyd", "kfed")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--splits", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        write(
+            "sweep",
+            [
+                row
+                for method in METHODS
+                for kind in ("even", "skewed")
+                for row in service_rows(method, kind, options.repeats, Path(name))
+            ],
+            note=(
+                f"Medians of {options.repeats} sessions on other splits; digits, {SITES} sites, "
+                "policy and options by default. At most 3 is asked for of requests and wall. "
+                "even: rows dealt at random; skewed: classes by Dirichlet(.5)."
+            ),
+        )
+    write(
+        "sweep_quality",
+        [row for method in METHODS for row in quality_rows(method, options.splits)],
+        note=(
+            f"Digits, {SITES} sites, {options.splits} even splits. Cost a row of each K in the "
+            "sweep over that of a run with this K alone, same seed; sets: of rows, sent by the "
+            "first site; the guard takes at most 4,000."
+        ),
+    )
+    write("sweep_recommends", recommendations(), note="fkm by default, four sites, even.")
+
+
+def deal(X: np.ndarray, y: np.ndarray, kind: str, seed: int) -> dict[str, np.ndarray]:
+    """Return the rows of each site."""
+    if kind == "skewed":
+        return {site: X[rows] for site, rows in label_skew(y, SITES, 0.5, seed).items()}
+    order = np.random.default_rng(seed).permutation(len(X))
+    return {f"site-{i}": X[rows] for i, rows in enumerate(np.array_split(order, SITES))}
+
+
+# --- at the service -------------------------------------------------------------------------------
+
+
+def service_rows(method: str, kind: str, repeats: int, folder: Path) -> list[dict[str, Any]]:
+    """Return the figures of sweep and single run, and their ratios."""
+    X, y = digits()
+    runs: dict[str, list[dict[str, float]]] = {"K = 10": [], "K = 2 to 10": []}
+    for repeat in range(repeats):
+        sites = deal(X, y, kind, repeat)
+        for number, (what, ks) in enumerate((("K = 10", 10), ("K = 2 to 10", KS))):
+            place = folder / f"{method}-{kind}-{repeat}-{number}"
+            place.mkdir()
+            runs[what].append(one_session(method, {"n_clusters": ks}, sites, place))
+    rows: list[dict[str, Any]] = []
+    for what, figures in runs.items():
+        middle = {name: median(f[name] for f in figures) for name in figures[0]}
+        rows.append({"method": method, "split": kind, "what": what, **middle})
+    ratio: dict[str, Any] = {"method": method, "split": kind, "what": "ratio (least - most)"}
+    for name in runs["K = 10"][0]:
+        each = [many[name] / one[name] for one, many in zip(*runs.values(), strict=True)]
+        ratio[name] = f"{median(each):.2f} ({min(each):.2f} - {max(each):.2f})"
+    return [*rows, ratio]
+
+
+def one_session(
+    method: str, config: dict[str, Any], sites: dict[str, np.ndarray], folder: Path
+) -> dict[str, float]:
+    """Run one session through; return its rounds, the sites' requests and wall seconds."""
+    for site, rows in sites.items():
+        np.save(folder / f"{site}.npy", rows)
+    with running_server(folder / "server") as server:
+        consortium = Consortium.found(server.base_url, server.operator_token, tuple(sites))
+        width = next(iter(sites.values())).shape[1]
+        consortium.create("floor", width, algorithm=method, config=config, seed=7)
+        for site, token in consortium.site_tokens.items():
+            said = {"url": server.base_url, "token": token}
+            (folder / f"{site}.json").write_text(json.dumps(said), "ascii")
+        running = [_start("sdk", folder, site) for site in sites]
+        try:
+            _until(lambda: all((folder / f"{site}.warm").exists() for site in sites))
+            (folder / "go").touch()
+            for process in running:
+                assert process.wait(300) == 0, "a site failed"
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+        with consortium.analyst() as analyst:
+            info = analyst.session("floor")
+        assert info.started_at is not None
+        assert info.ended_at is not None, info.state
+        polls, answers = (answered(server.base_url, route) for route in ("task", "submission"))
+        return {
+            "rounds": answers / len(sites),
+            "requests": polls + answers,
+            "wall s": (info.ended_at - info.started_at).total_seconds(),
+        }
+
+
+def answered(url: str, route: str) -> int:
+    """Return how many requests of a route the coordinator has answered."""
+    count = r'^fedclust_http_request_seconds_count\{[^}]*route="[^"]*/' + route + r'"[^}]*\} (\S+)$'
+    text = httpx.get(f"{url}/metrics").text
+    return int(sum(float(n) for n in re.findall(count, text, re.MULTILINE)))
+
+
+# --- in one process -------------------------------------------------------------------------------
+
+
+def quality_rows(method: str, splits: int) -> list[dict[str, Any]]:
+    """Return, for every K, what a row costs in the sweep over what it costs alone."""
+    X, y = digits()
+    cost: dict[int, list[float]] = {k: [] for k in KS}
+    seconds: dict[str, list[float]] = {"sweep": [], "K = 10": [], "guard off": []}
+    sets, full = [], 0
+    for split in range(splits):
+        sites = deal(X, y, "even", split)
+        many, took, stuck = timed(method, sites, KS)
+        seconds["sweep"].append(took)
+        seconds["guard off"].append(timed(method, sites, KS, differencing="off")[1])
+        sets.append(sent_sets(many, min(sites)))
+        full += stuck
+        for entry in many.result_.sweep or ():
+            one, took, _ = timed(method, sites, entry.n_clusters)
+            alone, swept = one.quality_, entry.result.quality
+            assert alone is not None
+            assert swept is not None
+            ratio = (swept.inertia / swept.n_rows) / (alone.inertia / alone.n_rows)
+            cost[entry.n_clusters].append(ratio)
+            if entry.n_clusters == KS[-1]:
+                seconds["K = 10"].append(took)
+    row: dict[str, Any] = {"method": method}
+    row |= {f"K={k}": f"{mean(each):.3f}" for k, each in cost.items()}
+    row |= {"most": f"{max(max(each) for each in cost.values()):.3f}", "sets": max(sets)}
+    row |= {"answers of a full guard": full}
+    row |= {f"CPU s, {what}": median(each) for what, each in seconds.items()}
+    return [row]
+
+
+def timed(
+    method: str, sites: dict[str, np.ndarray], n_clusters: Any, **policy: Any
+) -> tuple[SimulationResult, float, int]:
+    """Run a simulation; return it, its CPU seconds, and how often a guard was full."""
+    before = time.process_time()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = simulate(
+            method, sites, config={"n_clusters": n_clusters}, policy=policy or None, seed=7
+        )
+    full = sum("nothing new can be judged" in str(warning.message) for warning in said)
+    return result, time.process_time() - before, full
+
+
+def sent_sets(result: SimulationResult, site: str) -> int:
+    """Return how many sets of its rows a site's guard remembers, rests included."""
+    cells = result._memories[site]["guard"]["cells"]
+    return int(cells.sum()) + len(cells)
+
+
+def recommendations() -> list[dict[str, Any]]:
+    """Return what the sweep of some data recommends, and why."""
+    blobs = make_blobs(
+        600, n_features=5, centers=4, cluster_std=1.0, center_box=(-8, 8), random_state=3
+    )
+    data = {
+        "blobs, 4 clusters": blobs,
+        "iris, 3 classes": load_iris(return_X_y=True),
+        "breast cancer, 2 classes": load_breast_cancer(return_X_y=True),
+        "digits, 10 classes": digits(),
+    }
+    rows = []
+    for name, (X, y) in data.items():
+        result = timed("fkm", deal(X, y, "even", 0), KS)[0].result_
+        rows.append({"data": name, "K": result.n_clusters, "why": result.recommendation})
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Choosing K: what several numbers of clusters are compared by, and which one is recommended.
+
+What it computes
+    Beside the quality of every K, which the closing evaluation measures, its **stability**: how
+    far k-means from different random starts agrees. The coordinator labels the cells that the
+    sites sent in their first answer for the largest K, each a point of its weight, from ten single
+    k-means++ starts, and takes the mean adjusted Rand index (Hubert & Arabie, "Comparing
+    partitions", 1985) of all pairs, every row counting as its cell. 1: all alike; 0: as by chance.
+    It needs nothing that was not sent anyway, and sees cells, not rows: clusters finer than these
+    it cannot tell apart.
+
+The recommendation is one rule: the highest simplified silhouette. Stability and the Davies-Bouldin
+index are evidence for or against it, and are said beside it where they disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
+
+from fedclust.algorithms.assigning import nearest
+from fedclust.algorithms.base import Model, SweepEntry
+from fedclust.algorithms.kmeans import restarts, single_start
+from fedclust.algorithms.seeding import server_rng
+
+#: More would send so many sets of a site's rows that little could be told of the last ones.
+MOST_KS = 20
+_STARTS = 10
+#: Two silhouettes no further apart are as good as equal (a reading aid, no test).
+_CLOSE = 0.02
+#: Kaufman & Rousseeuw, "Finding groups in data", 1990, table 4: no substantial structure below.
+_WEAK = 0.25
+#: Below it the starts disagree on more than a few rows in a hundred.
+_STABLE = 0.9
+
+
+# --- what the analyst asks for --------------------------------------------------------------------
+
+
+def _as_asked(value: Any) -> Any:
+    """Refuse lists that are no sweep, each with what to change."""
+    if not isinstance(value, list | tuple):
+        return value
+    if not value:
+        raise PydanticCustomError("sweep", "name at least one number of clusters")
+    if len(value) > MOST_KS:
+        raise PydanticCustomError("sweep", f"a sweep has at most {MOST_KS} numbers of clusters")
+    whole = [k for k in value if isinstance(k, int) and not isinstance(k, bool)]
+    if len(whole) == len(value):
+        if len(set(whole)) < len(whole):
+            raise PydanticCustomError("sweep", "each number of clusters is named once")
+        if len(whole) > 1 and min(whole) == 1:
+            raise PydanticCustomError(
+                "sweep", "a sweep starts at 2: one cluster has nothing to be compared by"
+            )
+        if len(whole) == 1:
+            return whole[0]
+    return tuple(value)
+
+
+def _sorted(value: int | tuple[int, ...]) -> int | tuple[int, ...]:
+    return tuple(sorted(value)) if isinstance(value, tuple) else value
+
+
+def _form(value: Any) -> str:
+    return "several" if isinstance(value, tuple) else "one"
+
+
+_K = Annotated[int, Field(ge=1, le=10_000)]
+#: A number of clusters, or several to be compared; frozen in ascending order, one alone as itself.
+ClusterCounts = Annotated[
+    Annotated[_K, Tag("one")] | Annotated[tuple[_K, ...], Tag("several")],
+    Discriminator(_form),
+    BeforeValidator(_as_asked),
+    AfterValidator(_sorted),
+]
+
+
+class SweptOptions(Model):
+    """The options of a method that sweeps.
+
+    Attributes
+    ----------
+    n_clusters : int or tuple of int
+        Number of clusters K; or several from 2 on, to be compared.
+    """
+
+    n_clusters: ClusterCounts
+
+    @property
+    def k(self) -> int:
+        """K. A sweep runs its Ks one beside the other, each with options of its own."""
+        if not isinstance(self.n_clusters, int):
+            raise ValueError("a sweep has several numbers of clusters")
+        return self.n_clusters
+
+
+# --- stability ------------------------------------------------------------------------------------
+
+
+def stability(
+    means: NDArray[np.float64], counts: NDArray[np.int64], n_clusters: int, seed: int
+) -> float | None:
+    """Return how far k-means of cells from different starts agrees.
+
+    Parameters
+    ----------
+    means : (m, d) float64
+        Of every cell that was sent.
+    counts : (m,) int64, positive
+    n_clusters : int
+        K.
+    seed : int
+        The session's.
+
+    Returns
+    -------
+    float or None
+        The mean adjusted Rand index over pairs of starts; None where there are no more than K
+        distinct cells, which any start tells apart, and where so many starts would be dear
+        (``kmeans.restarts``).
+    """
+    if len(np.unique(means, axis=0)) <= n_clusters:
+        return None
+    if restarts(len(means), means.shape[1], n_clusters) < _STARTS:
+        return None
+    weights = counts.astype(np.float64)
+    labellings = []
+    for start in range(_STARTS):
+        rng = server_rng(seed, f"stability-{n_clusters}-{start}")
+        labellings.append(nearest(means, single_start(means, weights, n_clusters, rng)))
+    agreements = [agreement(a, b, counts) for a, b in combinations(labellings, 2)]
+    return float(np.mean(agreements))
+
+
+def agreement(a: NDArray[np.int64], b: NDArray[np.int64], counts: NDArray[np.int64]) -> float:
+    """Return the adjusted Rand index of two labellings (m,) of cells of ``counts`` (m,) rows."""
+    table = np.zeros((int(a.max()) + 1, int(b.max()) + 1))
+    np.add.at(table, (a, b), counts)
+    together = _pairs(table).sum()
+    in_a, in_b = _pairs(table.sum(axis=1)).sum(), _pairs(table.sum(axis=0)).sum()
+    by_chance = in_a * in_b / max(float(_pairs(table.sum())), 1.0)
+    most = (in_a + in_b) / 2.0
+    return 1.0 if most == by_chance else float((together - by_chance) / (most - by_chance))
+
+
+def _pairs(rows: Any) -> Any:
+    return rows * (rows - 1.0) / 2.0
+
+
+# --- recommendation -------------------------------------------------------------------------------
+
+
+def recommend(entries: Sequence[SweepEntry]) -> tuple[int, str]:
+    """Return the recommended K, and why, in sentences for the analyst.
+
+    The highest simplified silhouette; of equal ones the smallest K. Where nothing was measured the
+    highest stability; where that is unknown too, the smallest K.
+    """
+    judged = [entry for entry in entries if entry.simplified_silhouette is not None]
+    if not judged:
+        best = max(entries, key=lambda entry: (_known(entry.stability), -entry.n_clusters))
+        return best.n_clusters, (
+            f"K = {best.n_clusters}: quality was not measured. "
+            f"{_stability_says(best, entries) or 'Nothing tells the numbers of clusters apart.'}"
+        )
+    ranked = sorted(judged, key=lambda e: (-_known(e.simplified_silhouette), e.n_clusters))
+    best = ranked[0]
+    score = _known(best.simplified_silhouette)
+    says = [f"K = {best.n_clusters} has the highest simplified silhouette, {score:.3f}"]
+    close = [e for e in ranked[1:] if score - _known(e.simplified_silhouette) < _CLOSE]
+    if len(ranked) > 1:
+        second = ranked[1]
+        says[0] += f" (next: K = {second.n_clusters}, {_known(second.simplified_silhouette):.3f})"
+    says[0] += "."
+    if close:
+        others = ", ".join(str(e.n_clusters) for e in sorted(close, key=lambda e: e.n_clusters))
+        says.append(f"That is close: within {_CLOSE} of it lie K = {others}.")
+    says += [line for line in (_index_says(best, judged), _stability_says(best, entries)) if line]
+    if score < _WEAK:
+        says.append(f"Below {_WEAK} no K gives clusters that stand clearly apart.")
+    return best.n_clusters, " ".join(says)
+
+
+def _index_says(best: SweepEntry, judged: Sequence[SweepEntry]) -> str | None:
+    indexed = [entry for entry in judged if entry.davies_bouldin is not None]
+    if best.davies_bouldin is None or len(indexed) < 2:
+        return None
+    lowest = min(indexed, key=lambda e: (_known(e.davies_bouldin), e.n_clusters))
+    if lowest.n_clusters == best.n_clusters:
+        return f"Davies-Bouldin agrees: lowest there, {best.davies_bouldin:.3f}."
+    return (
+        f"Davies-Bouldin disagrees: {best.davies_bouldin:.3f} there, lowest at "
+        f"K = {lowest.n_clusters}, {_known(lowest.davies_bouldin):.3f}."
+    )
+
+
+def _stability_says(best: SweepEntry, entries: Sequence[SweepEntry]) -> str | None:
+    if best.stability is None:
+        return None
+    if best.stability >= _STABLE:
+        return f"Different starts agree on it (stability {best.stability:.2f})."
+    known = [entry for entry in entries if entry.stability is not None]
+    most = max(known, key=lambda entry: (_known(entry.stability), -entry.n_clusters))
+    line = f"Different starts disagree on it (stability {best.stability:.2f}"
+    if most.n_clusters != best.n_clusters:
+        line += f"; highest at K = {most.n_clusters}, {_known(most.stability):.2f}"
+    return f"{line})."
+
+
+def _known(value: float | None) -> float:
+    return -np.inf if value is None else value

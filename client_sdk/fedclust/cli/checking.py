@@ -1,0 +1,193 @@
+"""``fedclust check``: how a site's rows match a session, before anything is joined or sent."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import textwrap
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from fedclust.answers import accepted_plan
+from fedclust.cli import options as o
+from fedclust.cli.screen import consent_screen, out, print_json, show
+from fedclust.cli.texts import epilog
+from fedclust.consent import ConsentRequest
+from fedclust.data import load
+from fedclust.data.profile import ColumnProfile, Profile, profile
+from fedclust.definition import DefinitionError, check_definition
+from fedclust.errors import DataError, UsageError
+from fedclust.privacy.bands import size_band
+from fedclust.wire.codec import canonical_json
+from fedclust.wire.models import SessionCreate
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(
+    epilog=epilog(
+        "fedclust check heart-2026 --data cohort.csv --token-file token \\",
+        "    --coordinator https://coordinator.example",
+        "fedclust check --definition heart.json --data cohort.csv --mapping columns.toml",
+    )
+)
+@o.connected
+@o.reading
+def check(
+    connection: o.Connection,
+    how: o.Reading,
+    data: o.Data,
+    session: Annotated[
+        str | None, typer.Argument(help="Name of the session.", show_default=False)
+    ] = None,
+    definition: Annotated[
+        Path | None,
+        typer.Option(
+            "--definition",
+            help="The session's definition in a JSON file, instead of a session: no coordinator "
+            "is asked.",
+            show_default=False,
+        ),
+    ] = None,
+    id_column: o.IdColumn = None,
+    person_column: o.PersonColumn = None,
+    min_cluster_size: o.MinClusterSize = None,
+    journal_dir: o.JournalDir = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Match rows with a session's features and show what consent would be to; send nothing."""
+    if (session is None) == (definition is None):
+        raise UsageError("give the name of a session, or --definition FILE: one of them")
+    rows, request = how.of(data), None
+    identified: dict[str, Any] = {"person": person_column, "id_column": id_column}
+    if definition is not None:
+        body = _read(definition)
+    else:
+        assert session is not None  # noqa: S101  (one of the two is given)
+        with connection.client() as client:
+            info = client.session(session)
+        accepted_plan(session, info)
+        body = info.definition
+    text = [name for name in (person_column, id_column) if name is not None]
+    lacking = body.policy.missing == "mask"
+    found = profile(rows, body.features, text=text, lacking=lacking)
+    if found.refused is None:
+        # As participating would read them, for what a profile does not look at.
+        try:
+            if session is None:
+                load(rows, body.features, **identified, lacking=lacking)
+            else:
+                with connection.site(journal_dir) as site:
+                    request = site.check(
+                        session, rows, **identified, min_cluster_size=min_cluster_size
+                    )
+        except DataError as error:
+            found = dataclasses.replace(found, refused=error)
+    p = max(body.policy.min_cluster_size, min_cluster_size or 0)
+    usable = found.complete_rows if body.policy.missing == "drop" else found.rows
+    if as_json:
+        print_json(_facts(body, found, request, usable, p))
+    else:
+        if request is not None:
+            consent_screen(request)
+        _show(found, usable, p)
+    if found.refused is not None:
+        raise found.refused
+
+
+def _read(path: Path) -> SessionCreate:
+    """Read a definition: what creates a session, or what `fedclust session show --json` prints."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8-sig"))
+        if isinstance(tree, dict) and isinstance(tree.get("definition"), dict):
+            tree = tree["definition"]
+        if isinstance(tree, dict):
+            tree = {key: value for key, value in tree.items() if key != "method_version"}
+        body = SessionCreate.model_validate_json(canonical_json(tree))
+        check_definition(body)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except DefinitionError as error:
+        raise UsageError(f"{path}: {error}") from None
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = "/".join(str(part) for part in fault["loc"])
+        raise UsageError(f"{path}: /{place}: {fault['msg']}") from None
+    except (ValueError, TypeError):
+        raise UsageError(f"{path}: this is no definition of a session in JSON") from None
+    return body
+
+
+def _facts(
+    body: SessionCreate, found: Profile, request: ConsentRequest | None, usable: int, p: int
+) -> dict[str, Any]:
+    refused = found.refused
+    return {
+        "session": body.name,
+        "definition_sha256": None if request is None else request.definition_sha256,
+        "features": [feature.name for feature in body.features],
+        "rows": found.rows,
+        "usable_rows": usable,
+        "size_band": size_band(usable),
+        "min_cluster_size": p,
+        "enough_rows": usable >= p,
+        "refused": None if refused is None else {"rule": refused.rule, "message": str(refused)},
+        "columns": [dataclasses.asdict(column) for column in found.columns],
+        "ignored_columns": found.ignored,
+        "unused_mappings": found.unused,
+    }
+
+
+def _show(found: Profile, usable: int, p: int) -> None:
+    show(out, f"{found.source}: {_matched(found)}, {found.rows} rows", "bold")
+    for line in _grid(found):
+        show(out, line)
+    for column in found.columns:
+        for line in _lines(column):
+            show(out, textwrap.fill(line, 98, initial_indent="  ", subsequent_indent="    "))
+    if found.unused:
+        show(out, f"the mapping's features that are not in this session: {', '.join(found.unused)}")
+    if found.ignored:
+        show(out, f"columns that are left alone: {found.ignored}")
+    show(out, "These figures stay here: check sends nothing of the rows.")
+    if found.refused is None:
+        show(out, f"usable rows: {usable}")
+        if usable < p:
+            show(out, f"fewer rows than {p}: this site would answer every round empty")
+
+
+def _grid(found: Profile) -> list[str]:
+    """Return a line for each feature; not a table that folds where a terminal is narrow."""
+    lines = [["feature", "column here", "", "missing", "least", "mean", "sd", "most"]]
+    for column in found.columns:
+        unit = f" [{column.unit}]" if column.unit else ""
+        line = [column.feature + unit, column.column or "-", column.state]
+        if column.column is not None:
+            numbers = (column.minimum, column.mean, column.sd, column.maximum)
+            line.append(f"{1 - column.present:.1%}")
+            line += ["" if value is None else f"{value:.5g}" for value in numbers]
+        lines.append(line + [""] * (8 - len(line)))
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < 3 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def _matched(found: Profile) -> str:
+    d, there = len(found.columns), sum(c.state in ("ok", "warning") for c in found.columns)
+    return f"all {d} features" if there == d else f"{there} of {d} features"
+
+
+def _lines(column: ColumnProfile) -> list[str]:
+    lines = [f"{column.feature}: {text}" for text in column.says]
+    if column.levels and column.n:
+        shares = (f"{name} {count / column.n:.1%}" for name, count in column.levels.items())
+        lines.append(f"{column.feature}: {', '.join(shares)}")
+    return lines

@@ -1,0 +1,54 @@
+"""Arrays: their columns are the session's features, in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedclust.data.raw import Chunk, Origin
+
+
+class ArrayReader:
+    """An array (n, d) of numbers, NaN or masked where missing."""
+
+    textual, named = False, False
+
+    def __init__(self, source: Any, names: Sequence[str], text: Sequence[str]) -> None:
+        self.origin = Origin("the array")
+        self.header: Sequence[str] = list(names)
+        refuse_text(self.origin, text)
+        try:
+            if isinstance(source, np.ma.MaskedArray):
+                # As an array it would show the numbers under the mask.
+                source = np.ma.filled(source.astype(np.float64), np.nan)
+            self._rows = np.asarray(source)
+        except ValueError:
+            raise self.origin.fault("shape", "the rows are not equally long") from None
+        refuse_shape(self.origin, self._rows, len(names))
+
+    def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
+        """Yield runs of ``rows`` rows, the last one shorter."""
+        places = self.origin.columns(self.header, columns, text)
+        for start in range(0, len(self._rows), rows):
+            part = self._rows[start : start + rows]
+            yield Chunk(len(part), {name: part[:, places[name]] for name in columns})
+
+
+def refuse_text(origin: Origin, text: Sequence[str]) -> None:
+    """Raise DataError where columns of an array are asked for by name."""
+    if text:
+        message = "an array has no column names: give a table, or the persons themselves"
+        raise origin.fault("missing-column", message, column=text[0])
+
+
+def refuse_shape(origin: Origin, array: Any, d: int) -> None:
+    """Raise DataError unless an array holds numbers in ``d`` columns."""
+    if array.dtype.kind not in "iufb":
+        raise origin.fault(
+            "not-a-number", f"it holds {array.dtype.name}, not numbers; NaN is a missing one"
+        )
+    if array.ndim != 2 or array.shape[1] != d:
+        message = f"its shape is {array.shape}; the session needs (n, {d})"
+        raise origin.fault("shape", message)

@@ -1,0 +1,326 @@
+"""How a site's columns become the session's features: the mapping file and the options beside it.
+
+One TOML file serves participate, check, predict and the agent; docs/data.md describes it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, FiniteFloat, StringConstraints, ValidationError
+
+from fedclust.algorithms.base import Feature, Model
+from fedclust.errors import DataError, UsageError
+
+Text = Annotated[str, StringConstraints(max_length=256)]
+Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
+Delimiter = Annotated[str, StringConstraints(min_length=1, max_length=1)]
+
+
+class ColumnMap(Model):
+    """How one feature is found and read.
+
+    Attributes
+    ----------
+    column : str or None
+        Its column here; by default the feature's own name.
+    unit, to : str or None
+        The unit here, and the session's. A session with another unit than ``to`` (without
+        ``to``: than ``unit``) is refused, for its numbers would mean something else.
+    factor, offset : float
+        session's value = value here x factor + offset. They need ``to``.
+    levels : dict
+        Code here to the session's level; for a binary feature to 0 or 1.
+    sentinels : tuple of float
+        Numbers, in the unit here, that mean a missing value.
+    missing : tuple of str
+        Text that means one, beside the usual markers.
+    lacking : bool
+        Whether this site has not got the feature, whatever its columns are called.
+    """
+
+    column: Text | None = None
+    unit: Text | None = None
+    to: Text | None = None
+    factor: FiniteFloat = 1.0
+    offset: FiniteFloat = 0.0
+    levels: dict[str, str | bool | int] = Field(default_factory=dict)
+    sentinels: tuple[FiniteFloat, ...] = ()
+    missing: tuple[Text, ...] = ()
+    lacking: bool = False
+
+
+class ColumnsFile(Model):
+    """A mapping file: how the source is written, and its columns by feature."""
+
+    delimiter: Delimiter | None = None
+    encoding: Text | None = None
+    decimal: Literal[".", ","] = "."
+    columns: tuple[Text, ...] = ()
+    missing: tuple[Text, ...] = ()
+    min_present: Share = 0.0
+    features: dict[str, ColumnMap] = Field(default_factory=dict)
+
+
+class ReadOptions(Model):
+    """How a source is to be read, as it was given: what the command line and Python have.
+
+    Attributes
+    ----------
+    mapping : str or dict or None
+        Path of a mapping file, or what one would hold.
+    missing : tuple of str
+        Markers of missing values in every column, beside the usual ones and the file's.
+    sentinels : dict of str to tuple of float
+        By feature, beside the file's.
+    delimiter, encoding, decimal, columns
+        Of a CSV file; each replaces the file's. ``columns`` names the columns of one that has no
+        header.
+    min_present : float or None
+        A feature with a smaller share of values than this is treated as lacking.
+    sql_url_file : str or None
+        File with the database's address, for a query; else FEDCLUST_SQL_URL.
+    """
+
+    mapping: str | dict[str, Any] | None = None
+    missing: tuple[Text, ...] = ()
+    sentinels: dict[str, tuple[FiniteFloat, ...]] = Field(default_factory=dict)
+    delimiter: Delimiter | None = None
+    encoding: Text | None = None
+    decimal: Literal[".", ","] | None = None
+    columns: tuple[Text, ...] = ()
+    min_present: Share | None = None
+    sql_url_file: str | None = None
+
+    def resolved(self) -> ColumnsFile:
+        """Read the mapping file and put what was given beside it; DataError names the file."""
+        base = ColumnsFile()
+        if isinstance(self.mapping, str):
+            base = _read(Path(self.mapping))
+        elif self.mapping is not None:
+            base = _validated(self.mapping, "the mapping")
+        features = dict(base.features)
+        for name, values in self.sentinels.items():
+            known = features.get(name, ColumnMap())
+            every = (*known.sentinels, *values)
+            features[name] = known.model_copy(update={"sentinels": every})
+        return ColumnsFile(
+            delimiter=self.delimiter or base.delimiter,
+            encoding=self.encoding or base.encoding,
+            decimal=self.decimal or base.decimal,
+            columns=self.columns or base.columns,
+            missing=(*base.missing, *self.missing),
+            min_present=base.min_present if self.min_present is None else self.min_present,
+            features=features,
+        )
+
+    @property
+    def mapping_name(self) -> str:
+        """What messages call the mapping."""
+        return Path(self.mapping).name if isinstance(self.mapping, str) else "the mapping"
+
+
+class Dataset:
+    """Rows and how to read them; goes wherever rows go: participate, check, predict, simulate.
+
+    Parameters
+    ----------
+    source : Source
+        An array, a DataFrame, a path, a :class:`fedclust.data.SqlQuery`, a Dask collection.
+    mapping : path or dict, optional
+        Local names, units, codes, sentinels and markers by feature: docs/data.md.
+    missing : sequence of str
+        What means a missing value in any column, beside the usual markers.
+    sentinels : dict of str to number or numbers
+        Numbers that mean a missing value, by feature, in the unit here.
+    delimiter, encoding, decimal, columns : optional
+        How a CSV file is written; ``columns`` names its columns where it has no header.
+    min_present : float, optional
+        A feature with a smaller share of values than this is treated as lacking.
+    sql_url_file : path, optional
+        File with the address of the database that a query goes to; else FEDCLUST_SQL_URL.
+
+    Raises
+    ------
+    UsageError
+        An option that is none.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        mapping: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        missing: Sequence[str] | str = (),
+        sentinels: Mapping[str, float | Sequence[float]] | None = None,
+        delimiter: str | None = None,
+        encoding: str | None = None,
+        decimal: str | None = None,
+        columns: Sequence[str] = (),
+        min_present: float | None = None,
+        sql_url_file: str | os.PathLike[str] | None = None,
+    ) -> None:
+        given: dict[str, Any] = {
+            "mapping": os.fspath(mapping) if isinstance(mapping, os.PathLike) else mapping,
+            "missing": [missing] if isinstance(missing, str) else list(missing),
+            "sentinels": {
+                name: list(values) if isinstance(values, Sequence) else [values]
+                for name, values in (sentinels or {}).items()
+            },
+            "delimiter": delimiter,
+            "encoding": encoding,
+            "decimal": decimal,
+            "columns": list(columns),
+            "min_present": min_present,
+            "sql_url_file": None if sql_url_file is None else os.fspath(sql_url_file),
+        }
+        self.source = source
+        self.options = read_options(given)
+
+    def __repr__(self) -> str:
+        # A DataFrame's own would show rows.
+        return f"Dataset({type(self.source).__name__})"
+
+    @classmethod
+    def of(cls, source: Any, options: ReadOptions) -> Dataset:
+        """Return a data set with options that were checked before."""
+        made = cls(source)
+        made.options = options
+        return made
+
+
+def read_options(given: Mapping[str, Any]) -> ReadOptions:
+    """Check options as JSON would hold them; UsageError says which cannot be."""
+    try:
+        return ReadOptions.model_validate_json(json.dumps(dict(given)))
+    except (ValidationError, TypeError, ValueError) as error:
+        place, why = _first(error)
+        raise UsageError(f"{place or 'an option'} of the data: {why}") from None
+
+
+def _read(path: Path) -> ColumnsFile:
+    try:
+        with path.open("rb") as file:
+            tree = tomllib.load(file)
+    except OSError as error:
+        why = error.strerror or "the file cannot be read"
+        raise DataError(path.name, "unreadable", why) from None
+    except UnicodeDecodeError:
+        raise DataError(path.name, "mapping", "a mapping file is TOML in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(path.name, "mapping", f"this is no TOML: {error}") from None
+    return _validated(tree, path.name)
+
+
+def _validated(tree: Mapping[str, Any], source: str) -> ColumnsFile:
+    try:
+        return ColumnsFile.model_validate_json(json.dumps(dict(tree)))
+    except (ValidationError, TypeError, ValueError) as error:
+        place, why = _first(error)
+        raise DataError(source, "mapping", f"{place}: {why}" if place else why) from None
+
+
+def _first(error: Exception) -> tuple[str, str]:
+    """Return where the first fault is and what it is, in words of our own where there are any."""
+    if not isinstance(error, ValidationError):
+        return "", "only text, numbers, lists and tables can be given"
+    found = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    place = ".".join(str(part) for part in found["loc"])
+    why = "there is no such setting" if found["type"] == "extra_forbidden" else found["msg"]
+    return place, why
+
+
+def check_mapping(file: ColumnsFile, features: Sequence[Feature], source: str) -> None:
+    """Refuse a mapping that does not go with the session's features.
+
+    Parameters
+    ----------
+    file : ColumnsFile
+        Features that the session has not got are left alone: a site has one file for many sessions.
+    features : sequence of Feature
+    source : str
+        The mapping's name, for messages.
+
+    Raises
+    ------
+    DataError
+    """
+    if file.encoding is not None:
+        try:
+            "".encode(file.encoding)
+        except (LookupError, ValueError):
+            message = "no such encoding; utf-8, utf-16, cp1252 and latin-1 are common"
+            raise DataError(source, "mapping", f"encoding: {message}") from None
+    if file.delimiter is not None and (file.delimiter in '"\r\n' or file.delimiter.isalnum()):
+        raise DataError(source, "mapping", "delimiter: a comma, semicolon, tab or the like")
+    if file.delimiter is not None and file.delimiter == file.decimal == ".":
+        raise DataError(source, "mapping", "delimiter and decimal mark cannot be the same")
+    taken: dict[str, str] = {}
+    for feature in features:
+        rule = file.features.get(feature.name)
+        column = feature.name if rule is None or rule.column is None else rule.column
+        if rule is not None:
+            _check_rule(rule, feature, source)
+            if rule.lacking:
+                continue
+        if column in taken:
+            message = f"the features {taken[column]!r} and {feature.name!r} would read one column"
+            raise DataError(source, "mapping", message, column=column)
+        taken[column] = feature.name
+
+
+def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
+    def refuse(message: str) -> DataError:
+        return DataError(source, "mapping", f"features.{feature.name}: {message}")
+
+    if rule.factor == 0:
+        raise refuse("a factor of 0 would lose the values")
+    converted = rule.factor != 1 or rule.offset != 0
+    if converted and feature.kind != "numeric":
+        raise refuse(f"factor and offset are for numbers; this feature is {feature.kind}")
+    if converted and rule.to is None:
+        message = f"factor and offset need the unit that they lead to: to = {feature.unit!r}"
+        raise refuse(message)
+    unit = rule.unit if rule.to is None else rule.to
+    if unit is not None and unit != feature.unit:
+        message = f"it gives {unit!r} and the session's unit is {feature.unit!r}"
+        raise DataError(
+            source,
+            "unit",
+            f"features.{feature.name}: {message}; say factor, offset and to for that one",
+        )
+    if not rule.levels:
+        return
+    if feature.kind == "numeric":
+        raise refuse("levels are for binary and categorical features")
+    for value in rule.levels.values():
+        if feature.kind == "binary" and (isinstance(value, str) or value not in (0, 1)):
+            raise refuse("levels of a binary feature are 0 and 1")
+        if feature.kind == "categorical" and level_name(value) not in (feature.levels or ()):
+            known = ", ".join(map(repr, feature.levels or ()))
+            raise refuse(f"the session's levels are {known}")
+
+
+def level_name(value: str | bool | int) -> str:
+    """Return the level that a mapping names, whatever TOML made of it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def number_or_none(text: str) -> float | None:
+    """Return the number that a text is in everybody's notation; None where it is none.
+
+    Python's own underscores and non-ASCII digits are no numbers to anybody else. Infinities are.
+    """
+    if not text.isascii() or "_" in text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(value) else value

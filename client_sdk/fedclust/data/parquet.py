@@ -1,0 +1,92 @@
+"""Parquet by pyarrow: a file, or a directory of them in the order of their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedclust.data.raw import Cells, Chunk, Origin, extra_missing
+
+
+class ParquetReader:
+    """Parquet, read a batch at a time: never more than one row group is decoded.
+
+    Raises
+    ------
+    DataError
+        Without pyarrow (says how to install it); for what is no Parquet file.
+    """
+
+    textual, named = False, True
+
+    def __init__(self, path: Path) -> None:
+        self.origin = Origin(path.name)
+        try:
+            import pyarrow.parquet
+        except ImportError:
+            raise extra_missing(path.name, "Parquet", "data") from None
+        self._open: Any = pyarrow.parquet.ParquetFile
+        self._paths = [path]
+        if path.is_dir():
+            # Other programs keep files of their own beside the rows: ._1.parquet, for example.
+            found = path.glob("*.parquet")
+            self._paths = sorted(part for part in found if part.name[0] not in "._")
+            if not self._paths:
+                raise self.origin.fault("no-rows", "the directory holds no *.parquet files")
+        with self._reading(self._paths[0]), self._open(self._paths[0]) as file:
+            self.header: Sequence[str] = [name.strip() for name in file.schema_arrow.names]
+
+    def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
+        """Yield batches of at most ``rows`` rows, shorter where a row group ends."""
+        self.origin.columns(self.header, columns, text)
+        wanted = list(dict.fromkeys([*columns, *text]))
+        for path in self._paths:
+            with self._reading(path), self._open(path) as file:
+                names = list(file.schema_arrow.names)
+                places = Origin(path.name).columns([name.strip() for name in names], wanted)
+                here = {name: names[places[name]] for name in wanted}
+                start, part = 0, path.name if len(self._paths) > 1 else None
+                batches = file.iter_batches(
+                    batch_size=rows, columns=list(here.values()), use_threads=False
+                )
+                for batch in batches:
+                    if batch.num_rows:
+                        cells = {name: _cells(batch.column(here[name])) for name in columns}
+                        kept = {name: _text(batch.column(here[name])) for name in text}
+                        yield Chunk(batch.num_rows, cells, kept, part=part, start=start)
+                        start += batch.num_rows
+
+    @contextmanager
+    def _reading(self, path: Path) -> Iterator[None]:
+        import pyarrow
+
+        try:
+            yield
+        except OSError as error:
+            # pyarrow raises one without a number for a file that is damaged.
+            if error.strerror:
+                raise Origin(path.name).fault("unreadable", error.strerror) from None
+            raise Origin(path.name).fault("parquet", "the file is damaged") from None
+        except pyarrow.ArrowException:
+            raise Origin(path.name).fault("parquet", "this is no Parquet file") from None
+
+
+def _cells(column: Any) -> Cells:
+    import pyarrow
+
+    kind = column.type
+    if pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind):
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    if pyarrow.types.is_temporal(kind):
+        absent = np.asarray(column.is_null().to_numpy(zero_copy_only=False))
+        return np.where(absent, np.datetime64("NaT"), np.datetime64(0, "s"))
+    cells: list[Any] = column.to_pylist()
+    return cells
+
+
+def _text(column: Any) -> list[str]:
+    return ["" if value is None else str(value).strip() for value in column.to_pylist()]

@@ -1,0 +1,84 @@
+"""Which reader a source gets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from fedclust.data.arrays import ArrayReader
+from fedclust.data.csvfile import CsvReader
+from fedclust.data.daskdata import DaskArrayReader, DaskFrameReader, is_dask
+from fedclust.data.frame import FrameReader, is_frame
+from fedclust.data.mapping import ColumnsFile
+from fedclust.data.parquet import ParquetReader
+from fedclust.data.raw import Origin, Reader
+from fedclust.data.sql import SqlQuery, SqlReader
+
+_PARQUET: Final = (".parquet", ".pq")
+_SPREADSHEETS: Final = (".xlsx", ".xlsm", ".xls", ".ods", ".numbers")
+
+
+def describe(source: Any) -> str:
+    """Return what messages call a source."""
+    if isinstance(source, (str, os.PathLike)):
+        return Path(source).name
+    if isinstance(source, SqlQuery):
+        return source.name
+    if is_dask(source):
+        return "the Dask DataFrame" if hasattr(source, "columns") else "the Dask array"
+    return "the DataFrame" if is_frame(source) else "the array"
+
+
+def open_reader(
+    source: Any,
+    written: ColumnsFile,
+    names: Sequence[str],
+    wanted: Sequence[str],
+    text: Sequence[str],
+    sql_url_file: str | None = None,
+) -> Reader:
+    """Open a source.
+
+    Parameters
+    ----------
+    source : Source
+    written : ColumnsFile
+        How a CSV file is written.
+    names : sequence of str
+        The session's features, which an array's columns are.
+    wanted : sequence of str
+        The columns of a table that will be asked for.
+    text : sequence of str
+        Those of them that are kept as they stand.
+    sql_url_file : str, optional
+
+    Raises
+    ------
+    DataError
+    """
+    if isinstance(source, SqlQuery):
+        return SqlReader(source)
+    if is_frame(source):
+        return FrameReader(source)
+    if is_dask(source):
+        if hasattr(source, "columns"):
+            return DaskFrameReader(source)
+        return DaskArrayReader(source, names, text)
+    if hasattr(source, "columns") or hasattr(source, "column_names"):
+        # As an array its columns would be told by their order, whatever they are called.
+        message = "a table of another library; convert it with its to_pandas()"
+        raise Origin(f"the {type(source).__name__}").fault("unknown-table", message)
+    if not isinstance(source, (str, os.PathLike)):
+        return ArrayReader(source, names, text)
+    path = Path(source)
+    kind = path.suffix.lower()
+    if kind in _PARQUET or (path.is_dir() and any(path.glob("*.parquet"))):
+        return ParquetReader(path)
+    if kind == ".sql":
+        return SqlReader(SqlQuery.read(path, sql_url_file))
+    if kind in _SPREADSHEETS:
+        message = "this is a spreadsheet: save the sheet as CSV UTF-8, or as Parquet"
+        raise Origin(path.name).fault("spreadsheet", message)
+    return CsvReader(path, written, wanted)

@@ -1,0 +1,196 @@
+"""A query that is run here, at the site, through SQLAlchemy."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from fedclust.data.raw import Chunk, Origin, extra_missing
+from fedclust.errors import DataError, UsageError
+
+#: Where the database's address is looked for, if no file holds it: a command line is visible to
+#: others, and the address holds a password.
+URL_VARIABLE: Final = "FEDCLUST_SQL_URL"
+#: Rows that a driver which streams may fetch ahead.
+_BUFFER: Final = 10_000
+#: How a statement begins that reads; comments and brackets may stand before it.
+_READS: Final = re.compile(
+    r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*(?:(?!\*/).)*\*/)*(?:SELECT|WITH|VALUES|TABLE)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_EXAMPLE: Final = "postgresql+psycopg://reader:PASSWORD@host/database"
+
+
+@dataclass(frozen=True)
+class SqlQuery:
+    """A query as a source of rows.
+
+    Parameters
+    ----------
+    query : str
+        One SELECT. With an ORDER BY that leaves no ties: a session is resumed with the same rows in
+        the same order.
+    url : str, optional
+        The database's address as SQLAlchemy writes it; by default FEDCLUST_SQL_URL. Never shown.
+    engine : sqlalchemy.Engine, optional
+        Instead of an address.
+    """
+
+    query: str
+    url: str | None = field(default=None, repr=False)
+    engine: Any = field(default=None, repr=False)
+    name: str = "the query"
+
+    @classmethod
+    def read(cls, path: Path, url_file: str | None) -> SqlQuery:
+        """Read a query from a file, and its database's address from another or the environment."""
+        return cls(
+            _contents(path), None if url_file is None else _address(url_file), name=path.name
+        )
+
+
+def _contents(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DataError(path.name, "unreadable", error.strerror or "it cannot be read") from None
+    except UnicodeDecodeError:
+        raise DataError(path.name, "encoding", "a query is text in UTF-8") from None
+
+
+def _address(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8-sig").strip()
+    except OSError as error:
+        raise UsageError(f"{path}: the address cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: this is no file with a database's address") from None
+
+
+class SqlReader:
+    """The rows of a query, fetched a run at a time in a transaction that is rolled back.
+
+    No message repeats what the database says, which may hold values, nor the address.
+
+    Raises
+    ------
+    DataError
+        Without SQLAlchemy or the database's driver (says how to install them); where the database
+        cannot be reached or refuses the query.
+    """
+
+    textual, named = False, True
+
+    def __init__(self, source: SqlQuery) -> None:
+        self.origin, self._query = Origin(source.name), source.query.strip().rstrip(";")
+        try:
+            import sqlalchemy
+        except ImportError:
+            raise extra_missing(source.name, "a query", "sql") from None
+        self._sql: Any = sqlalchemy
+        self._engine = source.engine
+        if not self._query:
+            raise self.origin.fault("sql", "there is no query in it")
+        if _READS.match(self._query) is None:
+            # Not left to the rollback: some databases end the transaction at DROP or CREATE.
+            message = "this is no query, and was not run: it has to begin with SELECT or WITH"
+            raise self.origin.fault("sql", message)
+        if self._engine is None:
+            self._engine = self._connected(source.url or os.environ.get(URL_VARIABLE))
+        self._begun: ExitStack | None = ExitStack()
+        self._answer = self._begun.enter_context(self._result())
+        self.header: Sequence[str] = [name.strip() for name in map(str, self._answer.keys())]
+
+    def close(self) -> None:
+        """Give the connection back, where rows will not be read."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.close()
+
+    def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
+        """Yield runs of ``rows`` rows, the last one shorter."""
+        places = self.origin.columns(self.header, columns, text)
+        # A long query is not asked again for the rows, having told its columns.
+        begun, self._begun = self._begun, None
+        with ExitStack() if begun is None else begun as stack:
+            result = stack.enter_context(self._result()) if begun is None else self._answer
+            for part in result.partitions(rows):
+                cells: dict[str, Any] = {
+                    name: [record[places[name]] for record in part] for name in columns
+                }
+                kept = {
+                    name: ["" if r[places[name]] is None else str(r[places[name]]) for r in part]
+                    for name in text
+                }
+                yield Chunk(len(part), cells, kept)
+
+    def _connected(self, url: str | None) -> Any:
+        if not url:
+            message = f"no database: set {URL_VARIABLE}, or give --sql-url-file; {_EXAMPLE}"
+            raise self.origin.fault("sql", message)
+        try:
+            engine = self._sql.create_engine(url, poolclass=self._sql.pool.NullPool)
+        except ImportError as error:
+            # A module's name: the driver that the address asks for.
+            message = f"the database's driver is not installed: pip install {error.name}"
+            raise self.origin.fault("extra-missing", message) from None
+        except (self._sql.exc.SQLAlchemyError, ValueError, TypeError):
+            message = f"the database's address is none that SQLAlchemy knows; like {_EXAMPLE}"
+            raise self.origin.fault("sql", message) from None
+        file = engine.url.database or ":memory:"
+        named = engine.dialect.name == "sqlite" and not file.startswith((":", "file:"))
+        if named and not Path(file).is_file():
+            # It would make an empty one of a name that is misspelt.
+            raise self.origin.fault("sql", "the address names a SQLite file that is not there")
+        return engine
+
+    @contextmanager
+    def _result(self) -> Iterator[Any]:
+        """Run the query; what it might change is rolled back with the connection's end."""
+        try:
+            begun = self._engine.connect()
+        except Exception as error:
+            # Drivers fail to connect in ways of their own.
+            message = self._refused(error, "be reached")
+            message += "; is the server up; are user, password and database right?"
+            raise self.origin.fault("sql", message) from None
+        try:
+            with begun as connection, self._reading_only(connection):
+                connection = connection.execution_options(
+                    stream_results=True, max_row_buffer=_BUFFER, no_parameters=True
+                )
+                result = connection.exec_driver_sql(self._query)
+                if not result.returns_rows:
+                    raise self.origin.fault("sql", "this is no query: it returns no rows")
+                yield result
+                connection.rollback()
+        except self._sql.exc.SQLAlchemyError as error:
+            message = self._refused(error, "run the query")
+            message += "; run it in the database's own client, which says why"
+            raise self.origin.fault("sql", message) from None
+
+    @contextmanager
+    def _reading_only(self, connection: Any) -> Iterator[None]:
+        """Have SQLite refuse writing: its driver begins no transaction for WITH ... DELETE."""
+        if self._engine.dialect.name != "sqlite":
+            yield
+            return
+        cursor = connection.connection.cursor()
+        cursor.execute("PRAGMA query_only = ON")
+        try:
+            yield
+        finally:
+            cursor.execute("PRAGMA query_only = OFF")
+            cursor.close()
+
+    @staticmethod
+    def _refused(error: Exception, what: str) -> str:
+        cause = getattr(error, "orig", None) or error
+        state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+        why = type(cause).__name__ + (f", SQLSTATE {state}" if state else "")
+        return f"the database could not {what}: {why}"

@@ -1,0 +1,461 @@
+"""Sessions with scikit-learn's manners: ``fit``, ``predict``, ``transform``, ``score``.
+
+::
+
+    from fedclust.estimators import FederatedKMeans
+
+    model = FederatedKMeans(n_clusters=4, random_state=0).fit(X, sites=hospital_of_each_row)
+    model.labels_, model.cluster_centers_, model.predict(new_rows)
+
+Without ``sites`` all rows are one site's. By default a session runs in this process, as with
+:func:`fedclust.simulate`; with ``coordinator=`` and ``session=`` the estimator takes part in one
+that an analyst defined, and the other sites' rows stay where they are. The estimators fit into
+pipelines and ``clone``; they are imported from here, for they need scikit-learn at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeAlias
+from warnings import warn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    ClusterMixin,
+    TransformerMixin,
+)
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedclust.algorithms.assigning import centroid_squares
+from fedclust.consent import ConsentRequest
+from fedclust.data import load
+from fedclust.data.frame import is_frame
+from fedclust.results import SiteResult
+from fedclust.simulate import SimulationResult, simulate
+from fedclust.site import Site
+from fedclust.wire.models import Definition
+
+__all__ = ["FederatedKMeans", "FederatedSpectralClustering"]
+
+FloatArray: TypeAlias = NDArray[np.float64]
+_ALONE = "site"
+_Consent: TypeAlias = Callable[[ConsentRequest], bool] | bool | None
+
+
+class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
+    """What all estimators share: from rows to a session, and from its result to attributes."""
+
+    n_clusters: Any
+    scaling: str
+    missing: str
+    min_cluster_size: int
+    policy: Mapping[str, Any] | None
+    options: Mapping[str, Any] | None
+    features: Any
+    random_state: Any
+    result_: SimulationResult | SiteResult
+
+    def _session(self) -> tuple[str, dict[str, Any]]:
+        """Return the method's name and its options."""
+        raise NotImplementedError
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        sites: ArrayLike | None = None,
+        persons: ArrayLike | None = None,
+        coordinator: Site | None = None,
+        session: str | None = None,
+        consent: _Consent = None,
+    ) -> Self:
+        """Cluster rows that several sites hold, or take part in a session with those of one.
+
+        Parameters
+        ----------
+        X : array (n, d), DataFrame, or mapping of site name to one of these
+            NaN is missing. A mapping's rows are put one below the other, in its order.
+        y : ignored
+        sites : sequence of length n, optional
+            The site that each row is at; by default one site has all. Names as in a session:
+            lower-case letters, digits and hyphens.
+        persons : sequence of length n, optional
+            Which person each row belongs to; by default each row is a person.
+        coordinator : Site, optional
+            With ``session``: take part in a session there, with the rows of this one site. What
+            the session's definition fixes (features, seed, policy) is not the estimator's to
+            choose; a definition with another method or ``n_clusters`` is refused before anything
+            is sent. A ``min_cluster_size`` above the session's holds for this site.
+        session : str, optional
+        consent : callable or bool, optional
+            As for :meth:`fedclust.Site.participate`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            Rows, parameters or names that do not fit.
+        MethodFailure
+            The session failed, for example because too few sites have enough rows.
+        FedclustError
+            In a session at a coordinator: see :meth:`fedclust.Site.participate`.
+        """
+        del y
+        if (coordinator is None) != (session is None):
+            raise ValueError("coordinator and session belong together")
+        if _by_site(X):
+            if sites is not None:
+                raise ValueError("a mapping of sites names them: leave sites out")
+            X, sites = _pooled(X)
+        if coordinator is not None and session is not None:
+            if sites is not None:
+                raise ValueError("in a session at a coordinator the rows are those of one site")
+            validate_data(self, X, skip_check_array=True)
+            return self._take_part(X, persons, coordinator, session, consent)
+        rows = self._checked(X, reset=True)
+        names = np.full(len(rows), _ALONE) if sites is None else np.asarray(sites).astype(str)
+        if names.shape != (len(rows),):
+            raise ValueError(f"sites has shape {names.shape}; one site is needed for each row")
+        owners = None if persons is None else np.asarray(persons)
+        if owners is not None and owners.shape != names.shape:
+            raise ValueError(f"persons has shape {owners.shape}; one is needed for each row")
+        at = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
+        method, config = self._session()
+        result = simulate(
+            method,
+            {name: _taken(rows, where) for name, where in at.items()},
+            config=config,
+            policy=self._policy(),
+            features=self._declared(),
+            seed=self._seed(),
+            persons=None if owners is None else {s: owners[where] for s, where in at.items()},
+        )
+        labels = np.full(len(rows), -1, dtype=np.int64)
+        for name, where in at.items():
+            labels[where] = result.labels_[name]
+        self._keep(result, labels)
+        return self
+
+    @classmethod
+    def from_result(cls, result: SimulationResult | SiteResult, **params: Any) -> Self:
+        """Return a fitted estimator of a session's result, also of one that was loaded.
+
+        ``labels_`` are a participating site's own; they are not known of a loaded result or of a
+        simulation of several sites. ``params`` are the estimator's, beside those that the
+        session's definition holds.
+        """
+        definition = _definition(result)
+        estimator = cls(**cls._defined(definition), **params)
+        names = [feature.name for feature in definition.features]
+        estimator.n_features_in_ = len(names)
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+        estimator._keep(result, result.labels_ if isinstance(result, SiteResult) else None)
+        return estimator
+
+    @classmethod
+    def _defined(cls, definition: Definition) -> dict[str, Any]:
+        """Return the parameters that a session's definition holds."""
+        options = dict(definition.config)
+        return {
+            "n_clusters": options.pop("n_clusters", None),
+            "options": options,
+            "scaling": definition.policy.scaling,
+            "missing": definition.policy.missing,
+            "min_cluster_size": definition.policy.min_cluster_size,
+            "features": [feature.model_dump(mode="json") for feature in definition.features],
+            "random_state": definition.seed,
+        }
+
+    def predict(self, X: Any) -> NDArray[np.int64]:
+        """Return the cluster (n,) of each new row; -1 where missing values forbid one."""
+        check_is_fitted(self)
+        return self.result_.predict(self._checked(X, reset=False))
+
+    def _take_part(
+        self, X: Any, persons: Any, coordinator: Site, session: str, consent: _Consent
+    ) -> Self:
+        given: dict[str, Any] = {"person": persons}
+        if self.min_cluster_size >= 2:
+            given["min_cluster_size"] = self.min_cluster_size
+        definition = coordinator.check(session, X, **given).definition
+        method, config = self._session()
+        wanted = {"method": method, "n_clusters": config["n_clusters"]}
+        there = {
+            "method": definition.algorithm,
+            "n_clusters": definition.config.get("n_clusters"),
+        }
+        for name, value in there.items():
+            if _plain(wanted[name]) != _plain(value):
+                raise ValueError(
+                    f"{session} has {name} {value!r}, this estimator {wanted[name]!r}: give it the "
+                    "session's, or ask the analyst for another session. Nothing was sent."
+                )
+        result = coordinator.participate(session, X, consent=consent, **given)
+        self._keep(result, result.labels_)
+        return self
+
+    def _keep(
+        self, result: SimulationResult | SiteResult, labels: NDArray[np.int64] | None
+    ) -> None:
+        found = result.result_
+        self.result_ = result
+        if labels is not None:
+            self.labels_ = labels
+        self.n_iter_ = found.n_rounds
+        self.inertia_ = None if found.quality is None else found.quality.inertia
+        if isinstance(result, SimulationResult):
+            for text in found.warnings:
+                warn(text, UserWarning, stacklevel=3)
+
+    def _policy(self) -> dict[str, Any]:
+        return {
+            "scaling": self.scaling,
+            "missing": self.missing,
+            "min_cluster_size": self.min_cluster_size,
+            **(self.policy or {}),
+        }
+
+    def _declared(self) -> Any:
+        if self.features is not None:
+            return self.features
+        names = getattr(self, "feature_names_in_", None)
+        if names is None:
+            names = [f"x{j}" for j in range(self.n_features_in_)]
+        return [str(name) for name in names]
+
+    def _seed(self) -> int:
+        """Return the session's seed: the number given, or one drawn as scikit-learn draws."""
+        if isinstance(self.random_state, (int, np.integer)):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        """Return rows as sessions take them, their number of columns and names checked."""
+        if _by_site(X):
+            X, _ = _pooled(X)
+        if self.features is not None and is_frame(X):
+            # Levels may be words: what each column must hold the session checks.
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            return X
+        return validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype=np.float64,
+            ensure_all_finite="allow-nan",
+            # Fewer could never be answered for.
+            ensure_min_samples=int(self._policy()["min_cluster_size"]) if reset else 1,
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+class FederatedKMeans(
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    _Federated,
+):
+    """k-means over the rows of several sites, or any other method that gives centroids.
+
+    Parameters
+    ----------
+    n_clusters : int
+        K; where the method can try several, also a list of them.
+    method : {"fkm", "kfed", "lloyd", "overlap", "overlap_oneshot"}
+    scaling : {"standard", "bounds", "none"}
+        Unlike scikit-learn's k-means, sessions scale by default, as hospitals' columns need it.
+    missing : {"drop", "impute", "mask"}
+    min_cluster_size : int
+        Fewest persons behind anything that a site sends. 1 is plain k-means, in this process.
+    policy : mapping, optional
+        The rest of a session's policy, such as ``{"differencing": "off", "max_rounds": 20}``.
+    options : mapping, optional
+        The rest of the method's options, such as ``{"candidates": 4}``.
+    features : sequence of mapping or str, optional
+        As for :func:`fedclust.simulate`: bounds, kinds, levels, transforms. By default the columns
+        of X, as numbers.
+    random_state : int, RandomState or None
+        An int is the session's seed.
+
+    Attributes
+    ----------
+    labels_ : (n,) int64
+        In the order of X; -1 where missing values forbid a label.
+    cluster_centers_ : (K, d) float64
+        In the data's own units. Fewer than ``n_clusters`` where the rows hold no more.
+    inertia_ : float or None
+        Squared distances in the scaled space over the rows that could be spoken for; None where
+        the method's closing evaluation is switched off.
+    n_iter_ : int
+        Rounds of the method.
+    n_features_in_ : int
+    feature_names_in_ : (d,) ndarray of str
+        Where X has column names.
+    result_ : SimulationResult or SiteResult
+        Everything else.
+    """
+
+    def __init__(
+        self,
+        n_clusters: Any = 8,
+        *,
+        method: str = "fkm",
+        scaling: str = "standard",
+        missing: str = "drop",
+        min_cluster_size: int = 5,
+        policy: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        features: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.method = method
+        self.scaling = scaling
+        self.missing = missing
+        self.min_cluster_size = min_cluster_size
+        self.policy = policy
+        self.options = options
+        self.features = features
+        self.random_state = random_state
+
+    def transform(self, X: Any) -> FloatArray:
+        """Return each row's distances (n, K) from the centroids, in the scaled space.
+
+        NaN where missing values forbid one.
+        """
+        return np.asarray(np.sqrt(self._squares(X)))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return minus the rows' squared distances from their centroids, added up.
+
+        In the scaled space; rows that missing values keep from a label count nothing.
+        """
+        del y
+        nearest = self._squares(X).min(axis=1)
+        return -float(nearest[np.isfinite(nearest)].sum())
+
+    def _squares(self, X: Any) -> FloatArray:
+        check_is_fitted(self)
+        rows = self._checked(X, reset=False)
+        definition = _definition(self.result_)
+        lacking = definition.policy.missing == "mask"
+        table = load(rows, definition.features, lacking=lacking)
+        return centroid_squares(self.result_.result_, table.X)
+
+    def _session(self) -> tuple[str, dict[str, Any]]:
+        if self.method not in _CENTROIDS:
+            raise ValueError(
+                f"method is {self.method!r}; the methods with centroids are {', '.join(_CENTROIDS)}"
+            )
+        return self.method, {**(self.options or {}), "n_clusters": self.n_clusters}
+
+    @classmethod
+    def _defined(cls, definition: Definition) -> dict[str, Any]:
+        return {**super()._defined(definition), "method": definition.algorithm}
+
+    def _keep(
+        self, result: SimulationResult | SiteResult, labels: NDArray[np.int64] | None
+    ) -> None:
+        super()._keep(result, labels)
+        self.cluster_centers_ = result.cluster_centers_
+        self._n_features_out = len(self.cluster_centers_)
+
+
+class FederatedSpectralClustering(_Federated):
+    """Clusters of any shape over the rows of several sites.
+
+    Parameters
+    ----------
+    n_clusters : int
+    alignment : {"landmarks", "sign", "procrustes", "none"}
+        With any but the first only sites that took part can label new rows: ``predict`` gives -1.
+    scaling, missing, min_cluster_size, policy, options, features, random_state
+        As for :class:`FederatedKMeans`.
+
+    Attributes
+    ----------
+    labels_, inertia_, n_iter_, n_features_in_, feature_names_in_, result_
+        As for :class:`FederatedKMeans`. Clusters are not told apart by their centroids, which
+        ``result_`` holds: there is no ``transform`` and no ``score``.
+    """
+
+    def __init__(
+        self,
+        n_clusters: Any = 8,
+        *,
+        alignment: str = "landmarks",
+        scaling: str = "standard",
+        missing: str = "drop",
+        min_cluster_size: int = 5,
+        policy: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        features: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.alignment = alignment
+        self.scaling = scaling
+        self.missing = missing
+        self.min_cluster_size = min_cluster_size
+        self.policy = policy
+        self.options = options
+        self.features = features
+        self.random_state = random_state
+
+    def _session(self) -> tuple[str, dict[str, Any]]:
+        config = {**(self.options or {}), "n_clusters": self.n_clusters}
+        return "spectral", {**config, "alignment": self.alignment}
+
+    @classmethod
+    def _defined(cls, definition: Definition) -> dict[str, Any]:
+        params = super()._defined(definition)
+        return {**params, "alignment": params["options"].pop("alignment")}
+
+
+_CENTROIDS = ("fkm", "kfed", "lloyd", "overlap", "overlap_oneshot")
+
+
+def _definition(result: SimulationResult | SiteResult) -> Definition:
+    return result.definition_ if isinstance(result, SimulationResult) else result.definition
+
+
+def _taken(rows: Any, where: NDArray[np.intp]) -> Any:
+    return rows.iloc[where] if is_frame(rows) else rows[where]
+
+
+def _by_site(X: Any) -> bool:
+    # One kind of sparse matrix is a dict.
+    return isinstance(X, Mapping) and not hasattr(X, "shape")
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of clusters, or several, so that they compare."""
+    return list(value) if isinstance(value, (list, tuple, np.ndarray)) else value
+
+
+def _pooled(sites: Mapping[str, Any]) -> tuple[Any, NDArray[np.str_]]:
+    """Return the rows of all sites, one below the other, and the site of each."""
+    if not sites:
+        raise ValueError("name at least one site")
+    parts = list(sites.values())
+    names = np.repeat([str(name) for name in sites], [len(part) for part in parts])
+    if all(is_frame(part) for part in parts):
+        import pandas as pd
+
+        # A column that a site lacks is NaN there, which is how `missing: mask` reads it.
+        return pd.concat(parts, ignore_index=True), names
+    widths = {np.shape(part)[1:] for part in parts}
+    if len(widths) != 1:
+        raise ValueError("the sites' rows have different numbers of columns")
+    return np.concatenate([np.asarray(part) for part in parts]), names

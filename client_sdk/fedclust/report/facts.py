@@ -1,0 +1,264 @@
+"""What a report says, before it takes a form: numbers in the features' own units."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.algorithms.base import HistoryEntry, Quality, Result
+from fedclust.algorithms.columns import Column, columns_of
+from fedclust.privacy.sizes import suppress_by_site
+from fedclust.wire.models import Definition, Provenance, ResultDocument
+
+__all__ = ["Cluster", "Entry", "Facts", "facts", "facts_of_document"]
+
+#: Standardised differences from here on set a cluster apart (Cohen's medium effect).
+NOTABLE = 0.5
+_MOST_NOTED = 5
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One column of one cluster.
+
+    Attributes
+    ----------
+    column : Column
+    mean : float or None
+        In own units; of a column under ``log`` the geometric mean, of a yes/no column or a level
+        the share of rows with it. None: not told.
+    deviation : float or None
+        Standard deviation (ddof 0) of a number without a transform.
+    low, high : float or None
+        One standard deviation below and above the mean, the transform undone.
+    difference : float or None
+        The mean less the mean of all clusters' rows, in standard deviations of these; transforms
+        not undone.
+    """
+
+    column: Column
+    mean: float | None
+    deviation: float | None = None
+    low: float | None = None
+    high: float | None = None
+    difference: float | None = None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One cluster: its number as in the labels, its rows, and its columns."""
+
+    number: int
+    size: int | None
+    share: float | None
+    entries: tuple[Entry, ...]
+
+    @property
+    def sets_apart(self) -> tuple[Entry, ...]:
+        """The columns that differ most from the mean of all, largest first."""
+        notable = [e for e in self.entries if abs(e.difference or 0.0) >= NOTABLE]
+        notable.sort(key=lambda entry: -abs(entry.difference or 0.0))
+        return tuple(notable[:_MOST_NOTED])
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One number of clusters of a sweep, and whether it is the one that is reported."""
+
+    n_clusters: int
+    inertia: float | None
+    simplified_silhouette: float | None
+    davies_bouldin: float | None
+    stability: float | None
+    reported: bool
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that a report says.
+
+    Attributes
+    ----------
+    session : str
+    completed_at : datetime or None
+    definition : Definition
+    columns : tuple of Column
+    clusters : tuple of Cluster
+    by_site : dict of site to tuple of int or None
+        Rows of each cluster; suppressed as in results (rule 3).
+    positions : (K, 2) float64
+        The centroids on their first two principal axes, in the scaled space.
+    explained : tuple of float
+        The share of the centroids' variance on each axis.
+    quality : Quality or None
+    history : tuple of HistoryEntry
+    n_rounds : int
+    stopped_because : str
+    warnings : tuple of str
+    provenance : Provenance or None
+        None for a simulation.
+    sweep : tuple of Tried
+        Every number of clusters that was tried; empty where there was one.
+    recommendation : str or None
+        Why the reported one is recommended.
+    """
+
+    session: str
+    completed_at: datetime | None
+    definition: Definition
+    columns: tuple[Column, ...]
+    clusters: tuple[Cluster, ...]
+    by_site: dict[str, tuple[int | None, ...]]
+    positions: NDArray[np.float64]
+    explained: tuple[float, ...]
+    quality: Quality | None
+    history: tuple[HistoryEntry, ...]
+    n_rounds: int
+    stopped_because: str
+    warnings: tuple[str, ...]
+    provenance: Provenance | None
+    sweep: tuple[Tried, ...] = ()
+    recommendation: str | None = None
+
+
+def facts_of_document(document: ResultDocument, definition: Definition) -> Facts:
+    """Return the facts of a result as the coordinator gave it."""
+    return facts(
+        Result.model_validate(document.result),
+        definition,
+        document.provenance,
+        document.completed_at,
+    )
+
+
+def facts(
+    result: Result,
+    definition: Definition,
+    provenance: Provenance | None = None,
+    completed_at: datetime | None = None,
+) -> Facts:
+    """Return the facts of a result.
+
+    Parameters
+    ----------
+    result : Result
+        As far as its reader may see it.
+    definition : Definition
+        The session's.
+    provenance : Provenance, optional
+    completed_at : datetime, optional
+    """
+    columns = columns_of(definition.features)
+    sizes = result.sizes or (None,) * len(result.centroids)
+    rows = sum(size for size in sizes if size)
+    clusters = tuple(
+        Cluster(
+            number=k,
+            size=size,
+            share=None if size is None or not rows else size / rows,
+            entries=_entries(result, columns, k),
+        )
+        for k, size in enumerate(sizes)
+    )
+    positions, explained = principal_axes(result)
+    return Facts(
+        session=definition.name,
+        completed_at=completed_at,
+        definition=definition,
+        columns=columns,
+        clusters=clusters,
+        by_site=suppress_by_site(
+            result.site_sizes, result.sizes, definition.policy.min_cluster_size
+        ),
+        positions=positions,
+        explained=explained,
+        quality=result.quality,
+        history=result.history,
+        n_rounds=result.n_rounds,
+        stopped_because=result.stopped_because,
+        warnings=result.warnings,
+        provenance=provenance,
+        sweep=tuple(
+            Tried(
+                entry.n_clusters,
+                entry.inertia,
+                entry.simplified_silhouette,
+                entry.davies_bouldin,
+                entry.stability,
+                entry.n_clusters == result.n_clusters,
+            )
+            for entry in result.sweep or ()
+        ),
+        recommendation=result.recommendation,
+    )
+
+
+def _entries(result: Result, columns: tuple[Column, ...], k: int) -> tuple[Entry, ...]:
+    profile = result.profile
+    if profile is None:
+        known = np.ones(len(columns), dtype=np.bool_) if result.mask is None else result.mask[k]
+        return tuple(
+            Entry(column, float(mean) if told else None)
+            for column, mean, told in zip(columns, result.centroids_original[k], known, strict=True)
+        )
+    found = []
+    for j, column in enumerate(columns):
+        if not profile.known[k, j]:
+            found.append(Entry(column, None))
+            continue
+        mean, wide = float(profile.means[k, j]), float(profile.overall_deviations[j])
+        # Rounding apart, a column without spread sets nothing apart.
+        apart = mean - float(profile.overall_means[j])
+        difference = apart / wide if wide > 1e-12 * max(1.0, abs(mean)) else None
+        if column.kind == "binary":
+            found.append(Entry(column, min(max(mean, 0.0), 1.0), difference=difference))
+            continue
+        spread = float(profile.deviations[k, j]) if profile.spread_known[k, j] else None
+        plain = column.transform == "none"
+        found.append(
+            Entry(
+                column,
+                mean=_undone(mean, column),
+                deviation=spread if plain else None,
+                low=None if spread is None else _undone(mean - spread, column),
+                high=None if spread is None else _undone(mean + spread, column),
+                difference=difference,
+            )
+        )
+    return tuple(found)
+
+
+def _undone(value: float, column: Column) -> float:
+    if column.transform == "log":
+        return math.exp(value)
+    return math.expm1(value) if column.transform == "log1p" else value
+
+
+def principal_axes(result: Result) -> tuple[NDArray[np.float64], tuple[float, ...]]:
+    """Return the centroids' places (K, 2) on the axes along which they differ most.
+
+    An unknown entry stands at the mean of the known ones. Each axis points where its largest
+    loading is positive, so that the same result gives the same picture.
+    """
+    centroids = np.array(result.centroids, dtype=np.float64)
+    places = np.zeros((len(centroids), 2))
+    if not centroids.size:
+        return places, (0.0, 0.0)
+    if result.mask is not None:
+        seen = result.mask.sum(axis=0)
+        mean = np.where(result.mask, centroids, 0.0).sum(axis=0) / np.maximum(seen, 1)
+        centroids = np.where(result.mask, centroids, mean)
+    centred = centroids - centroids.mean(axis=0)
+    _, values, axes = np.linalg.svd(centred, full_matrices=False)
+    # Two centroids differ along one axis: what is left of another is rounding.
+    axes = np.where(values > 1e-10 * values[:1], axes.T, 0.0).T[:2]
+    signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])
+    axes = axes * np.where(signs == 0, 1.0, signs)[:, None]
+    places[:, : len(axes)] = centred @ axes.T
+    total = float((values**2).sum())
+    shares = [float(value**2) / total if total > 0 else 0.0 for value in values[:2]]
+    return places, tuple([*shares, 0.0, 0.0][:2])

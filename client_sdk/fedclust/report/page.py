@@ -1,0 +1,318 @@
+"""A report as one HTML page: it needs no script, loads nothing and prints.
+
+Whatever a session's definition, its sites or the coordinator may have named is escaped; the
+page's own policy forbids scripts and anything from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from fedclust.report import svg
+from fedclust.report.facts import Entry, Facts
+from fedclust.report.svg import mean_of, short
+
+__all__ = ["html"]
+
+_STYLE = """
+:root{color-scheme:light}
+body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:60rem;margin:2rem auto;
+padding:0 1rem}
+h1{font-size:1.6rem;margin-bottom:.2rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid
+#ddd}h3{font-size:1rem;margin-bottom:.3rem}
+table{border-collapse:collapse;font-size:.88rem;margin:.8rem 0}
+caption{text-align:left;color:#555;padding-bottom:.3rem}
+th,td{padding:.2rem .6rem;border-bottom:1px solid #e5e5e5;text-align:right;vertical-align:top}
+th:first-child,td:first-child{text-align:left}thead th{border-bottom:2px solid #bbb}
+td.text,th.text{text-align:left}code{font-size:.8rem;overflow-wrap:anywhere}
+figure{margin:1rem 0}figcaption{color:#555;font-size:.88rem}svg{max-width:100%;height:auto}
+.warning{border-left:4px solid #d55e00;padding:.3rem .8rem;background:#fff6ef}
+.wide{overflow-x:auto}
+@media print{body{margin:0;max-width:none;font-size:11px}figure,table{break-inside:avoid}
+details{display:block}h2{break-after:avoid}}
+"""
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def html(facts: Facts) -> str:
+    """Return the page."""
+    title = f"{facts.session}: clusters"
+    body = "".join(
+        [
+            f"<h1>{escape(facts.session)}</h1>",
+            _summary(facts),
+            _clusters(facts),
+            _profile(facts),
+            _sizes(facts),
+            _positions(facts),
+            _choice(facts),
+            _quality(facts),
+            _provenance(facts),
+        ]
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
+        f"<body><main>{body}</main></body></html>\n"
+    )
+
+
+def _summary(facts: Facts) -> str:
+    definition = facts.definition
+    rows = "" if facts.quality is None else f" over {facts.quality.n_rows} rows"
+    when = "" if facts.completed_at is None else f", completed {facts.completed_at:%Y-%m-%d}"
+    count = len(facts.clusters)
+    lead = (
+        f"{count} cluster{'' if count == 1 else 's'}{rows} at {len(definition.sites)} sites, by "
+        f"{escape(definition.algorithm)}{when}. "
+        + ("A simulation." if facts.provenance is None else "The sites' rows never left them.")
+    )
+    told = "".join(f'<p class="warning">{escape(text)}</p>' for text in facts.warnings)
+    return f"<p>{lead}</p>{told}"
+
+
+def _clusters(facts: Facts) -> str:
+    rows = []
+    for cluster in facts.clusters:
+        size = "suppressed" if cluster.size is None else str(cluster.size)
+        share = "–" if cluster.share is None else f"{100 * cluster.share:.0f} %"
+        rows.append([str(cluster.number), size, share, _apart(cluster.sets_apart)])
+    table = _table(
+        "Each cluster, its rows, and what sets it apart: columns whose mean lies half a standard "
+        "deviation or more from that of all rows, with the difference in standard deviations.",
+        ["cluster", "rows", "share", "what sets it apart"],
+        rows,
+        text=(3,),
+    )
+    return f"<h2>Clusters</h2>{table}"
+
+
+def _apart(entries: Iterable[Entry]) -> str:
+    told = []
+    for entry in entries:
+        unit = (
+            f" {entry.column.unit}" if entry.column.unit and entry.column.kind != "binary" else ""
+        )
+        told.append(f"{entry.column.name} {mean_of(entry)}{unit} ({entry.difference:+.1f})")
+    return "; ".join(told) or "nothing much"
+
+
+def _profile(facts: Facts) -> str:
+    figure = _figure(
+        svg.profile(facts),
+        "Means of each column and cluster; the colour is the difference from the mean of all rows, "
+        "in standard deviations: blue below, red above. Shares in per cent.",
+    )
+    rows = []
+    for j, column in enumerate(facts.columns):
+        unit = column.unit if column.kind != "binary" else "share"
+        rows.append(
+            [column.name, unit, *(_spelled(cluster.entries[j]) for cluster in facts.clusters)]
+        )
+    table = _table(
+        "Mean ± standard deviation; under a logarithm the geometric mean, with the range of one "
+        "standard deviation. A dash: not told. Rows with imputed values count with these.",
+        ["column", "unit", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
+        rows,
+        text=(1,),
+    )
+    hidden = len(facts.columns) - svg.MOST_COLUMNS
+    note = f"<p>The figure leaves out {hidden} columns that differ least.</p>" if hidden > 0 else ""
+    return f"<h2>Profile</h2>{figure}{note if figure else ''}{table}"
+
+
+def _spelled(entry: Entry) -> str:
+    if entry.column.kind == "binary" or entry.mean is None:
+        return mean_of(entry)
+    if entry.deviation is not None:
+        return f"{short(entry.mean)} ± {short(entry.deviation)}"
+    if entry.low is not None:
+        return f"{short(entry.mean)} ({short(entry.low)} to {short(entry.high)})"
+    return short(entry.mean)
+
+
+def _sizes(facts: Facts) -> str:
+    sites = sorted(facts.by_site)
+    rows = [
+        [
+            str(cluster.number),
+            _rows(cluster.size),
+            *(_rows(facts.by_site[site][k]) for site in sites),
+        ]
+        for k, cluster in enumerate(facts.clusters)
+    ]
+    p = facts.definition.policy.min_cluster_size
+    table = _table(
+        "Rows that could be spoken for. Where a number would tell of fewer than "
+        f"{p} persons, or could be worked out from others, it is suppressed.",
+        ["cluster", "all sites", *sites],
+        rows,
+    )
+    figure = _figure(svg.sizes(facts), "Rows of each cluster by site. Grey: sites' parts not told.")
+    return f"<h2>Sizes</h2>{figure}{table}"
+
+
+def _rows(size: int | None) -> str:
+    return "suppressed" if size is None else str(size)
+
+
+def _positions(facts: Facts) -> str:
+    figure = _figure(
+        svg.places(facts),
+        "Centroids in the scaled space, by principal component analysis of the centroids alone: "
+        "near means alike on these axes, the area stands for the size.",
+    )
+    table = _table(
+        "Places in the figure.",
+        ["cluster", "first axis", "second axis"],
+        [
+            [str(cluster.number), short(float(x)), short(float(y))]
+            for cluster, (x, y) in zip(facts.clusters, facts.positions, strict=True)
+        ],
+    )
+    return f"<h2>Centroids</h2>{figure}{_folded('The numbers', table)}" if figure else ""
+
+
+def _choice(facts: Facts) -> str:
+    if not facts.sweep:
+        return ""
+    rows = [
+        [
+            f"{tried.n_clusters}{' (reported here)' if tried.reported else ''}",
+            short(tried.inertia),
+            short(tried.simplified_silhouette),
+            short(tried.davies_bouldin),
+            short(tried.stability),
+        ]
+        for tried in facts.sweep
+    ]
+    header = ["clusters", "inertia", "simplified silhouette", "Davies-Bouldin", "stability"]
+    table = _table("Every number of clusters that was tried.", header, rows)
+    figure = _figure(
+        svg.choice(facts),
+        "By number of clusters. Stability: how far different random starts agree, 1 for wholly.",
+    )
+    told = f"<p>{escape(facts.recommendation or '')}</p>"
+    return f"<h2>Number of clusters</h2>{told}{figure}{table}"
+
+
+def _quality(facts: Facts) -> str:
+    figure = _figure(
+        svg.convergence(facts), "Sum of squared distances in the scaled space, by round."
+    )
+    rows = [
+        [
+            str(entry.round),
+            entry.phase,
+            str(entry.n_sites),
+            short(entry.inertia),
+            short(entry.centroid_shift),
+        ]
+        for entry in facts.history
+    ]
+    table = _table(
+        f"Every round that closed. {facts.n_rounds} rounds of the method, which stopped because: "
+        f"{facts.stopped_because or 'not told'}.",
+        ["round", "phase", "sites", "inertia", "shift of centroids"],
+        rows,
+        text=(1,),
+    )
+    quality = facts.quality
+    told = "<p>Without a closing evaluation, quality and profile are not known.</p>"
+    if quality is not None:
+        told = _table(
+            "Of the final clusters. A simplified silhouette near 1, and a low Davies-Bouldin "
+            "index, mean clusters that are well apart.",
+            ["inertia", "simplified silhouette", "Davies-Bouldin", "rows"],
+            [
+                [
+                    short(quality.inertia),
+                    short(quality.simplified_silhouette),
+                    short(quality.davies_bouldin),
+                    str(quality.n_rows),
+                ]
+            ],
+        )
+    return f"<h2>Quality</h2>{told}{figure}{_folded('The rounds', table)}"
+
+
+def _provenance(facts: Facts) -> str:
+    definition, provenance = facts.definition, facts.provenance
+    policy = definition.policy.model_dump(mode="json")
+    rows = [
+        ["method", f"{definition.algorithm}, version {definition.method_version}"],
+        ["options", _pairs(definition.config)],
+        ["policy", _pairs(policy)],
+        ["seed", str(definition.seed)],
+        ["sites invited", ", ".join(definition.sites)],
+    ]
+    if provenance is None:
+        rows.append(["run", "a simulation: in one process, without a coordinator"])
+        submissions = ""
+    else:
+        rows += [
+            ["sites that answered", ", ".join(provenance.sites)],
+            ["definition, SHA-256", provenance.definition_sha256],
+            ["coordinator", f"fedclust {provenance.server_version}"],
+            ["platform", _pairs(provenance.platform)],
+        ]
+        hashes = _table(
+            "SHA-256 of the bytes of every submission that the reader of this report may know of; "
+            "a site's ledger and receipts name its own.",
+            ["round", "site", "SHA-256"],
+            [[str(each.round), each.site, each.sha256] for each in provenance.submissions],
+            text=(1, 2),
+            code=(2,),
+        )
+        submissions = _folded(f"{len(provenance.submissions)} submissions", hashes)
+    table = _table("What the result was made from and with.", ["", ""], rows, text=(1,), head=False)
+    return f"<h2>Provenance</h2>{table}{submissions}"
+
+
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in values.items())
+
+
+# --- pieces ---------------------------------------------------------------------------------------
+
+
+def _figure(drawn: str | None, caption: str) -> str:
+    if drawn is None:
+        return ""
+    return f"<figure>{drawn}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _folded(summary: str, content: str) -> str:
+    return f"<details open><summary>{escape(summary)}</summary>{content}</details>"
+
+
+def _table(
+    caption: str,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    text: Sequence[int] = (),
+    code: Sequence[int] = (),
+    head: bool = True,
+) -> str:
+    def field(j: int, value: str) -> str:
+        shown = f"<code>{escape(value)}</code>" if j in code else escape(value)
+        if j == 0:
+            return f'<th scope="row">{shown}</th>'
+        return f'<td class="text">{shown}</td>' if j in text else f"<td>{shown}</td>"
+
+    titles = "".join(
+        f'<th scope="col"{" class=text" if j in text else ""}>{escape(name)}</th>'
+        for j, name in enumerate(header)
+    )
+    lines = "".join(
+        "<tr>" + "".join(field(j, value) for j, value in enumerate(row)) + "</tr>" for row in rows
+    )
+    top = f"<thead><tr>{titles}</tr></thead>" if head else ""
+    return (
+        f'<div class="wide"><table><caption>{escape(caption)}</caption>{top}'
+        f"<tbody>{lines}</tbody></table></div>"
+    )

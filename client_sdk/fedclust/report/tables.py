@@ -1,0 +1,123 @@
+"""A report for programs: JSON, and CSV with one line for each cluster and column."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import PurePath
+from typing import Any
+
+from fedclust.report.facts import Cluster, Entry, Facts
+
+__all__ = ["FORMATS", "csv_text", "json_text", "report_bytes"]
+
+#: What the ending of a report's file name stands for.
+FORMATS = (".html", ".json", ".csv")
+_HEADER = (
+    "cluster",
+    "size",
+    "column",
+    "feature",
+    "level",
+    "kind",
+    "unit",
+    "mean",
+    "sd",
+    "low",
+    "high",
+    "difference",
+)
+
+
+def report_bytes(facts: Facts, name: str) -> bytes:
+    """Return a report in the form that the ending of a file's name asks for.
+
+    Raises
+    ------
+    ValueError
+        For another ending than ``FORMATS``.
+    """
+    ending = PurePath(name).suffix.lower()
+    if ending == ".json":
+        return json_text(facts).encode()
+    if ending == ".csv":
+        return csv_text(facts).encode()
+    if ending == ".html":
+        from fedclust.report.page import html
+
+        return html(facts).encode()
+    raise ValueError(f"a report's file ends in {', '.join(FORMATS)}")
+
+
+def json_text(facts: Facts) -> str:
+    """Return all facts as one JSON object; null where something is suppressed or not known."""
+    provenance = facts.provenance
+    return json.dumps(
+        {
+            "session": facts.session,
+            "completed_at": None if facts.completed_at is None else facts.completed_at.isoformat(),
+            "stopped_because": facts.stopped_because,
+            "rounds": facts.n_rounds,
+            "warnings": list(facts.warnings),
+            "clusters": [_cluster(cluster) for cluster in facts.clusters],
+            "sizes_by_site": {site: list(rows) for site, rows in facts.by_site.items()},
+            "quality": None if facts.quality is None else facts.quality.model_dump(mode="json"),
+            "history": [entry.model_dump(mode="json") for entry in facts.history],
+            "sweep": [vars(tried) for tried in facts.sweep],
+            "recommendation": facts.recommendation,
+            "definition": facts.definition.model_dump(mode="json"),
+            "provenance": None if provenance is None else provenance.model_dump(mode="json"),
+        },
+        ensure_ascii=False,
+        allow_nan=False,
+        indent=1,
+    )
+
+
+def _cluster(cluster: Cluster) -> dict[str, Any]:
+    return {
+        "cluster": cluster.number,
+        "size": cluster.size,
+        "share": cluster.share,
+        "sets_apart": [entry.column.name for entry in cluster.sets_apart],
+        "columns": [_entry(entry) for entry in cluster.entries],
+    }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    column = entry.column
+    return {
+        "column": column.name,
+        "feature": column.feature,
+        "level": column.level,
+        "kind": column.kind,
+        "unit": column.unit,
+        "mean": entry.mean,
+        "sd": entry.deviation,
+        "low": entry.low,
+        "high": entry.high,
+        "difference": entry.difference,
+    }
+
+
+def csv_text(facts: Facts) -> str:
+    """Return the profile as CSV; an empty field where something is suppressed or not known."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _HEADER, lineterminator="\n")
+    writer.writeheader()
+    for cluster in facts.clusters:
+        for entry in cluster.entries:
+            told = {"cluster": cluster.number, "size": cluster.size, **_entry(entry)}
+            writer.writerow({name: _field(value) for name, value in told.items()})
+    return text.getvalue()
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return repr(value)
+    text = str(value)
+    # A spreadsheet would run it: names are the analyst's, but files travel.
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -1,0 +1,237 @@
+"""Heart disease at four hospitals: raw files, five processes, one clustering, a report.
+
+    python examples/heart_disease.py --data DIRECTORY [--out DIRECTORY] [--figures DIRECTORY]
+
+``DIRECTORY`` holds the four files ``processed.{cleveland,hungarian,switzerland,va}.data`` of the
+UCI Machine Learning Repository (id 45; A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano), as they
+are: no header, ``?`` where a value is missing, and a cholesterol of 0 in all rows from Switzerland,
+which nobody measured there.
+
+A coordinator and four hospitals run as processes of their own and talk over HTTP. Two sessions:
+
+- ``heart-shared``: federated k-means on the eight features that all four hospitals have.
+- ``heart-all``: all thirteen, of which each hospital uses those that 70 % of its rows have
+  (``missing: mask``): thirteen in Cleveland, ten in Budapest and Long Beach, nine in Zurich.
+
+No hospital gives anybody the diagnosis: it stands in a column that the sessions do not ask for.
+Only this script, which plays all the parts, compares the labels with it in the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import adjusted_rand_score
+
+from fedclust.client import Client
+from fedclust.report import facts_of_document, svg
+
+HOSPITALS = {"cleveland": "cleveland", "budapest": "hungarian", "zurich": "switzerland"}
+HOSPITALS["long-beach"] = "va"
+FEATURES = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang")
+FEATURES += ("oldpeak", "slope", "ca", "thal")
+UNITS = {"age": "years", "trestbps": "mmHg", "chol": "mg/dl", "thalach": "/min", "oldpeak": "mm"}
+BINARY = ("sex", "fbs", "exang")
+SHARED = ("age", "sex", "cp", "trestbps", "restecg", "thalach", "exang", "oldpeak")
+SESSIONS: dict[str, dict[str, Any]] = {
+    "heart-shared": {
+        "algorithm": "fkm",
+        "config": {"n_clusters": 2},
+        "features": SHARED,
+        "policy": {"missing": "drop"},
+    },
+    "heart-all": {
+        "algorithm": "overlap",
+        "config": {"n_clusters": 2},
+        "features": FEATURES,
+        "policy": {"missing": "mask"},
+    },
+}
+#: How every hospital's file is to be read: what its columns are, and what means a missing value.
+READING = ("--columns", ",".join([*FEATURES, "num"]), "--missing", "?")
+SEED = 7
+_WAIT_S = 120.0
+
+
+def main() -> int:
+    """Run everything and print what was found."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="the four files")
+    parser.add_argument("--out", type=Path, default=Path("heart-disease"))
+    parser.add_argument("--figures", type=Path, help="where the report's figures go, as SVG")
+    given = parser.parse_args()
+    out = given.out.absolute()
+    if out.exists() and any(out.iterdir()):
+        parser.error(f"{given.out} is not empty")
+    out.mkdir(parents=True, exist_ok=True)
+    with coordinator(out / "coordinator") as (url, operator_token):
+        analyst_token = register(url, operator_token, out)
+        print(f"coordinator at {url}, four hospitals, one analyst")
+        for session, definition in SESSIONS.items():
+            with Client(url, analyst_token) as analyst:
+                analyst.create_session(body(session, definition))
+            take_part(url, session, given.data, out)
+            report = out / f"{session}.html"
+            command("session", "result", session, "--report", str(report), url=url, at=out)
+            print(json.dumps({"session": session, **compared(session, given.data, out)}))
+            print(f"report: {report}")
+            if given.figures is not None:
+                figures(url, analyst_token, session, given.figures)
+    return 0
+
+
+def body(session: str, definition: dict[str, Any]) -> dict[str, Any]:
+    """Return what the analyst posts."""
+    features = [
+        {
+            "name": name,
+            "unit": UNITS.get(name, ""),
+            "kind": "binary" if name in BINARY else "numeric",
+        }
+        for name in definition["features"]
+    ]
+    sites = sorted(HOSPITALS)
+    return {"name": session, "seed": SEED, **definition, "features": features, "sites": sites}
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def coordinator(directory: Path) -> Iterator[tuple[str, str]]:
+    """Run a coordinator; its address and the operator's token."""
+    directory.mkdir()
+    ready, log = directory / "ready", directory / "log"
+    program = "import sys; from fedclust_service.cli import main; sys.exit(main())"
+    arguments = ["serve", "--data-dir", str(directory), "--port", "0", "--ready-file", str(ready)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments], stdout=output, stderr=output, env=_env()
+        )
+    try:
+        give_up = time.monotonic() + _WAIT_S
+        while not ready.exists():
+            if process.poll() is not None or time.monotonic() > give_up:
+                raise SystemExit(f"the coordinator did not start: see {log}")
+            time.sleep(0.05)
+        token = re.search(r"operator token \(shown once\): (fco_\S+)", log.read_text("utf-8"))
+        if token is None:
+            raise SystemExit(f"the coordinator printed no operator token: see {log}")
+        yield ready.read_text("ascii").strip(), token[1]
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def register(url: str, operator_token: str, out: Path) -> str:
+    """Register hospitals and an analyst, with a token file each; return the analyst's token."""
+    with Client(url, operator_token) as operator:
+        for name in HOSPITALS:
+            operator.add("sites", name)
+            _keep(out / name / "token", operator.issue_token("sites", name).token)
+        operator.add("analysts", "ada")
+        token = operator.issue_token("analysts", "ada").token
+    _keep(out / "token", token)
+    return token
+
+
+def command(*arguments: str, url: str, at: Path, wait: bool = True) -> subprocess.Popen[bytes]:
+    """Run ``fedclust`` with the token in ``at``."""
+    program = [sys.executable, "-m", "fedclust.cli", *arguments]
+    program += ["--coordinator", url, "--token-file", str(at / "token")]
+    with (at / "log").open("ab") as log:
+        process = subprocess.Popen(program, stdout=log, stderr=log, cwd=at, env=_env())
+    if wait and process.wait(_WAIT_S):
+        raise SystemExit(f"fedclust {arguments[0]} ended with {process.returncode}: {at / 'log'}")
+    return process
+
+
+def take_part(url: str, session: str, data: Path, out: Path) -> None:
+    """Let all hospitals take part in a session, each in a process of its own."""
+    masked = SESSIONS[session]["policy"]["missing"] == "mask"
+    running = {}
+    for name, file in HOSPITALS.items():
+        rows = data.absolute() / f"processed.{file}.data"
+        arguments = ["participate", session, "--data", str(rows), *READING, "--yes"]
+        if masked:
+            arguments += ["--min-present", "0.7", "--sentinel", "chol=0"]
+        arguments += ["--journal-dir", "journal", "--labels-out", f"{session}.csv"]
+        running[name] = command(*arguments, url=url, at=out / name, wait=False)
+    for name, process in running.items():
+        if process.wait(_WAIT_S):
+            raise SystemExit(f"{name} ended with {process.returncode}: see {out / name / 'log'}")
+
+
+def _keep(path: Path, token: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        file.write(token + "\n")
+
+
+def _env() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDCLUST_")}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+# --- what came of it ------------------------------------------------------------------------------
+
+
+def compared(session: str, data: Path, out: Path) -> dict[str, Any]:
+    """Compare all hospitals' labels with the diagnosis: sick is ``num`` above 0."""
+    labels: list[int] = []
+    sick: list[bool] = []
+    for name, file in HOSPITALS.items():
+        with (out / name / f"{session}.csv").open(encoding="utf-8", newline="") as lines:
+            own = [-1 if row[1] == "" else int(row[1]) for row in list(csv.reader(lines))[1:]]
+        rows = (data / f"processed.{file}.data").read_text("ascii").split()
+        labels += own
+        sick += [row.rpartition(",")[2] != "0" for row in rows]
+    return agreement(np.array(labels), np.array(sick))
+
+
+def agreement(labels: NDArray[np.int64], sick: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return accuracy (of the better naming of two clusters), ARI and the majority's rate."""
+    known = labels >= 0
+    same = float((labels[known] == sick[known]).mean())
+    share = float(sick[known].mean())
+    return {
+        "rows": len(labels),
+        "labelled": int(known.sum()),
+        "accuracy": round(max(same, 1.0 - same), 4),
+        "ari": round(float(adjusted_rand_score(sick[known], labels[known])), 4),
+        "majority": round(max(share, 1.0 - share), 4),
+    }
+
+
+def figures(url: str, token: str, session: str, directory: Path) -> None:
+    """Write the report's figures, one file each."""
+    with Client(url, token) as analyst:
+        found = facts_of_document(analyst.result(session), analyst.session(session).definition)
+    drawn: Sequence[tuple[str, str | None]] = (
+        ("convergence", svg.convergence(found)),
+        ("profile", svg.profile(found)),
+        ("sizes", svg.sizes(found)),
+        ("centroids", svg.places(found)),
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, image in drawn:
+        if image is not None:
+            path = directory / f"{session.replace('-', '_')}_{name}.svg"
+            path.write_text(image + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

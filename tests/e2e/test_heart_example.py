@@ -1,0 +1,88 @@
+"""`examples/heart_disease.py` on files of the same form as the UCI's, in real processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from support.server import clean_environment
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "heart_disease.py"
+
+
+def _example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("heart_example", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _write(directory: Path) -> None:
+    """Write four raw files: no header, ``?``, and one hospital with a cholesterol of 0."""
+    rng = np.random.default_rng(0)
+    for number, file in enumerate(_example().HOSPITALS.values()):
+        lines = []
+        for row in range(80):
+            sick = int(rng.random() < 0.5)
+            values = [50 + 12 * sick + rng.normal(), row % 2, 2 + 2 * sick, 120 + 15 * sick]
+            values += [0 if number == 2 else 200 + 60 * sick, 0, sick, 170 - 40 * sick, sick]
+            values += [2.0 * sick + 0.1 * rng.random(), 1 + sick, sick, 3 + 3 * sick]
+            told = [f"{value:g}" for value in values]
+            if number:  # Cleveland alone has the last two
+                told[-2:] = ["?", "?"]
+            lines.append(",".join([*told, str(sick * int(rng.integers(1, 5)))]))
+        (directory / f"processed.{file}.data").write_text("\n".join(lines) + "\n", "ascii")
+
+
+@pytest.mark.long
+def test_the_example_runs_from_raw_files_to_reports(tmp_path: Path) -> None:
+    _write(tmp_path)
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [
+            *(sys.executable, str(EXAMPLE), "--data", str(tmp_path), "--out", str(out)),
+            *("--figures", str(tmp_path / "figures")),
+        ],
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        timeout=200,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [each["session"] for each in told] == ["heart-shared", "heart-all"]
+    for each in told:
+        assert each["labelled"] == each["rows"] == 320
+        assert each["accuracy"] > 0.95
+        report = (out / f"{each['session']}.html").read_text("utf-8")
+        assert report.count("<svg") >= 3
+    zurich = (out / "zurich" / "log").read_text("utf-8")
+    assert "chol" in zurich
+    assert {path.name for path in (tmp_path / "figures").iterdir()} >= {
+        "heart_shared_profile.svg",
+        "heart_all_profile.svg",
+    }
+
+
+def test_agreement_is_of_the_better_naming_and_of_labelled_rows() -> None:
+    agreement = _example().agreement
+    labels, sick = np.array([1, 1, 0, 0, -1]), np.array([False, False, True, False, True])
+
+    assert agreement(labels, sick) == {
+        "rows": 5,
+        "labelled": 4,
+        "accuracy": 0.75,
+        "ari": 0.0,
+        "majority": 0.75,
+    }
