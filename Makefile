@@ -7,8 +7,8 @@
 SHELL := /bin/sh
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Test processes. Each also starts servers and sites of its own.
-JOBS ?= 2
+# Test processes: one more than cores, since many tests wait for servers and sites of their own.
+JOBS ?= 3
 ARGS ?=
 
 RUN_STAMP := $(VENV)/.installed-run

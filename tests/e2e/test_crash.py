@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.crash import ROUNDS, shake
-from support.databases import in_turn
 from support.methods import SWEEPS, TRIED
 
 pytestmark = [
@@ -16,10 +16,19 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX"),
 ]
 
+#: Each takes as long as forty other tests: the others are among the long ones. Here, many rounds
+#: and few, tasks for all and for each site.
+DEFAULT = {"sqlite": ("fkm", "overlap"), "postgresql": ("lloyd", "spectral")}
+
+
+def _case(method: str, kind: str) -> Any:
+    marks = [] if method in DEFAULT[kind] else [pytest.mark.long]
+    return pytest.param(method, kind, id=f"{kind}-{method}", marks=marks)
+
 
 @pytest.mark.parametrize(
     ("method", "database_url"),
-    in_turn(list(TRIED), list(TRIED), on_both=["lloyd"]),
+    [_case(method, kind) for kind in DEFAULT for method in TRIED],
     indirect=["database_url"],
 )
 def test_kill_9_changes_nothing(tmp_path: Path, database_url: str, method: str) -> None:
@@ -41,6 +50,7 @@ def test_kill_9_changes_nothing(tmp_path: Path, database_url: str, method: str) 
     assert report.submissions == report.rounds * 4
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_kill_9_changes_nothing_in_a_sweep(tmp_path: Path, database_url: str) -> None:
     (options,) = [options for name, options in SWEEPS if name == "kfed"]
     report = shake(

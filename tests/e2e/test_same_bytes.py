@@ -43,7 +43,7 @@ def server(tmp_path: Path, database_url: str) -> Iterator[ServerProcess]:
 
 @pytest.mark.parametrize(
     ("case", "database_url"),
-    in_turn(ALL + SWEEPS, IDS + SWEEP_IDS, on_both=[("lloyd", {})]),
+    in_turn(ALL + SWEEPS, IDS + SWEEP_IDS),
     indirect=["database_url"],
 )
 def test_sdk_in_binary_and_handmade_clients_in_json_give_what_simulate_gives(

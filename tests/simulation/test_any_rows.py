@@ -50,7 +50,7 @@ def sessions(draw: st.DrawFn) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("method", "options"), ALL + SWEEPS, ids=IDS + SWEEP_IDS)
 @given(session=sessions())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_session_ends_well_or_says_why(
     method: str, options: dict[str, Any], session: dict[str, Any]
 ) -> None:

@@ -39,16 +39,15 @@ _TEMPLATE = "fedclust_template"
 BOTH = ("sqlite", "postgresql")
 
 
-def in_turn(cases: Sequence[Any], ids: Sequence[str], on_both: Sequence[Any] = ()) -> list[Any]:
+def in_turn(cases: Sequence[Any], ids: Sequence[str]) -> list[Any]:
     """Return parameters (case, database) for a test that is long on both kinds of database.
 
-    Each case runs on one of the two, in turn; on the other with the long tests. Those of
-    ``on_both`` run on either.
+    Each case runs on one of the two, in turn; on the other with the long tests.
     """
     parameters = []
     for number, (case, name) in enumerate(zip(cases, ids, strict=True)):
         for kind, database in enumerate(BOTH):
-            later = number % 2 != kind and case not in on_both
+            later = number % 2 != kind
             marks = [pytest.mark.long] if later else []
             parameters.append(pytest.param(case, database, id=f"{database}-{name}", marks=marks))
     return parameters

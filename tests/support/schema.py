@@ -92,12 +92,18 @@ def _check(test: Callable[[Any, Any], bool], *kinds: type) -> Callable[..., Iter
     return check
 
 
+def _not(value: Any, schema: Any, _: Any, document: Any, at: str) -> Iterator[str]:
+    if not [*faults(value, schema, document, at)]:
+        yield f"{at}: is what it may not be"
+
+
 _CHECKS: dict[str, Callable[..., Iterator[str]]] = {
     "items": _items,
     "properties": _properties,
     "additionalProperties": _additional,
     "prefixItems": _prefix_items,
     "required": _required,
+    "not": _not,
     "const": _check(lambda value, limit: value == limit),
     "enum": _check(lambda value, limit: value in limit),
     "minimum": _check(lambda value, limit: value >= limit, int, float),
