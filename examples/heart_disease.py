@@ -41,8 +41,8 @@ from fedclust.report import facts_of_document, svg
 
 HOSPITALS = {"cleveland": "cleveland", "budapest": "hungarian", "zurich": "switzerland"}
 HOSPITALS["long-beach"] = "va"
-FEATURES = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang")
-FEATURES += ("oldpeak", "slope", "ca", "thal")
+FEATURES: tuple[str, ...] = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach")
+FEATURES += ("exang", "oldpeak", "slope", "ca", "thal")
 UNITS = {"age": "years", "trestbps": "mmHg", "chol": "mg/dl", "thalach": "/min", "oldpeak": "mm"}
 BINARY = ("sex", "fbs", "exang")
 SHARED = ("age", "sex", "cp", "trestbps", "restecg", "thalach", "exang", "oldpeak")
@@ -69,13 +69,16 @@ _WAIT_S = 120.0
 def main() -> int:
     """Run everything and print what was found."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="the four files")
+    parser.add_argument("--data", type=Path, required=True, help="where the four files are")
     parser.add_argument("--out", type=Path, default=Path("heart-disease"))
     parser.add_argument("--figures", type=Path, help="where the report's figures go, as SVG")
     given = parser.parse_args()
+    absent = [name for name in map(file_of, HOSPITALS) if not (given.data / name).is_file()]
+    if absent:
+        parser.error(f"--data: no {', '.join(absent)} in {given.data}")
     out = given.out.absolute()
-    if out.exists() and any(out.iterdir()):
-        parser.error(f"{given.out} is not empty")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        parser.error(f"--out: {given.out} is there, and is no empty directory")
     out.mkdir(parents=True, exist_ok=True)
     with coordinator(out / "coordinator") as (url, operator_token):
         analyst_token = register(url, operator_token, out)
@@ -105,6 +108,11 @@ def body(session: str, definition: dict[str, Any]) -> dict[str, Any]:
     ]
     sites = sorted(HOSPITALS)
     return {"name": session, "seed": SEED, **definition, "features": features, "sites": sites}
+
+
+def file_of(hospital: str) -> str:
+    """Return the name of a hospital's file."""
+    return f"processed.{HOSPITALS[hospital]}.data"
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -163,16 +171,33 @@ def take_part(url: str, session: str, data: Path, out: Path) -> None:
     """Let all hospitals take part in a session, each in a process of its own."""
     masked = SESSIONS[session]["policy"]["missing"] == "mask"
     running = {}
-    for name, file in HOSPITALS.items():
-        rows = data.absolute() / f"processed.{file}.data"
-        arguments = ["participate", session, "--data", str(rows), *READING, "--yes"]
-        if masked:
-            arguments += ["--min-present", "0.7", "--sentinel", "chol=0"]
-        arguments += ["--journal-dir", "journal", "--labels-out", f"{session}.csv"]
-        running[name] = command(*arguments, url=url, at=out / name, wait=False)
-    for name, process in running.items():
-        if process.wait(_WAIT_S):
-            raise SystemExit(f"{name} ended with {process.returncode}: see {out / name / 'log'}")
+    try:
+        for name in HOSPITALS:
+            rows = data.absolute() / file_of(name)
+            arguments = ["participate", session, "--data", str(rows), *READING, "--yes"]
+            if masked:
+                arguments += ["--min-present", "0.7", "--sentinel", "chol=0"]
+            arguments += ["--journal-dir", "journal", "--labels-out", f"{session}.csv"]
+            running[name] = command(*arguments, url=url, at=out / name, wait=False)
+        give_up = time.monotonic() + _WAIT_S
+        while any(process.poll() is None for process in running.values()):
+            # One that has failed is one that the others would wait for.
+            failed = [name for name, process in running.items() if process.poll()]
+            if failed or time.monotonic() > give_up:
+                break
+            time.sleep(0.05)
+        for name, process in running.items():
+            if process.poll():
+                log = out / name / "log"
+                raise SystemExit(f"{name} ended with {process.returncode}: see {log}")
+        late = [name for name, process in running.items() if process.poll() is None]
+        if late:
+            raise SystemExit(f"{', '.join(late)} did not end in {_WAIT_S:.0f} s: see {out}")
+    finally:
+        for process in running.values():
+            if process.poll() is None:
+                process.terminate()
+                process.wait(30)
 
 
 def _keep(path: Path, token: str) -> None:
@@ -193,10 +218,10 @@ def compared(session: str, data: Path, out: Path) -> dict[str, Any]:
     """Compare all hospitals' labels with the diagnosis: sick is ``num`` above 0."""
     labels: list[int] = []
     sick: list[bool] = []
-    for name, file in HOSPITALS.items():
+    for name in HOSPITALS:
         with (out / name / f"{session}.csv").open(encoding="utf-8", newline="") as lines:
             own = [-1 if row[1] == "" else int(row[1]) for row in list(csv.reader(lines))[1:]]
-        rows = (data / f"processed.{file}.data").read_text("ascii").split()
+        rows = (data / file_of(name)).read_text("ascii").split()
         labels += own
         sick += [row.rpartition(",")[2] != "0" for row in rows]
     return agreement(np.array(labels), np.array(sick))

@@ -15,7 +15,11 @@ pipelines and ``clone``; they are imported from here, for they need scikit-learn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from numbers import Integral
 from typing import Any, Self, TypeAlias
 from warnings import warn
 
@@ -34,6 +38,7 @@ from fedclust.algorithms.assigning import centroid_squares
 from fedclust.consent import ConsentRequest
 from fedclust.data import load
 from fedclust.data.frame import is_frame
+from fedclust.errors import DataError
 from fedclust.results import SiteResult
 from fedclust.simulate import SimulationResult, simulate
 from fedclust.site import Site
@@ -43,6 +48,7 @@ __all__ = ["FederatedKMeans", "FederatedSpectralClustering"]
 
 FloatArray: TypeAlias = NDArray[np.float64]
 _ALONE = "site"
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _Consent: TypeAlias = Callable[[ConsentRequest], bool] | bool | None
 
 
@@ -83,7 +89,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         y : ignored
         sites : sequence of length n, optional
             The site that each row is at; by default one site has all. Names as in a session:
-            lower-case letters, digits and hyphens.
+            lower-case letters, digits and hyphens. None may be missing.
         persons : sequence of length n, optional
             Which person each row belongs to; by default each row is a person.
         coordinator : Site, optional
@@ -111,23 +117,26 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         del y
         if (coordinator is None) != (session is None):
             raise ValueError("coordinator and session belong together")
+        roster: list[str] = []
         if _by_site(X):
             if sites is not None:
                 raise ValueError("a mapping of sites names them: leave sites out")
-            X, sites = _pooled(X)
+            roster = [str(name) for name in X]
+            X, sites = self._pooled(X)
         if coordinator is not None and session is not None:
             if sites is not None:
                 raise ValueError("in a session at a coordinator the rows are those of one site")
-            validate_data(self, X, skip_check_array=True)
             return self._take_part(X, persons, coordinator, session, consent)
         rows = self._checked(X, reset=True)
-        names = np.full(len(rows), _ALONE) if sites is None else np.asarray(sites).astype(str)
+        names = np.full(len(rows), _ALONE) if sites is None else _named(sites)
         if names.shape != (len(rows),):
             raise ValueError(f"sites has shape {names.shape}; one site is needed for each row")
         owners = None if persons is None else np.asarray(persons)
         if owners is not None and owners.shape != names.shape:
             raise ValueError(f"persons has shape {owners.shape}; one is needed for each row")
-        at = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
+        roster = roster or [str(name) for name in np.unique(names)]
+        _check_names(roster)
+        at = {name: np.flatnonzero(names == name) for name in roster}
         method, config = self._session()
         result = simulate(
             method,
@@ -150,13 +159,11 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
         ``labels_`` are a participating site's own; they are not known of a loaded result or of a
         simulation of several sites. ``params`` are the estimator's, beside those that the
-        session's definition holds.
+        session's definition holds. A ValueError where its method is not this estimator's.
         """
         definition = _definition(result)
         estimator = cls(**cls._defined(definition), **params)
-        names = [feature.name for feature in definition.features]
-        estimator.n_features_in_ = len(names)
-        estimator.feature_names_in_ = np.array(names, dtype=object)
+        estimator._take_names(definition)
         estimator._keep(result, result.labels_ if isinstance(result, SiteResult) else None)
         return estimator
 
@@ -175,16 +182,22 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         }
 
     def predict(self, X: Any) -> NDArray[np.int64]:
-        """Return the cluster (n,) of each new row; -1 where missing values forbid one."""
+        """Return the cluster (n,) of each new row; -1 where missing values forbid one.
+
+        A DataFrame's columns are found by name where features were declared; an array's are the
+        features in their order. ValueError, naming column and row, where rows do not fit.
+        """
         check_is_fitted(self)
-        return self.result_.predict(self._checked(X, reset=False))
+        with _value_errors():
+            return self.result_.predict(self._checked(X, reset=False))
 
     def _take_part(
         self, X: Any, persons: Any, coordinator: Site, session: str, consent: _Consent
     ) -> Self:
         given: dict[str, Any] = {"person": persons}
-        if self.min_cluster_size >= 2:
-            given["min_cluster_size"] = self.min_cluster_size
+        smallest = self._smallest()
+        if smallest >= 2:
+            given["min_cluster_size"] = smallest
         definition = coordinator.check(session, X, **given).definition
         method, config = self._session()
         wanted = {"method": method, "n_clusters": config["n_clusters"]}
@@ -193,14 +206,21 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             "n_clusters": definition.config.get("n_clusters"),
         }
         for name, value in there.items():
-            if _plain(wanted[name]) != _plain(value):
+            if wanted[name] != _plain(value):
                 raise ValueError(
                     f"{session} has {name} {value!r}, this estimator {wanted[name]!r}: give it the "
                     "session's, or ask the analyst for another session. Nothing was sent."
                 )
         result = coordinator.participate(session, X, consent=consent, **given)
-        self._keep(result, result.labels_)
+        self._take_names(definition)
+        # Fitted estimators are pickled and passed on: this one holds no rows.
+        self._keep(replace(result, table=None), result.labels_)
         return self
+
+    def _take_names(self, definition: Definition) -> None:
+        names = [feature.name for feature in definition.features]
+        self.n_features_in_ = len(names)
+        self.feature_names_in_ = np.array(names, dtype=object)
 
     def _keep(
         self, result: SimulationResult | SiteResult, labels: NDArray[np.int64] | None
@@ -220,8 +240,19 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             "scaling": self.scaling,
             "missing": self.missing,
             "min_cluster_size": self.min_cluster_size,
-            **(self.policy or {}),
+            **_mapping("policy", self.policy),
         }
+
+    def _smallest(self) -> int:
+        smallest = self._policy()["min_cluster_size"]
+        if not isinstance(smallest, Integral) or smallest < 1:
+            raise ValueError(f"min_cluster_size is {smallest!r}: it must be a number from 1 on")
+        return int(smallest)
+
+    def _config(self, **named: Any) -> dict[str, Any]:
+        """Return the method's options, the named ones before those in ``options``."""
+        wanted = {**_mapping("options", self.options), "n_clusters": self.n_clusters, **named}
+        return {name: _plain(value) for name, value in wanted.items()}
 
     def _declared(self) -> Any:
         if self.features is not None:
@@ -240,10 +271,14 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _checked(self, X: Any, *, reset: bool) -> Any:
         """Return rows as sessions take them, their number of columns and names checked."""
         if _by_site(X):
-            X, _ = _pooled(X)
-        if self.features is not None and is_frame(X):
-            # Levels may be words: what each column must hold the session checks.
-            validate_data(self, X, reset=reset, skip_check_array=True)
+            X, _ = self._pooled(X)
+        declared = self.features if reset else self._fitted_features()
+        if declared is not None and is_frame(X):
+            # Its columns are found by name, and levels may be words: the session checks them.
+            if reset:
+                names = [_name_of(feature) for feature in declared]
+                self.n_features_in_ = len(names)
+                self.feature_names_in_ = np.array(names, dtype=object)
             return X
         return validate_data(
             self,
@@ -252,8 +287,31 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             dtype=np.float64,
             ensure_all_finite="allow-nan",
             # Fewer could never be answered for.
-            ensure_min_samples=int(self._policy()["min_cluster_size"]) if reset else 1,
+            ensure_min_samples=self._smallest() if reset else 1,
         )
+
+    def _fitted_features(self) -> Any:
+        """Return the declared features; None where the columns were taken as they came."""
+        live = isinstance(self.result_, SiteResult)
+        return _definition(self.result_).features if live else self.features
+
+    def _pooled(self, sites: Mapping[str, Any]) -> tuple[Any, NDArray[np.str_]]:
+        """Return the rows of all sites, one below the other, and the site of each."""
+        if not sites:
+            raise ValueError("name at least one site")
+        parts = list(sites.values())
+        names = np.repeat([str(name) for name in sites], [len(part) for part in parts])
+        if not all(is_frame(part) for part in parts):
+            widths = {np.shape(part)[1:] for part in parts}
+            if len(widths) != 1:
+                raise ValueError("the sites' rows have different numbers of columns")
+            return np.concatenate([np.asarray(part) for part in parts]), names
+        import pandas as pd
+
+        if self._policy()["missing"] != "mask":
+            _check_columns(sites, self.features)
+        # A column that a site lacks is NaN there, which is how `missing: mask` reads it.
+        return pd.concat(parts, ignore_index=True), names
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -350,7 +408,8 @@ class FederatedKMeans(
         rows = self._checked(X, reset=False)
         definition = _definition(self.result_)
         lacking = definition.policy.missing == "mask"
-        table = load(rows, definition.features, lacking=lacking)
+        with _value_errors():
+            table = load(rows, definition.features, lacking=lacking, new=True)
         return centroid_squares(self.result_.result_, table.X)
 
     def _session(self) -> tuple[str, dict[str, Any]]:
@@ -358,10 +417,14 @@ class FederatedKMeans(
             raise ValueError(
                 f"method is {self.method!r}; the methods with centroids are {', '.join(_CENTROIDS)}"
             )
-        return self.method, {**(self.options or {}), "n_clusters": self.n_clusters}
+        return self.method, self._config()
 
     @classmethod
     def _defined(cls, definition: Definition) -> dict[str, Any]:
+        if definition.algorithm not in _CENTROIDS:
+            raise ValueError(
+                f"the session's method is {definition.algorithm}: take FederatedSpectralClustering"
+            )
         return {**super()._defined(definition), "method": definition.algorithm}
 
     def _keep(
@@ -414,16 +477,28 @@ class FederatedSpectralClustering(_Federated):
         self.random_state = random_state
 
     def _session(self) -> tuple[str, dict[str, Any]]:
-        config = {**(self.options or {}), "n_clusters": self.n_clusters}
-        return "spectral", {**config, "alignment": self.alignment}
+        return "spectral", self._config(alignment=self.alignment)
 
     @classmethod
     def _defined(cls, definition: Definition) -> dict[str, Any]:
+        if definition.algorithm != "spectral":
+            raise ValueError(
+                f"the session's method is {definition.algorithm}: take FederatedKMeans"
+            )
         params = super()._defined(definition)
         return {**params, "alignment": params["options"].pop("alignment")}
 
 
 _CENTROIDS = ("fkm", "kfed", "lloyd", "overlap", "overlap_oneshot")
+
+
+@contextmanager
+def _value_errors() -> Iterator[None]:
+    """Let rows that do not fit raise what scikit-learn's users expect."""
+    try:
+        yield
+    except DataError as error:
+        raise ValueError(str(error)) from None
 
 
 def _definition(result: SimulationResult | SiteResult) -> Definition:
@@ -440,22 +515,58 @@ def _by_site(X: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of clusters, or several, so that they compare."""
-    return list(value) if isinstance(value, (list, tuple, np.ndarray)) else value
+    """Return one number of clusters, or several as a list, so that they compare."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return list(value) if isinstance(value, (list, tuple, range)) else value
 
 
-def _pooled(sites: Mapping[str, Any]) -> tuple[Any, NDArray[np.str_]]:
-    """Return the rows of all sites, one below the other, and the site of each."""
-    if not sites:
-        raise ValueError("name at least one site")
-    parts = list(sites.values())
-    names = np.repeat([str(name) for name in sites], [len(part) for part in parts])
-    if all(is_frame(part) for part in parts):
-        import pandas as pd
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} is {value!r}: it must be a mapping of names to values")
+    return value
 
-        # A column that a site lacks is NaN there, which is how `missing: mask` reads it.
-        return pd.concat(parts, ignore_index=True), names
-    widths = {np.shape(part)[1:] for part in parts}
-    if len(widths) != 1:
-        raise ValueError("the sites' rows have different numbers of columns")
-    return np.concatenate([np.asarray(part) for part in parts]), names
+
+def _name_of(feature: Any) -> str:
+    named = feature.get("name") if isinstance(feature, Mapping) else feature
+    return str(getattr(named, "name", named))
+
+
+def _named(sites: ArrayLike) -> NDArray[np.str_]:
+    """Return each row's site as text; ValueError for the first row without one."""
+    names = np.asarray(sites)
+    # NaN is not equal to itself; neither None, nor pandas' NA and NaT, is a name.
+    lacking = [
+        row
+        for row, name in enumerate(names.ravel().tolist())
+        if name is None or str(name) in ("", "<NA>", "NaT") or bool(name != name)
+    ]
+    if lacking:
+        raise ValueError(f"sites: row {lacking[0]} has none; each row needs one")
+    return names.astype(str)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"sites: {name!r} is not a site's name, which has lower-case letters, digits and "
+                "hyphens"
+            )
+
+
+def _check_columns(sites: Mapping[str, Any], features: Any) -> None:
+    """Raise where a site's frame lacks a column of another's, of those that are features."""
+    every = dict.fromkeys(str(column) for frame in sites.values() for column in frame.columns)
+    if features is not None:
+        every = dict.fromkeys(name for name in map(_name_of, features) if name in every)
+    for site, frame in sites.items():
+        own = set(map(str, frame.columns))
+        absent = [column for column in every if column not in own]
+        if absent:
+            raise ValueError(
+                f"site {site!r} has no column {absent[0]!r}, which others have: with "
+                "missing='mask' sites may lack features"
+            )

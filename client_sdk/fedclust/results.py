@@ -21,6 +21,7 @@ from fedclust.definition import DefinitionError, plan_of
 from fedclust.errors import UsageError
 from fedclust.privacy.files import FileDamaged, read_sealed, write_atomically, write_sealed
 from fedclust.report import Facts, facts_of_document, report_bytes
+from fedclust.report.tables import plain
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, ResultDocument
 
@@ -173,7 +174,7 @@ class SiteResult:
         try:
             file = codec.decode_model(_File, read_sealed(Path(path)))
             plan_of(file.definition)
-            return cls(file.document, file.definition, file.site)
+            found = cls(file.document, file.definition, file.site)
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror}") from None
         except FileDamaged as error:
@@ -181,7 +182,23 @@ class SiteResult:
         except DefinitionError as error:
             raise UsageError(f"{path}: {error}") from None
         except (ValidationError, codec.CodecError):
-            raise UsageError(f"{path}: not a result that this version of fedclust reads") from None
+            found = None
+        if found is None or not _consistent(found.result_, found.definition):
+            raise UsageError(f"{path}: not a result that this version of fedclust reads")
+        return found
+
+
+def _consistent(result: Result, definition: Definition) -> bool:
+    """Whether a result's arrays have the shapes of its clusters and the session's columns."""
+    n_clusters, d = len(result.centroids), len(columns_of(definition.features))
+    told = [*result.site_sizes.values(), *([] if result.sizes is None else [result.sizes])]
+    profile = result.profile
+    return (
+        result.centroids.shape == result.centroids_original.shape == (n_clusters, d)
+        and result.center.shape == result.scale.shape == (d,)
+        and all(len(sizes) == n_clusters for sizes in told)
+        and (profile is None or profile.means.shape == (n_clusters, d))
+    )
 
 
 def document_at(document: ResultDocument, n_clusters: int) -> ResultDocument:
@@ -214,7 +231,7 @@ def centroid_table(document: ResultDocument) -> bytes:
     columns = columns_of(document.features)
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["cluster", "size", *(column.name for column in columns)])
+    writer.writerow(["cluster", "size", *(plain(column.name) for column in columns)])
     for cluster, (size, centroid) in enumerate(zip(sizes, centroids.tolist(), strict=True)):
         writer.writerow([cluster, "" if size is None else size, *map(repr, centroid)])
     return text.getvalue().encode()

@@ -15,6 +15,7 @@ from fedclust.algorithms import overlap_oneshot
 from fedclust.algorithms.base import (
     Contribution,
     Feature,
+    Memory,
     Policy,
     RuleViolation,
     RunConfig,
@@ -607,9 +608,11 @@ def test_a_session_of_sites_that_share_no_feature_is_refused() -> None:
         _run(X, n_clusters=3)
 
 
-def _as_released(data: SiteData, released: Released, config: RunConfig) -> Released:
+def _as_released(
+    data: SiteData, released: Released, config: RunConfig, memory: Memory
+) -> tuple[Released, Memory]:
     del data, config
-    return released
+    return released, memory
 
 
 @pytest.mark.parametrize("smallest", [2, 3])
@@ -677,15 +680,17 @@ def test_no_real_record_among_rows_of_one_value_is_told_by_a_variance(
 def test_a_spread_stays_unless_fewer_than_p_persons_make_it_up(
     values: FloatArray, kept: bool
 ) -> None:
-    X = np.column_stack([np.random.default_rng(0).normal(size=len(values)), values])
+    X = np.random.default_rng(0).normal(size=(len(values), 3))
+    X[:, 2] = values
     data = SiteData(X, index=PersonIndex(X))
-    config = replace(_config(2), space=Space.identity(2))
+    config = replace(_config(3), space=Space.identity(3))
     released, _ = release(data, config, {}, np.zeros(len(X), dtype=np.int64), 1)
 
-    sent = without_few(data, released, config).moments.m2[0]
+    sent = without_few(data, released, config, {})[0].moments.m2[0]
 
-    assert sent[0] == released.moments.m2[0, 0] > 0
-    assert sent[1] == (released.moments.m2[0, 1] if kept else 0.0)
+    # A second column goes with it: costs are sums over all.
+    assert (sent[:2] > 0).tolist() == [kept, True]
+    assert sent[2] == (released.moments.m2[0, 2] if kept else 0.0)
 
 
 def test_a_covariance_with_a_value_that_many_share_tells_of_no_few() -> None:

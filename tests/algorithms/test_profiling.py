@@ -79,6 +79,30 @@ def test_with_the_defaults_it_is_near() -> None:
     assert (apart[told] < 0.1).all()
 
 
+def test_a_spread_that_is_not_told_makes_that_of_all_rows_no_narrower() -> None:
+    """Two groups apart in u; of one nearly all have 7 in v, so of neither v's spread is told."""
+    sites = {}
+    for seed, name in enumerate("abc"):
+        rng = np.random.default_rng(seed)
+        rows = rng.normal(size=(90, 3)) + np.repeat([[0, 7, 0], [40, 7, 0], [0, 7, 40]], 30, axis=0)
+        rows[:30, 1] = 7.0
+        rows[0, 1] = 8.5
+        sites[name] = rows
+    result = simulate("lloyd", sites, config={"n_clusters": 3}, seed=0)
+    profile = result.result_.profile
+
+    assert profile is not None
+    untold = ~profile.spread_known[:, 1]
+    assert 0 < untold.sum() < 3
+    rows = np.concatenate(list(sites.values()))
+    # A third of the rows have next to no spread, and count with that of the others.
+    assert rows[:, 1].std() < profile.overall_deviations[1] < 1.3 * rows[:, 1].std()
+    # The column that hides it has a spread of its own.
+    np.testing.assert_allclose(
+        profile.overall_deviations[[0, 2]], rows.std(axis=0)[[0, 2]], rtol=0.02
+    )
+
+
 def test_columns_count_at_the_sites_that_have_them() -> None:
     rng = np.random.default_rng(0)
     of = rng.integers(0, 2, 300)
@@ -185,7 +209,7 @@ def test_a_real_record_in_the_rest_does_not_follow_from_the_totals() -> None:
     X = sites["a"]
     released = Released(labels, cell_moments(X, labels, 2), np.zeros((2, 3), dtype=np.bool_))
     data = SiteData(X, index=PersonIndex(X))
-    _, m2 = site_profile(data, released, np.arange(2), 2, _config_of(result))
+    _, m2, _ = site_profile(data, released, np.arange(2), 2, _config_of(result), {})
 
     assert (m2[:, 2] == 0.0).any()
     assert (m2[:, :2] > 0.0).sum() >= 3

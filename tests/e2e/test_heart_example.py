@@ -43,6 +43,30 @@ def _write(directory: Path) -> None:
         (directory / f"processed.{file}.data").write_text("\n".join(lines) + "\n", "ascii")
 
 
+@pytest.mark.parametrize("given", ["absent", "empty", "one file short"])
+def test_data_that_are_not_there_are_named_before_anything_starts(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    if given != "absent":
+        data.mkdir()
+    if given == "one file short":
+        _write(data)
+        (data / "processed.va.data").unlink()
+    monkeypatch.setattr(
+        sys, "argv", ["heart_disease.py", "--data", str(data), "--out", str(tmp_path / "out")]
+    )
+    with pytest.raises(SystemExit) as ended:
+        _example().main()
+
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "processed.va.data" in said
+    assert str(data) in said
+    assert ("processed.cleveland.data" in said) == (given != "one file short")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.long
 def test_the_example_runs_from_raw_files_to_reports(tmp_path: Path) -> None:
     _write(tmp_path)

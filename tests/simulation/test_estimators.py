@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,15 @@ def test_declared_features_pick_their_columns() -> None:
     model = FederatedKMeans(2, features=features, random_state=0).fit(frame, sites=names)
 
     assert model.cluster_centers_.shape == (2, 2)
-    assert model.n_features_in_ == 4
+    assert list(model.feature_names_in_) == ["u", "sex"]
+    np.testing.assert_array_equal(model.predict(frame[["sex", "u"]]), model.labels_)
+    with pytest.warns(UserWarning, match="feature names"):
+        np.testing.assert_array_equal(model.predict(frame[["u", "sex"]].to_numpy()), model.labels_)
+    for label in (model.predict, model.transform):
+        with pytest.raises(ValueError, match="'sex'"):
+            label(frame[["u", "v"]])
+        with pytest.raises(ValueError, match="'sex'"):
+            label(frame.assign(sex="no"))
     np.testing.assert_array_equal(model.labels_, model.predict(frame))
     np.testing.assert_array_equal(model.transform(frame).argmin(axis=1), model.labels_)
 
@@ -181,13 +190,68 @@ def test_of_several_numbers_of_clusters_the_recommended_is_kept() -> None:
         ({"sites": ["a", "b"]}, "one site is needed for each row"),
         ({"persons": ["a", "b"]}, "one is needed for each row"),
         ({"session": "heart"}, "belong together"),
-        ({"sites": ["Not A Slug"] * 65}, "sites"),
+        ({"sites": ["Not A Slug"] * 65}, "sites: 'Not A Slug'"),
+        ({"sites": pd.Series(["a", np.nan, None, "b", pd.NA] * 13)}, "sites: row 1 has none"),
+        ({"sites": [1.0] * 64 + [np.nan]}, "sites: row 64 has none"),
     ],
 )
 def test_what_does_not_fit_is_named(given: dict[str, Any], message: str) -> None:
     _, rows, _ = _sites()
     with pytest.raises(ValueError, match=message):
         FederatedKMeans(3).fit(rows[:65], **given)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"min_cluster_size": "five"}, "min_cluster_size is 'five'"),
+        ({"policy": {"min_cluster_size": None}}, "min_cluster_size is None"),
+        ({"policy": "off"}, "policy is 'off'"),
+        ({"options": ["candidates"]}, "options is"),
+        ({"options": {"candidate": 2}}, "candidates"),
+        ({"n_clusters": "three"}, "n_clusters"),
+        ({"random_state": -1}, "seed"),
+        ({"scaling": "bounds"}, "lower and upper"),
+    ],
+)
+def test_a_parameter_of_no_use_is_named(params: dict[str, Any], message: str) -> None:
+    _, rows, names = _sites()
+    with pytest.raises(ValueError, match=message):
+        FederatedKMeans().set_params(**params).fit(rows, sites=names)
+
+
+def test_sites_have_the_same_columns_unless_they_may_lack_some() -> None:
+    sites, _, _ = _sites()
+    frames = {name: pd.DataFrame(X, columns=["u", "v"]) for name, X in sites.items()}
+    frames["b"] = frames["b"][["u"]].assign(note="x")
+    with pytest.raises(ValueError, match="site 'b' has no column 'v'"):
+        FederatedKMeans(3, missing="impute", features=["u", "v"]).fit(frames)
+    model = FederatedKMeans(2, features=["u"], random_state=0).fit(frames)
+    assert model.n_features_in_ == 1
+    assert (model.labels_ >= 0).all()
+    masked = FederatedKMeans(
+        3, method="overlap", missing="mask", features=["u", "v"], random_state=0
+    )
+    assert (masked.fit(frames).predict(frames["b"]) >= 0).all()
+
+
+def test_a_site_without_rows_is_one_of_the_sites() -> None:
+    sites, rows, _ = _sites()
+    sites["z"] = rows[:0]
+    model = FederatedKMeans(3, random_state=0).fit(sites)
+
+    assert list(model.result_.labels_) == ["a", "b", "c", "z"]
+    assert len(model.labels_) == len(rows)
+
+
+def test_a_result_of_another_kind_of_method_is_refused() -> None:
+    _, rows, _ = _sites()
+    found = FederatedKMeans(3, random_state=0).fit(rows).result_
+    with pytest.raises(ValueError, match="take FederatedKMeans"):
+        FederatedSpectralClustering.from_result(found)
+    other = found.definition_.model_copy(update={"algorithm": "spectral"})
+    with pytest.raises(ValueError, match="take FederatedSpectralClustering"):
+        FederatedKMeans.from_result(replace(found, definition_=other))
 
 
 def test_a_method_without_centroids_is_refused() -> None:
@@ -245,6 +309,52 @@ def test_in_a_live_session_it_is_one_site(tmp_path: Path) -> None:
     assert loaded.get_params()["n_clusters"] == 3
     assert not hasattr(loaded, "labels_")
     assert clone(loaded).get_params().keys() == loaded.get_params().keys()
+
+
+def test_after_a_live_session_frames_are_read_as_the_session_reads_them(tmp_path: Path) -> None:
+    """The estimator was told of no features: the session's definition has them."""
+    rng = np.random.default_rng(1)
+    features = [{"name": "pain", "kind": "categorical", "levels": ["none", "bad"]}, {"name": "u"}]
+    frames = {}
+    for name in "abc":
+        of = rng.integers(0, 2, 30)
+        frames[name] = pd.DataFrame(
+            {
+                "note": "seen",
+                "u": 8.0 * of + rng.normal(size=30),
+                "pain": np.where(of == 1, "bad", "none"),
+            }
+        )
+    models: dict[str, FederatedKMeans] = {}
+    with local_coordinator(tmp_path / "coordinator", threads=True) as local:
+        consortium = Consortium.found(local.base_url, local.operator_token, tuple(frames))
+        consortium.create("words", 2, config={"n_clusters": 2}, features=features)
+
+        def take_part(name: str) -> None:
+            token = consortium.site_tokens[name]
+            with Site(consortium.url, token, journal_dir=tmp_path / name) as site:
+                model = FederatedKMeans(2, method="lloyd")
+                models[name] = model.fit(frames[name], coordinator=site, session="words")
+
+        threads = [threading.Thread(target=take_part, args=(name,)) for name in frames]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    model = models["a"]
+    kept = pickle.loads(pickle.dumps(model))  # noqa: S301
+
+    assert list(model.feature_names_in_) == ["pain", "u"]
+    for name, frame in frames.items():
+        np.testing.assert_array_equal(model.predict(frame), models[name].labels_)
+        np.testing.assert_array_equal(kept.predict(frame), models[name].labels_)
+    found = model.transform(frames["b"][["pain", "u"]])
+    np.testing.assert_array_equal(found.argmin(axis=1), models["b"].labels_)
+    with pytest.raises(ValueError, match="'pain'"):
+        model.predict(frames["b"].assign(pain="worse"))
+    # Whoever gets the pickle gets no rows with it.
+    assert kept.result_.table is None
+    assert frames["a"]["u"].to_numpy()[:1].tobytes() not in pickle.dumps(model)
 
 
 def test_spectral_tells_rings_apart() -> None:

@@ -9,8 +9,10 @@ import json
 import math
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -23,9 +25,10 @@ from fedclust.algorithms.base import HistoryEntry, Profile, Quality, Result, Swe
 from fedclust.cli import main as cli
 from fedclust.errors import UsageError
 from fedclust.privacy.ledger import Ledger
-from fedclust.report import csv_text, facts, html, json_text
+from fedclust.report import csv_text, facts, html, json_text, svg
+from fedclust.report.plots import Plots
 from fedclust.report.svg import ticks
-from fedclust.results import SiteResult
+from fedclust.results import SiteResult, centroid_table
 from fedclust.wire.models import Definition
 from support.consortium import Consortium
 from support.hospitals import blobs
@@ -321,7 +324,9 @@ def test_every_plot_says_what_it_shows_and_has_its_numbers_beside_it(cohort: Any
 
 def test_names_that_are_markup_stay_names() -> None:
     features = [{"name": HOSTILE, "unit": HOSTILE}, {"name": "=cmd|' /C calc'!A0"}]
-    result = _result([[0.0, 5.0], [9.0, 5.0]], np.ones((2, 2)), warnings=(HOSTILE,))
+    features += [{"name": " ＝cmd"}]  # A wide sign, behind a space.
+    means = [[0.0, 5.0, 1.0], [9.0, 5.0, 1.0]]
+    result = _result(means, np.ones((2, 3)), warnings=(HOSTILE,))
     found = facts(result, _definition(features, config={"n_clusters": HOSTILE}))
     page = _Page(html(found))
 
@@ -329,7 +334,60 @@ def test_names_that_are_markup_stay_names() -> None:
     assert page.words.count(HOSTILE) >= 5
     column = [line["column"] for line in csv.DictReader(io.StringIO(csv_text(found)))]
     assert column[1].startswith("'=")
+    assert column[2].startswith("' ＝")
+    shown: Any = SimpleNamespace(
+        features=found.definition.features,
+        result={"centroids_original": result.centroids_original.tolist()},
+    )
+    header = next(csv.reader(io.StringIO(centroid_table(shown).decode())))
+    assert header[2:] == column[:3]
     assert json.loads(json_text(found))["warnings"] == [HOSTILE]
+
+
+def test_a_name_from_right_to_left_leaves_the_numbers_after_it_in_place() -> None:
+    result = _result([[0.0], [9.0]], np.ones((2, 1)))
+    words = _Page(html(facts(result, _definition([{"name": "גיל", "unit": "שנים"}])))).words
+
+    # First-strong isolate and its end, around the name alone.
+    assert "\u2068גיל\u2069 9\u2068 שנים\u2069 (+2.2)" in words
+    assert "\u2068" not in _Page(html(facts(result, _definition([{"name": "age"}])))).words
+
+
+def test_of_many_clusters_and_sites_each_is_told_from_the_others() -> None:
+    rng = np.random.default_rng(0)
+    sites = [f"s{number:02d}" for number in range(20)]
+    result = _result(
+        rng.normal(size=(60, 1)),
+        np.ones((60, 1)),
+        sizes=(200,) * 60,
+        site_sizes=dict.fromkeys(sites, (10,) * 60),
+    )
+    found = facts(result, _definition([{"name": "u"}], sites=sites))
+    drawn = [str(draw(found)) for draw in (svg.profile, svg.sizes)]
+    heat, bars = (ElementTree.fromstring(image) for image in drawn)  # noqa: S314
+    space = "{http://www.w3.org/2000/svg}"
+    header = [text for text in heat.iter(f"{space}text") if text.get("font-weight")]
+    places = [float(str(text.get("x"))) for text in header]
+    assert len(header) > 10
+    assert min(np.diff(places)) >= 20
+    marks = list(bars.iter(f"{space}rect"))[-len(sites) :]
+    looks = [(mark.get("fill"), mark.get("fill-opacity")) for mark in marks]
+    assert len(set(looks)) == len(sites)
+    first = [(mark.get("fill"), mark.get("fill-opacity")) for mark in bars.iter(f"{space}rect")]
+    assert first[: len(sites)] == looks
+
+
+def test_beyond_what_a_double_holds_there_is_no_number() -> None:
+    features = [{"name": "u", "lower": 1e-9, "transform": "log"}]
+    result = _result([[700.0], [2.0]], [[20.0], [1.0]])
+    found = facts(result, _definition(features))
+
+    assert found.clusters[0].entries[0].low == pytest.approx(math.exp(680))
+    assert found.clusters[0].entries[0].high is None
+    assert json.loads(json_text(found))["clusters"][0]["columns"][0]["high"] is None
+    _Page(html(found))
+    far = facts(_result([[1e200], [-1e200]], [[1.0], [1.0]]), _definition([{"name": "u"}]))
+    assert far.explained == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -439,6 +497,29 @@ def test_matplotlib_draws_the_same(cohort: Any) -> None:
     pyplot.close("all")
 
 
+def test_matplotlib_takes_a_name_for_no_formula() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    result = _result([[0.0], [9.0]], np.ones((2, 1)))
+    axes = Plots(facts(result, _definition([{"name": r"$\no$ {$"}]))).profile()
+    axes.figure.canvas.draw()
+
+    assert [label.get_text() for label in axes.get_yticklabels()] == [r"$\no$ {$"]
+    pyplot.close("all")
+
+
+def test_without_the_extra_plots_say_what_to_install(
+    cohort: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result, _, _ = cohort
+    for draw in (result.plot.convergence, result.plot.profile, result.plot.sizes):
+        with pytest.raises(UsageError, match=r"pip install 'fedclust\[plot\]'"):
+            draw()
+
+
 def test_a_report_in_another_form_is_refused(cohort: Any, tmp_path: Path) -> None:
     result, _, _ = cohort
     with pytest.raises(UsageError, match=r"\.html, \.json, \.csv"):
@@ -503,6 +584,12 @@ def test_each_reader_gets_a_report_of_what_it_may_see(
     centres = elsewhere.cluster_centers_
     expected = ((new[:, None] - centres) ** 2 / results["a"].result_.scale ** 2).sum(axis=2)
     np.testing.assert_array_equal(found, expected.argmin(axis=1))
+    for odd in ({"sizes": (9,)}, {"centroids": np.zeros((3, 1))}, {"site_sizes": {"a": (9,)}}):
+        document = elsewhere.document
+        document = document.model_copy(update={"result": {**document.result, **odd}})
+        replace(elsewhere, document=document).save(tmp_path / "odd.fedclust")
+        with pytest.raises(UsageError, match="not a result that this version of fedclust reads"):
+            SiteResult.load(tmp_path / "odd.fedclust")
     elsewhere.save_report(tmp_path / "again.html")
     results["a"].save_report(tmp_path / "first.html")
     digests = [

@@ -161,8 +161,9 @@ PHASE = Phase(
             ),
             identifies=(
                 f"{_GUARDED} 0 where all rows have one value, where fewer persons than the "
-                "smallest count have another than the usual, and everywhere where the smallest "
-                "count is 2. Of a yes/no column it follows from the share, rounded or not."
+                "smallest count have another than the usual or would be told of by what this "
+                "leaves of others, and everywhere where the smallest count is 2. Of a yes/no "
+                "column it follows from the share, rounded or not."
             ),
         ),
     ),
@@ -232,7 +233,7 @@ def local_step(
         small = [not index.reaches(cells_of == k, fewest) for k in range(len(withheld))]
         withheld = withheld | np.array(small)[:, None]
     distances, silhouettes = _measure(data, released, withheld, task.common, config)
-    means, m2 = site_profile(data, released, cells, n_clusters, config)
+    means, m2, memory = site_profile(data, released, cells, n_clusters, config, memory)
     return (
         Evaluation(
             counts=counts,

@@ -22,10 +22,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.base import RuleViolation, RunConfig, SiteData
+from fedclust.algorithms.base import Memory, RuleViolation, RunConfig, SiteData
 from fedclust.algorithms.columns import blocks_of
 from fedclust.algorithms.releasing import Released, index_of
 from fedclust.algorithms.spaces import binary_columns
+from fedclust.algorithms.spreads import tellable
 from fedclust.privacy.checks import check_shape
 from fedclust.privacy.counting import PersonIndex
 
@@ -35,7 +36,6 @@ __all__ = [
     "check_covariances",
     "check_spread",
     "covariance",
-    "few_differ",
     "proxies",
     "rows_needed",
     "smallest_cell",
@@ -72,37 +72,21 @@ def rows_needed(p: int, n_features: int) -> int:
 # --- at a site ------------------------------------------------------------------------------------
 
 
-def without_few(data: SiteData, released: Released, config: RunConfig) -> Released:
+def without_few(
+    data: SiteData, released: Released, config: RunConfig, memory: Memory
+) -> tuple[Released, Memory]:
     """Return what was released with no spread (M2 of 0) where fewer than p persons make it up.
 
     Where all but one row of a cell have one value of a feature, count, mean and M2 are equations
     enough for that value and the one's. So where a feature has two values in a cell, or one that p
-    persons share, fewer than p others have no M2 of their own. A yes/no feature's M2 follows from
-    its share, which is rounded.
+    persons share, fewer than p others have no M2 of their own, nor has what it would follow from
+    (``spreads``). A yes/no feature's M2 follows from its share, which is rounded. Also the memory
+    that records what is told.
     """
-    m2 = released.moments.m2.copy()
-    numeric = np.flatnonzero(config.mask & ~binary_columns(config.columns))
-    index = index_of(data)
-    for cell in np.flatnonzero(released.moments.counts):
-        rows = np.flatnonzero(released.labels == cell)
-        for j in numeric:
-            known = rows if data.observed is None else rows[data.observed[rows, j]]
-            if len(known) and few_differ(data.X[known, j], known, index, config.p):
-                m2[cell, j] = 0.0
-    return replace(released, moments=replace(released.moments, m2=m2))
-
-
-def few_differ(values: FloatArray, rows: IntArray, index: PersonIndex, p: int) -> bool:
-    """Return whether too few of some rows (m,), by number, have another than the usual value.
-
-    ``values`` (m,) are theirs.
-    """
-    distinct, of, counts = np.unique(values, return_inverse=True, return_counts=True)
-    usual = rows[of == counts.argmax()]
-    if len(distinct) > 2 and not index.reaches(usual, p):
-        return False
-    others = rows[of != counts.argmax()]
-    return not (index.allows(others, p) and index.allows(usual, p))
+    moments = released.moments
+    told, memory = tellable(data, released.labels, moments.counts, config, memory)
+    moments = replace(moments, m2=np.where(told, moments.m2, 0.0))
+    return replace(released, moments=moments), memory
 
 
 def _usual(values: FloatArray, inside: BoolArray) -> BoolArray:

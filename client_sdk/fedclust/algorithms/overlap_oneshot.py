@@ -229,9 +229,9 @@ PHASES = (
                     "the mean, added up."
                 ),
                 identifies=(
-                    f"{_GUARDED} 0 tells that all rows of the cell have one value, or all but "
-                    "those of fewer than the smallest count of persons. Of a yes/no feature it "
-                    "follows from the share, rounded or not."
+                    f"{_GUARDED} 0 where all rows of the cell have one value, or all but those of "
+                    "fewer than the smallest count of persons, and where it would tell such a "
+                    "cell's. Of a yes/no feature it follows from the share, rounded or not."
                 ),
             ),
             Disclosure(
@@ -305,7 +305,7 @@ def local_step(
     wanted = local_cells(task.common, data, strict, rng)
     n_cells = int(wanted.max(initial=-1)) + 1
     released, memory = release(data, strict, memory, wanted, n_cells, candidate=LOCAL)
-    released = without_few(data, released, strict)
+    released, memory = without_few(data, released, strict, memory)
     memory = {**memory, LOCAL: released.labels, _OWN: wanted}
     if released.empty and totals is None:
         return None, memory

@@ -7,9 +7,9 @@ The coordinator merges them (Chan, Golub & LeVeque) into one profile.
 M2 tells more than a mean, and is held back, sent as 0, where it would tell of fewer than p persons:
 
 - Of two persons: mean and variance give both values away. With p = 2 no M2 is sent at all.
-- Where all of a cell but fewer than p persons share one value (``gaussians.few_differ``), also in
-  the rest, whose M2 follows from the totals.
-- In a second column of a cell in which it is held back in one alone: the cost is the sum of all.
+- Where all of a cell but fewer than p persons share one value, also in the rest, whose M2 follows
+  from the totals.
+- In a second column and another cell, where it would follow from cost and totals (``spreads``).
 """
 
 from __future__ import annotations
@@ -19,18 +19,24 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.base import Contribution, Profile, RuleViolation, RunConfig, SiteData
-from fedclust.algorithms.gaussians import SMALLEST, check_spread, few_differ
-from fedclust.algorithms.releasing import Released, index_of
+from fedclust.algorithms.base import (
+    Contribution,
+    Memory,
+    Profile,
+    RuleViolation,
+    RunConfig,
+    SiteData,
+)
+from fedclust.algorithms.gaussians import SMALLEST, check_spread
+from fedclust.algorithms.releasing import Released
 from fedclust.algorithms.spaces import binary_columns, scaled_bounds
+from fedclust.algorithms.spreads import tellable
 from fedclust.privacy.checks import check_empty, check_means, check_shape
 from fedclust.privacy.moments import CellMoments, FeatureMoments, merge_cells, merge_features
 
 __all__ = ["check_profile", "merge_profile", "site_profile"]
 
 FloatArray = NDArray[np.float64]
-#: With so many different values among these first rows, too many differ for one to be told.
-_FIRST = 1_024
 #: Relative slack between a cost and what mean and M2 say of it.
 _SLACK = 1e-6
 
@@ -44,8 +50,11 @@ def site_profile(
     cells: NDArray[np.int64],
     n_clusters: int,
     config: RunConfig,
-) -> tuple[FloatArray, FloatArray]:
+    memory: Memory,
+) -> tuple[FloatArray, FloatArray, Memory]:
     """Return the means and the M2, each (K, d), scaled, that may be told of released rows.
+
+    And the memory that records which of them are.
 
     Parameters
     ----------
@@ -56,10 +65,16 @@ def site_profile(
         For each of these, its cluster.
     n_clusters : int
     config : RunConfig
+    memory : dict
+        The session's memory at this site.
     """
     moments = _by_cluster(released.moments, cells, n_clusters)
     labels = np.where(released.labels >= 0, cells[released.labels], -1)
-    return moments.means, _told(data, labels, moments, config)
+    if 1 < config.p < SMALLEST:
+        return moments.means, np.zeros_like(moments.m2), memory
+    told, kept = tellable(data, labels, moments.counts, config, memory)
+    # Nothing comes after the evaluation but, in a sweep, that of other K.
+    return moments.means, np.where(told, moments.m2, 0.0), kept if config.sweep else memory
 
 
 def _by_cluster(moments: CellMoments, cells: NDArray[np.int64], n_clusters: int) -> CellMoments:
@@ -75,49 +90,6 @@ def _by_cluster(moments: CellMoments, cells: NDArray[np.int64], n_clusters: int)
 
 def _part(moments: CellMoments, at: slice) -> CellMoments:
     return CellMoments(moments.counts[at], moments.means[at], moments.m2[at])
-
-
-def _told(
-    data: SiteData, labels: NDArray[np.int64], moments: CellMoments, config: RunConfig
-) -> FloatArray:
-    """Return the M2 (K, d) of clusters, 0 where it is held back."""
-    if 1 < config.p < SMALLEST:
-        return np.zeros_like(moments.m2)
-    filled = np.flatnonzero(moments.counts)
-    if not filled.size:
-        return moments.m2
-    numeric = np.flatnonzero(config.mask & ~binary_columns(config.columns))
-    held = np.zeros(moments.m2.shape, dtype=np.bool_)
-    for cluster in filled:
-        held[cluster, numeric] = _few(data, np.flatnonzero(labels == cluster), numeric, config)
-    rest = _few(data, np.flatnonzero(labels < 0), numeric, config)
-    # The rest's follows from the totals' and all cells': one of them less, and it does not.
-    smallest = filled[moments.counts[filled].argmin()]
-    held[smallest, numeric] |= rest & ~held[filled][:, numeric].any(axis=0)
-    for cluster in np.flatnonzero(held.sum(axis=1) == 1):
-        others = numeric[(moments.m2[cluster, numeric] > 0) & ~held[cluster, numeric]]
-        if others.size:
-            column = int(np.flatnonzero(held[cluster])[0])
-            held[cluster, others[np.searchsorted(others, column) % others.size]] = True
-    return np.where(held, 0.0, moments.m2)
-
-
-def _few(
-    data: SiteData, rows: NDArray[np.intp], numeric: NDArray[np.intp], config: RunConfig
-) -> NDArray[np.bool_]:
-    """Return for which columns (m,) the M2 of some rows, by number, tells of too few persons."""
-    told_of = np.zeros(len(numeric), dtype=np.bool_)
-    for i, j in enumerate(numeric):
-        known = rows if data.observed is None else rows[data.observed[rows, j]]
-        if not known.size:
-            continue
-        if data.persons is None:
-            # Rows with different values are different persons' then.
-            first = np.unique(data.X[known[:_FIRST], j])
-            if len(first) > max(config.p, 2):
-                continue
-        told_of[i] = few_differ(data.X[known, j], known, index_of(data), config.p)
-    return told_of
 
 
 # --- checks, at either end ------------------------------------------------------------------------
@@ -199,9 +171,13 @@ def merge_profile(
     )
     spread_known = known & (binary | (spread.counts > 0))
     variances = np.where(spread_known, variances, 0.0)
+    # Among all rows, a cluster whose spread is not told has that of the others.
+    told = np.where(spread_known, whole.counts, 0)
+    usual = (told * variances).sum(axis=0) / np.maximum(told.sum(axis=0), 1)
     overall = _nothing(shape[1:])
     for k in range(shape[0]):
-        own = FeatureMoments(whole.counts[k], means[k], whole.counts[k] * variances[k])
+        within = np.where(spread_known[k], variances[k], usual)
+        own = FeatureMoments(whole.counts[k], means[k], whole.counts[k] * within)
         overall = merge_features(overall, own)
     overall_known = spread_known.any(axis=0)
     deviation = np.sqrt(overall.m2 / np.maximum(overall.counts, 1))

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, create_model
 
-from fedclust.algorithms import evaluation, preparation
+from fedclust.algorithms import evaluation, preparation, spreads
 from fedclust.algorithms.base import (
     Contribution,
     Disclosure,
@@ -53,7 +53,7 @@ from fedclust.algorithms.finishing import complete as complete_one
 from fedclust.algorithms.totals import site_parts
 
 #: What the memories of all K share; the rest is each one's own.
-_SHARED = ("space", "guard", "evaluated")
+_SHARED = ("space", "guard", "evaluated", spreads.NAME)
 _OWN = "sweep"
 
 # --- Payloads -------------------------------------------------------------------------------------

@@ -232,10 +232,14 @@ def _entries(result: Result, columns: tuple[Column, ...], k: int) -> tuple[Entry
     return tuple(found)
 
 
-def _undone(value: float, column: Column) -> float:
-    if column.transform == "log":
-        return math.exp(value)
-    return math.expm1(value) if column.transform == "log1p" else value
+def _undone(value: float, column: Column) -> float | None:
+    """Return a value in the feature's own unit; None beyond what a double holds."""
+    try:
+        if column.transform == "log":
+            return math.exp(value)
+        return math.expm1(value) if column.transform == "log1p" else value
+    except OverflowError:
+        return None
 
 
 def principal_axes(result: Result) -> tuple[NDArray[np.float64], tuple[float, ...]]:
@@ -259,6 +263,8 @@ def principal_axes(result: Result) -> tuple[NDArray[np.float64], tuple[float, ..
     signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])
     axes = axes * np.where(signs == 0, 1.0, signs)[:, None]
     places[:, : len(axes)] = centred @ axes.T
+    # Of the largest, or their squares might be beyond what a double holds.
+    values = values / values[:1] if values[0] > 0 else values
     total = float((values**2).sum())
     shares = [float(value**2) / total if total > 0 else 0.0 for value in values[:2]]
     return places, tuple([*shares, 0.0, 0.0][:2])

@@ -96,8 +96,14 @@ def _apart(entries: Iterable[Entry]) -> str:
         unit = (
             f" {entry.column.unit}" if entry.column.unit and entry.column.kind != "binary" else ""
         )
-        told.append(f"{entry.column.name} {mean_of(entry)}{unit} ({entry.difference:+.1f})")
+        name = _isolated(entry.column.name)
+        told.append(f"{name} {mean_of(entry)}{_isolated(unit)} ({entry.difference:+.1f})")
     return "; ".join(told) or "nothing much"
+
+
+def _isolated(text: str) -> str:
+    """Keep a name that is written from right to left from turning round the numbers after it."""
+    return text if text.isascii() else f"\u2068{text}\u2069"
 
 
 def _profile(facts: Facts) -> str:

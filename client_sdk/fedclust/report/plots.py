@@ -48,7 +48,9 @@ class Plots:
                 ink = svg.colour(cluster.entries[j].difference)[1]
                 text = svg.mean_of(cluster.entries[j])
                 ax.text(k, i, text, ha="center", va="center", color=ink, fontsize=8)
-        ax.set_yticks(range(len(shown)), [facts.columns[j].name for j in shown])
+        # A name with dollar signs is a name, no formula.
+        names = [facts.columns[j].name for j in shown]
+        ax.set_yticks(range(len(shown)), names, parse_math=False)
         ax.set_xticks(range(len(facts.clusters)), [str(c.number) for c in facts.clusters])
         ax.set(xlabel="cluster", title="Profile")
         ax.figure.colorbar(image, ax=ax, label="difference, standard deviations")
@@ -63,7 +65,7 @@ class Plots:
         for i, site in enumerate(sorted(facts.by_site)):
             rows = np.array([float(size or 0) for size in facts.by_site[site]])
             fill = svg.PALETTE[i % len(svg.PALETTE)]
-            ax.barh(numbers, rows, left=begin, label=site, color=fill)
+            ax.barh(numbers, rows, left=begin, label=site, color=fill, alpha=svg.strength(i))
             begin = begin + rows
         whole = np.array([float(cluster.size or 0) for cluster in facts.clusters])
         untold = np.maximum(whole - begin, 0.0)

@@ -17,6 +17,7 @@ __all__ = [
     "ranked",
     "short",
     "sizes",
+    "strength",
     "ticks",
 ]
 
@@ -78,9 +79,11 @@ def profile(facts: Facts) -> str | None:
     left, top, step, count = 210.0, 34.0, 26.0, len(facts.clusters)
     wide = min(90.0, (_WIDTH - left - _RIGHT) / max(count, 1))
     height = top + step * len(shown) + 8
+    every = math.ceil(24.0 / wide)  # Numbers of three digits have room then.
     parts = [
         _text(left + wide * (k + 0.5), top - 12, f"{cluster.number}", "middle", bold=True)
         for k, cluster in enumerate(facts.clusters)
+        if k % every == 0
     ]
     for i, place in enumerate(shown):
         at = top + step * i
@@ -135,7 +138,8 @@ def sizes(facts: Facts) -> str | None:
         across, down = left + 160 * (i % 4), bottom + 32 + 18 * (i // 4)
         fill = PALETTE[i % len(PALETTE)]
         parts.append(
-            f'<rect x="{across:.1f}" y="{down - 10:.1f}" width="11" height="11" fill="{fill}"/>'
+            f'<rect x="{across:.1f}" y="{down - 10:.1f}" width="11" height="11" fill="{fill}" '
+            f'fill-opacity="{strength(i):.2f}"/>'
         )
         parts.append(_text(across + 16, down, _clipped(site, 20), "start", size=11))
     described = "Rows of each cluster, by site where sites' parts may be told; see the table."
@@ -305,12 +309,16 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#dddddd"/>'
 
 
+def strength(number: int) -> float:
+    """Return a site's opacity: past the palette's end a pattern of them tells sites apart."""
+    return 1.0 - 0.35 * (number // len(PALETTE) % 3)
+
+
 def _bar(x: _Axis, begin: int, rows: int, at: float, step: float, fill: str, number: int) -> str:
-    # Past the palette's end a pattern of opacities tells sites apart.
-    strength = 1.0 - 0.35 * (number // len(PALETTE) % 3)
     return (
         f'<rect x="{x(begin):.1f}" y="{at + 3:.1f}" width="{x(rows) - x(0):.1f}" '
-        f'height="{step - 8:.1f}" fill="{fill}" fill-opacity="{strength:.2f}" stroke="#ffffff"/>'
+        f'height="{step - 8:.1f}" fill="{fill}" fill-opacity="{strength(number):.2f}" '
+        'stroke="#ffffff"/>'
     )
 
 

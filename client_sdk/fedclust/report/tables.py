@@ -10,10 +10,12 @@ from typing import Any
 
 from fedclust.report.facts import Cluster, Entry, Facts
 
-__all__ = ["FORMATS", "csv_text", "json_text", "report_bytes"]
+__all__ = ["FORMATS", "csv_text", "json_text", "plain", "report_bytes"]
 
 #: What the ending of a report's file name stands for.
 FORMATS = (".html", ".json", ".csv")
+#: What a spreadsheet's formula begins with.
+_SIGNS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _HEADER = (
     "cluster",
     "size",
@@ -118,6 +120,12 @@ def _field(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return repr(value)
-    text = str(value)
-    # A spreadsheet would run it: names are the analyst's, but files travel.
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+    return plain(str(value))
+
+
+def plain(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula.
+
+    Names are the analyst's, but files travel. Wide forms of the signs count in some languages.
+    """
+    return f"'{text}" if text.lstrip()[:1] in _SIGNS else text
