@@ -142,6 +142,16 @@ def _options(definition: SessionCreate) -> Model:
         errors = field_errors(error, at="/config")
     except ValueError:  # canonical JSON has no NaN
         errors = [_error("/config", "finite_number", "every number must be finite")]
+    several = isinstance(definition.config.get("n_clusters"), list | tuple)
+    if several and not METHODS[definition.algorithm].sweeps:
+        sweeping = ", ".join(sorted(name for name, method in METHODS.items() if method.sweeps))
+        message = f"one number: only these methods compare several: {sweeping}"
+        errors = [
+            _error(error.pointer, error.rule, message)
+            if error.pointer == "/config/n_clusters"
+            else error
+            for error in errors
+        ]
     known = ", ".join(options.model_fields)
     errors = [
         error.model_copy(update={"message": f"unknown option; there are: {known}"})

@@ -34,6 +34,7 @@ from fedclust.algorithms.base import (
     Space,
     SweepEntry,
 )
+from fedclust.algorithms.columns import columns_of
 from fedclust.algorithms.engine import EngineState, Plan
 from fedclust.algorithms.separation import Separation, separation
 from fedclust.data.table import Source, Table, load
@@ -484,5 +485,6 @@ def _table(
     except DataError as error:
         if error.rule == "no-rows" and (persons is None or not len(persons)):
             names = tuple(feature.name for feature in definition.features)
-            return Table(np.empty((0, len(names))), names, columns=names)
+            d = len(columns_of(definition.features))
+            return Table(np.empty((0, d)), names, columns=names)
         raise RuleViolation(error.rule, f"{at}{error}") from None

@@ -689,7 +689,7 @@ def test_a_spread_stays_unless_fewer_than_p_persons_make_it_up(
     sent = without_few(data, released, config, {})[0].moments.m2[0]
 
     # A second column goes with it: costs are sums over all.
-    assert (sent[:2] > 0).tolist() == [kept, True]
+    assert (sent[:2] > 0).sum() == 1 + kept
     assert sent[2] == (released.moments.m2[0, 2] if kept else 0.0)
 
 

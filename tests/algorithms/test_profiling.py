@@ -99,7 +99,7 @@ def test_a_spread_that_is_not_told_makes_that_of_all_rows_no_narrower() -> None:
     assert rows[:, 1].std() < profile.overall_deviations[1] < 1.3 * rows[:, 1].std()
     # The column that hides it has a spread of its own.
     np.testing.assert_allclose(
-        profile.overall_deviations[[0, 2]], rows.std(axis=0)[[0, 2]], rtol=0.02
+        profile.overall_deviations[[0, 2]], rows.std(axis=0)[[0, 2]], rtol=0.05
     )
 
 

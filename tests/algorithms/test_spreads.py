@@ -121,13 +121,13 @@ def _given_away(result: SimulationResult, seen: Released, site: str, rows: Float
 def _alone(
     data: SiteData,
     labels: NDArray[np.int64],
-    counts: NDArray[np.int64],
+    m2: FloatArray,
     config: RunConfig,
     memory: Any,
 ) -> tuple[NDArray[np.bool_], Any]:
     """Hold back the M2 of few, and no other."""
     del config
-    told = np.ones((len(counts), data.X.shape[1]), dtype=np.bool_)
+    told = np.ones(m2.shape, dtype=np.bool_)
     for k, j in np.ndindex(told.shape):
         told[k, j] = not _few(data.X[labels == k, j])
     return told, memory
@@ -201,9 +201,9 @@ def test_numbers_and_patterns_of_many_kinds_are_hidden_together() -> None:
         wanted = []
         for n_sets in (2, 3, 5):
             labels = rng.integers(-1, n_sets, 90)
-            counts = np.bincount(labels[labels >= 0], minlength=n_sets)
             data = SiteData(rows)
-            told, memory = spreads.tellable(data, labels, counts, config, memory)
+            m2 = np.array([rows[labels == k].var(axis=0) for k in range(n_sets)])
+            told, memory = spreads.tellable(data, labels, m2, config, memory)
             assert told.shape == (n_sets, 4)
             for k in range(n_sets):
                 inside = (labels == k).astype(float)

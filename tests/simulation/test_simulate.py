@@ -391,6 +391,12 @@ def test_numbers_of_numpy_files_and_sites_without_rows_are_taken(tmp_path: Any) 
     np.testing.assert_array_equal(result.labels_["b"], result.predict(ROWS[:, ::-1]))
     assert result.labels_["d"].shape == result.labels_["e"].shape == (0,)
 
+    levels = {"name": "x1", "kind": "categorical", "levels": ["0", "1", "2"]}
+    whole = np.column_stack([ROWS[:, 0], np.arange(len(ROWS)) % 3])
+    sites = {"a": whole, "b": whole, "c": whole, "d": np.empty((0, 2))}
+    result = simulate("lloyd", sites, config={"n_clusters": 2}, features=["x0", levels])
+    assert result.labels_["d"].shape == (0,)
+
 
 def test_new_rows_of_a_data_frame_are_matched_by_name() -> None:
     result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})

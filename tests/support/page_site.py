@@ -152,14 +152,17 @@ class PageSite:
             "distances": np.bincount(placed, a, n_cells),
             "silhouettes": np.bincount(placed, terms, n_cells),
             "means": means,
-            "m2": np.array([m2[k] * self._told(X, placed == k) for k in range(n_cells)]),
+            "m2": m2 * (yesno | self._differ(X, placed)),
         }
 
-    def _told(self, X: FloatArray, inside: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return of which columns a cell's m2 goes into the profile."""
-        seen = inside[:, None] & ~np.isnan(self.rows)
-        differ = [len(np.unique(X[seen[:, j], j])) > self._p for j in range(X.shape[1])]
-        return self._yesno | (self._p > 2 and all(np.array(differ)[~self._yesno]))
+    def _differ(self, X: FloatArray, placed: IntVector) -> bool:
+        """Return whether each cell has more than p values of each number: its m2 may be told."""
+        seen = ~np.isnan(self.rows)
+        return self._p > 2 and all(
+            len(np.unique(X[seen[:, j] & (placed == k), j])) > self._p
+            for j in np.flatnonzero(~self._yesno)
+            for k in np.unique(placed)
+        )
 
     def _moments(self) -> dict[str, Any]:
         seen = ~np.isnan(self.rows)

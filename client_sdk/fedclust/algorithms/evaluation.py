@@ -6,9 +6,11 @@ What it computes
     Campello, "Evolutionary algorithms for clustering gene-expression data", 2004), 0 where both
     are 0; and the Davies-Bouldin index (Davies & Bouldin, "A cluster separation measure", 1979)
     with distances to the centroids. Sums over sites are exact. With one cluster the last two
-    are null. Where every feature is yes/no, few patterns of answers are possible, and a sum of
-    distances tells how often each occurs: in a cell with a pattern of fewer than p persons the
-    cell's moments stand in for its rows, so that both indices are approximate there.
+    are null. Where every feature is yes/no, or has no more than p values in a cell, few patterns of
+    answers are possible, and a sum of distances tells how often each occurs: in a cell with a
+    pattern of fewer than p persons the cell's moments stand in for its rows, so that both indices
+    are approximate there. In a sweep they stand in for all such rows, for what patterns two Ks
+    tell of could be taken from one another.
 
     Where sites lack features, a squared distance is the mean over the features that row and
     centroid share, times d. Where rows go with prototypes, both indices are null: they judge
@@ -56,6 +58,8 @@ from fedclust.privacy.sizes import suppress_sizes
 
 NAME = "evaluate"
 _SLACK = 1e-9
+#: Rows of a cell that are looked at first.
+_FIRST = 64
 
 
 class EvaluationTask(Model):
@@ -191,12 +195,16 @@ def task(raw: Result, config: RunConfig) -> Task:
 
 
 def local_step(
-    task: SiteTask, data: SiteData, config: RunConfig, memory: Memory, fewest: int = 0
+    task: SiteTask,
+    data: SiteData,
+    config: RunConfig,
+    memory: Memory,
+    fewest: int = 0,
 ) -> LocalAnswer:
     """Measure a site's scaled rows against the task's centroids.
 
-    ``fewest``: persons that a cell needs for its distances and silhouettes to be taken from its
-    rows; else its moments, which are sent beside them, stand in for these.
+    ``fewest``, in a sweep: persons that a cell needs for its distances and silhouettes to be taken
+    from its rows; else its moments, which are sent beside them, stand in for these.
     """
     centroids, cells = task.common.centroids, task.common.cells
     n_clusters = len(centroids)
@@ -227,11 +235,14 @@ def local_step(
     np.add.at(counts, place, moments.counts)
     spread = _costs(moments, centroids[cells], None if mask is None else mask[cells], config)
     np.add.at(costs, place, np.where(moments.counts > 0, spread, 0.0))
-    withheld = released.rounded | _rare_patterns(data, released, config)[:, None]
+    by_moments = _few_values(data, released, config)
     if fewest:
         index, cells_of = index_of(data), released.labels
-        small = [not index.reaches(cells_of == k, fewest) for k in range(len(withheld))]
-        withheld = withheld | np.array(small)[:, None]
+        small = [not index.reaches(cells_of == k, fewest) for k in range(len(by_moments))]
+        by_moments = by_moments | np.array(small)
+    else:
+        by_moments = _rare_patterns(data, released, by_moments, config)
+    withheld = released.rounded | by_moments[:, None]
     distances, silhouettes = _measure(data, released, withheld, task.common, config)
     means, m2, memory = site_profile(data, released, cells, n_clusters, config, memory)
     return (
@@ -280,21 +291,34 @@ def _costs(
     return np.asarray(costs * (mask.shape[1] / np.maximum(shared.sum(axis=1), 1)))
 
 
-def _rare_patterns(data: SiteData, released: Released, config: RunConfig) -> NDArray[np.bool_]:
-    """Return the cells (K,) of yes/no rows in which some pattern is that of 1 to p - 1 persons."""
-    rare = np.zeros(len(released.moments.counts), dtype=np.bool_)
-    if not binary_columns(config.columns).all():
-        return rare
-    sent = np.flatnonzero(released.labels >= 0)
-    cells = released.labels[sent]
-    keyed = np.column_stack([cells, data.X[sent]])
+def _few_values(data: SiteData, released: Released, config: RunConfig) -> NDArray[np.bool_]:
+    """Return the cells (K,) of rows in which no number has more than p values: like yes/no rows."""
+    few = (released.moments.counts > 0) & (config.p > 1)
+    numeric = np.flatnonzero(config.mask & ~binary_columns(config.columns))
+    for cell in np.flatnonzero(few) if numeric.size else ():
+        rows = np.flatnonzero(released.labels == cell)
+        for j in numeric:
+            # Among the first there are enough, mostly.
+            if any(len(np.unique(data.X[of, j])) > config.p for of in (rows[:_FIRST], rows)):
+                few[cell] = False
+                break
+    return few
+
+
+def _rare_patterns(
+    data: SiteData, released: Released, cells: NDArray[np.bool_], config: RunConfig
+) -> NDArray[np.bool_]:
+    """Return those of ``cells`` (K,) in which 1 to p - 1 persons have some pattern of values."""
+    rare = np.zeros_like(cells)
+    sent = np.flatnonzero(cells[released.labels] & (released.labels >= 0))
+    keyed = np.column_stack([released.labels[sent], data.X[sent]])
     _, pattern = np.unique(keyed, axis=0, return_inverse=True)
     pattern = pattern.reshape(-1)
     # Rows, where no persons are named: the same answers from two persons are no one's record.
     owners = np.arange(len(sent)) if data.persons is None else data.persons[sent]
     pairs = np.unique(np.column_stack([pattern, owners]), axis=0)
     persons = np.bincount(pairs[:, 0])
-    rare[cells[persons[pattern] < config.p]] = True
+    rare[released.labels[sent][persons[pattern] < config.p]] = True
     return rare
 
 

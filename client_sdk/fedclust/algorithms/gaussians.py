@@ -84,7 +84,7 @@ def without_few(
     that records what is told.
     """
     moments = released.moments
-    told, memory = tellable(data, released.labels, moments.counts, config, memory)
+    told, memory = tellable(data, released.labels, moments.m2, config, memory)
     moments = replace(moments, m2=np.where(told, moments.m2, 0.0))
     return replace(released, moments=moments), memory
 

@@ -72,7 +72,7 @@ def site_profile(
     labels = np.where(released.labels >= 0, cells[released.labels], -1)
     if 1 < config.p < SMALLEST:
         return moments.means, np.zeros_like(moments.m2), memory
-    told, kept = tellable(data, labels, moments.counts, config, memory)
+    told, kept = tellable(data, labels, moments.m2, config, memory)
     # Nothing comes after the evaluation but, in a sweep, that of other K.
     return moments.means, np.where(told, moments.m2, 0.0), kept if config.sweep else memory
 

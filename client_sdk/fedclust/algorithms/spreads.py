@@ -1,20 +1,20 @@
-"""Which spreads of a session may be told beside one another.
+"""Which sums of squared deviations (M2) of a site's cells may be told, column by column.
 
-Where all rows of a set but those of fewer than p persons have one value of a column, the set's
-count, mean and sum of squared deviations (M2) are equations enough for the others' value: its M2 is
-held back. Holding back that number alone does not do it, for sums of squares add up. What the total
-leaves when the other sets are taken off, what a set of another partition leaves when the part of it
-that is told is taken off, and what a set's cost leaves when its other columns are, would be the
-number that was held back.
+Mean and M2 of rows of which all but a few share a value tell what these few have. So it is held
+back where fewer than p persons of a cell have another than the usual value (:func:`few_differ`).
+What is held back must not follow from what is told: the totals are known, so the rest and all cells
+that are held back in a column are one set of rows by subtraction, and where a session tells of
+several partitions, as a sweep does, so are sets of one of them taken from sets of another. Who has
+another value than the usual one is a yes/no property, and in no set that is known do 1 to p - 1
+persons have it: what :mod:`fedclust.privacy.shares` looks after.
 
-So it is hidden behind another: of rows a in the set and rows b outside it, and of two columns, no
-set is told that holds the one and not the other. One can then add to the squares of a in the first
-column, and of b in the second, what one takes off b in the first and a in the second: totals, costs
-and all that is told stay what they are, and the number is any that one likes. The rows a and b are
-*atoms*, those that are together in every partition of the session whose spreads were told.
+The cost of a cell is the sum over its columns. Where one is held back so is another, always the
+same beside all, and another one beside that: of two unknown numbers only the sum is told.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,24 +23,23 @@ from fedclust.algorithms.base import Memory, RunConfig, SiteData
 from fedclust.algorithms.releasing import index_of
 from fedclust.algorithms.spaces import binary_columns
 from fedclust.privacy.counting import PersonIndex
+from fedclust.privacy.shares import Shares
 
 __all__ = ["NAME", "few_differ", "tellable"]
 
-BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+IntVector = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 #: The place of what was told in a site's memory.
 NAME = "spreads"
-#: With so many different values among these first rows, too many differ for one to be told.
-_FIRST = 1_024
-#: The price of breaking what hides something: more than all rows in all columns.
-_BROKEN = 1e12
-#: Atoms of a set that are tried, the largest first.
-_MOST_TRIED = 64
+#: Rows of a set that are looked at first: with many values among these, none is the usual one.
+_FIRST = 64
+#: Rows by which columns are ranked.
+_RANKED = 4_096
 
 
-def few_differ(values: FloatArray, rows: IntArray, index: PersonIndex, p: int) -> bool:
+def few_differ(values: FloatArray, rows: IntVector, index: PersonIndex, p: int) -> bool:
     """Return whether too few of some rows (m,), by number, have another than the usual value.
 
     ``values`` (m,) are theirs.
@@ -54,185 +53,195 @@ def few_differ(values: FloatArray, rows: IntArray, index: PersonIndex, p: int) -
 
 
 def tellable(
-    data: SiteData,
-    labels: IntArray,
-    counts: IntArray,
-    config: RunConfig,
-    memory: Memory,
-) -> tuple[BoolArray, Memory]:
+    data: SiteData, labels: IntVector, m2: FloatArray, config: RunConfig, memory: Memory
+) -> tuple[Flags, Memory]:
     """Return which M2 (K, d) of a partition may be told, and the memory that records them.
 
-    Those of yes/no columns follow from their shares, and those of empty sets are 0: they may.
+    Those of yes/no columns follow from their shares: they may.
 
     Parameters
     ----------
     data : SiteData
+        Scaled rows.
     labels : (n,) int64
-        The set of each row; -1 for the rest, of which nothing is told.
-    counts : (K,) int64
-        Rows of each set.
+        The cell of each row; -1 for the rest, of which nothing is told.
+    m2 : (K, d) float64
+        The cells'.
     config : RunConfig
     memory : dict
         The session's memory at this site.
     """
-    numeric = np.asarray(config.mask & ~binary_columns(config.columns))
-    known = memory.get(NAME)
-    before = np.zeros(len(labels), dtype=np.int64) if known is None else known["atoms"]
-    pairs = before * (len(counts) + 1) + labels + 1
-    found, atoms = np.unique(pairs, return_inverse=True)
-    atoms = atoms.reshape(-1)
-    old, own = np.divmod(found, len(counts) + 1)
-    board = _Board(
-        own=own - 1,
-        widths=np.bincount(atoms, minlength=len(found)),
-        told=(counts > 0)[:, None] & numeric,
-        earlier=np.zeros((0, len(found)), dtype=np.bool_)
-        if known is None
-        else known["sets"][:, old],
-        earlier_told=np.zeros((0, len(numeric)), dtype=np.bool_)
-        if known is None
-        else known["told"],
-    )
-    # The rest is a set of which nothing is told.
-    sets = np.arange(-1, len(counts))[:, None] == board.own
-    # The guard sees to it that nothing is told of fewer rows.
-    wide = np.flatnonzero(board.widths >= config.p)
-    single = np.arange(len(found)) == wide[:, None]
-    unions = np.concatenate([single, board.earlier, sets])
-    for inside, few in _few(data, atoms, unions, numeric, config):
-        board.hide(inside, few)
-    told = np.concatenate([np.zeros((1, len(numeric)), dtype=np.bool_), board.told])
-    filled = sets.any(axis=1)
-    memory = {
-        **memory,
-        NAME: {
-            "atoms": atoms.astype(np.int64),
-            "sets": np.concatenate([board.earlier, sets[filled]]),
-            "told": np.concatenate([board.earlier_told, told[filled]]),
-        },
-    }
-    return board.told | ~numeric | (counts == 0)[:, None], memory
+    before = tuple(memory.get(NAME, ()))
+    told = [(np.frombuffer(rows, dtype="<i2"), np.asarray(held)) for rows, held in before]
+    held = _Spreads(data, config, told).hold(labels, m2)
+    kept = (*before, (labels.astype("<i2").tobytes(), held))
+    numeric = config.mask & ~binary_columns(config.columns)
+    return ~(held & numeric), {**memory, NAME: kept}
 
 
-class _Board:
-    """What may be told of K sets, atom by atom; ``hide`` takes away from it.
+class _Spreads:
+    """What may be told of the M2 of partitions of a site's rows, given what was told before.
 
     Parameters
     ----------
-    own : (A,) int64
-        The set of each atom, -1 for the rest.
-    widths : (A,) int64
-        Rows of each.
-    told : (K, d) bool
-    earlier : (S, A) bool
-        The atoms in sets of other partitions.
-    earlier_told : (S, d) bool
-        The columns that were told of them.
+    data : SiteData
+        Scaled rows.
+    config : RunConfig
+    told : sequence of ((n,) int16, (K, d) bool)
+        Partitions before, and what was held back of each.
     """
 
     def __init__(
-        self,
-        own: IntArray,
-        widths: IntArray,
-        told: BoolArray,
-        earlier: BoolArray,
-        earlier_told: BoolArray,
+        self, data: SiteData, config: RunConfig, told: Sequence[tuple[NDArray[np.int16], Flags]]
     ) -> None:
-        self.own, self.widths, self.told = own, widths, told
-        self.earlier, self.earlier_told = earlier, earlier_told
-        self._rows = np.bincount(own[own >= 0], widths[own >= 0], minlength=len(told))
-        self._numeric = np.flatnonzero(told.any(axis=0))
+        self._data, self._p, self._index = data, config.p, index_of(data)
+        self._numeric = np.flatnonzero(config.mask & ~binary_columns(config.columns))
+        self._weights = self._index.weights()
+        #: The values that p rows share, of the columns in which that was asked.
+        self._known: dict[int, FloatArray] = {}
+        self._pair: IntVector | None = None
+        self._told = told
 
-    def hide(self, inside: BoolArray, few: IntArray) -> None:
-        """Hide the M2 of the columns ``few`` of some atoms (A,) behind those of others."""
-        atoms = np.flatnonzero(inside)
-        best: tuple[float, int, int, IntArray] | None = None
-        for first in atoms[np.argsort(-self.widths[atoms], kind="stable")][:_MOST_TRIED].tolist():
-            found = self._best(first, self._candidates(first, inside), few)
-            if best is None or found[0] < best[0]:
-                best = found
-            if best[0] < _BROKEN:
-                break  # No set told earlier holds one of the two.
-        if best is not None:
-            _, first, other, columns = best
-            for place in {int(self.own[first]), int(self.own[other])} - {-1}:
-                if first == other or self.own[first] != self.own[other]:
-                    self.told[place, columns] = False
+    def hold(self, labels: IntVector, m2: FloatArray) -> Flags:
+        """Return which M2 (K, d) of a partition are held back.
 
-    def _candidates(self, first: int, inside: BoolArray) -> IntArray:
-        """Return atoms outside, one of each set: if there are any, those that were with ``first``.
-
-        No set told earlier holds the one of these and not the other. Where the set is all there
-        is, ``first`` itself: a second column keeps the cost at least from telling.
+        Parameters
+        ----------
+        labels : (n,) int64
+            Cell of each row, -1 for the rest.
+        m2 : (K, d) float64
+            The cells'.
         """
-        if inside.all():
-            return np.array([first])
-        together = ~inside & (self.earlier == self.earlier[:, first][:, None]).all(axis=0)
-        if together.any():
-            found = np.flatnonzero(together)
-            return found[np.unique(self.own[found], return_index=True)[1]]
-        return np.flatnonzero(~inside)
+        held = np.zeros(m2.shape, dtype=np.bool_)
+        if self._p > 1:
+            for cell in range(len(m2)):
+                held[cell, self._numeric] = self._few(np.flatnonzero(labels == cell))
+            held = self._hidden(labels, held, m2)
+        return held
 
-    def _best(
-        self, first: int, others: IntArray, few: IntArray
-    ) -> tuple[float, int, int, IntArray]:
-        """Return the cheapest of ``others`` to hide an atom behind: its price, both, and columns.
+    def _hidden(self, labels: IntVector, few: Flags, m2: FloatArray) -> Flags:
+        """Return the flags with all that has to be held back so that ``few`` may not be told."""
+        usual = self._usual(labels)
+        columns = np.array([j for j, _ in usual], dtype=np.int64)
+        shares = self._properties(usual)
+        before = [(then, flags[:, columns]) for then, flags in self._told]
+        while True:
+            held = self._with_others(few, m2)
+            if not usual:
+                return held
+            found = shares.to_round(labels, len(held), before, held[:, columns])
+            if not (found & ~held[:, columns]).any():
+                return held
+            for place, j in enumerate(columns):
+                few[:, j] |= found[:, place]
 
-        The price is the rows of which less is told, and ``_BROKEN`` for each set told earlier that
-        holds one of the two. The columns are ``few`` and, of one alone, the cheapest other.
+    def _with_others(self, few: Flags, m2: FloatArray) -> Flags:
+        """Return the flags with what, beside the cost, would tell the rest of a cell."""
+        held = few.copy()
+        cells = np.flatnonzero(few.any(axis=1))
+        if not cells.size:
+            return held
+        if self._pair is None:
+            self._pair = self._beside()
+        held[cells, self._pair[0]] = True
+        held[cells, self._pair[-1]] |= few[cells, self._pair[0]]
+        for cell in cells:
+            spread = self._numeric[m2[cell, self._numeric] > 0]
+            hidden = held[cell, spread]
+            # Behind a constant nothing is hidden.
+            if hidden.sum() == 1 and hidden.size > 1:
+                held[cell, spread[(int(hidden.argmax()) + 1) % spread.size]] = True
+        return held
+
+    def _properties(self, usual: list[tuple[int, float]]) -> Shares:
+        """Return who has another value than the usual one, for each column and value."""
+        n, b = len(self._data.X), len(usual)
+        other = np.zeros((n, b))
+        for place, (j, value) in enumerate(usual):
+            other[:, place] = self._seen(j) & (self._data.X[:, j] != value)
+        columns = [j for j, _ in usual]
+        return Shares(
+            other,
+            self._index,
+            self._p,
+            columns=np.ones(b, dtype=np.bool_),
+            center=np.zeros(b),
+            scale=np.ones(b),
+            blocks=[np.flatnonzero(np.array(columns) == j) for j in sorted(set(columns))],
+            both=False,
+            roughly=True,
+        )
+
+    def _usual(self, labels: IntVector) -> list[tuple[int, float]]:
+        """Return the columns and values that all but a few rows of some known set may share."""
+        found: set[tuple[int, float]] = set()
+        before = [then.astype(np.int64) for then, _ in self._told]
+        for then in [np.zeros_like(labels), *before]:
+            width = int(then.max(initial=0)) + 2
+            arcs = np.unique((labels + 1) * width + then + 1, return_inverse=True)[1].reshape(-1)
+            order = np.argsort(arcs, kind="stable")
+            sizes = np.bincount(arcs)
+            places = np.minimum(np.arange(_FIRST), sizes[:, None] - 1)
+            sample = order[(np.cumsum(sizes) - sizes)[:, None] + places]
+            for j in self._numeric.tolist():
+                found |= {(j, value) for value in self._dominant(j, arcs, sample)}
+        return sorted(found)
+
+    def _dominant(self, j: int, arcs: IntVector, sample: IntVector) -> list[float]:
+        """Return the values that p rows have in those of the sets where few have another.
+
+        ``arcs`` (n,) is the set of each row, ``sample`` some rows of each.
         """
-        apart = (self.earlier[:, others] != self.earlier[:, [first]]).astype(np.float64)
-        here = np.append(self.told * self._rows[:, None], np.zeros((1, self.told.shape[1])), axis=0)
-        own = here[self.own[first]]
-        prices = own + here[self.own[others]]
-        prices[self.own[others] == self.own[first]] = own if first in others else 0.0
-        prices = prices + _BROKEN * (apart.T @ self.earlier_told)
-        found = prices[:, few].sum(axis=1)
-        rest = np.setdiff1d(self._numeric, few)
-        if len(few) > 1 or not rest.size:
-            place = int(found.argmin())
-            return float(found[place]), first, int(others[place]), few
-        both = found[:, None] + prices[:, rest]
-        place, column = divmod(int(both.argmin()), len(rest))
-        columns = np.append(few, rest[column])
-        return float(both[place, column]), first, int(others[place]), columns
+        column, seen = self._data.X[:, j], self._seen(j)
+        possible = np.ones(len(sample), dtype=np.bool_)
+        if self._weights is None and self._data.observed is None:
+            # Rows with different values are different persons' then.
+            distinct = (np.diff(np.sort(column[sample], axis=1), axis=1) != 0).sum(axis=1) + 1
+            possible = distinct <= self._p
+        rows = np.flatnonzero(possible[arcs] & seen) if possible.any() else arcs[:0]
+        if not rows.size or not (values := self._shared(j)).size:
+            return []
+        weights = None if self._weights is None else self._weights[rows]
+        sizes = np.bincount(arcs[rows], weights, minlength=len(sample))
+        place = np.searchsorted(values, column[rows])
+        place = np.where(values[np.minimum(place, values.size - 1)] == column[rows], place, -1)
+        own, of = np.unique(arcs[rows] * (values.size + 1) + place + 1, return_inverse=True)
+        having = np.bincount(of.reshape(-1), weights)
+        arc, value = own // (values.size + 1), own % (values.size + 1) - 1
+        light = (value >= 0) & (sizes[arc] - having < self._p)
+        counts = np.bincount(of.reshape(-1))
+        together = np.bincount(value[light], counts[light], minlength=values.size)
+        return [float(values[i]) for i in np.flatnonzero(together >= self._p)]
 
+    def _beside(self) -> IntVector:
+        """Return the two numeric columns, by number, with the most values among the first rows."""
+        first = self._data.X[:_RANKED]
+        values = [len(np.unique(first[:, j])) for j in self._numeric]
+        return self._numeric[np.argsort(values, kind="stable")[::-1][:2]]
 
-def _few(
-    data: SiteData, atoms: IntArray, unions: BoolArray, numeric: BoolArray, config: RunConfig
-) -> list[tuple[BoolArray, IntArray]]:
-    """Return those of some unions (U, A) of atoms whose M2 tells of too few persons.
+    def _shared(self, j: int) -> FloatArray:
+        """Return the values of a column that p rows share."""
+        if j not in self._known:
+            values, counts = np.unique(self._data.X[self._seen(j), j], return_counts=True)
+            self._known[j] = values[counts >= self._p]
+        return self._known[j]
 
-    Each with the columns (m,) of which it would. The largest come first.
-    """
-    order = np.argsort(atoms, kind="stable")
-    widths = np.bincount(atoms, minlength=unions.shape[1])
-    parts = np.split(order, np.cumsum(widths)[:-1])
-    _, first = np.unique(unions, axis=0, return_index=True)
-    index, found = index_of(data), []
-    for inside in unions[np.sort(first)]:
-        if not inside.any():
-            continue
-        rows = np.sort(np.concatenate([parts[atom] for atom in np.flatnonzero(inside)]))
-        if not index.reaches(rows, config.p):
-            continue  # the guard sees to it that nothing is told of them
-        few = [j for j in np.flatnonzero(numeric) if _tells(data, index, rows, int(j), config)]
-        if few:
-            found.append((rows.size, inside, np.array(few, dtype=np.int64)))
-    found.sort(key=lambda entry: -entry[0])
-    return [(inside, few) for _, inside, few in found]
+    def _seen(self, j: int) -> Flags:
+        """Return which rows (n,) have a value of a column."""
+        observed = self._data.observed
+        return np.ones(len(self._data.X), dtype=np.bool_) if observed is None else observed[:, j]
 
-
-def _tells(
-    data: SiteData, index: PersonIndex, rows: IntArray, column: int, config: RunConfig
-) -> bool:
-    """Return whether the M2 of some rows, by number, tells of too few persons."""
-    known = rows if data.observed is None else rows[data.observed[rows, column]]
-    if not known.size:
-        return False
-    if data.persons is None:
-        # Rows with different values are different persons' then.
-        first = np.unique(data.X[known[:_FIRST], column])
-        if len(first) > max(config.p, 2):
-            return False
-    return few_differ(data.X[known, column], known, index, config.p)
+    def _few(self, rows: NDArray[np.intp]) -> Flags:
+        """Return in which numeric columns (m,) few of some rows, by number, have another value."""
+        few = np.zeros(len(self._numeric), dtype=np.bool_)
+        for i, j in enumerate(self._numeric.tolist()):
+            known = rows[self._seen(j)[rows]]
+            if not known.size:
+                continue
+            if self._data.persons is None:
+                # Rows with different values are different persons' then.
+                first = np.unique(self._data.X[known[:_FIRST], j])
+                if len(first) > self._p:
+                    continue
+            few[i] = few_differ(self._data.X[known, j], known, self._index, self._p)
+        return few

@@ -55,6 +55,10 @@ from fedclust.algorithms.totals import site_parts
 #: What the memories of all K share; the rest is each one's own.
 _SHARED = ("space", "guard", "evaluated", spreads.NAME)
 _OWN = "sweep"
+_UNMEASURED = (
+    "sizes and quality are not known: fewer sites than min_sites could answer the closing "
+    "evaluation for this number of clusters"
+)
 
 # --- Payloads -------------------------------------------------------------------------------------
 
@@ -211,7 +215,8 @@ def swept(method: Method) -> Method:
             )
             memory = _remembered(memory, own, kept)
             parts.append(payload)
-        return _answer(swept(method).phase(task.phase), parts), memory
+        first = len(parts) == len(_ks(config.options))
+        return _answer(swept(method).phase(task.phase), parts, empty=first), memory
 
     def check(task: SiteTask, payload: SweepPayload, config: RunConfig) -> None:
         _check(task, payload, config, method.check)
@@ -316,8 +321,13 @@ def _remembered(memory: Memory, config: RunConfig, kept: Memory) -> Memory:
     return {**memory, **shared, _OWN: every}
 
 
-def _answer(phase: Phase, parts: Sequence[Model | None]) -> Model | None:
-    if all(part is None for part in parts):
+def _answer(phase: Phase, parts: Sequence[Model | None], *, empty: bool) -> Model | None:
+    """Return a site's answer; with ``empty``, None where nothing may be sent for any K.
+
+    Once a K is done that answer is one without parts. A round of empty answers fails the session,
+    and with it what others came to; so the Ks that are left, leave.
+    """
+    if empty and all(part is None for part in parts):
         return None
     return phase.payload.model_validate({"parts": tuple(parts)})
 
@@ -354,6 +364,19 @@ def _part(contributions: Sequence[Contribution], place: int) -> list[Contributio
     ]
 
 
+def _enough(contributions: Sequence[Contribution], config: RunConfig) -> bool:
+    """Whether as many sites told something of one K as a round and a result need."""
+    return sum(c.payload is not None for c in contributions) >= config.policy.min_sites
+
+
+def _too_few() -> MethodFailure:
+    return MethodFailure(
+        "too_few_contributors",
+        "fewer sites than min_sites may send anything for it: invite more or larger sites, ask "
+        "for fewer clusters, or lower min_cluster_size",
+    )
+
+
 def _aggregate(
     method: Method, state: State, contributions: Sequence[Contribution], config: RunConfig
 ) -> Next | Done:
@@ -366,6 +389,8 @@ def _aggregate(
         name, own = str(k), _at(config, k)
         sent = _part(contributions, place)
         try:
+            if not _enough(sent, config):
+                raise _too_few()
             outcome = method.aggregate(method.state.model_validate(state.states[name]), sent, own)
         except MethodFailure as error:
             failure, warnings = error, (*warnings, _left(k, error))
@@ -458,10 +483,11 @@ def evaluate(task: SiteTask, data: SiteData, config: RunConfig, memory: Memory) 
     """Measure a site's scaled rows against the centroids of every K."""
     parts, fewest = [], fewest_rows(config)
     for one, own in _site_tasks(task, config, len(data.X)):
-        payload, kept = evaluation.local_step(one, data, own, _recalled(memory, own), fewest)
+        known = _recalled(memory, own)
+        payload, kept = evaluation.local_step(one, data, own, known, fewest)
         memory = _remembered(memory, own, kept)
         parts.append(payload)
-    return _answer(EVALUATION, parts), memory
+    return _answer(EVALUATION, parts, empty=True), memory
 
 
 def check_evaluation(task: SiteTask, payload: SweepPayload, config: RunConfig) -> None:
@@ -471,16 +497,21 @@ def check_evaluation(task: SiteTask, payload: SweepPayload, config: RunConfig) -
 
 def measured(
     raw: Result, contributions: Sequence[Contribution], config: RunConfig
-) -> tuple[Outcome, ...]:
-    """Add up what the sites measured of every K; contributions sorted by site."""
-    return tuple(
-        evaluation.aggregate(entry.result, _part(contributions, place), config)
-        for place, entry in enumerate(_entries(raw))
-    )
+) -> tuple[Outcome | None, ...]:
+    """Add up what the sites measured of every K; contributions sorted by site.
+
+    None for a K of which fewer than ``min_sites`` told anything: nothing is made of that.
+    """
+    outcomes: list[Outcome | None] = []
+    for place, entry in enumerate(_entries(raw)):
+        sent = _part(contributions, place)
+        enough = _enough(sent, config)
+        outcomes.append(evaluation.aggregate(entry.result, sent, config) if enough else None)
+    return tuple(outcomes)
 
 
 def complete(
-    raw: Result, outcomes: Sequence[Outcome] | None, history: Sequence[HistoryEntry]
+    raw: Result, outcomes: Sequence[Outcome | None] | None, history: Sequence[HistoryEntry]
 ) -> Result:
     """Return what sites and analysts read: the recommended K's clustering, and every K beside it.
 
@@ -488,7 +519,7 @@ def complete(
     ----------
     raw : Result
     outcomes : sequence of Outcome or None
-        Of :func:`measured`; None where nothing could be measured.
+        Of :func:`measured`; None where nothing could be measured of any K.
     history : sequence of HistoryEntry
         Every round that closed, as the engine counts them.
     """
@@ -505,6 +536,8 @@ def complete(
         told: dict[str, Any] = {}
         if outcome is not None:
             told = {name: getattr(outcome, name) for name in Outcome.__dataclass_fields__}
+        elif outcomes is not None:
+            told = {"warnings": (_UNMEASURED,)}
         result = complete_one(
             own,
             n_clusters=k,

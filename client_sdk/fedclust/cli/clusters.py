@@ -20,18 +20,28 @@ Clusters = Annotated[
         show_default=False,
     ),
 ]
+#: Which of a sweep's results is meant; by default the recommended one.
+OneK = Annotated[
+    int | None,
+    typer.Option(
+        "--k",
+        help="Of a sweep: with so many clusters, not with those recommended.",
+        min=1,
+        show_default=False,
+    ),
+]
 _MOST = 10_000
 _MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "stability")
 
 
 def read_clusters(text: str) -> int | list[int]:
     """Return K, or every K of a range or list; UsageError for anything else."""
-    ranged = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", text.strip())
+    ranged = re.fullmatch(r"([0-9]{1,5}) *- *([0-9]{1,5})", text.strip())
     if ranged:
         low, high = int(ranged[1]), int(ranged[2])
         if 1 <= low <= high <= _MOST:
             return list(range(low, high + 1))
-    elif re.fullmatch(r"[0-9]{1,5}(,[0-9]{1,5})*", text.strip()):
+    elif re.fullmatch(r"[0-9]{1,5}( *, *[0-9]{1,5})*", text.strip()):
         ks = [int(k) for k in text.split(",")]
         if all(1 <= k <= _MOST for k in ks):
             return ks[0] if len(ks) == 1 else ks

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedclust.cli import options as o
+from fedclust.cli.clusters import OneK
 from fedclust.cli.files import (
     check_outputs,
     check_report,
@@ -172,11 +173,14 @@ def predict(
         Path, typer.Option("--out", help="Where the labels go, CSV.", show_default=False)
     ],
     id_column: o.IdColumn = None,
+    k: OneK = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Label new rows with a saved result, here and alone: nothing is sent."""
     check_outputs(((out_path, is_labels),), (data, result, *how.inputs))
     loaded = SiteResult.load(result)
+    if k is not None:
+        loaded = loaded.at(k)
     rows = loaded.read(how.of(data), id_column)
     write_labels(out_path, loaded.label(rows), rows.ids, id_column)
     if as_json:

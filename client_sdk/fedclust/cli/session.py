@@ -17,7 +17,7 @@ from fedclust import errors
 from fedclust.algorithms.columns import columns_of
 from fedclust.cli import options as o
 from fedclust.cli.bodies import definition
-from fedclust.cli.clusters import Clusters, read_clusters, show_sweep
+from fedclust.cli.clusters import Clusters, OneK, read_clusters, show_sweep
 from fedclust.cli.files import check_outputs, check_report, is_document, is_report, write
 from fedclust.cli.screen import Table, err, feature_text, out, print_json, show, write_out
 from fedclust.cli.standing import Standing, ago, late_first, size, standings
@@ -351,12 +351,7 @@ def result(
         typer.Option("--out", help="File; by default standard output.", show_default=False),
     ] = None,
     report: o.Report = None,
-    k: Annotated[
-        int | None,
-        typer.Option(
-            "--k", help="Of a sweep: with so many clusters, not with those recommended.", min=1
-        ),
-    ] = None,
+    k: OneK = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Print the clusters, or write the whole result or a report of it to a file."""

@@ -57,6 +57,10 @@ class Shares:
         False where a value was imputed: such rows count for neither side.
     blocks : sequence of (L,) int64
         The columns, by number, of the levels of each categorical feature.
+    both : bool
+        Whether those who lack a feature are counted like those who have it. Without, only these.
+    roughly : bool
+        Whether more cells than need be may be rounded, for which no least cut is looked for.
     """
 
     def __init__(
@@ -70,18 +74,20 @@ class Shares:
         scale: FloatArray,
         observed: NDArray[np.bool_] | None = None,
         blocks: Sequence[IntVector] = (),
+        both: bool = True,
+        roughly: bool = False,
     ) -> None:
         self._index, self._p, self._columns = index, p, np.asarray(columns)
         #: The features, by number, whose shares are rounded together: of each (b,).
         self._groups = _groups(self._columns, blocks)
         #: (2, b, n): the rows that have each feature, and those that lack it.
         self._sides = np.empty((2, int(self._columns.sum()), X.shape[0]), dtype=np.bool_)
-        self._complete = observed is None
+        self._complete, self._roughly = observed is None and both, roughly
         for side, j in enumerate(np.flatnonzero(columns)):
             positive = X[:, j] * scale[j] + center[j] > 0.5
             seen = True if observed is None else observed[:, j]
             self._sides[0, side] = positive & seen
-            self._sides[1, side] = ~positive & seen
+            self._sides[1, side] = ~positive & seen & both
         self._packed: list[FloatArray] | None = None
         self._weights = index.weights()
         self._each = max(1, _BITS // max(X.shape[0].bit_length(), 1))
@@ -104,6 +110,7 @@ class Shares:
         labels: IntVector,
         n_cells: int,
         before: Sequence[tuple[NDArray[np.int16], Flags]] = (),
+        hidden: Flags | None = None,
     ) -> Flags:
         """Return which shares of a partition to round, (K, b).
 
@@ -118,9 +125,13 @@ class Shares:
         n_cells : int
         before : sequence of ((n,) int16, (K', b) bool)
             The partitions sent before in the session, and which of their shares were rounded.
+        hidden : (K, b) bool, optional
+            Shares that go rounded in any case.
         """
         counts = np.bincount(labels + 1, minlength=n_cells + 1)[1:]
         rounded = np.zeros((n_cells, self.n_features), dtype=np.bool_)
+        if hidden is not None:
+            rounded |= hidden
         # How many rows of either side are in the rest, 0, and in each cell c, 1 + c.
         rows = np.zeros((2, self.n_features, n_cells + 1), dtype=np.int64)
         for place in np.ndindex(rows.shape[:2]):
@@ -183,7 +194,15 @@ class Shares:
                     rounded[:] = True
                     return
                 tables = self._shared(labels, counts.size, then, len(flags))
-                for feature in np.flatnonzero(open_ & self._doubtful(tables, rounded, flags)):
+                arcs = self._doubtful(tables, rounded, flags)
+                for feature in np.flatnonzero(open_ & arcs.any(axis=(0, 2, 3))):
+                    if self._roughly:
+                        now, own = rounded[:, feature], self._groups[feature]
+                        told = arcs[:, feature, 1:].any(axis=(0, 2)) & ~now & (counts > 0)
+                        now |= told if told.any() else counts > 0
+                        rounded[:, own] = self._within(own, labels, counts, rows, now)
+                        changed[own] = True
+                        continue
                     table = tables[:, feature]
                     while True:
                         now, own = rounded[:, feature], self._groups[feature]
@@ -239,11 +258,10 @@ class Shares:
             packed.append(numbers)
         return packed
 
-    def _doubtful(self, tables: FloatArray, rounded: Flags, flags: Flags) -> BoolVector:
-        """Return the features (b,) for which :meth:`_told` may give a cell."""
+    def _doubtful(self, tables: FloatArray, rounded: Flags, flags: Flags) -> Flags:
+        """Return the arcs (2, b, K + 1, K' + 1) for which :meth:`_told` may give a cell."""
         known = _known(tables, rounded, flags)
-        arcs = _arcs(known, known.sum(axis=0) > _SLACK, self._p)
-        return np.asarray(arcs.any(axis=(0, 2, 3)))
+        return _arcs(known, known.sum(axis=0) > _SLACK, self._p)
 
     def _told(
         self, table: FloatArray, rounded: BoolVector, flags: BoolVector, counts: IntVector
