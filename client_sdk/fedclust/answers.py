@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedclust.algorithms import engine
@@ -82,6 +83,17 @@ def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
     common, part = (codec.decode(codec.encode(tree)) for tree in (common, part))
     digest = codec.task_digest(common, part)
     return TaskDocument(phase=task.phase, digest=digest, common=common, site=part)
+
+
+def count_usable(plan: Plan, X: NDArray[np.float64]) -> int:
+    """Return how many rows of a site take part; DisclosureError where the session cannot take them.
+
+    Out of core, some methods cannot.
+    """
+    try:
+        return int(np.count_nonzero(engine.usable_rows(plan, X)))
+    except RuleViolation as error:
+        raise DisclosureError(error.rule, error.message) from None
 
 
 def compute(

@@ -276,6 +276,7 @@ def simulate(
     tables = {
         site: _table(sites[site], definition, (persons or {}).get(site), site) for site in names
     }
+    rows = {site: SiteData(tables[site].X, tables[site].persons) for site in names}
     masks = {site: engine.has_features(plan, tables[site].features) for site in names}
     engine.check_roster(plan, names, masks)
     memories: dict[str, Memory] = {site: {} for site in names}
@@ -291,7 +292,7 @@ def simulate(
                 step,
                 state.round,
                 site,
-                SiteData(tables[site].X, tables[site].persons),
+                rows[site],
                 memories[site],
                 masks[site],
             )

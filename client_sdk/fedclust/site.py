@@ -27,7 +27,7 @@ from fedclust._http import Http, Options
 from fedclust.algorithms import engine
 from fedclust.algorithms.base import SiteData
 from fedclust.algorithms.registry import METHODS
-from fedclust.answers import accepted_plan, compute, first_task, refuse_foreign
+from fedclust.answers import accepted_plan, compute, count_usable, first_task, refuse_foreign
 from fedclust.client import Client
 from fedclust.consent import ConsentRequest
 from fedclust.data import Source, Table, load
@@ -288,7 +288,7 @@ class Site:
         plan = accepted_plan(session, info)
         lacking = plan.policy.missing == "mask"
         table = load(data, plan.features, person=person, id_column=id_column, lacking=lacking)
-        rows = int(engine.usable_rows(plan, table.X).sum())
+        rows = count_usable(plan, table.X)
         request = ConsentRequest(
             coordinator=self._http.url,
             site=site,
@@ -326,7 +326,7 @@ class _Run:
     ) -> None:
         self.client, self.info, self.request, self.journal = client, info, request, journal
         self.session, self.plan, self.table = request.session, request.plan, table
-        self.ledger = Ledger(site.directory)
+        self.ledger, self.rows = Ledger(site.directory), SiteData(table.X, table.persons)
         self.now, self.media, self.data_digest = site._now, site._media, table.digest()
         self.participation = Participation(
             definition_sha256=request.definition_sha256,
@@ -473,9 +473,8 @@ class _Run:
 
     def compute(self, number: int, document: TaskDocument) -> Answer:
         """Compute and check an answer; nothing is written or sent."""
-        data = SiteData(self.table.X, self.table.persons)
         memory = self.journal.memory
-        computed = compute(self.request, data, number, document, memory, self.media)
+        computed = compute(self.request, self.rows, number, document, memory, self.media)
         return Answer(
             coordinator=self.request.coordinator,
             site=self.request.site,

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedclust.privacy import counting
 from fedclust.privacy.counting import PersonIndex, distinct_views
 
 
@@ -103,3 +104,20 @@ def test_views_are_distinct_and_leave_out_rare_features() -> None:
         observed[:, 4].tolist(),
     ]
     assert distinct_views(None, index, 4)[0] == ()
+
+
+@pytest.mark.parametrize("table", [0, 1 << 20])
+def test_pairs_are_counted_alike_by_tables_and_by_sorting(
+    table: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_TABLE", table)
+    monkeypatch.setattr(counting, "_PART", 100)
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(0, 9, 730).astype(np.uint8), rng.integers(0, 40, 730)
+
+    keys, counts = counting.joined(first, second, 41)
+
+    pairs, expected = np.unique(np.stack([first, second]), axis=1, return_counts=True)
+    assert keys.tolist() == (pairs[0].astype(np.int64) * 41 + pairs[1]).tolist()
+    assert counts.tolist() == expected.tolist()
+    assert counting.tally(second, 41).tolist() == np.bincount(second, minlength=41).tolist()

@@ -9,9 +9,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from fedclust.algorithms import engine, evaluation, lloyd, releasing, sweep
+from fedclust.algorithms import engine, evaluation, fkm, lloyd, releasing, sweep
 from fedclust.algorithms.registry import METHODS
-from fedclust.privacy.moments import CellMoments, cell_costs, cell_moments
+from fedclust.algorithms.tallies import Tally, assign, cells_of, tally
+from fedclust.privacy.moments import CellMoments, cell_costs
 from fedclust.privacy.shares import Shares
 from fedclust.simulate import SimulationResult, simulate
 from support.attacker import (
@@ -239,11 +240,20 @@ def test_no_real_record_is_safe_in_other_rows_than_the_guard_let_go(
 ) -> None:
     """As many rows in every cell, but others."""
 
-    def of_others(X: Any, labels: Any, n_cells: int) -> CellMoments:
-        return cell_moments(X, np.roll(labels, 1), n_cells)
+    def of_others(rows: Any, labels: Any, n_cells: int) -> CellMoments:
+        return cells_of(rows, np.roll(labels, 1), n_cells)
+
+    def sums_of_others(rows: Any, labels: Any, points: Any, **how: Any) -> Tally:
+        return tally(rows, np.roll(labels, 1), points, **how)
+
+    def without_sums(*given: Any, **named: Any) -> list[Any]:
+        return [(labels, None) for labels, _ in assign(*given, **named)]
 
     with (
-        mock.patch.object(releasing, "cell_moments", of_others),
+        mock.patch.object(releasing, "cells_of", of_others),
+        mock.patch.object(releasing, "tally", sums_of_others),
+        mock.patch.object(lloyd, "assign", without_sums),
+        mock.patch.object(fkm, "assign", without_sums),
         mock.patch.object(engine, "check"),
     ):
         # Wrong means lead a session astray: where few sites have cells left, it still goes on.
@@ -288,9 +298,12 @@ def test_no_prevalence_of_a_real_record_is_safe_in_a_cost_from_rows(
         del moments
         return cell_costs(exact[-1], centroids)
 
+    def sums_alone(sums: Tally, *_: Any) -> Any:
+        return sums.squares.sum(axis=1)
+
     with (
         mock.patch.object(releasing, "round_prevalence", noted),
-        mock.patch.object(lloyd, "cell_costs", from_rows),
+        mock.patch.object(releasing, "step_costs", sums_alone),
         mock.patch.object(evaluation, "cell_costs", from_rows),
         mock.patch.object(engine, "check"),
     ):

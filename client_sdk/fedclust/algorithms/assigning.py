@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.base import Result, RuleViolation, Space
+from fedclust.privacy.counting import Labels
 
 #: Rows handled at once: bounds memory. Part of no result, for every row stands alone.
 BLOCK = 8192
+#: Rows in a step of a pass that does several things with each: these stay in the second cache.
+STEP = 512
 
 
 def squared_distances(
@@ -68,35 +73,81 @@ def first_occurrences(centroids: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.sort(first).astype(np.int64)
 
 
+class Finder:
+    """Finds the nearest of some centroids (K, d), some rows at a time.
+
+    Among equal centroids the first takes all rows: a matrix product may give equal columns
+    different last bits, so the others do not compete. Ties go to the lowest.
+    """
+
+    def __init__(self, centroids: NDArray[np.float64]) -> None:
+        kept = first_occurrences(centroids)
+        distinct = centroids[kept]
+        self._kept = None if len(kept) == len(centroids) else kept
+        # About their mean: far from the origin the expanded square would otherwise cancel away.
+        origin = distinct.mean(axis=0)
+        centres = distinct - origin
+        self._directions = np.ascontiguousarray(-2.0 * centres.T)
+        # Repeated for each row of a step: a short row broadcast costs more than a whole array.
+        self._origin = np.tile(origin, (STEP, 1))
+        self._norms = np.tile(np.einsum("ij,ij->i", centres, centres), (STEP, 1))
+        self._centred = np.empty_like(self._origin)
+        self._gaps = np.empty_like(self._norms)
+
+    def another(self) -> Finder:
+        """Return one for the same centroids that may be at work at the same time."""
+        other = copy.copy(self)
+        other._centred, other._gaps = np.empty_like(self._centred), np.empty_like(self._gaps)
+        return other
+
+    def find(self, rows: NDArray[np.float64], out: Labels) -> None:
+        """Write the nearest centroid of each row to ``out`` (m,).
+
+        ``rows`` (m, d) are float32 or float64, at most ``STEP`` of them.
+        """
+        m = len(rows)
+        centred = np.subtract(rows, self._origin[:m], out=self._centred[:m])
+        # Squared distances less the row's own square, which is the same for all centroids.
+        gaps = np.matmul(centred, self._directions, out=self._gaps[:m])
+        gaps += self._norms[:m]
+        found = gaps.argmin(axis=1)
+        out[...] = found if self._kept is None else self._kept[found]
+
+
 def nearest(
     X: NDArray[np.float64],
     centroids: NDArray[np.float64],
     known: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.int64]:
-    """Return the index of the nearest centroid (K, d) of each row (n, d); ties to the lowest.
+    """Return the index of the nearest centroid (K, d) of each row (n, d); see :class:`Finder`.
 
-    Among equal centroids the first takes all rows: a matrix product may give equal columns
-    different last bits, so the others do not compete. With ``known`` (K, d) only known entries
-    count, see :func:`masked_squares`; a row that shares no feature with any centroid goes to the
-    first.
+    With ``known`` (K, d) only known entries count, see :func:`masked_squares`; a row that shares no
+    feature with any centroid goes to the first.
     """
-    told_apart = centroids if known is None else np.column_stack([centroids * known, known])
-    kept = first_occurrences(told_apart)
-    distinct = centroids[kept]
-    seen = None if known is None or known.all() else known[kept]
-    every = np.ones(centroids.shape[1], dtype=np.bool_)
     labels = np.empty(len(X), dtype=np.int64)
+    if not len(X):
+        return labels
+    if known is None or known.all():
+        finder = Finder(centroids)
+        for begin in range(0, len(X), STEP):
+            finder.find(X[begin : begin + STEP], labels[begin : begin + STEP])
+        return labels
+    kept = first_occurrences(np.column_stack([centroids * known, known]))
+    distinct, seen = centroids[kept], known[kept]
+    every = np.ones(centroids.shape[1], dtype=np.bool_)
     for begin in range(0, len(X), BLOCK):
-        rows = X[begin : begin + BLOCK]
-        labels[begin : begin + BLOCK] = kept[
-            masked_squares(rows, every, distinct, seen).argmin(axis=1)
-        ]
+        squares = masked_squares(X[begin : begin + BLOCK], every, distinct, seen)
+        labels[begin : begin + BLOCK] = kept[squares.argmin(axis=1)]
     return labels
 
 
 def refuse_infinite(X: NDArray[np.float64], names: tuple[str, ...] = ()) -> None:
     """Refuse infinite values in rows (n, d); the RuleViolation names each column and count."""
-    counts = np.isinf(X).sum(axis=0)
+    refuse_counted(np.isinf(X).sum(axis=0), names)
+
+
+def refuse_counted(counts: NDArray[np.int64], names: tuple[str, ...] = ()) -> None:
+    """Raise RuleViolation where any of the columns (d,) has infinite values, so many of them."""
     if counts.any():
         found = ", ".join(
             f"{names[j] if names else f'column {j}'!r}: {counts[j]}" for j in np.flatnonzero(counts)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraint
 
 from fedclust.algorithms.arrays import BoolMatrix, FloatMatrix, FloatVector
 from fedclust.algorithms.columns import Column, columns_of
+from fedclust.algorithms.rows import Rows, rows_of
 from fedclust.privacy.counting import PersonIndex
 from fedclust.privacy.rules import RuleViolation
 
@@ -55,6 +56,9 @@ __all__ = [
 #: of them.
 Tree: TypeAlias = Any
 Memory: TypeAlias = dict[str, Tree]
+
+#: Rows that are scaled at a time.
+_TILE = 512
 
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 FeatureName = Annotated[
@@ -152,7 +156,16 @@ class Space:
 
     def to_scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Map rows (n, d) in own units to the scaled space."""
-        return (rows - self.center) / self.scale
+        if rows.ndim != 2 or len(rows) <= _TILE:
+            return (rows - self.center) / self.scale
+        # Some rows at a time, which stay in the cache, and whole arrays: a short one costs more.
+        center, scale = (np.tile(part, (_TILE, 1)) for part in (self.center, self.scale))
+        scaled = np.empty(rows.shape)
+        for start in range(0, len(rows), _TILE):
+            part = scaled[start : start + _TILE]
+            np.subtract(rows[start : start + _TILE], center[: len(part)], out=part)
+            np.divide(part, scale[: len(part)], out=part)
+        return scaled
 
     def to_original(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Map rows or centroids (n, d) of the scaled space to own units."""
@@ -240,20 +253,29 @@ class SiteData:
     Attributes
     ----------
     X : (n, d) float64
-        Rows. Given to the engine in own units, NaN where missing; given to a method scaled and
-        free of NaN, and 0 in the columns of features that the site has not got.
+        Rows; out of core ``algorithms.rows.Rows``, for methods that go through ``rows`` alone
+        (``Method.by_runs``). Given to the engine in own units, NaN where missing; given to a
+        method scaled and free of NaN, and 0 in the columns of features that the site has not got.
     persons : (n,) int64 or None
         Which person each row belongs to; None: each row is a person.
     observed : (n, d) bool or None
         False where a value was imputed or the feature is lacking; None: every value was observed.
     index : PersonIndex or None
         Counts the persons behind rows; the engine sets it before it calls a method.
+    derived : dict
+        What the engine made of these rows, for the next round; it decides nothing.
     """
 
     X: NDArray[np.float64]
     persons: NDArray[np.int64] | None = None
     observed: NDArray[np.bool_] | None = None
     index: PersonIndex | None = None
+    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def rows(self) -> Rows:
+        """``X``, to be gone through a run at a time."""
+        return rows_of(self.X)
 
 
 # --- what a method returns ------------------------------------------------------------------------
@@ -522,6 +544,12 @@ class Method:
         remembers. None: ``label`` without a memory does.
     check_config : (config) -> None
         Raises :class:`RuleViolation` for options that do not fit features or policy.
+    label_own : (result, labels (n,), memory) -> (n,) int64, or None
+        Of a method that goes through rows by runs: what ``label`` makes, with the memory, of the
+        labels that it gives without one. None: the same.
+    by_runs : (options) -> bool, or None
+        Whether its steps go through ``SiteData.rows`` alone, so that rows need not be in memory.
+        None: they do not.
     takes_masks : bool
         Whether sites may lack features (``missing: mask``).
     sweeps : bool
@@ -550,7 +578,9 @@ class Method:
     aggregate: Callable[[Any, Sequence[Contribution], RunConfig], Next | Done]
     finish: Callable[[Any, RunConfig], Result]
     label: Callable[[Result, NDArray[np.float64], Memory | None], NDArray[np.int64]]
+    label_own: Callable[[Result, NDArray[np.int64], Memory], NDArray[np.int64]] | None = None
     takes_masks: bool = False
+    by_runs: Callable[[Any], bool] | None = None
     sweeps: bool = False
     sweeping: bool = False
     check_roster: Callable[[RunConfig], None] | None = None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Column", "blocks_of", "columns_of", "encode", "feature_names", "transformed", "undone"]
 
 FloatArray = NDArray[np.float64]
+_TILE = 512
 _FORTH = {"log": np.log, "log1p": np.log1p}
 _BACK = {"log": np.exp, "log1p": np.expm1}
 _BOUND: dict[str, Callable[[float], float]] = {"none": float, "log": log, "log1p": log1p}
@@ -130,7 +131,16 @@ def encode(features: Sequence[Feature], raw: Sequence[NDArray[Any]]) -> FloatArr
                 columns.append(np.asarray(values, dtype=np.float64))
             else:
                 columns.append(_FORTH[feature.transform](np.asarray(values, dtype=np.float64)))
-    return np.column_stack(columns)
+    return _stacked(columns)
+
+
+def _stacked(columns: Sequence[FloatArray]) -> FloatArray:
+    """Return columns (n,) side by side, some rows at a time: a whole one would leave the cache."""
+    stacked = np.empty((len(columns[0]), len(columns)))
+    for start in range(0, len(stacked), _TILE):
+        for j, column in enumerate(columns):
+            stacked[start : start + _TILE, j] = column[start : start + _TILE]
+    return stacked
 
 
 def transformed(columns: Sequence[Column], values: FloatArray) -> FloatArray:

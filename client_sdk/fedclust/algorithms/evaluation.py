@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +52,10 @@ from fedclust.algorithms.local_cells import lay_base
 from fedclust.algorithms.profiling import check_profile, merge_profile, site_profile
 from fedclust.algorithms.releasing import Released, index_of, release
 from fedclust.algorithms.spaces import binary_columns
+from fedclust.algorithms.tallies import assign
 from fedclust.algorithms.totals import SitePart, check_sizes, site_parts
 from fedclust.privacy.checks import check_empty, check_shape
+from fedclust.privacy.counting import Labels, row_hashes
 from fedclust.privacy.moments import CellMoments, cell_costs
 from fedclust.privacy.sizes import suppress_sizes
 
@@ -208,7 +211,7 @@ def local_step(
     """
     centroids, cells = task.common.centroids, task.common.cells
     n_clusters = len(centroids)
-    check_shape(centroids, (n_clusters, data.X.shape[1]), "/parameters/centroids")
+    check_shape(centroids, (n_clusters, data.rows.shape[1]), "/parameters/centroids")
     # The first of the method's cells that stands for each centroid takes its rows.
     used, first = np.unique(cells, return_index=True)
     if not np.array_equal(used, np.arange(n_clusters)):
@@ -217,7 +220,7 @@ def local_step(
     if mask is not None:
         check_shape(mask, centroids.shape, "/parameters/mask")
     placed = _placed(task.common, data, config)
-    wanted = np.where(placed >= 0, first[placed], -1)
+    wanted = np.append(first, -1).astype(np.int16)[placed]
     if task.common.prototypes is not None and task.common.prototype_centroids is not None:
         of = first[task.common.prototype_centroids]
         memory = lay_base(task.common.prototypes, data, config, memory, of=of, n_cells=len(cells))
@@ -258,7 +261,7 @@ def local_step(
     )
 
 
-def _placed(common: EvaluationTask, data: SiteData, config: RunConfig) -> NDArray[np.int64]:
+def _placed(common: EvaluationTask, data: SiteData, config: RunConfig) -> Labels:
     """Return the centroid (n,) that each row goes with; -1 where none shares a feature with it."""
     if common.prototypes is not None and common.prototype_centroids is not None:
         shape = (len(common.prototype_centroids), data.X.shape[1])
@@ -269,6 +272,8 @@ def _placed(common: EvaluationTask, data: SiteData, config: RunConfig) -> NDArra
             raise RuleViolation("prototypes", "a prototype belongs to one of the centroids", at)
         return of[nearest(data.X, common.prototypes)]
     own = config.mask
+    if common.mask is None and own.all():
+        return assign(data.rows, [common.centroids])[0][0]
     known = None if common.mask is None else common.mask[:, own]
     if known is not None and not known.any():
         return np.full(len(data.X), -1, dtype=np.int64)
@@ -295,14 +300,36 @@ def _few_values(data: SiteData, released: Released, config: RunConfig) -> NDArra
     """Return the cells (K,) of rows in which no number has more than p values: like yes/no rows."""
     few = (released.moments.counts > 0) & (config.p > 1)
     numeric = np.flatnonzero(config.mask & ~binary_columns(config.columns))
-    for cell in np.flatnonzero(few) if numeric.size else ():
-        rows = np.flatnonzero(released.labels == cell)
-        for j in numeric:
-            # Among the first there are enough, mostly.
-            if any(len(np.unique(data.X[of, j])) > config.p for of in (rows[:_FIRST], rows)):
-                few[cell] = False
-                break
+    if not numeric.size:
+        return few
+    # Among the first of its rows a cell has enough, mostly.
+    firsts = [np.flatnonzero(released.labels == c)[:_FIRST] for c in np.flatnonzero(few)]
+    if not firsts:
+        return few
+    values = np.split(data.rows.take(np.concatenate(firsts)), np.cumsum([*map(len, firsts)])[:-1])
+    for cell, rows in zip(np.flatnonzero(few), values, strict=True):
+        few[cell] = not any(len(np.unique(rows[:, j])) > config.p for j in numeric)
+    unsure = np.flatnonzero(few)
+    if unsure.size:
+        found = [[np.empty(0)] * len(numeric) for _ in unsure]
+        each = partial(_run_values, unsure, numeric, config.p)
+        for part in data.rows.map(each, released.labels):
+            for own, more in zip(found, part, strict=True):
+                own[:] = [np.union1d(a, b)[: config.p + 1] for a, b in zip(own, more, strict=True)]
+        for cell, own in zip(unsure, found, strict=True):
+            few[cell] = all(len(distinct) <= config.p for distinct in own)
     return few
+
+
+def _run_values(
+    cells: NDArray[np.intp],
+    numeric: NDArray[np.intp],
+    p: int,
+    run: NDArray[np.float64],
+    labels: Labels,
+) -> list[list[NDArray[np.float64]]]:
+    """Return up to p + 1 values of each number in each of some cells."""
+    return [[np.unique(run[labels == c, j])[: p + 1] for j in numeric] for c in cells]
 
 
 def _rare_patterns(
@@ -310,9 +337,15 @@ def _rare_patterns(
 ) -> NDArray[np.bool_]:
     """Return those of ``cells`` (K,) in which 1 to p - 1 persons have some pattern of values."""
     rare = np.zeros_like(cells)
+    if not cells.any():
+        return rare
+    patterns, start = data.rows.array(np.uint64), 0
+    for part in data.rows.map(row_hashes):
+        patterns[start : start + len(part)] = part
+        start += len(part)
     sent = np.flatnonzero(cells[released.labels] & (released.labels >= 0))
-    keyed = np.column_stack([released.labels[sent], data.X[sent]])
-    _, pattern = np.unique(keyed, axis=0, return_inverse=True)
+    keyed = patterns[sent] + row_hashes(released.labels[sent][:, None].astype(np.float64))
+    _, pattern = np.unique(keyed, return_inverse=True)
     pattern = pattern.reshape(-1)
     # Rows, where no persons are named: the same answers from two persons are no one's record.
     owners = np.arange(len(sent)) if data.persons is None else data.persons[sent]
@@ -344,24 +377,54 @@ def _measure(
     share = d / np.maximum(shared.sum(axis=1), 1)
     spread = np.where(withheld & shared[cells], moments.m2, 0.0).sum(axis=1)
     spread = spread * share[cells] / np.maximum(moments.counts, 1)
-    any_withheld = bool(withheld.any())
+    measuring = partial(
+        _measure_run,
+        common=common,
+        mask=config.mask,
+        shared=shared,
+        share=share,
+        spread=spread,
+        withheld=withheld if withheld.any() else None,
+        means=moments.means,
+    )
     distances, silhouettes = np.zeros(n_clusters), np.zeros(n_clusters)
-    for begin in range(0, len(data.X), BLOCK):
-        labels = released.labels[begin : begin + BLOCK]
+    for of_run in data.rows.map(measuring, released.labels):
+        distances += of_run[0]
+        silhouettes += of_run[1]
+    return distances, silhouettes
+
+
+def _measure_run(
+    run: NDArray[np.float64],
+    cells_of: Labels,
+    *,
+    common: EvaluationTask,
+    mask: NDArray[np.bool_],
+    shared: NDArray[np.bool_],
+    share: NDArray[np.float64],
+    spread: NDArray[np.float64],
+    withheld: NDArray[np.bool_] | None,
+    means: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    centroids, cells = common.centroids, common.cells
+    n_clusters = len(centroids)
+    distances, silhouettes = np.zeros(n_clusters), np.zeros(n_clusters)
+    for begin in range(0, len(run), BLOCK):
+        labels = cells_of[begin : begin + BLOCK]
         sent = labels >= 0
         labels = labels[sent]
-        rows = data.X[begin : begin + BLOCK][sent]
+        rows = run[begin : begin + BLOCK][sent]
         if not len(rows):
             continue
-        if any_withheld:
-            rows = np.where(withheld[labels], moments.means[labels], rows)
+        if withheld is not None:
+            rows = np.where(withheld[labels], means[labels], rows)
         own = cells[labels]
         # Directly, not expanded: rows on their centroid are at distance 0 wherever that is.
         offsets = np.where(shared[own], rows - centroids[own], 0.0)
         a = np.sqrt(np.einsum("ij,ij->i", offsets, offsets) * share[own] + spread[labels])
         distances += np.bincount(own, weights=a, minlength=n_clusters)
         if n_clusters > 1 and common.prototypes is None:
-            squares = masked_squares(rows, config.mask, centroids, common.mask)
+            squares = masked_squares(rows, mask, centroids, common.mask)
             squares = squares + spread[labels, None]
             squares[np.arange(len(rows)), own] = np.inf
             b = np.sqrt(squares.min(axis=1))

@@ -17,9 +17,10 @@ more cells than clusters, cells weighted by their counts at the coordinator, sev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Annotated, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,11 +56,13 @@ from fedclust.algorithms.choosing import SweptOptions
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.kmeans import restarts, weighted_kmeans
 from fedclust.algorithms.lloyd import Cells, Step, StepTask
-from fedclust.algorithms.local_cells import LOCAL, local_kmeans
+from fedclust.algorithms.local_cells import LOCAL, local_kmeans, packed, unpacked
 from fedclust.algorithms.releasing import index_of, persons, release, site_totals
+from fedclust.algorithms.rows import ArrayRows, Rows, rows_of, whole
 from fedclust.algorithms.seeding import server_rng
+from fedclust.algorithms.tallies import assign, cells_of
 from fedclust.algorithms.totals import site_parts
-from fedclust.privacy.counting import PersonIndex
+from fedclust.privacy.counting import Labels, PersonIndex
 from fedclust.privacy.moments import cell_moments
 
 VERSION = 2
@@ -242,32 +245,35 @@ def _cells(
     # No more cells than groups of p persons, nor, where p is 1, of two: a site with k' rows or
     # fewer would send its rows.
     n_cells = max(min(task.n_clusters, persons(data) // max(config.p, 2)), 1)
+    rows = data.rows
+    own: Labels
+    labels: Labels
     if task.variant == "paper":
         labels = own = algorithm_1(data.X, n_cells, rng, project=task.project)
     else:
-        n_init = task.n_init or local_restarts(len(data.X), data.X.shape[1], n_cells)
+        n_init = task.n_init or local_restarts(*rows.shape, n_cells)
         n_clusters = config.options.k if task.project else None
-        own = k_means(data.X, n_cells, n_init, rng, n_clusters)
+        own = k_means(rows, n_cells, n_init, rng, n_clusters)
         index = index_of(data)
         # Fewer than p rows for each of K clusters: here merged cells would be dear. With more,
         # cells that follow the rows alone are truer.
-        tight = len(data.X) < config.p * config.options.k
-        if tight and len(data.X) <= _MOST_FILLED and np.bincount(own).min() < config.p:
-            own = filled(data.X, own, config.p)
-        labels = without_small(data.X, own, index, config.p)
-    numbers, wanted = np.unique(labels, return_inverse=True)
-    wanted = wanted.reshape(-1).astype(np.int64)
+        tight = rows.shape[0] < config.p * config.options.k
+        if tight and rows.shape[0] <= _MOST_FILLED and np.bincount(own).min() < config.p:
+            own = filled(whole(rows), own, config.p)
+        labels = without_small(rows, own, index, config.p)
+    numbers = np.flatnonzero(np.bincount(labels))
+    place = np.zeros(int(numbers[-1]) + 1, dtype=np.int16)
+    place[numbers] = np.arange(len(numbers))
+    wanted = place[labels]
     released, memory = release(data, config, memory, wanted, len(numbers), candidate=LOCAL)
-    memory = {**memory, LOCAL: released.labels, _OWN: _remembered(data.X, own, numbers)}
+    memory = {**memory, LOCAL: packed(released.labels), _OWN: _remembered(rows, own, numbers)}
     if released.empty and totals is None:
         return None, memory
     moments = released.moments
     return Cells(counts=moments.counts, means=moments.means, totals=totals), memory
 
 
-def _remembered(
-    X: NDArray[np.float64], own: NDArray[np.int64], numbers: NDArray[np.int64]
-) -> Memory:
+def _remembered(rows: Rows, own: Labels, numbers: NDArray[np.intp]) -> Memory:
     """Return a site's own clusters: of each row, their means, and each one's cell, -1 for none.
 
     ``numbers`` are those of the clusters that are cells; the others were too small.
@@ -275,7 +281,8 @@ def _remembered(
     n_own = int(own.max()) + 1
     cells = np.full(n_own, -1, dtype=np.int64)
     cells[numbers] = np.arange(len(numbers))
-    return {"labels": own, "means": cell_moments(X, own, n_own).means, "cells": cells}
+    means = cells_of(rows, own, n_own).means
+    return {"labels": packed(own), "means": means, "cells": cells}
 
 
 def local_restarts(n_rows: int, n_features: int, n_cells: int) -> int:
@@ -312,12 +319,12 @@ def algorithm_1(
 
 
 def k_means(
-    X: NDArray[np.float64],
+    X: NDArray[np.float64] | Rows,
     n_cells: int,
     n_init: int,
     rng: np.random.Generator,
     n_clusters: int | None = None,
-) -> NDArray[np.int64]:
+) -> Labels:
     """Return the cell (n,) of each row (n, d) by k-means with restarts, to convergence.
 
     With ``n_clusters``, K, it runs among the projections on the first :func:`directions`: a cell of
@@ -326,17 +333,25 @@ def k_means(
     """
     if n_clusters is None:
         return local_kmeans(X, n_cells, n_init, rng)
-    coordinates, values = _singular(X)
+    rows = rows_of(X)
+    project, values = _singular(rows)
     # Constant columns hold no noise, and would pass for such.
-    varying = int((X[:1] != X).any(axis=0).sum())
-    kept = directions(values, (len(X), varying), n_clusters)
+    first = rows.take(np.zeros(1, dtype=np.intp))
+    varies = np.zeros(rows.shape[1], dtype=np.bool_)
+    for part in rows.map(partial(_run_varies, first)):
+        varies |= part
+    kept = directions(values, (rows.shape[0], int(varies.sum())), n_clusters)
     if kept is None:
-        return local_kmeans(X, n_cells, n_init, rng)
-    labels = local_kmeans(coordinates[:, :kept], n_cells, n_init, rng)
+        return local_kmeans(rows, n_cells, n_init, rng)
+    labels = local_kmeans(project(kept), n_cells, n_init, rng)
     if n_cells > kept:
         return labels
-    moments = cell_moments(X, labels, n_cells)
-    return _converged(X, moments.means[moments.counts > 0])
+    moments = cells_of(rows, labels, n_cells)
+    return _converged(rows, moments.means[moments.counts > 0])
+
+
+def _run_varies(first: NDArray[np.float64], run: NDArray[np.float64]) -> NDArray[np.bool_]:
+    return np.asarray((first != run).any(axis=0))
 
 
 def directions(values: NDArray[np.float64], shape: tuple[int, ...], n_clusters: int) -> int | None:
@@ -373,7 +388,7 @@ def directions(values: NDArray[np.float64], shape: tuple[int, ...], n_clusters: 
     return max(found, int(np.ceil(np.sqrt(n_clusters))))
 
 
-def filled(X: NDArray[np.float64], labels: NDArray[np.int64], p: int) -> NDArray[np.int64]:
+def filled(X: NDArray[np.float64], labels: Labels, p: int) -> Labels:
     """Return labels (n,) of k-means with at least ``p`` rows in every cell (Bradley et al., 2000).
 
     From cells of which some are too small. A few rows stay free to choose: as many cells as there
@@ -406,13 +421,14 @@ def filled(X: NDArray[np.float64], labels: NDArray[np.int64], p: int) -> NDArray
 
 
 def without_small(
-    X: NDArray[np.float64], labels: NDArray[np.int64], index: PersonIndex, p: int
-) -> NDArray[np.int64]:
+    X: NDArray[np.float64] | Rows, labels: Labels, index: PersonIndex, p: int
+) -> NDArray[Any]:
     """Return labels (n,) in which every cell stands for at least ``p`` persons, if any can.
 
     One by one, smallest first, a cell that may not be sent gives its rows to the nearest others.
     """
-    centres = cell_moments(X, labels, int(labels.max(initial=-1)) + 1).means
+    rows = rows_of(X)
+    centres = cells_of(rows, labels, int(labels.max(initial=-1)) + 1).means
     while True:
         counts = np.bincount(labels, minlength=len(centres))
         used = np.flatnonzero(counts)
@@ -421,9 +437,9 @@ def without_small(
             return labels
         smallest = min(small, key=lambda k: counts[k])
         others = used[used != smallest]
-        moving = labels == smallest
+        moving = np.flatnonzero(labels == smallest)
         labels = labels.copy()
-        labels[moving] = others[nearest(X[moving], centres[others])]
+        labels[moving] = others[nearest(rows.take(moving), centres[others])]
 
 
 def _projected(X: NDArray[np.float64], n_vectors: int) -> NDArray[np.float64]:
@@ -431,32 +447,57 @@ def _projected(X: NDArray[np.float64], n_vectors: int) -> NDArray[np.float64]:
 
     Algorithm 1, line 2. Distances are those of the projections in the original space.
     """
-    return X if n_vectors >= min(X.shape) else _singular(X)[0][:, :n_vectors]
+    return X if n_vectors >= min(X.shape) else whole(_singular(ArrayRows(X))[0](n_vectors))
 
 
-def _singular(X: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return coordinates (n, m) along all singular vectors of X, and its values (m,), descending.
+def _singular(rows: Rows) -> tuple[Callable[[int], Rows], NDArray[np.float64]]:
+    """Return what projects rows on their first singular vectors, and all values, descending.
 
     By the smaller of the two matrices of products: rows may be many.
     """
-    wide = X.shape[1] > len(X)
-    squares, vectors = np.linalg.eigh(X @ X.T if wide else X.T @ X)
+    n, d = rows.shape
+    wide = d > n
+    if wide:
+        X = whole(rows)
+        products = X @ X.T
+    else:
+        products = np.zeros((d, d))
+        for part in rows.map(_run_products):
+            products += part
+    squares, vectors = np.linalg.eigh(products)
     values = np.sqrt(np.maximum(squares[::-1], 0.0))
     vectors = vectors[:, ::-1]
-    return np.asarray(vectors * values if wide else X @ vectors), values
+    if wide:
+        return lambda m: ArrayRows(vectors[:, :m] * values[:m]), values
+    return lambda m: rows.changed(_Projection(vectors[:, :m]), m), values
 
 
-def _converged(X: NDArray[np.float64], centres: NDArray[np.float64]) -> NDArray[np.int64]:
+def _run_products(run: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(run.T @ run)
+
+
+@dataclass(frozen=True)
+class _Projection:
+    """Takes rows (m, d) to their coordinates along some vectors (d, k)."""
+
+    vectors: NDArray[np.float64]
+
+    def __call__(self, run: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(run @ self.vectors)
+
+
+def _converged(X: NDArray[np.float64] | Rows, centres: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return labels (n,) after Lloyd steps until none changes (Algorithm 1, line 4)."""
-    labels = nearest(X, centres)
+    rows = rows_of(X)
+    labels = assign(rows, [centres])[0][0]
     for _ in range(_MAX_ITERATIONS):
-        moments = cell_moments(X, labels, len(centres))
+        moments = cells_of(rows, labels, len(centres))
         centres = np.where(moments.counts[:, None] > 0, moments.means, centres)
-        moved = nearest(X, centres)
+        moved = assign(rows, [centres])[0][0]
         if np.array_equal(moved, labels):
             break
         labels = moved
-    return labels
+    return labels.astype(np.int64)
 
 
 # --- Aggregation ----------------------------------------------------------------------------------
@@ -608,19 +649,30 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
     rows, rows of a site that came later, and all rows after refinement take the nearest centroid.
     """
     labels = label_by_centroid(result, X)
-    own = (memory or {}).get(_OWN)
+    return labels if memory is None else label_own(result, labels, memory)
+
+
+def label_own(result: Result, labels: NDArray[np.int64], memory: Memory) -> NDArray[np.int64]:
+    """Return the labels of a site's own rows, of which ``labels`` (n,) are by centroid."""
+    own = memory.get(_OWN)
     if own is None or not result.mapping:
         return labels
     (mapped,) = result.mapping.values()
     known = labels >= 0
     cells = own["cells"]
-    if int(known.sum()) != len(own["labels"]) or cells.max() >= len(mapped):
+    labels_of = unpacked(own["labels"])
+    if int(known.sum()) != len(labels_of) or cells.max() >= len(mapped):
         raise RuleViolation("rows", "these are not the rows that took part in the session")
     # The last entry is for clusters that are no cell.
     groups = np.array([*mapped, -1], dtype=np.int64)[cells]
     groups = np.where(groups >= 0, groups, nearest(own["means"], result.centroids))
-    labels[known] = groups[own["labels"]]
+    labels[known] = groups[labels_of]
     return labels
+
+
+def by_runs(options: Config) -> bool:
+    """Return whether rows need not be in memory: the paper's steps need all at once."""
+    return options.variant == "default"
 
 
 METHOD = Method(
@@ -643,5 +695,7 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
+    label_own=label_own,
+    by_runs=by_runs,
     sweeps=True,
 )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
 from fedclust.algorithms.arrays import FloatMatrix, FloatVector, IntVector
-from fedclust.algorithms.assigning import label_by_centroid, nearest, squared_distances
+from fedclust.algorithms.assigning import label_by_centroid, squared_distances
 from fedclust.algorithms.base import (
     Contribution,
     Disclosure,
@@ -44,10 +44,19 @@ from fedclust.algorithms.columns import transformed
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.judging import Judgement, judge, rest_cost
 from fedclust.algorithms.kmeans import weighted_kmeans
-from fedclust.algorithms.local_cells import LOCAL, lay_base, local_kmeans
-from fedclust.algorithms.releasing import CANDIDATE, persons, release, site_totals
+from fedclust.algorithms.local_cells import LOCAL, lay_base, local_kmeans, packed
+from fedclust.algorithms.releasing import (
+    CANDIDATE,
+    by_column,
+    persons,
+    refuse_cells,
+    release,
+    release_step,
+    site_totals,
+)
 from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.spaces import own_bounds, scaled_bounds
+from fedclust.algorithms.tallies import Tally, assign
 from fedclust.algorithms.totals import (
     DISCLOSURE,
     SitePart,
@@ -56,7 +65,7 @@ from fedclust.algorithms.totals import (
     site_parts,
 )
 from fedclust.privacy.checks import check_costs, check_empty, check_means, check_shape
-from fedclust.privacy.moments import cell_costs
+from fedclust.privacy.counting import Labels
 
 VERSION = 2
 
@@ -273,9 +282,9 @@ def _cells(
     totals: Totals | None,
 ) -> LocalAnswer:
     wanted = min(task.n_clusters, persons(data) // config.p)
-    labels = local_kmeans(data.X, wanted, task.n_init, rng)
+    labels = local_kmeans(data.rows, wanted, task.n_init, rng)
     released, memory = release(data, config, memory, labels, task.n_clusters, candidate=LOCAL)
-    memory = {**memory, LOCAL: released.labels}
+    memory = {**memory, LOCAL: packed(released.labels)}
     if released.empty and totals is None:
         return None, memory
     moments = released.moments
@@ -297,21 +306,21 @@ def add_up(
     config: RunConfig,
     memory: Memory,
     candidate: str = CANDIDATE,
-    labels: NDArray[np.int64] | None = None,
+    wanted: tuple[Labels, Tally | None] | None = None,
 ) -> tuple[Step, Memory]:
     """Return a site's part of one Lloyd step from ``centroids`` (K, d), without totals.
 
-    ``labels`` (n,), where a method wants rows elsewhere than at their nearest centroid.
+    ``wanted``: the cells (n,), where a method wants rows elsewhere than at their nearest centroid
+    or has assigned them already, and the sums over them where they are known.
     """
-    check_shape(centroids, (len(centroids), data.X.shape[1]), "/parameters/centroids")
+    check_shape(centroids, (len(centroids), data.rows.shape[1]), "/parameters/centroids")
+    refuse_cells(len(centroids))
     memory = lay_base(centroids, data, config, memory, candidate)
-    if labels is None:
-        labels = nearest(data.X, centroids)
-    released, memory = release(data, config, memory, labels, len(centroids), candidate)
-    moments = released.moments
-    # From the rounded moments: a cost taken from rows would give an exact prevalence back.
-    costs = np.where(moments.counts > 0, cell_costs(moments, centroids), 0.0)
-    return Step(counts=moments.counts, sums=moments.sums, costs=costs), memory
+    if wanted is None:
+        wanted = assign(data.rows, [centroids], by_column=by_column(config))[0]
+    labels, sums = wanted
+    step, memory = release_step(data, config, memory, labels, centroids, sums, candidate)
+    return Step(counts=step.counts, sums=step.sums, costs=step.costs), memory
 
 
 # --- Aggregation ----------------------------------------------------------------------------------
@@ -494,6 +503,12 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
     return label_by_centroid(result, X)
 
 
+def by_runs(options: Config) -> bool:
+    """Return whether rows need not be in memory: they never need."""
+    del options
+    return True
+
+
 METHOD = Method(
     name="lloyd",
     version=VERSION,
@@ -511,5 +526,6 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
+    by_runs=by_runs,
     sweeps=True,
 )

@@ -3,26 +3,57 @@
 from __future__ import annotations
 
 import warnings
+import zlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.assigning import nearest
+from fedclust.algorithms.assigning import STEP, nearest
 from fedclust.algorithms.base import Memory, RunConfig, SiteData
+from fedclust.algorithms.kmeans import SAME
 from fedclust.algorithms.releasing import CANDIDATE, release
-from fedclust.privacy.moments import cell_moments
+from fedclust.algorithms.rows import Rows, rows_of, whole
+from fedclust.algorithms.tallies import assign, cells_of
+from fedclust.privacy.counting import Labels
+from fedclust.privacy.moments import FeatureMoments, merge_features, total_moments
 
 #: The local cells' partition: the guard's candidate, and its place in a site's memory.
 LOCAL = "cells"
+_MAX_ITERATIONS = 300
+#: Of the rows' mean variance: what the centres may move, squared, in a step that ends Lloyd.
+_TOLERANCE = 1e-4
+#: Up to so many rows scikit-learn clusters them, all at once.
+_LIBRARY = 65_536
+#: Rows whose distances are added up together.
+_PART = 1 << 16
 
 
 def local_kmeans(
-    X: NDArray[np.float64], n_clusters: int, n_init: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return the cell (n,) of each row in the site's own k-means; fewer cells where rows repeat."""
+    X: NDArray[np.float64] | Rows, n_clusters: int, n_init: int, rng: np.random.Generator
+) -> NDArray[Any]:
+    """Return the cell (n,) of each row in the site's own k-means; fewer cells where rows repeat.
+
+    By scikit-learn where rows are few; it is the faster there. Beyond, the same in passes over the
+    rows, which need not be in memory: greedy k-means++ (Arthur & Vassilvitskii 2007) and Lloyd from
+    ``n_init`` starts, draw for draw, but all starts share their passes.
+    """
     seed = int(rng.integers(2**31))
+    rows = rows_of(X)
     if n_clusters <= 1:
-        return np.zeros(len(X), dtype=np.int64)
+        return np.asarray(rows.array(np.int64))
+    if rows.shape[0] <= _LIBRARY:
+        return _by_library(whole(rows), n_clusters, n_init, seed)
+    total = _spread_of(rows)
+    draws = np.random.RandomState(seed)
+    starts = _seeded(rows, n_clusters, n_init, total.means, draws)
+    tolerance = _TOLERANCE * float((total.m2 / rows.shape[0]).mean())
+    return _lloyd(rows, starts, tolerance)
+
+
+def _by_library(X: NDArray[np.float64], n_clusters: int, n_init: int, seed: int) -> Labels:
     # Imported here: it takes seconds, and only this step needs it.
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -33,6 +64,180 @@ def local_kmeans(
         warnings.simplefilter("ignore", ConvergenceWarning)
         labels = kmeans.fit(X).labels_
     return np.asarray(labels, dtype=np.int64)
+
+
+def _spread_of(rows: Rows) -> FeatureMoments:
+    d = rows.shape[1]
+    total = FeatureMoments(np.zeros(d, dtype=np.int64), np.zeros(d), np.zeros(d))
+    for part in rows.map(total_moments):
+        total = merge_features(total, part)
+    return total
+
+
+def _seeded(
+    rows: Rows,
+    n_clusters: int,
+    n_init: int,
+    origin: NDArray[np.float64],
+    draws: np.random.RandomState,
+) -> list[NDArray[np.float64]]:
+    """Return the seeds (K, d) of every start: of some rows drawn by distance, the best each time.
+
+    The squared distances to the nearest seed so far are kept, of each row and trial.
+    """
+    n = rows.shape[0]
+    n_trials = 2 + int(np.log(n_clusters))
+    # Every start's draws, in the order in which one start after the other would make them.
+    firsts, fractions = [], []
+    for _ in range(n_init):
+        firsts.append(min(int(draws.random_sample() * n), n - 1))
+        fractions.append(draws.uniform(size=(n_clusters - 1, n_trials)))
+    chosen = rows.take(np.array(firsts))
+    seeds = [[row] for row in chosen]
+    gaps = rows.array(np.float64, n_init)
+    gaps[...] = np.inf
+    trials = rows.array(np.float64, n_init, n_trials)
+    potentials = _gaps(rows, chosen[:, None], gaps, origin, trials[:, :1])
+    gaps[...] = trials[:, 0]
+    for step in range(n_clusters - 1):
+        numbers = [_drawn(gaps[i], fractions[i][step] * potentials[i].min()) for i in range(n_init)]
+        candidates = rows.take(np.concatenate(numbers)).reshape(n_init, n_trials, -1)
+        potentials = _gaps(rows, candidates, gaps, origin, trials)
+        for i, best in enumerate(potentials.argmin(axis=1)):
+            seeds[i].append(candidates[i, best])
+            gaps[i] = trials[i, best]
+    return [np.array(each) for each in seeds]
+
+
+def _gaps(
+    rows: Rows,
+    candidates: NDArray[np.float64],
+    gaps: NDArray[np.float64],
+    origin: NDArray[np.float64],
+    out: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Write what ``gaps`` (s, n) become with each candidate (s, t, d) to ``out`` (s, t, n).
+
+    Returns their sums (s, t).
+    """
+    start, sums = 0, np.zeros(candidates.shape[:2])
+    for part in rows.map(partial(_run_gaps, candidates - origin, origin), gaps):
+        end = start + part.shape[2]
+        out[:, :, start:end] = part
+        sums += part.sum(axis=2)
+        start = end
+    return sums
+
+
+def _run_gaps(
+    candidates: NDArray[np.float64],
+    origin: NDArray[np.float64],
+    run: NDArray[np.float64],
+    gaps: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    n_starts, n_trials, d = candidates.shape
+    every = candidates.reshape(-1, d)
+    norms = np.einsum("ij,ij->i", every, every)
+    found = np.empty((len(every), len(run)))
+    for at in range(0, len(run), STEP):
+        centred = run[at : at + STEP] - origin
+        squares = np.matmul(-2.0 * every, centred.T, out=None)
+        squares += norms[:, None]
+        squares += np.einsum("ij,ij->i", centred, centred)
+        np.maximum(squares, 0.0, out=found[:, at : at + STEP])
+    shaped = found.reshape(n_starts, n_trials, len(run))
+    return np.minimum(shaped, gaps[:, None], out=shaped)
+
+
+def _drawn(gaps: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Return the rows at which the gaps (n,), added up, reach the targets (t,)."""
+    ends = np.cumsum([gaps[at : at + _PART].sum() for at in range(0, len(gaps), _PART)])
+    found = []
+    for target in targets:
+        part = min(int(np.searchsorted(ends, target)), len(ends) - 1)
+        before = ends[part - 1] if part else 0.0
+        own = np.cumsum(gaps[part * _PART : (part + 1) * _PART])
+        place = min(int(np.searchsorted(own, target - before)), len(own) - 1)
+        found.append(part * _PART + place)
+    return np.array(found, dtype=np.intp)
+
+
+def _lloyd(rows: Rows, starts: Sequence[NDArray[np.float64]], tolerance: float) -> Labels:
+    """Return the labels (n,) of the start that ends at the lowest inertia, the first of equals."""
+    centres = dict(enumerate(starts))
+    labels: dict[int, Labels] = {}
+    # Of those that have ended: inertia and labels.
+    ended: dict[int, tuple[float, Labels]] = {}
+    last: dict[int, NDArray[np.float64]] = {}
+    for step in range(_MAX_ITERATIONS + 1):
+        found = assign(rows, list(centres.values()))
+        for (i, points), (own, sums) in zip(list(centres.items()), found, strict=True):
+            if i in last or step == _MAX_ITERATIONS:
+                ended[i] = float(sums.squares.sum()), own
+                continue
+            moved = points + sums.offsets / np.maximum(sums.counts, 1)[:, None]
+            apart = ((moved - points) ** 2).sum(axis=1)
+            if i in labels and np.array_equal(own, labels[i]):
+                ended[i] = float(sums.squares.sum() - (sums.counts * apart).sum()), own
+                continue
+            if not sums.counts.all():
+                moved = _refilled(rows, own, points, moved, sums.counts)
+                apart = ((moved - points) ** 2).sum(axis=1)
+            if apart.sum() <= tolerance:
+                # Once more, for labels that go with where the centres are.
+                last[i] = moved
+            centres[i], labels[i] = moved, own
+        centres = {i: points for i, points in centres.items() if i not in ended}
+        if not centres:
+            break
+    best = min(inertia for inertia, _ in ended.values())
+    return next(own for _, (inertia, own) in sorted(ended.items()) if inertia <= best * (1 + SAME))
+
+
+def _refilled(
+    rows: Rows,
+    labels: Labels,
+    points: NDArray[np.float64],
+    moved: NDArray[np.float64],
+    counts: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """Return the moved centres (K, d), each empty one at a row far from its own centre.
+
+    Which that row leaves, as in scikit-learn; nothing changes where all rows are on centres.
+    """
+    gaps = rows.array(np.float64)
+    start = 0
+    for part in rows.map(partial(_run_own_gaps, points), labels):
+        gaps[start : start + len(part)] = part
+        start += len(part)
+    if not gaps.any():
+        return moved
+    empty = np.flatnonzero(counts == 0)
+    farthest = np.argpartition(gaps, -len(empty))[: -len(empty) - 1 : -1]
+    taken = rows.take(farthest)
+    sums, sizes = moved * counts[:, None], counts.copy()
+    for k, number, row in zip(empty, farthest, taken, strict=True):
+        left = int(labels[number])
+        sums[left] -= row
+        sizes[left] -= 1
+        sums[k], sizes[k] = row, 1
+    return np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], points)
+
+
+def _run_own_gaps(
+    points: NDArray[np.float64], run: NDArray[np.float64], labels: Labels
+) -> NDArray[np.float64]:
+    return np.asarray(((run - points[labels]) ** 2).sum(axis=1))
+
+
+def packed(labels: Labels) -> bytes:
+    """Return labels (n,), at most 32,767, as a site's memory keeps them where rows may be many."""
+    return zlib.compress(labels.astype("<i2").tobytes(), 1)
+
+
+def unpacked(kept: bytes) -> NDArray[np.int16]:
+    """Return the labels (n,) that :func:`packed` kept."""
+    return np.frombuffer(zlib.decompress(kept), dtype="<i2").astype(np.int16)
 
 
 def lay_base(
@@ -56,11 +261,13 @@ def lay_base(
     cells = memory.get(LOCAL)
     if cells is None:
         return memory
+    if isinstance(cells, bytes):
+        cells = unpacked(cells)
     memory = {name: kept for name, kept in memory.items() if name != LOCAL}
     sent = cells >= 0
     if not sent.any():
         return memory
-    moments = cell_moments(data.X, cells, int(cells.max()) + 1)
+    moments = cells_of(data.rows, cells, int(cells.max()) + 1)
     own = config.mask
     seen = None if known is None else known[:, own]
     of = np.arange(len(centroids)) if of is None else of

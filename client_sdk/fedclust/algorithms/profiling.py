@@ -69,7 +69,7 @@ def site_profile(
         The session's memory at this site.
     """
     moments = _by_cluster(released.moments, cells, n_clusters)
-    labels = np.where(released.labels >= 0, cells[released.labels], -1)
+    labels = np.append(cells, -1).astype(np.int16)[released.labels]
     if 1 < config.p < SMALLEST:
         return moments.means, np.zeros_like(moments.m2), memory
     told, kept = tellable(data, labels, moments.m2, config, memory)

@@ -14,7 +14,9 @@ same beside all, and another one beside that: of two unknown numbers only the su
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from fedclust.algorithms.base import Memory, RunConfig, SiteData
 from fedclust.algorithms.releasing import index_of
 from fedclust.algorithms.spaces import binary_columns
-from fedclust.privacy.counting import PersonIndex
+from fedclust.privacy.counting import Labels, PersonIndex, row_hashes
 from fedclust.privacy.shares import Shares
 
 __all__ = ["NAME", "few_differ", "tellable"]
@@ -30,16 +32,20 @@ __all__ = ["NAME", "few_differ", "tellable"]
 FloatArray = NDArray[np.float64]
 IntVector = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+#: Values of a column, or their digests where memory does not hold the rows: equal where they are.
+Values: TypeAlias = NDArray[Any]
 
 #: The place of what was told in a site's memory.
 NAME = "spreads"
 #: Rows of a set that are looked at first: with many values among these, none is the usual one.
 _FIRST = 64
+#: So many sets are looked for one by one, which takes less memory than to sort the rows.
+_FEW_SETS = 64
 #: Rows by which columns are ranked.
 _RANKED = 4_096
 
 
-def few_differ(values: FloatArray, rows: IntVector, index: PersonIndex, p: int) -> bool:
+def few_differ(values: Values, rows: NDArray[np.intp], index: PersonIndex, p: int) -> bool:
     """Return whether too few of some rows (m,), by number, have another than the usual value.
 
     ``values`` (m,) are theirs.
@@ -53,7 +59,7 @@ def few_differ(values: FloatArray, rows: IntVector, index: PersonIndex, p: int) 
 
 
 def tellable(
-    data: SiteData, labels: IntVector, m2: FloatArray, config: RunConfig, memory: Memory
+    data: SiteData, labels: Labels, m2: FloatArray, config: RunConfig, memory: Memory
 ) -> tuple[Flags, Memory]:
     """Return which M2 (K, d) of a partition may be told, and the memory that records them.
 
@@ -98,11 +104,13 @@ class _Spreads:
         self._numeric = np.flatnonzero(config.mask & ~binary_columns(config.columns))
         self._weights = self._index.weights()
         #: The values that p rows share, of the columns in which that was asked.
-        self._known: dict[int, FloatArray] = {}
+        self._known: dict[int, Values] = {}
+        #: Of the columns that were asked for, what tells their values apart.
+        self._columns: dict[int, Values] = {}
         self._pair: IntVector | None = None
         self._told = told
 
-    def hold(self, labels: IntVector, m2: FloatArray) -> Flags:
+    def hold(self, labels: Labels, m2: FloatArray) -> Flags:
         """Return which M2 (K, d) of a partition are held back.
 
         Parameters
@@ -114,12 +122,11 @@ class _Spreads:
         """
         held = np.zeros(m2.shape, dtype=np.bool_)
         if self._p > 1:
-            for cell in range(len(m2)):
-                held[cell, self._numeric] = self._few(np.flatnonzero(labels == cell))
+            held[:, self._numeric] = self._few(labels, len(m2))
             held = self._hidden(labels, held, m2)
         return held
 
-    def _hidden(self, labels: IntVector, few: Flags, m2: FloatArray) -> Flags:
+    def _hidden(self, labels: Labels, few: Flags, m2: FloatArray) -> Flags:
         """Return the flags with all that has to be held back so that ``few`` may not be told."""
         usual = self._usual(labels)
         columns = np.array([j for j, _ in usual], dtype=np.int64)
@@ -153,95 +160,131 @@ class _Spreads:
                 held[cell, spread[(int(hidden.argmax()) + 1) % spread.size]] = True
         return held
 
-    def _properties(self, usual: list[tuple[int, float]]) -> Shares:
+    def _properties(self, usual: list[tuple[int, Any]]) -> Shares:
         """Return who has another value than the usual one, for each column and value."""
-        n, b = len(self._data.X), len(usual)
-        other = np.zeros((n, b))
+        columns, b = [j for j, _ in usual], len(usual)
+        sides = self._data.rows.array(np.bool_, 2, b)
         for place, (j, value) in enumerate(usual):
-            other[:, place] = self._seen(j) & (self._data.X[:, j] != value)
-        columns = [j for j, _ in usual]
+            sides[0, place] = self._seen(j) & (self._columns[j] != value)
         return Shares(
-            other,
+            self._data.X,
             self._index,
             self._p,
             columns=np.ones(b, dtype=np.bool_),
             center=np.zeros(b),
             scale=np.ones(b),
             blocks=[np.flatnonzero(np.array(columns) == j) for j in sorted(set(columns))],
+            sides=sides,
             both=False,
             roughly=True,
         )
 
-    def _usual(self, labels: IntVector) -> list[tuple[int, float]]:
+    def _usual(self, labels: Labels) -> list[tuple[int, Any]]:
         """Return the columns and values that all but a few rows of some known set may share."""
-        found: set[tuple[int, float]] = set()
-        before = [then.astype(np.int64) for then, _ in self._told]
-        for then in [np.zeros_like(labels), *before]:
-            width = int(then.max(initial=0)) + 2
-            arcs = np.unique((labels + 1) * width + then + 1, return_inverse=True)[1].reshape(-1)
-            order = np.argsort(arcs, kind="stable")
-            sizes = np.bincount(arcs)
-            places = np.minimum(np.arange(_FIRST), sizes[:, None] - 1)
-            sample = order[(np.cumsum(sizes) - sizes)[:, None] + places]
-            for j in self._numeric.tolist():
-                found |= {(j, value) for value in self._dominant(j, arcs, sample)}
+        found: set[tuple[int, Any]] = set()
+        for then in [None, *(then for then, _ in self._told)]:
+            arcs = labels + 1
+            if then is not None:
+                width = int(then.max(initial=0)) + 2
+                pairs = arcs.astype(np.int64) * width + then + 1
+                arcs = np.unique(pairs, return_inverse=True)[1].reshape(-1)
+            possible = self._possible(_members(arcs))
+            columns = possible.any(axis=0)
+            self._fetch(self._numeric[columns])
+            for j, sets in zip(self._numeric[columns].tolist(), possible.T[columns], strict=True):
+                found |= {(j, value) for value in self._dominant(j, arcs, sets)}
         return sorted(found)
 
-    def _dominant(self, j: int, arcs: IntVector, sample: IntVector) -> list[float]:
+    def _dominant(self, j: int, arcs: Labels, possible: Flags) -> list[Any]:
         """Return the values that p rows have in those of the sets where few have another.
 
-        ``arcs`` (n,) is the set of each row, ``sample`` some rows of each.
+        ``arcs`` (n,) is the set of each row, ``possible`` (a,) which sets are to be looked at.
         """
-        column, seen = self._data.X[:, j], self._seen(j)
-        possible = np.ones(len(sample), dtype=np.bool_)
-        if self._weights is None and self._data.observed is None:
-            # Rows with different values are different persons' then.
-            distinct = (np.diff(np.sort(column[sample], axis=1), axis=1) != 0).sum(axis=1) + 1
-            possible = distinct <= self._p
-        rows = np.flatnonzero(possible[arcs] & seen) if possible.any() else arcs[:0]
+        column = self._columns[j]
+        rows = np.flatnonzero(possible[arcs] & self._seen(j))
         if not rows.size or not (values := self._shared(j)).size:
             return []
         weights = None if self._weights is None else self._weights[rows]
-        sizes = np.bincount(arcs[rows], weights, minlength=len(sample))
+        own_arcs = arcs[rows].astype(np.int64)
+        sizes = np.bincount(own_arcs, weights, minlength=len(possible))
         place = np.searchsorted(values, column[rows])
         place = np.where(values[np.minimum(place, values.size - 1)] == column[rows], place, -1)
-        own, of = np.unique(arcs[rows] * (values.size + 1) + place + 1, return_inverse=True)
+        own, of = np.unique(own_arcs * (values.size + 1) + place + 1, return_inverse=True)
         having = np.bincount(of.reshape(-1), weights)
         arc, value = own // (values.size + 1), own % (values.size + 1) - 1
         light = (value >= 0) & (sizes[arc] - having < self._p)
         counts = np.bincount(of.reshape(-1))
         together = np.bincount(value[light], counts[light], minlength=values.size)
-        return [float(values[i]) for i in np.flatnonzero(together >= self._p)]
+        return [values[i].item() for i in np.flatnonzero(together >= self._p)]
 
     def _beside(self) -> IntVector:
         """Return the two numeric columns, by number, with the most values among the first rows."""
-        first = self._data.X[:_RANKED]
+        first = self._data.rows.take(np.arange(min(self._index.n, _RANKED)))
         values = [len(np.unique(first[:, j])) for j in self._numeric]
         return self._numeric[np.argsort(values, kind="stable")[::-1][:2]]
 
-    def _shared(self, j: int) -> FloatArray:
+    def _shared(self, j: int) -> Values:
         """Return the values of a column that p rows share."""
         if j not in self._known:
-            values, counts = np.unique(self._data.X[self._seen(j), j], return_counts=True)
+            values, counts = np.unique(self._columns[j][self._seen(j)], return_counts=True)
             self._known[j] = values[counts >= self._p]
         return self._known[j]
 
     def _seen(self, j: int) -> Flags:
         """Return which rows (n,) have a value of a column."""
         observed = self._data.observed
-        return np.ones(len(self._data.X), dtype=np.bool_) if observed is None else observed[:, j]
+        return np.ones(self._index.n, dtype=np.bool_) if observed is None else observed[:, j]
 
-    def _few(self, rows: NDArray[np.intp]) -> Flags:
-        """Return in which numeric columns (m,) few of some rows, by number, have another value."""
-        few = np.zeros(len(self._numeric), dtype=np.bool_)
-        for i, j in enumerate(self._numeric.tolist()):
-            known = rows[self._seen(j)[rows]]
-            if not known.size:
-                continue
-            if self._data.persons is None:
-                # Rows with different values are different persons' then.
-                first = np.unique(self._data.X[known[:_FIRST], j])
-                if len(first) > self._p:
-                    continue
-            few[i] = few_differ(self._data.X[known, j], known, self._index, self._p)
-        return few
+    def _few(self, labels: Labels, n_cells: int) -> Flags:
+        """Return in which numeric columns few of a cell's rows have another value, (K, m)."""
+        cells = _members(labels, range(n_cells))
+        unsure = self._possible(cells)
+        self._fetch(self._numeric[unsure.any(axis=0)])
+        for cell, i in np.argwhere(unsure):
+            j = int(self._numeric[i])
+            rows = np.flatnonzero((labels == cell) & self._seen(j))
+            values = self._columns[j][rows]
+            unsure[cell, i] = len(rows) > 0 and few_differ(values, rows, self._index, self._p)
+        return unsure
+
+    def _possible(self, sets: list[NDArray[np.intp]]) -> Flags:
+        """Return where few may have another value, (S, m), by the first rows (f,) of each set."""
+        possible = np.ones((len(sets), len(self._numeric)), dtype=np.bool_)
+        if self._weights is None and self._data.observed is None:
+            # Rows with different values are different persons' then.
+            taken = self._data.rows.take(np.concatenate([*sets, np.empty(0, dtype=np.intp)]))
+            ends = np.cumsum([len(rows) for rows in sets])
+            for place, first in enumerate(np.split(taken[:, self._numeric], ends[:-1])):
+                steps = np.diff(np.sort(first, axis=0), axis=0) != 0
+                possible[place] = (steps.sum(axis=0) < self._p) & (len(first) > 0)
+        return possible
+
+    def _fetch(self, columns: Iterable[int]) -> None:
+        """Make what tells the values of some columns apart, in one pass where one is needed."""
+        wanted = [int(j) for j in columns if int(j) not in self._columns]
+        if not wanted:
+            return
+        if isinstance(self._data.X, np.ndarray):
+            self._columns |= {j: self._data.X[:, j] for j in wanted}
+            return
+        room, start = self._data.rows.array(np.uint64, len(wanted)), 0
+        for part in self._data.rows.map(partial(_digests, wanted)):
+            room[:, start : start + part.shape[1]] = part
+            start += part.shape[1]
+        self._columns |= dict(zip(wanted, room, strict=True))
+
+
+def _members(labels: Labels, numbers: Iterable[int] | None = None) -> list[NDArray[np.intp]]:
+    """Return the first rows, by number, of each set, ``_FIRST`` at most; by default of all sets."""
+    if numbers is not None:
+        return [np.flatnonzero(labels == number)[:_FIRST] for number in numbers]
+    sizes = np.bincount(labels)
+    if len(sizes) <= _FEW_SETS:
+        return _members(labels, range(len(sizes)))
+    order = np.argsort(labels, kind="stable")
+    starts = np.cumsum(sizes) - sizes
+    return [order[at : at + min(n, _FIRST)] for at, n in zip(starts, sizes, strict=True)]
+
+
+def _digests(columns: list[int], run: FloatArray) -> NDArray[np.uint64]:
+    return np.stack([row_hashes(run[:, [j]]) for j in columns])

@@ -208,7 +208,7 @@ def swept(method: Method) -> Method:
         task: SiteTask, data: SiteData, config: RunConfig, rng: np.random.Generator, memory: Memory
     ) -> LocalAnswer:
         parts = []
-        for one, own in _site_tasks(task, config, len(data.X)):
+        for one, own in _site_tasks(task, config, data.rows.shape[0]):
             # Each K draws what a session of its own would.
             payload, kept = method.local_step(
                 one, data, own, copy.deepcopy(rng), _recalled(memory, own)
@@ -482,7 +482,7 @@ def fewest_rows(config: RunConfig) -> int:
 def evaluate(task: SiteTask, data: SiteData, config: RunConfig, memory: Memory) -> LocalAnswer:
     """Measure a site's scaled rows against the centroids of every K."""
     parts, fewest = [], fewest_rows(config)
-    for one, own in _site_tasks(task, config, len(data.X)):
+    for one, own in _site_tasks(task, config, data.rows.shape[0]):
         known = _recalled(memory, own)
         payload, kept = evaluation.local_step(one, data, own, known, fewest)
         memory = _remembered(memory, own, kept)

@@ -285,6 +285,22 @@ READING: Final = {
             show_default=False,
         ),
     ],
+    "out_of_core": Annotated[
+        bool | None,
+        typer.Option(
+            "--out-of-core",
+            help="Read a Parquet file anew in every pass, where memory cannot hold it.",
+            show_default=False,
+        ),
+    ],
+    "scratch": Annotated[
+        Path | None,
+        typer.Option(
+            "--scratch",
+            help="Folder for what --out-of-core keeps of each row; by default TMPDIR.",
+            show_default=False,
+        ),
+    ],
 }
 
 
@@ -316,6 +332,8 @@ class Reading:
         columns: str | None,
         min_present: float | None,
         sql_url_file: Path | None,
+        out_of_core: bool | None,
+        scratch: Path | None,
     ) -> Reading:
         """Check what was given; UsageError says what cannot be. Paths become absolute."""
         sentinels: dict[str, list[float]] = {}
@@ -337,6 +355,8 @@ class Reading:
             "columns": [name.strip() for name in columns.split(",")] if columns else [],
             "min_present": min_present,
             "sql_url_file": None if sql_url_file is None else str(sql_url_file.resolve()),
+            "out_of_core": bool(out_of_core),
+            "scratch": None if scratch is None else str(scratch.resolve()),
         }
         return cls(read_options(given))
 

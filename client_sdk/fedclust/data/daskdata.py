@@ -20,7 +20,20 @@ def is_dask(source: Any) -> bool:
     )
 
 
-class DaskArrayReader:
+class DaskReader:
+    """What both have in common: partitions that may be computed elsewhere."""
+
+    def partitions(self, columns: Sequence[str]) -> list[Any]:
+        """Return the partitions, lazy, of these columns, in their order."""
+        raise NotImplementedError
+
+    @staticmethod
+    def chunk(partition: Any, columns: Sequence[str]) -> Chunk:
+        """Return a partition of :meth:`partitions`, computed, as a piece of the source."""
+        raise NotImplementedError
+
+
+class DaskArrayReader(DaskReader):
     """A Dask array (n, d): its columns are the session's features, in its order.
 
     A partition is computed when its turn comes, and is gone when its rows were read; the number of
@@ -45,8 +58,19 @@ class DaskArrayReader:
                 part = block[start : start + rows]
                 yield Chunk(len(part), {name: part[:, places[name]] for name in columns})
 
+    def partitions(self, columns: Sequence[str]) -> list[Any]:
+        """Return the partitions, lazy, of these columns, in their order."""
+        places = self.origin.columns(self.header, columns)
+        own = self._rows[:, [places[name] for name in columns]].rechunk({1: -1})
+        return list(own.to_delayed().ravel())
 
-class DaskFrameReader:
+    @staticmethod
+    def chunk(partition: Any, columns: Sequence[str]) -> Chunk:
+        """Return a partition, computed, as a piece of the source."""
+        return Chunk(len(partition), {name: partition[:, j] for j, name in enumerate(columns)})
+
+
+class DaskFrameReader(DaskReader):
     """A Dask DataFrame, computed a partition at a time; empty ones are passed over."""
 
     textual, named = False, True
@@ -66,6 +90,17 @@ class DaskFrameReader:
             part = _computed(self.origin, wanted.partitions[number], number)
             for start in range(0, len(part), rows):
                 yield frame_chunk(part.iloc[start : start + rows], here, columns, text)
+
+    def partitions(self, columns: Sequence[str]) -> list[Any]:
+        """Return the partitions, lazy, of these columns, in their order."""
+        places = self.origin.columns(self.header, columns)
+        own = self._frame[[self._frame.columns[places[name]] for name in columns]]
+        return list(own.to_delayed())
+
+    @staticmethod
+    def chunk(partition: Any, columns: Sequence[str]) -> Chunk:
+        """Return a partition, computed, as a piece of the source."""
+        return frame_chunk(partition, {name: j for j, name in enumerate(columns)}, columns, ())
 
 
 def _computed(origin: Origin, partition: Any, number: int) -> Any:

@@ -50,8 +50,16 @@ class ParquetReader:
                 places = Origin(path.name).columns([name.strip() for name in names], wanted)
                 here = {name: names[places[name]] for name in wanted}
                 start, part = 0, path.name if len(self._paths) > 1 else None
-                batches = file.iter_batches(
-                    batch_size=rows, columns=list(here.values()), use_threads=False
+                # One row group after the other: together, all would be held until the end.
+                batches = (
+                    batch
+                    for group in range(file.num_row_groups)
+                    for batch in file.iter_batches(
+                        batch_size=rows,
+                        row_groups=[group],
+                        columns=list(here.values()),
+                        use_threads=False,
+                    )
                 )
                 for batch in batches:
                     if batch.num_rows:
@@ -59,6 +67,15 @@ class ParquetReader:
                         kept = {name: _text(batch.column(here[name])) for name in text}
                         yield Chunk(batch.num_rows, cells, kept, part=part, start=start)
                         start += batch.num_rows
+
+    def stamp(self) -> tuple[tuple[str, int, int], ...]:
+        """Return the size of each file and when it was last written to."""
+        stamps = []
+        for path in self._paths:
+            with self._reading(path):
+                found = path.stat()
+            stamps.append((path.name, found.st_size, found.st_mtime_ns))
+        return tuple(stamps)
 
     @contextmanager
     def _reading(self, path: Path) -> Iterator[None]:
@@ -71,6 +88,8 @@ class ParquetReader:
             if error.strerror:
                 raise Origin(path.name).fault("unreadable", error.strerror) from None
             raise Origin(path.name).fault("parquet", "the file is damaged") from None
+        except MemoryError:
+            raise
         except pyarrow.ArrowException:
             raise Origin(path.name).fault("parquet", "this is no Parquet file") from None
 

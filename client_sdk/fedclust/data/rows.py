@@ -187,6 +187,13 @@ class Rows:
             self.refuse()
             yield block
 
+    def runs(self, rows: int = BLOCK) -> Iterator[Block]:
+        """Yield all rows as they come, at most ``rows`` at a time; else as :meth:`blocks`."""
+        self._faults = {}
+        for block in self._decoded(rows):
+            self.refuse()
+            yield block
+
     def scan(self, rows: int = BLOCK) -> Iterator[Block]:
         """Yield the blocks with values that break a rule as they came; ``faults`` tells which."""
         self._faults = {}
@@ -254,6 +261,15 @@ class Rows:
         ]
         self.origin.columns(self.reader.header, [self.local[n] for n in there], self._text)
         return tuple(there)
+
+    def stamp(self) -> Any:
+        """Return what is another once the source has changed, as far as that can be told."""
+        return getattr(self.reader, "stamp", tuple)()
+
+    def decoded(self, chunk: Chunk, at: int) -> Block:
+        """Decode a piece of the source whose first row has this index; ``faults`` are its own."""
+        self._faults = {}
+        return self._block(chunk, at)
 
     def _decoded(self, rows: int) -> Iterator[Block]:
         wanted = [self.local[name] for name in self.columns]

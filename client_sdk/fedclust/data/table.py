@@ -13,9 +13,14 @@ from numpy.typing import NDArray
 
 from fedclust.algorithms.base import Feature
 from fedclust.algorithms.columns import columns_of
+from fedclust.algorithms.rows import RUN, matrix_of, rows_of
+from fedclust.data.mapping import Dataset
+from fedclust.data.passes import passes_of, refuse_to_store
 from fedclust.data.profile import IdWatch
 from fedclust.data.raw import MISSING, DataWarning, Origin
-from fedclust.data.rows import BLOCK, Rows
+from fedclust.data.rows import BLOCK, Block, Rows
+from fedclust.data.scratch import Scratch
+from fedclust.data.stored import StoredRows
 
 #: An array (n, d) whose columns are the session's features in their order; a pandas or Dask
 #: DataFrame or Dask array; the path of a CSV, Parquet or SQL file; a SqlQuery; or any of these in a
@@ -30,7 +35,8 @@ class Table:
     Attributes
     ----------
     X : (n, d) float64
-        The session's columns, as ``algorithms.columns.encode`` gives them: NaN where missing.
+        The session's columns, as ``algorithms.columns.encode`` gives them: NaN where missing. Out
+        of core ``algorithms.rows.Rows``, which methods that take these go through run by run.
     features : tuple of str
         Those that the source has; the columns of the others are NaN.
     persons : (n,) int64 or None
@@ -51,10 +57,11 @@ class Table:
     def digest(self) -> str:
         """Return the SHA-256 that tells these rows, persons and features from any others."""
         digest = hashlib.sha256(repr((self.features, self.X.shape)).encode())
-        for start in range(0, len(self.X), BLOCK):
-            rows = self.X[start : start + BLOCK]
-            # One NaN for all: what is missing is missing, however a source spelled it.
-            digest.update(np.where(np.isnan(rows), np.nan, rows).astype("<f8").tobytes())
+        for run in rows_of(self.X).map(_itself):
+            for start in range(0, len(run), BLOCK):
+                rows = run[start : start + BLOCK]
+                # One NaN for all: what is missing is missing, however a source spelled it.
+                digest.update(np.where(np.isnan(rows), np.nan, rows).astype("<f8").tobytes())
         if self.persons is not None:
             digest.update(b"persons" + self.persons.astype("<i8").tobytes())
         return digest.hexdigest()
@@ -100,34 +107,53 @@ def load(
         for feature in features
         if feature.kind == "numeric" and rows.reader.named and feature.name in rows.columns
     }
-    parts: list[NDArray[np.float64]] = []
     kept: dict[str, list[str]] = {name: [] for name in text}
     numbers: list[int] = []
     present = np.zeros(len(rows.features), dtype=np.int64)
-    for block in rows.scan():
-        parts.append(block.matrix(rows.features))
+
+    def seen(block: Block) -> Block:
+        nonlocal present, numbers
         for name in kept:
             kept[name] += block.text[name]
         numbers += block.numbers or ()
-        present += block.present()
+        present = present + block.present()
         for place, feature in enumerate(rows.features):
             if feature.name in watches:
                 watches[feature.name].add(block.values[place])
-    rows.refuse()
-    X = np.concatenate(parts)
+        return block
+
+    stored = source.options if isinstance(source, Dataset) and source.options.out_of_core else None
+    if stored is None:
+        X = np.concatenate([seen(block).matrix(rows.features) for block in rows.scan()])
+        rows.refuse()
+        n = len(X)
+    else:
+        refuse_to_store(rows)
+        n = sum(len(seen(block)) for block in rows.scan(RUN))
+        rows.refuse()
     origin = Origin(rows.origin.source, rows.origin.unit, numbers or None)
     persons = None
     if person is not None:
-        persons = _persons(origin, len(X), kept[person] if isinstance(person, str) else person)
+        persons = _persons(origin, n, kept[person] if isinstance(person, str) else person)
     ids = tuple(kept[id_column]) if id_column is not None else None
-    held = rows.held(present / len(X), lacking, 0.0 if new else rows.min_present)
+    held = rows.held(present / n, lacking, 0.0 if new else rows.min_present)
     # What the site counts as lacking is nowhere to be found in what the methods get.
-    X[:, [column.feature not in held for column in columns_of(rows.features)]] = np.nan
+    absent = np.array([column.feature not in held for column in columns_of(rows.features)])
+    if stored is None:
+        X[:, absent] = np.nan
+    else:
+        scratch = Scratch(stored.scratch)
+        X = matrix_of(StoredRows(passes_of(rows, absent, n), (n, len(absent)), scratch))
+        persons = None if persons is None else scratch.written([persons], np.int64)
     for name, watch in watches.items():
         if watch.suspicious:
             message = f"{origin.source}, column {rows.local[name]!r}: {IdWatch.SAYS}"
             warnings.warn(message, DataWarning, stacklevel=2)
     return Table(X, held, persons, ids, rows.columns)
+
+
+def _itself(run: NDArray[np.float64]) -> NDArray[np.float64]:
+    return run
 
 
 def _persons(origin: Origin, n: int, values: Any) -> NDArray[np.int64]:

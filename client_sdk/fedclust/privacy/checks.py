@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.privacy.counting import BoolVector, PersonIndex
+from fedclust.privacy.counting import BoolVector, Labels, PersonIndex
 from fedclust.privacy.rules import RuleViolation
 
 __all__ = [
@@ -33,7 +33,7 @@ SLACK = 1e-9
 
 def check_provenance(
     index: PersonIndex,
-    labels: IntVector,
+    labels: Labels,
     n_cells: int,
     p: int,
     views: tuple[BoolVector, ...] = (),

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.privacy.counting import PersonIndex
+from fedclust.privacy.counting import Labels, PersonIndex, highest, joined, stretches
 
 __all__ = ["Overlaps", "candidate_cuts", "components", "small_cut"]
 
@@ -39,21 +39,14 @@ class Overlaps:
         How many rows they share, at least 1.
     """
 
-    def __init__(self, a: IntVector, b: IntVector) -> None:
-        width = int(b.max(initial=-1)) + 1
-        keys = a * width + b
-        size = (int(a.max(initial=-1)) + 1) * width
-        if size <= 4 * keys.size + 1_024:
-            table = np.bincount(keys, minlength=size)
-            pairs = np.flatnonzero(table)
-            self.rows = table[pairs].astype(np.int64)
-        else:
-            pairs, self.rows = np.unique(keys, return_counts=True)
+    def __init__(self, a: Labels, b: Labels) -> None:
+        width = highest(b) + 1
+        pairs, self.rows = joined(a, b, max(width, 1))
         self.first, self.second = pairs // max(width, 1), pairs % max(width, 1)
 
 
 def small_cut(
-    a: IntVector, b: IntVector, index: PersonIndex, p: int, rows: RowNumbers
+    a: Labels, b: Labels, index: PersonIndex, p: int, rows: RowNumbers | None
 ) -> RowNumbers:
     """Return which rows are on a cut of 1 to ``p`` - 1 persons between two partitions.
 
@@ -63,7 +56,8 @@ def small_cut(
         The sets of the two partitions that the rows ``rows`` belong to.
     index : PersonIndex
     p : int
-    rows : (m,) intp
+    rows : (m,) intp or None
+        None: all rows, in order.
 
     Returns
     -------
@@ -75,8 +69,8 @@ def small_cut(
     nothing = np.zeros(0, dtype=np.intp)
     certain = index.certain(p)
     shared = Overlaps(a, b)
-    n_first = int(a.max(initial=-1)) + 1
-    n_nodes = n_first + int(b.max(initial=-1)) + 1
+    n_first = highest(a) + 1
+    n_nodes = n_first + highest(b) + 1
     strong = shared.rows >= certain
     group = components(n_nodes, shared.first[strong], shared.second[strong] + n_first)
     # Once the sets that share p persons are one node, hardly anything is left of most graphs.
@@ -87,9 +81,16 @@ def small_cut(
     inner = np.unique(np.concatenate([left[parted], right[parted]]))
     place = np.full(n_nodes, -1, dtype=np.int64)
     place[inner] = np.arange(inner.size)
-    crossing = np.flatnonzero(group[a] != group[b + n_first])
-    ends = np.stack([place[group[a[crossing]]], place[group[b[crossing] + n_first]]])
-    ends, weights = _contract(ends, inner.size, index, p, rows[crossing])
+    crossing = np.concatenate(
+        [
+            part.start + np.flatnonzero(group[a[part]] != group[n_first:][b[part]])
+            for part in stretches(len(a))
+        ]
+    )
+    ends = np.stack([place[group[a[crossing]]], place[group[n_first:][b[crossing]]]])
+    ends, weights = _contract(
+        ends, inner.size, index, p, crossing if rows is None else rows[crossing]
+    )
     parts = components(len(weights), *np.nonzero(weights))
     for part in np.unique(parts):
         nodes = np.flatnonzero(parts == part)
@@ -102,7 +103,7 @@ def small_cut(
             side = np.zeros(len(weights), dtype=np.bool_)
             side[nodes[cut]] = True
             across = crossing[side[ends[0]] != side[ends[1]]]
-            if not index.reaches(rows[across], p):
+            if not index.reaches(across if rows is None else rows[across], p):
                 return np.asarray(across, dtype=np.intp)
     return nothing
 

@@ -16,6 +16,7 @@ be withheld, sending the last partition again is weighed against it.
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Sequence
 from typing import Any, Final
@@ -23,14 +24,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.privacy.counting import BoolVector, PersonIndex
+from fedclust.privacy.counting import BoolVector, Labels, PersonIndex, stretches
 from fedclust.privacy.cuts import Overlaps
 from fedclust.privacy.drafting import Draft
 from fedclust.privacy.shares import Shares
 
 __all__ = ["Guard"]
 
-IntVector = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 _MOST_CELLS: Final = 32_000
@@ -76,8 +76,11 @@ class Guard:
         self._views = tuple(views)
         # With p = 1 every set may be sent, and so may every difference.
         self._differencing = differencing and p > 1
-        self._sent: list[NDArray[np.int16]] = []
+        #: Partitions: 0 is the rest, 1 + c cell c; one byte a row where there are few cells.
+        self._sent: list[Labels] = []
         self._packed: list[bytes] = []
+        #: Of each, and of all before it.
+        self._digests: list[bytes] = []
         self._cells: list[int] = []
         #: Which shares of yes/no features were rounded, (K, b) each, in bits; empty where no
         #: share of a partition was sent.
@@ -91,12 +94,12 @@ class Guard:
         if memory:
             self._recall(memory)
 
-    def release(self, labels: IntVector, n_cells: int, candidate: str = "0") -> IntVector:
+    def release(self, labels: Labels, n_cells: int, candidate: str = "0") -> Labels:
         """Return the partition to send in place of the one that is wanted, and remember it.
 
         Parameters
         ----------
-        labels : (n,) int64
+        labels : (n,) int
             Wanted cell of each row, 0 to ``n_cells`` - 1; -1 for rows wanted in none.
         n_cells : int
         candidate : str
@@ -105,8 +108,8 @@ class Guard:
 
         Returns
         -------
-        (n,) int64
-            Cell of each row; -1 for the rest, which may not be sent in any form.
+        (n,) int
+            Cell of each row, of the same type; -1 for the rest, which may not be sent in any form.
 
         Raises
         ------
@@ -115,7 +118,7 @@ class Guard:
         """
         if not 0 <= n_cells <= _MOST_CELLS:
             raise ValueError(f"a partition has at most {_MOST_CELLS} cells")
-        wanted = np.asarray(labels, dtype=np.int64)
+        wanted = np.asarray(labels)
         if wanted.shape != (self._index.n,):
             raise ValueError("one cell number is needed for each row")
         if wanted.min(initial=0) < -1 or wanted.max(initial=-1) >= n_cells:
@@ -125,17 +128,18 @@ class Guard:
             self._p,
             self._views,
             self._sent if self._differencing else (),
-            wanted,
+            self._digests if self._differencing else (),
+            wanted.astype(np.int16, copy=False),
             n_cells,
             self._last_of(candidate, n_cells),
         )
-        released = draft.settled()
+        released = draft.settled().astype(wanted.dtype, copy=False)
         self.exhausted = draft.exhausted
         if self._differencing:
             self._remember(released, n_cells, candidate)
         return released
 
-    def round_shares(self, shares: Shares, released: IntVector, n_cells: int) -> Flags:
+    def round_shares(self, shares: Shares, released: Labels, n_cells: int) -> Flags:
         """Return which shares (K, b) of the partition released last go rounded, and remember it.
 
         A partition that is sent again, under whatever numbers of its cells, tells nothing new:
@@ -146,19 +150,21 @@ class Guard:
         rounded = self._rounded_before(shares, released, n_cells)
         if rounded is None:
             before = [
-                (labels, self._flags(place, shares.n_features))
-                for place, labels in enumerate(self._sent)
-                if self._rounded[place]
+                (_labels(sets), self._flags(place, shares.n_features))
+                for place, sets in enumerate(self._sent)
+                if self._rounded[place] and shares.n_features
             ]
             rounded = shares.to_round(released, n_cells, before)
         self._rounded[self._place] = np.packbits(rounded).tobytes()
         return rounded
 
-    def _rounded_before(self, shares: Shares, released: IntVector, n_cells: int) -> Flags | None:
-        for place, labels in enumerate(self._sent):
+    def _rounded_before(self, shares: Shares, released: Labels, n_cells: int) -> Flags | None:
+        if not shares.n_features:
+            return None
+        for place, sets in enumerate(self._sent):
             if not self._rounded[place]:
                 continue
-            pairs = Overlaps(released + 1, labels.astype(np.int64) + 1)
+            pairs = Overlaps(released + 1, sets)
             alike = np.unique(pairs.first).size == np.unique(pairs.second).size == pairs.rows.size
             if alike and ((pairs.first == 0) == (pairs.second == 0)).all():
                 cells = pairs.first > 0
@@ -188,44 +194,93 @@ class Guard:
         place = self._last.get(candidate)
         if not self._differencing or place is None or self._cells[place] != n_cells:
             return None
-        return self._sent[place]
+        return _labels(self._sent[place])
 
-    def _remember(self, released: IntVector, n_cells: int, candidate: str) -> None:
+    def _remember(self, released: Labels, n_cells: int, candidate: str) -> None:
         self._place = None
         # All rows in the rest: nothing was sent, and the total counts as sent in any case.
         if not (released >= 0).any():
             return
-        labels = released.astype(np.int16)
+        sets = self._index.room(_kind(n_cells))
+        np.add(released, 1, out=sets, casting="unsafe")
         for place, earlier in enumerate(self._sent):
-            if self._cells[place] == n_cells and np.array_equal(earlier, labels):
+            if self._cells[place] == n_cells and np.array_equal(earlier, sets):
                 self._last[candidate] = self._place = place
                 return
-        self._packed.append(_pack(labels, self._sent[-1] if self._sent else None))
+        self._packed.append(_pack(sets, self._sent[-1] if self._sent else None))
         self._cells.append(n_cells)
         self._rounded.append(b"")
-        self._sent.append(labels)
+        self._take(sets)
         self._last[candidate] = self._place = len(self._sent) - 1
 
     def _recall(self, memory: dict[str, Any]) -> None:
         if memory.get("format") != _FORMAT or memory.get("rows") != self._index.n:
-            raise ValueError("the session's disclosure memory belongs to other rows")
-        for packed in memory["partitions"]:
-            before = self._sent[-1] if self._sent else None
-            self._sent.append(_unpack(packed, self._index.n, before))
-            self._packed.append(packed)
+            raise _foreign()
         self._cells = [int(cells) for cells in memory["cells"]]
+        for packed, cells in zip(memory["partitions"], self._cells, strict=True):
+            self._packed.append(packed)
+            known = self._index.sent.get(self._digest())
+            if known is None:
+                known = self._index.room(_kind(cells))
+                _unpack(packed, known, self._sent[-1] if self._sent else None)
+            self._take(known)
         self._rounded = [bytes(flags) for flags in memory["rounded"]]
         self._last = {str(name): int(place) for name, place in memory["last"].items()}
+        # Those of this session alone: rows may serve another.
+        self._index.sent = dict(zip(self._digests, self._sent, strict=True))
+
+    def _digest(self) -> bytes:
+        """Return the digest of the partition packed last and of all before it."""
+        before = self._digests[-1] if self._digests else b""
+        return hashlib.blake2b(before + self._packed[-1]).digest()
+
+    def _take(self, sets: Labels) -> None:
+        self._digests.append(self._digest())
+        self._sent.append(sets)
+        self._index.sent[self._digests[-1]] = sets
 
 
-def _pack(labels: NDArray[np.int16], before: NDArray[np.int16] | None) -> bytes:
+def _kind(n_cells: int) -> type[np.generic]:
+    return np.uint8 if n_cells < 255 else np.int16
+
+
+def _labels(sets: Labels) -> NDArray[np.int16]:
+    """Return sets (n,) as cell numbers, -1 for the rest."""
+    return sets.astype(np.int16) - np.int16(1)
+
+
+def _pack(sets: Labels, before: Labels | None) -> bytes:
     """Deflate what changed since the partition before: after a few rounds, next to nothing."""
-    changes = labels if before is None else labels ^ before
-    return zlib.compress(changes.astype("<i2").tobytes(), 1)
+    deflate = zlib.compressobj(1)
+    packed = []
+    for part in stretches(len(sets)):
+        changes = _labels(sets[part])
+        if before is not None:
+            changes ^= _labels(before[part])
+        packed.append(deflate.compress(changes.astype("<i2").tobytes()))
+    return b"".join([*packed, deflate.flush()])
 
 
-def _unpack(packed: bytes, n: int, before: NDArray[np.int16] | None) -> NDArray[np.int16]:
-    changes = np.frombuffer(zlib.decompress(packed), dtype="<i2").astype(np.int16)
-    if changes.shape != (n,):
-        raise ValueError("the session's disclosure memory belongs to other rows")
-    return changes if before is None else changes ^ before
+def _unpack(packed: bytes, out: Labels, before: Labels | None) -> None:
+    """Write the sets (n,) that :func:`_pack` packed to ``out``."""
+    inflate = zlib.decompressobj()
+    waiting, data = b"", packed
+    for part in stretches(len(out)):
+        size = 2 * (part.stop - part.start)
+        while len(waiting) < size:
+            more = inflate.decompress(data, size - len(waiting))
+            data = inflate.unconsumed_tail
+            if not more and not data:
+                raise _foreign()
+            waiting += more
+        changes = np.frombuffer(waiting[:size], dtype="<i2").astype(np.int16)
+        waiting = waiting[size:]
+        if before is not None:
+            changes ^= _labels(before[part])
+        out[part] = changes + 1
+    if waiting or inflate.decompress(data, 1):
+        raise _foreign()
+
+
+def _foreign() -> ValueError:
+    return ValueError("the session's disclosure memory belongs to other rows")

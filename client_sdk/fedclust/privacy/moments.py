@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.privacy.counting import BoolVector, PersonIndex
+from fedclust.privacy.counting import BoolVector, Labels, PersonIndex
 
 __all__ = [
     "BLOCK_ROWS",
@@ -26,6 +26,7 @@ __all__ = [
     "merge_features",
     "round_feature_prevalence",
     "round_prevalence",
+    "sides_of",
     "total_moments",
 ]
 
@@ -63,14 +64,14 @@ class FeatureMoments:
     m2: FloatArray
 
 
-def cell_moments(X: FloatArray, labels: IntVector, n_cells: int) -> CellMoments:
+def cell_moments(X: FloatArray, labels: Labels, n_cells: int) -> CellMoments:
     """Return count, mean and sum of squared deviations of every cell.
 
     Parameters
     ----------
     X : (n, d) float64
         May be memory-mapped: it is read once, in blocks of ``BLOCK_ROWS``.
-    labels : (n,) int64
+    labels : (n,) int
         Cell of each row; -1 leaves a row out.
     n_cells : int
 
@@ -91,7 +92,7 @@ def cell_moments(X: FloatArray, labels: IntVector, n_cells: int) -> CellMoments:
     return merged
 
 
-def _block_moments(block: FloatArray, labels: IntVector, n_cells: int) -> CellMoments:
+def _block_moments(block: FloatArray, labels: Labels, n_cells: int) -> CellMoments:
     # Row n_cells collects what is left out, so that no row has to be copied away first.
     inside = np.where(labels >= 0, labels, n_cells)
     counts = np.bincount(inside, minlength=n_cells + 1)
@@ -230,28 +231,57 @@ def round_feature_prevalence(
     scale: FloatArray,
     observed: NDArray[np.bool_] | None = None,
     blocks: Sequence[IntVector] = (),
+    sides: NDArray[np.bool_] | None = None,
 ) -> FeatureMoments:
     """Return moments of all rows, their binary means rounded where they rest on too few (rule 4).
 
     Where one is, no cell of any partition has an exact share: the persons on the side that is too
     small would be left over. For totals and the preparation round. ``X`` may be in own units
     (center 0, scale 1). The shares of a block's levels are exact together or rounded together.
+    ``sides`` (2, b, n): who has each of the yes/no ``columns`` and who lacks it, where that is
+    known; nothing is then asked of ``X``.
     """
+    if sides is None:
+        sides = sides_of(X, columns, center, scale, observed)
+    place = np.cumsum(columns) - 1
     means, m2 = moments.means.copy(), moments.m2.copy()
     known = columns & (moments.counts > 0)
     for own in (own for own in _together(columns.size, blocks) if known[own[0]]):
-        sides = []
-        for j in own:
-            seen = np.ones(X.shape[0], dtype=np.bool_) if observed is None else observed[:, j]
-            positive = seen & (X[:, j] * scale[j] + center[j] > 0.5)
-            sides += [positive, seen & ~positive]
-        if all(index.allows(side, p) for side in sides):
+        if all(index.allows(side[place[j]], p) for j in own for side in sides):
             continue
         n = int(moments.counts[own[0]])
         raw = _rounded(means[own] * scale[own] + center[own], n, p)
         means[own] = (raw - center[own]) / scale[own]
         m2[own] = n * raw * (1.0 - raw) / scale[own] ** 2
     return FeatureMoments(moments.counts, means, m2)
+
+
+def sides_of(
+    X: FloatArray,
+    columns: BoolVector,
+    center: FloatArray,
+    scale: FloatArray,
+    observed: NDArray[np.bool_] | None = None,
+) -> NDArray[np.bool_]:
+    """Return which rows have each yes/no feature, and which lack it, (2, b, n).
+
+    Parameters
+    ----------
+    X : (n, d) float64
+        Own units = X * scale + center.
+    columns : (d,) bool
+        Which features are yes/no: b of them.
+    center, scale : (d,) float64
+    observed : (n, d) bool, optional
+        False where a value was imputed or is lacking: such rows are on neither side.
+    """
+    sides = np.empty((2, int(columns.sum()), X.shape[0]), dtype=np.bool_)
+    for place, j in enumerate(np.flatnonzero(columns)):
+        positive = X[:, j] * scale[j] + center[j] > 0.5
+        seen = True if observed is None else observed[:, j]
+        sides[0, place] = positive & seen
+        sides[1, place] = ~positive & seen
+    return sides
 
 
 def _together(d: int, blocks: Sequence[IntVector]) -> list[IntVector]:

@@ -23,7 +23,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.privacy.counting import BoolVector, PersonIndex
+from fedclust.privacy.counting import BoolVector, Labels, PersonIndex, stretches
+from fedclust.privacy.moments import sides_of
 
 __all__ = ["Shares"]
 
@@ -61,6 +62,8 @@ class Shares:
         Whether those who lack a feature are counted like those who have it. Without, only these.
     roughly : bool
         Whether more cells than need be may be rounded, for which no least cut is looked for.
+    sides : (2, b, n) bool, optional
+        ``moments.sides_of`` these rows, where it is known; nothing is then asked of ``X``.
     """
 
     def __init__(
@@ -76,28 +79,26 @@ class Shares:
         blocks: Sequence[IntVector] = (),
         both: bool = True,
         roughly: bool = False,
+        sides: NDArray[np.bool_] | None = None,
     ) -> None:
         self._index, self._p, self._columns = index, p, np.asarray(columns)
         #: The features, by number, whose shares are rounded together: of each (b,).
         self._groups = _groups(self._columns, blocks)
         #: (2, b, n): the rows that have each feature, and those that lack it.
-        self._sides = np.empty((2, int(self._columns.sum()), X.shape[0]), dtype=np.bool_)
+        self._sides = (
+            sides_of(X, self._columns, center, scale, observed) if sides is None else sides
+        )
         self._complete, self._roughly = observed is None and both, roughly
-        for side, j in enumerate(np.flatnonzero(columns)):
-            positive = X[:, j] * scale[j] + center[j] > 0.5
-            seen = True if observed is None else observed[:, j]
-            self._sides[0, side] = positive & seen
-            self._sides[1, side] = ~positive & seen & both
         self._packed: list[FloatArray] | None = None
         self._weights = index.weights()
-        self._each = max(1, _BITS // max(X.shape[0].bit_length(), 1))
+        self._each = max(1, _BITS // max(index.n.bit_length(), 1))
         if self._weights is not None:
             self._each = 1
 
     @property
     def n_features(self) -> int:
         """How many features are yes/no."""
-        return self._sides.shape[1]
+        return int(self._sides.shape[1])
 
     def spread(self, rounded: Flags) -> Flags:
         """Return flags (K, b) of the yes/no features as flags (K, d) of all."""
@@ -107,7 +108,7 @@ class Shares:
 
     def to_round(
         self,
-        labels: IntVector,
+        labels: Labels,
         n_cells: int,
         before: Sequence[tuple[NDArray[np.int16], Flags]] = (),
         hidden: Flags | None = None,
@@ -120,7 +121,7 @@ class Shares:
 
         Parameters
         ----------
-        labels : (n,) int64
+        labels : (n,) int
             Cell of each row; -1 leaves a row out.
         n_cells : int
         before : sequence of ((n,) int16, (K', b) bool)
@@ -128,25 +129,27 @@ class Shares:
         hidden : (K, b) bool, optional
             Shares that go rounded in any case.
         """
-        counts = np.bincount(labels + 1, minlength=n_cells + 1)[1:]
         rounded = np.zeros((n_cells, self.n_features), dtype=np.bool_)
+        if not self.n_features:
+            return rounded
+        counts = _counted(labels, n_cells)[1:]
         if hidden is not None:
             rounded |= hidden
         # How many rows of either side are in the rest, 0, and in each cell c, 1 + c.
         rows = np.zeros((2, self.n_features, n_cells + 1), dtype=np.int64)
         for place in np.ndindex(rows.shape[:2]):
-            rows[place] = np.bincount(labels[self._sides[place]] + 1, minlength=n_cells + 1)
+            rows[place] = _counted(labels, n_cells, self._sides[place])
         for first, own in enumerate(self._groups):
             if first == own[0]:
                 rounded[:, own] = self._within(own, labels, counts, rows, rounded[:, first])
-        if len(before) and self.n_features:
+        if len(before):
             self._across(labels, counts, rows, before, rounded)
         return rounded & (counts > 0)[:, None]
 
     def _within(
         self,
         group: IntVector,
-        labels: IntVector,
+        labels: Labels,
         counts: IntVector,
         rows: IntVector,
         rounded: BoolVector,
@@ -176,7 +179,7 @@ class Shares:
 
     def _across(
         self,
-        labels: IntVector,
+        labels: Labels,
         counts: IntVector,
         rows: IntVector,
         before: Sequence[tuple[NDArray[np.int16], Flags]],
@@ -215,7 +218,7 @@ class Shares:
             unsure = changed
 
     def _shared(
-        self, labels: IntVector, n_cells: int, then: NDArray[np.int16], n_then: int
+        self, labels: Labels, n_cells: int, then: NDArray[np.int16], n_then: int
     ) -> FloatArray:
         """Return how many persons at least of each side two sets share, (2, b, K + 1, K' + 1).
 
@@ -224,7 +227,7 @@ class Shares:
         """
         width = n_then + 1
         size = (n_cells + 1) * width
-        keys = (labels + 1) * width + (then.astype(np.int64) + 1)
+        keys = (labels.astype(np.int64) + 1) * width + (then.astype(np.int64) + 1)
         if self._packed is None:
             self._packed = self._pack()
         base = float(1 << (_BITS // self._each))
@@ -293,6 +296,15 @@ class Shares:
                 if among.size:
                     return int(among[counts[among].argmin()])
         return None
+
+
+def _counted(labels: Labels, n_cells: int, chosen: BoolVector | None = None) -> IntVector:
+    """Return how many of the chosen rows are in the rest, 0, and in each cell c, 1 + c."""
+    counts = np.zeros(n_cells + 1, dtype=np.int64)
+    for part in stretches(len(labels)):
+        own = labels[part] if chosen is None else labels[part][chosen[part]]
+        counts += np.bincount(own + 1, minlength=n_cells + 1)
+    return counts
 
 
 def _groups(columns: BoolVector, blocks: Sequence[IntVector]) -> list[IntVector]:

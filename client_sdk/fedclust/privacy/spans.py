@@ -13,12 +13,13 @@ from __future__ import annotations
 import copy
 import hashlib
 import threading
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.privacy.counting import PersonIndex
+from fedclust.privacy.counting import Labels, PersonIndex, joined, stretches, tally
 
 __all__ = ["Span", "span_of"]
 
@@ -55,10 +56,10 @@ class Span:
 
     Parameters
     ----------
-    sent : (H, m) int16
+    sent : sequence of (m,) int
         The set that each of the rows belongs to in each partition.
-    rows : (m,) intp
-        Their numbers.
+    rows : (m,) intp or None
+        Their numbers; None: all rows, in order.
     index : PersonIndex
     p : int
         Smallest number of persons.
@@ -70,15 +71,15 @@ class Span:
     """
 
     def __init__(
-        self, sent: NDArray[np.int16], rows: RowNumbers, index: PersonIndex, p: int
+        self, sent: Sequence[Labels], rows: RowNumbers | None, index: PersonIndex, p: int
     ) -> None:
         self._index, self._p, self._rows = index, p, rows
+        self._n = index.n if rows is None else rows.size
         #: A digest of each partition.
         self._sent: list[bytes] = []
-        self._mixed = np.zeros(rows.size, dtype=np.uint64)
-        self._atom = np.zeros(rows.size, dtype=np.int64)
+        self._atom = self._array()
         #: (H + 1, A): the set of each atom in each partition, counted within it.
-        self._places = np.zeros((0, min(1, rows.size)), dtype=np.int16)
+        self._places = np.zeros((0, min(1, self._n)), dtype=np.int16)
         self._widths = np.zeros(0, dtype=np.int64)
         self._start = np.zeros(0, dtype=np.int64)
         self._overlap = np.zeros((0, 0))
@@ -87,10 +88,10 @@ class Span:
         self._tests = np.zeros((0, _N_TESTS))
         self.affordable = True
         # The total comes first, as a partition of one set; each set has a number of its own.
-        self._add(np.zeros(rows.size, dtype=np.int16))
+        self._add(np.zeros(self._n, dtype=np.uint8))
         self._take_up(sent)
 
-    def extended(self, sent: NDArray[np.int16], digests: list[bytes], index: PersonIndex) -> Span:
+    def extended(self, sent: Sequence[Labels], digests: list[bytes], index: PersonIndex) -> Span:
         """Return the span of ``sent`` (H, m), whose first partitions are those known.
 
         One is taken up after the other: what comes out does not depend on how many are taken up
@@ -101,43 +102,47 @@ class Span:
         more._take_up(sent[len(self._sent) :])
         return more
 
-    def begins(self, digests: list[bytes], rows: RowNumbers, p: int) -> bool:
+    def begins(self, digests: list[bytes], rows: RowNumbers | None, n: int, p: int) -> bool:
         """Return whether this is the span of the first of some partitions of the same rows."""
         return (
-            self._p == p
+            (self._p, self._n) == (p, n)
             and self._sent == digests[: len(self._sent)]
-            and np.array_equal(self._rows, rows)
+            and (self._rows is None) == (rows is None)
+            and (self._rows is None or rows is None or np.array_equal(self._rows, rows))
         )
 
     @property
     def n_bytes(self) -> int:
         """Memory that it takes, but for little."""
-        large = (self._mixed, self._atom, self._places, self._overlap, self._basis)
+        large = (self._atom, self._places, self._overlap, self._basis)
         return sum(array.nbytes for array in large)
 
-    def _take_up(self, sent: NDArray[np.int16]) -> None:
+    def _array(self) -> NDArray[np.int32]:
+        """Return zeros (m,)."""
+        if self._rows is None:
+            return np.asarray(self._index.room(np.int32))
+        return np.zeros(self._n, dtype=np.int32)
+
+    def _take_up(self, sent: Sequence[Labels]) -> None:
         for places in sent:
             if self.affordable:
                 self._add(places)
 
-    def _add(self, places: NDArray[np.int16]) -> None:
+    def _add(self, places: Labels) -> None:
         """Put the sets of one more partition (m,) behind those known."""
         width = int(places.max(initial=0)) + 1
         n_sets = int(self._widths.sum())
         if n_sets + width > _MOST_SETS or (len(self._widths) + 1) * places.size > _MOST_PLACES:
             self.affordable = False
             return
-        # A sum of 64-bit numbers stands for the sets of a row.
-        self._mixed = self._mixed + _spread(n_sets + width)[n_sets + places]
-        _, first, atom = np.unique(self._mixed, return_index=True, return_inverse=True)
-        refined = self._places[:, self._atom[first]]
-        self._places = np.concatenate([refined, places[first][None]])
-        self._atom = atom.reshape(-1).astype(np.int64)
+        keys, counts, self._atom = self._parted(places, width)
+        own_places = (keys % width).astype(np.int16)
+        self._places = np.concatenate([self._places[:, keys // width], own_places[None]])
         self._widths = np.append(self._widths, width)
         self._start = np.append(self._start, n_sets)
         if not places.size:
             return
-        sizes = np.bincount(self._atom, minlength=first.size).astype(np.float64)
+        sizes = counts.astype(np.float64)
         shared = self._overlaps(self._places[-1].astype(np.int64), width, sizes)
         overlap = np.zeros((n_sets + width, n_sets + width))
         overlap[:n_sets, :n_sets] = self._overlap
@@ -157,20 +162,36 @@ class Span:
         fresh -= ((fresh @ unit) @ basis.T) @ basis
         fresh = _orthonormal((fresh @ unit) @ fresh.T) @ fresh
         self._basis = np.concatenate([basis, fresh])
-        sums = np.stack([self._test_sums(vector) for vector in _tests(self._rows.size)], axis=1)
-        self._tests = self._basis @ (sums / self._lengths[:, None])
-
-    def _test_sums(self, vector: FloatArray) -> FloatArray:
-        """Return the sums of a vector (m,) over every set sent."""
-        on_atoms = np.bincount(self._atom, vector, minlength=self._places.shape[1])
-        return np.concatenate(
+        on_atoms = self._tested(self._atom, counts.size)
+        sums = np.concatenate(
             [
-                np.bincount(place, on_atoms, minlength=int(own))
+                _added(place, on_atoms, int(own))
                 for own, place in zip(self._widths, self._places, strict=True)
             ]
         )
+        self._tests = self._basis @ (sums / self._lengths[:, None])
 
-    def told(self, now: IntVector) -> RowNumbers:
+    def _parted(self, places: Labels, width: int) -> tuple[IntVector, IntVector, NDArray[np.int32]]:
+        """Part the atoms by the sets of one more partition (m,).
+
+        Returns the new ones, as (a,) ``old * width + set``, their rows (a,), and each row's (m,).
+        """
+        keys, counts = joined(self._atom, places, width)
+        atom = self._array()
+        for part in stretches(self._n):
+            atom[part] = np.searchsorted(keys, self._atom[part] * np.int64(width) + places[part])
+        return keys, counts, atom
+
+    def _tested(self, atom: NDArray[np.int32], n_atoms: int) -> FloatArray:
+        """Return the sums (a, t) of the test vectors over atoms."""
+        sums = np.zeros((n_atoms, _N_TESTS))
+        for part in stretches(self._n):
+            vectors = _tests(self._n, part)
+            for i, vector in enumerate(vectors):
+                sums[:, i] += np.bincount(atom[part], vector, minlength=n_atoms)
+        return sums
+
+    def told(self, now: Labels) -> RowNumbers:
         """Return which rows sending one more partition would single out.
 
         Parameters
@@ -190,30 +211,32 @@ class Span:
             return nothing
         if not self.affordable:
             return np.arange(now.size)
-        used, now = np.unique(now, return_inverse=True)
-        now, width = now.reshape(-1), used.size
-        keys, atom, counts = np.unique(
-            self._atom * width + now, return_inverse=True, return_counts=True
-        )
-        atom = atom.reshape(-1)
+        sizes = tally(now, int(now.max()) + 1)
+        used = np.flatnonzero(sizes)
+        width = used.size
+        number = np.zeros(sizes.size, dtype=np.int16)
+        number[used] = np.arange(width)
+        keys, counts, atom = self._parted(number[now], width)
         few = self._few(atom, counts)
         if few.size == 0:
             return nothing
         # What the new sets, of length 1, add to the basis.
         overlaps = self._overlaps(keys % width, width, counts.astype(np.float64), keys // width)
-        lengths = np.sqrt(np.bincount(now, minlength=width).astype(np.float64))
+        lengths = np.sqrt(sizes[used].astype(np.float64))
         known = self._basis @ (overlaps / self._lengths[:, None] / lengths)
         turn = _orthonormal(np.eye(width) - known.T @ known)
         old, new, weights = keys[few] // width, keys[few] % width, np.sqrt(counts[few])
         pairs = self._p > 2 and few.size <= _MOST_PAIRED
         chosen = np.arange(few.size)
         if not pairs:
-            chosen = self._doubtful(now, atom, few, old, new, weights, lengths, known, turn)
+            chosen = self._doubtful(keys, atom, few, old, new, weights, lengths, known, turn)
         parts = self._parts(old[chosen], new[chosen], weights[chosen], lengths, known, turn)
         share = (parts**2).sum(axis=0)
         found = chosen[share > _ALL]
         if found.size:
-            return np.flatnonzero(np.isin(atom, few[found]))
+            theirs = np.zeros(keys.size, dtype=np.bool_)
+            theirs[few[found]] = True
+            return np.flatnonzero(theirs[atom])
         return self._pair(atom, few, parts, share) if pairs else nothing
 
     def _parts(
@@ -235,8 +258,8 @@ class Span:
 
     def _doubtful(
         self,
-        now: IntVector,
-        atom: IntVector,
+        keys: IntVector,
+        atom: NDArray[np.int32],
         few: IntVector,
         old: IntVector,
         new: IntVector,
@@ -250,19 +273,22 @@ class Span:
         What is left of any vector, once its projection onto the span is taken off, is 0 at an
         atom that the span holds; at others it is next to 0 by chance alone.
         """
-        vectors = _tests(self._rows.size)
-        sums = np.stack([np.bincount(now, v, minlength=lengths.size) for v in vectors], axis=1)
+        on_atoms = self._tested(atom, keys.size)
+        sums = _added(keys % lengths.size, on_atoms, lengths.size)
         fresh = turn.T @ (turn @ (sums / lengths[:, None] - known.T @ self._tests))
         on_old = self._basis.T @ (self._tests - known @ fresh) / self._lengths[:, None]
         on_new = fresh / lengths[:, None]
         value = on_new[new]
         for start, place in zip(self._start, self._places, strict=True):
             value += on_old[start + place[old]]
-        own = np.stack([np.bincount(atom, v)[few] for v in vectors], axis=1) / weights[:, None]
+        own = on_atoms[few] / weights[:, None]
         left = own - value * weights[:, None]
         return np.flatnonzero((left**2).sum(axis=1) < _LITTLE)
 
-    def _few(self, atom: IntVector, counts: IntVector) -> IntVector:
+    def _numbers(self, rows: RowNumbers) -> RowNumbers:
+        return rows if self._rows is None else self._rows[rows]
+
+    def _few(self, atom: NDArray[np.int32], counts: IntVector) -> IntVector:
         """Return the atoms of fewer than p persons."""
         small = counts < self._index.certain(self._p)
         unsure = np.flatnonzero(small & (counts >= self._p))
@@ -270,11 +296,11 @@ class Span:
             order, ends = np.argsort(atom, kind="stable"), np.cumsum(counts)
             for number in unsure:
                 rows = order[ends[number] - counts[number] : ends[number]]
-                small[number] = not self._index.reaches(self._rows[rows], self._p)
+                small[number] = not self._index.reaches(self._numbers(rows), self._p)
         return np.flatnonzero(small)
 
     def _pair(
-        self, atom: IntVector, few: IntVector, parts: FloatArray, share: FloatArray
+        self, atom: NDArray[np.int32], few: IntVector, parts: FloatArray, share: FloatArray
     ) -> RowNumbers:
         """Return the rows of two atoms of fewer than p persons that a combination is about."""
         # What is left of one, its projection taken off, is a multiple of what is left of the other.
@@ -282,7 +308,7 @@ class Span:
         alike = np.triu(((parts.T @ parts) / np.outer(left, left)) ** 2 > _ALL, 1)
         for i, j in np.argwhere(alike):
             both = np.flatnonzero((atom == few[i]) | (atom == few[j]))
-            if not self._index.reaches(self._rows[both], self._p):
+            if not self._index.reaches(self._numbers(both), self._p):
                 return both
         return np.zeros(0, dtype=np.intp)
 
@@ -308,20 +334,36 @@ class Span:
         return np.concatenate(shared)
 
 
-def span_of(sent: NDArray[np.int16], rows: RowNumbers, index: PersonIndex, p: int) -> Span:
-    """Return ``Span(sent, rows, index, p)``, from one made before where that saves work."""
-    digests = [hashlib.blake2b(places.tobytes()).digest() for places in sent]
+def span_of(
+    sent: Sequence[Labels],
+    rows: RowNumbers | None,
+    index: PersonIndex,
+    p: int,
+    digests: list[bytes] | None = None,
+) -> Span:
+    """Return ``Span(sent, rows, index, p)``, from one made before where that saves work.
+
+    ``digests``: one for each partition, no two of them alike, where they are known.
+    """
+    if digests is None:
+        digests = [hashlib.blake2b(places.tobytes()).digest() for places in sent]
+    n = index.n if rows is None else rows.size
     with _LOCK:
-        known = [span for span in _KEPT if span.begins(digests, rows, p)]
+        known = [span for span in _KEPT if span.begins(digests, rows, n, p)]
     span = max(known, key=lambda span: len(span._sent), default=None)
     if span is None:
-        span = Span(sent[:0], rows, index, p)
+        span = Span([], rows, index, p)
     span = span.extended(sent, digests, index)
     with _LOCK:
         _KEPT[:] = [span, *(other for other in _KEPT if other not in known)][:_MOST_KEPT]
         while len(_KEPT) > 1 and sum(each.n_bytes for each in _KEPT) > _MOST_BYTES:
             _KEPT.pop()
     return span
+
+
+def _added(places: NDArray[np.integer[Any]], values: FloatArray, n: int) -> FloatArray:
+    """Return the sums (n, t) of values (a, t) by place (a,)."""
+    return np.stack([np.bincount(places, column, minlength=n) for column in values.T], axis=1)
 
 
 def _orthonormal(products: FloatArray) -> FloatArray:
@@ -344,8 +386,9 @@ def _spread(n: int, first: int = 1) -> NDArray[np.uint64]:
     return mixed
 
 
-def _tests(m: int) -> FloatArray:
-    """Return the test vectors (t, m): independent entries of mean 0 and variance 1."""
-    numbers = _spread(_N_TESTS * m, 1 << 32).reshape(_N_TESTS, m)
+def _tests(m: int, part: slice) -> FloatArray:
+    """Return a part of the test vectors (t, m): independent entries of mean 0 and variance 1."""
+    n = part.stop - part.start
+    numbers = np.stack([_spread(n, (1 << 32) + i * m + part.start) for i in range(_N_TESTS)])
     vectors: FloatArray = (numbers / 2.0**63 - 1.0) * np.sqrt(3.0)
     return vectors
