@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedclust import simulate
+from fedclust.algorithms.lloyd import VERSION
 from fedclust.wire.codec import to_tree
 from support.consortium import Command, Consortium, write_csv
 from support.crash import POLICY, SESSION, D, columns, rows, shared
@@ -34,7 +35,7 @@ CONFIG = {"n_clusters": 3}
 SHORT = {**POLICY, "max_rounds": 3}
 
 
-def program(module: str, release: str, spoken: int = 1) -> str:
+def program(module: str, release: str, spoken: int = VERSION) -> str:
     return FAKED.format(module=module, release=release, spoken=spoken)
 
 
@@ -58,8 +59,8 @@ def test_a_session_survives_and_a_skew_is_refused_with_the_command(
             write_csv(places[name] / "rows.csv", X)
         # Too new and too old: refused before anything is sent, with what to install.
         for release, spoken, told in (
-            ("9.0.0", 2, 'pip install "fedclust=='),
-            ("0.0.1", 0, "pip install --upgrade"),
+            ("9.0.0", VERSION + 1, 'pip install "fedclust=='),
+            ("0.0.1", VERSION - 1, "pip install --upgrade"),
         ):
             skewed = site_of(release, spoken, people, "oslo", places["oslo"])
             skewed.start()
@@ -84,7 +85,7 @@ def test_a_session_survives_and_a_skew_is_refused_with_the_command(
             server.restart()
             assert analyst.whoami().server_version == "9.9.9"
             # The last site comes with a later release, too.
-            last = site_of("9.9.9", 1, people, "oslo", places["oslo"])
+            last = site_of("9.9.9", VERSION, people, "oslo", places["oslo"])
             last.start()
             for each in (*waiting, last):
                 assert each.wait() == 0, each.log.read_text("utf-8")
