@@ -24,6 +24,7 @@ from support.server import running_server  # noqa: E402
 from support.world import World  # noqa: E402
 
 _SESSION = "target"
+_BOTH = ("SQLite", "PostgreSQL")
 
 
 def main() -> int:
@@ -31,7 +32,7 @@ def main() -> int:
     parser.add_argument("--bodies", type=int, default=500)
     parser.add_argument("--examples", type=int, default=5_000)
     parser.add_argument("--seed", type=int, default=2026)
-    parser.add_argument("--databases", nargs="*", default=["SQLite", "PostgreSQL"])
+    parser.add_argument("--databases", nargs="+", choices=_BOTH, default=_BOTH)
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as name:
