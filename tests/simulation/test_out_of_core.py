@@ -183,6 +183,24 @@ def test_a_sweep_runs_out_of_core(tmp_path: Path) -> None:
     assert encode_model(memory.result_) == encode_model(found.result_)
 
 
+def test_spreads_that_few_would_make_up_are_held_back_alike(tmp_path: Path) -> None:
+    """Values are told apart by digests where memory does not hold them."""
+    whole, stored = {}, {}
+    for seed, name in enumerate(("x", "y", "z")):
+        table, rng = frame(600, seed)[list(NUMERIC[:2])], np.random.default_rng(seed)
+        table["dose"] = np.where(rng.random(600) < 0.01, rng.normal(3.0, 1.0, 600), 0.0)
+        path = parquet(tmp_path / f"{name}.parquet", table)
+        whole[name], stored[name] = path, Dataset(path, out_of_core=True)
+    features = [{"name": column} for column in ("a", "b", "dose")]
+    one, other = (
+        run("lloyd", {"n_clusters": [2, 4]}, sites, features=features) for sites in (whole, stored)
+    )
+    held = [(part.m2 == 0).any() for part in one.trace_[-1].payload.parts]
+    assert any(held)
+    for expected, found in zip(one.trace_, other.trace_, strict=True):
+        assert encode_model(found.payload) == encode_model(expected.payload)
+
+
 @pytest.mark.timeout(120)
 def test_a_site_takes_part_in_a_session_of_the_service_out_of_core(tmp_path: Path) -> None:
     tables = {site: frame(200 + i, i)[list(NUMERIC)] for i, site in enumerate(("ada", "brno"))}
