@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from fedclust.algorithms import evaluation, preparation, sweep
+from fedclust.algorithms import evaluation, intake, preparation, sweep
 from fedclust.algorithms.arrays import FloatVector
-from fedclust.algorithms.assigning import refuse_counted, refuse_infinite
 from fedclust.algorithms.base import (
     Contribution,
     Done,
@@ -49,11 +48,10 @@ from fedclust.algorithms.base import (
 )
 from fedclust.algorithms.columns import Column, columns_of
 from fedclust.algorithms.finishing import complete
-from fedclust.algorithms.releasing import index_of, person_index, persons
-from fedclust.algorithms.rows import Rows, matrix_of
+from fedclust.algorithms.releasing import persons
+from fedclust.algorithms.rows import Rows
 from fedclust.algorithms.seeding import one_thread, site_rng
 from fedclust.algorithms.spaces import declared_space
-from fedclust.privacy.counting import PersonIndex, distinct_views
 
 #: No site has more rows; and ten thousand of them still add up exactly as floats.
 MAX_COUNT = 10**11
@@ -527,13 +525,8 @@ def local_step(
         The rows, the task or the answer break a rule; names column and count, never a value.
     """
     with one_thread():
-        config = _site_config(plan, task, p, size_band, mask)
-        kept = _known(
-            data,
-            "taken",
-            (plan.policy.missing, plan.features, config.mask),
-            lambda: _take(plan, data, config.mask),
-        )
+        config = _site_config(plan, task.space, p, size_band, mask)
+        kept = intake.taken(data, plan.method, config)
         if persons(kept) < config.p:
             return None, memory
         payload: Model | None
@@ -543,7 +536,7 @@ def local_step(
                     payload = preparation.local_step(kept, config)
                 else:
                     memory = _pin_space(task.space, memory)
-                    scaled = _scaled(kept, task.space, config)
+                    scaled = intake.scaled(kept, task.space, config)
                     if persons(scaled) < config.p:
                         return None, memory
                     if task.phase == evaluation.NAME:
@@ -574,7 +567,7 @@ def check(
     if payload is None:
         return
     _check_countable(payload)
-    config = _site_config(plan, task, p, size_band, mask)
+    config = _site_config(plan, task.space, p, size_band, mask)
     # Numbers near the largest float overflow in the checks' own arithmetic: not within bounds.
     with np.errstate(over="ignore", invalid="ignore"):
         if task.phase == preparation.NAME:
@@ -607,12 +600,7 @@ def _check_countable(payload: Model, at: str = "") -> None:
 
 def usable_rows(plan: Plan, X: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which rows (n,) take part: with ``missing`` "drop", those without NaN."""
-    if isinstance(X, Rows):
-        return _look(plan, X)[0]
-    rows = _matrix(plan, X)
-    if plan.policy.missing != "drop":
-        return np.ones(len(rows), dtype=np.bool_)
-    return np.asarray(~np.isnan(rows).any(axis=1))
+    return intake.usable(X, plan.method, _site_config(plan, None, 0, None, None))
 
 
 def label(
@@ -719,7 +707,7 @@ def _read_space(plan: Plan, tree: _SpaceTree) -> Space:
 
 
 def _site_config(
-    plan: Plan, task: SiteTask, p: int, size_band: str | None, mask: NDArray[np.bool_] | None
+    plan: Plan, space: Space | None, p: int, size_band: str | None, mask: NDArray[np.bool_] | None
 ) -> RunConfig:
     every = np.ones(len(plan.columns), dtype=np.bool_)
     return RunConfig(
@@ -729,128 +717,9 @@ def _site_config(
         roster=(),
         p=max(p, plan.policy.min_cluster_size),
         size_band=size_band,
-        space=task.space or Space.identity(len(plan.columns)),
+        space=space or Space.identity(len(plan.columns)),
         mask=every if mask is None else mask,
     )
-
-
-def _matrix(plan: Plan, X: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return rows (n, d) as float64; RuleViolation for another shape or infinite values."""
-    rows = np.asarray(X, dtype=np.float64)
-    if rows.ndim != 2 or rows.shape[1] != len(plan.columns):
-        raise _wrong_shape(plan)
-    refuse_infinite(rows, tuple(column.name for column in plan.columns))
-    return rows
-
-
-def _wrong_shape(plan: Plan) -> RuleViolation:
-    return RuleViolation(
-        "shape", f"rows must have {len(plan.columns)} columns: one for each feature or level"
-    )
-
-
-def _take(plan: Plan, data: SiteData, mask: NDArray[np.bool_]) -> SiteData:
-    """Return the rows that take part, in own units, with what counts their persons."""
-    if isinstance(data.X, Rows):
-        return _take_by_runs(plan, data.X, data.persons)
-    usable = usable_rows(plan, data.X)
-    rows = np.asarray(data.X, dtype=np.float64)
-    if not mask.all():
-        rows = np.where(mask, rows, np.nan)
-    owners = data.persons
-    if owners is not None and owners.shape != (len(rows),):
-        raise RuleViolation("shape", "one person is needed for each row")
-    if not usable.all():
-        rows = rows[usable]
-        owners = None if owners is None else owners[usable]
-    observed = None
-    if np.isnan(rows).any():
-        observed = ~np.isnan(rows)
-        # One NaN for all: rows are told apart by their bits.
-        rows = np.where(observed, rows, np.nan)
-    return SiteData(rows, owners, observed, PersonIndex(rows, owners))
-
-
-def _take_by_runs(plan: Plan, rows: Rows, owners: NDArray[np.int64] | None) -> SiteData:
-    """Do as :func:`_take` with rows that are not in memory: whole features are never lacking."""
-    usable, gaps = _look(plan, rows)
-    if owners is not None and owners.shape != (rows.shape[0],):
-        raise RuleViolation("shape", "one person is needed for each row")
-    if not usable.all():
-        rows = rows.kept(usable)
-        if owners is not None:
-            kept = rows.array(np.int64)
-            np.compress(usable, owners, out=kept)
-            owners = kept
-    observed = None
-    if gaps and plan.policy.missing != "drop":
-        seen = rows.array(np.bool_, rows.shape[1])
-        start = 0
-        for part in rows.map(_given):
-            seen[:, start : start + part.shape[1]] = part
-            start += part.shape[1]
-        observed = seen.T
-        # One NaN for all: rows are told apart by their bits.
-        rows = rows.changed(_one_nan)
-    return SiteData(matrix_of(rows), owners, observed, person_index(rows, owners))
-
-
-def _look(plan: Plan, rows: Rows) -> tuple[NDArray[np.bool_], bool]:
-    """Return which rows (n,) take part and whether any value is missing; refuse infinite ones."""
-    if plan.method.by_runs is None or not plan.method.by_runs(plan.options):
-        raise RuleViolation(
-            "out-of-core",
-            f"the method {plan.method.name}, or this variant of it, needs all rows in memory: "
-            "leave out_of_core away, or ask for a session of lloyd, fkm or kfed",
-        )
-    if rows.shape[1] != len(plan.columns):
-        raise _wrong_shape(plan)
-    usable, gaps, start = rows.array(np.bool_), False, 0
-    infinite = np.zeros(rows.shape[1], dtype=np.int64)
-    for whole, counts in rows.map(_looked_at):
-        infinite += counts
-        gaps = gaps or not whole.all()
-        usable[start : start + len(whole)] = whole | (plan.policy.missing != "drop")
-        start += len(whole)
-    refuse_counted(infinite, tuple(column.name for column in plan.columns))
-    return usable, gaps
-
-
-def _looked_at(run: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    return np.asarray(~np.isnan(run).any(axis=1)), np.isinf(run).sum(axis=0)
-
-
-def _given(run: NDArray[np.float64]) -> NDArray[np.bool_]:
-    return np.asarray(~np.isnan(run).T)
-
-
-def _one_nan(run: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(np.isnan(run), np.nan, run)
-
-
-def _known(data: SiteData, name: str, asked: Tree, make: Callable[[], SiteData]) -> SiteData:
-    """Return what was made of rows for the same question before, or make it."""
-    before = data.derived.get(name)
-    if before is not None and _alike(before[0], asked):
-        return before[1]  # type: ignore[no-any-return]
-    # What was made before goes first: there may not be room for both.
-    data.derived.clear()
-    made = make()
-    data.derived[name] = asked, made
-    return made
-
-
-def _alike(a: Tree, b: Tree) -> bool:
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(_alike, a, b))
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return _same(a, b)
-    return bool(a == b)
-
-
-def _scaled(data: SiteData, space: Space, config: RunConfig) -> SiteData:
-    asked = (space.center, space.scale, space.impute, config.p, config.mask)
-    return _known(data, "scaled", asked, lambda: _to_scaled(data, space, config))
 
 
 def _pin_space(space: Space, memory: Memory) -> Memory:
@@ -859,15 +728,9 @@ def _pin_space(space: Space, memory: Memory) -> Memory:
     known = memory.get("space")
     if known is None:
         return {**memory, "space": pinned}
-    if any(not _same(known[name], value) for name, value in pinned.items()):
+    if any(not intake.alike(known[name], value) for name, value in pinned.items()):
         raise RuleViolation("task", "the session's scaled space has changed", "/space")
     return memory
-
-
-def _same(a: NDArray[np.float64] | None, b: NDArray[np.float64] | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    return np.array_equal(a, b)
 
 
 def _evaluate_once(memory: Memory) -> Memory:
@@ -879,43 +742,6 @@ def _evaluate_once(memory: Memory) -> Memory:
     if memory.get("evaluated"):
         raise RuleViolation("task", "a session is evaluated once", "/phase")
     return {**memory, "evaluated": True}
-
-
-def _to_scaled(data: SiteData, space: Space, config: RunConfig) -> SiteData:
-    """Impute, then scale; 0 in columns that the site has not got.
-
-    A feature that fewer than p persons have is imputed in every row.
-
-    Rows that only a missing value told apart are identical from here on, and count as such.
-    """
-    if space.impute is None or data.observed is None:
-        return replace(data, X=matrix_of(data.rows.changed(space.to_scaled)))
-    p, observed, index = config.p, data.observed, index_of(data)
-    while True:
-        _, sendable = distinct_views(observed, index, p)
-        if not sendable.all():
-            kept = data.rows.array(np.bool_, len(sendable)).T
-            np.logical_and(observed, sendable, out=kept)
-            observed = kept
-        rows = data.rows.changed(_Filled(sendable, space, space.impute, config.mask))
-        index = person_index(rows, data.persons)
-        _, sendable = distinct_views(observed, index, p)
-        if not (observed.any(axis=0) & ~sendable).any():
-            return replace(data, X=matrix_of(rows), observed=observed, index=index)
-
-
-@dataclass(frozen=True)
-class _Filled:
-    """Makes scaled rows of rows in own units: imputed, 0 in columns that the site has not got."""
-
-    sendable: NDArray[np.bool_]
-    space: Space
-    impute: NDArray[np.float64]
-    mask: NDArray[np.bool_]
-
-    def __call__(self, run: NDArray[np.float64]) -> NDArray[np.float64]:
-        known = ~np.isnan(run) & self.sendable
-        return self.space.to_scaled(np.where(known, run, self.impute)) * self.mask
 
 
 # --- phases ---------------------------------------------------------------------------------------
