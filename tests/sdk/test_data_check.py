@@ -239,6 +239,30 @@ def test_the_command_where_taking_part_would_be_refused(office: Office) -> None:
     assert all(request.startswith("GET") for request in office.fake.requests)
 
 
+@pytest.mark.parametrize("name", ["none.csv", "broken.parquet", "none.sql", "table.xlsx"])
+def test_a_script_is_told_of_a_file_that_cannot_be_read(name: str, office: Office) -> None:
+    if name.startswith("broken"):
+        (office.path / name).write_bytes(b"PAR1 and no more")
+    assert office.run("check", "heart", "--data", str(office.path / name), "--json") == 3
+    facts = json.loads(office.out)
+    assert facts["refused"]["rule"] in ("unreadable", "parquet", "sql", "spreadsheet")
+    assert facts["refused"]["message"] in " ".join(office.err.split())
+    assert facts["rows"] is facts["usable_rows"] is None
+    assert facts["columns"] == []
+
+
+def test_a_method_that_needs_all_rows_is_named_by_the_command(office: Office) -> None:
+    body = {"name": "heart", "algorithm": "spectral", "config": {"n_clusters": 3}}
+    body |= {"features": list(FEATURES), "sites": ["a", "b", "me"]}
+    file = office.path / "heart.json"
+    file.write_text(json.dumps(body), "utf-8")
+    given = ("--definition", str(file), *office.data, *office.mapping)
+    assert office.run("check", *given, "--json") == 0
+    assert office.run("check", *given, "--json", "--out-of-core") == 9
+    assert json.loads(office.out)["refused"]["rule"] == "out-of-core"
+    assert "leave out_of_core away" in office.err
+
+
 def test_the_command_without_a_coordinator(office: Office) -> None:
     body = {
         "name": "heart",

@@ -21,6 +21,7 @@ import pytest
 import sqlalchemy
 
 from fedclust.algorithms.base import Feature
+from fedclust.algorithms.rows import rows_of, whole
 from fedclust.data import Dataset, DataWarning, SqlQuery, Table, load
 from fedclust.data.rows import Rows
 from fedclust.errors import DataError, UsageError
@@ -137,6 +138,50 @@ def fault(source: Any, features: Any = FEATURES, **options: Any) -> DataError:
     while error.__cause__ is not None or (error.__context__ and not error.__suppress_context__):
         pytest.fail("a traceback would show what the library said")
     return error
+
+
+def test_what_a_dask_array_masks_is_missing() -> None:
+    """As of a masked array: the numbers under a mask are none."""
+    import dask.array as da
+
+    X = np.ma.MaskedArray(np.arange(8.0).reshape(4, 2) + 0.5, mask=np.eye(4, 2, dtype=bool))
+    features = (AGE, CHOL)
+    expected = load(X, features).X
+    assert np.isnan(expected).sum() == 2
+    lazy = da.from_array(X, chunks=(3, 1))
+    assert np.array_equal(load(lazy, features).X, expected, equal_nan=True)
+    rows = load(Dataset(lazy, out_of_core=True), features).X
+    assert np.array_equal(whole(rows_of(rows)), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", ["M8[ns]", "m8[ns]", "Int64", "float", "object"])
+@pytest.mark.parametrize("how", ["column", "series", "list", "dask"])
+def test_a_row_without_a_person_is_refused(kind: str, how: str) -> None:
+    """Whatever pandas calls it: NaT, NaN, NA or None."""
+    rows = ROWS.assign(who=pd.Series([*range(7), None, *range(7, N - 1)]).astype(kind))
+    source: Any = dask.dataframe.from_pandas(rows, npartitions=2) if how == "dask" else rows
+    person = {"series": rows.who, "list": rows.who.tolist()}.get(how, "who")
+    with pytest.raises(DataError, match="row 7: no person is given") as fault:
+        load(source, FEATURES, person=person)
+    assert fault.value.rule == "persons"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_may_end_in_any_way(end: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    lines = ["age,sex,chol", *(f"{20 + i % 90}.5,1,2" for i in range(20_000))]
+    path.write_bytes(end.join(lines).encode())
+    assert load(path, FEATURES).X.shape == (20_000, 3)
+    lines[15_000] = "20.5,x,2"
+    path.write_bytes(end.join(lines).encode())
+    with pytest.raises(DataError, match="line 15001, column 'sex'"):
+        load(path, FEATURES)
+    for encoding in ("utf-8", "utf-16"):
+        text = end.join(lines).encode(encoding)
+        place = len(end.join(lines[:15_001]).encode(encoding))
+        path.write_bytes(text[:place] + b"\xff\xdf" + text[place:])
+        with pytest.raises(DataError, match=r"rows\.csv, line 15001: this is not UTF"):
+            load(path, FEATURES)
 
 
 def test_single_precision_is_read_and_doubles_are_computed() -> None:
@@ -433,6 +478,7 @@ import sys
 for name in ("pandas", "pyarrow", "sqlalchemy", "dask"):
     sys.modules[name] = None
 from fedclust.algorithms.base import Feature
+from fedclust.algorithms.rows import rows_of, whole
 from fedclust.data import load
 from fedclust.errors import DataError
 print(load("rows.csv", [Feature(name="age")]).X)

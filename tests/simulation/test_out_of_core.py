@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -21,12 +22,14 @@ from fedclust.algorithms.rows import ArrayRows, Rows, rows_of
 from fedclust.algorithms.totals import SitePart
 from fedclust.data import Dataset, SqlQuery, load, passes
 from fedclust.data.scratch import Scratch
-from fedclust.errors import DataError, DisclosureError
+from fedclust.errors import CoordinatorUnreachable, DataError, DisclosureError
 from fedclust.privacy.counting import PersonIndex, row_hashes
+from fedclust.privacy.moments import CellMoments, round_prevalence
 from fedclust.simulate import SimulationResult
 from fedclust.wire.codec import encode_model
 from fedclust.wire.submissions import payload_bytes
 from support.consortium import Consortium
+from support.fake_coordinator import FakeCoordinator
 from support.server import running_server
 
 pd = pytest.importorskip("pandas")
@@ -229,6 +232,115 @@ def test_a_site_takes_part_in_a_session_of_the_service_out_of_core(tmp_path: Pat
         assert np.array_equal(found[site].cluster_centers_, expected.cluster_centers_)
 
 
+def test_a_sweep_of_kfed_labels_its_own_rows_alike(tmp_path: Path) -> None:
+    """By what the site remembers of each K, wherever its rows are."""
+    tables = {site: frame(150, i)[list(NUMERIC)] for i, site in enumerate("xyz")}
+    files = {site: parquet(tmp_path / f"{site}.parquet", t) for site, t in tables.items()}
+    ks = {"n_clusters": [2, 3], "local_clusters": 4}
+
+    memory = run("kfed", ks, tables, features=NUMERIC)
+    stored = {site: Dataset(file, out_of_core=True) for site, file in files.items()}
+    found = run("kfed", ks, stored, features=NUMERIC)
+
+    by_centroid = 0
+    for k in (2, 3):
+        for site in tables:
+            own = memory.at(k).labels_[site]
+            assert np.array_equal(own, found.at(k).labels_[site])
+            by_centroid += (own != memory.at(k).predict(tables[site])).sum()
+    assert by_centroid > 0  # Else this shows nothing.
+
+
+@pytest.mark.parametrize("columns", [["a", "b", "c"], ["a", "b"]])
+def test_new_rows_are_labelled_alike_where_features_are_masked(
+    columns: list[str], tmp_path: Path
+) -> None:
+    """A column that is empty in one run of rows is no feature that all rows lack."""
+    tables = {site: frame(200, i)[list(NUMERIC)] for i, site in enumerate("xyz")}
+    tables["x"] = tables["x"].drop(columns="c")
+    policy = {"missing": "mask"}
+    found = run("overlap", {"n_clusters": 3}, tables, features=NUMERIC, policy=policy)
+    new = frame(2 * RUN + 1, 9)[columns]
+    new.loc[: RUN + 5, "b"] = np.nan
+    new.loc[2 * RUN, "a"] = np.nan
+    path = parquet(tmp_path / "new.parquet", new)
+    for site in (None, "x", "y"):
+        expected = found.predict(path, site)
+        assert len(set(expected)) > 1
+        for source in (path, lazily(new)):
+            own = found.predict(Dataset(source, out_of_core=True), site)
+            assert np.array_equal(own, expected)
+
+
+@pytest.mark.parametrize("n_levels", [1, 2])
+@pytest.mark.parametrize(("n", "p"), [(19, 2), (49, 8), (147, 6)])
+def test_shares_half_way_are_rounded_alike_however_rows_were_added_up(
+    n: int, p: int, n_levels: int
+) -> None:
+    """Half a multiple of p would go either way with a mean's last bit."""
+    every = np.arange(n + 1)
+    for count in every[every % p == p // 2]:
+        share = count / n
+        outcomes = set()
+        for noise in (-1e-15, 0.0, 1e-15):
+            near = np.array([share + noise, 1.0 - share - noise])[None, :n_levels]
+            moments = round_prevalence(
+                CellMoments(np.array([n]), near, np.zeros_like(near)),
+                np.ones_like(near, dtype=np.bool_),
+                p,
+                center=np.zeros(n_levels),
+                scale=np.ones(n_levels),
+                blocks=[np.arange(n_levels)] if n_levels > 1 else [],
+            )
+            outcomes.add(moments.means.tobytes())
+        assert len(outcomes) == 1
+
+
+@pytest.mark.parametrize("resumed", ["parquet", "longer runs", "dask", "memory"])
+def test_a_session_is_resumed_with_the_same_rows_wherever_they_are(
+    resumed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an answer was lost: the same bytes again, and then what was not interrupted sends."""
+    features = tuple({"name": name} for name in NUMERIC)
+    others = {site: frame(150, i)[list(NUMERIC)].to_numpy() for i, site in enumerate("ab")}
+    table = frame(300, 7)[list(NUMERIC)]
+    path = parquet(tmp_path / "mine.parquet", table)
+    undisturbed = FakeCoordinator(others, features=features)
+    undisturbed.site(tmp_path / "one").participate("heart", table, consent=True)
+
+    fake = FakeCoordinator(others, features=features)
+
+    def lose(request: httpx.Request) -> None:
+        if request.method == "PUT" and len(fake.puts) > 1:
+            raise httpx.ReadError("the connection broke")
+
+    fake.after = lose
+    with pytest.raises(CoordinatorUnreachable):
+        fake.site(tmp_path / "two").participate(
+            "heart", Dataset(path, out_of_core=True), consent=True
+        )
+    fake.after = lambda _request: None
+    source: Any = Dataset(path, out_of_core=True)
+    if resumed == "longer runs":
+        monkeypatch.setattr(rows, "RUN", 4 * RUN)
+        monkeypatch.setattr(passes, "RUN", 4 * RUN)
+    elif resumed == "dask":
+        source = Dataset(lazily(table), out_of_core=True)
+    elif resumed == "memory":
+        source = table
+    found = fake.site(tmp_path / "two").participate("heart", source)
+
+    sent = dict(fake.puts)
+    assert len(fake.puts) == len(sent) + 1  # The lost one twice: dict() shows that ...
+    assert len(set(fake.puts)) == len(sent)  # ... and this, that it was the same bytes.
+    assert sorted(sent) == sorted(dict(undisturbed.puts))
+    if resumed in ("parquet", "memory"):
+        assert sent == dict(undisturbed.puts)
+    expected = undisturbed.site(tmp_path / "one").participate("heart", table)
+    assert np.array_equal(found.labels_, expected.labels_)
+    np.testing.assert_allclose(found.cluster_centers_, expected.cluster_centers_, rtol=1e-9)
+
+
 # --- rows -----------------------------------------------------------------------------------------
 
 
@@ -388,6 +500,94 @@ def test_a_file_that_changes_while_it_is_used_is_refused(tmp_path: Path) -> None
     parquet(path, frame(301, 1))
     with pytest.raises(DataError, match=r"a\.parquet: it has other rows than when it was read"):
         list(stored.map(len))
+
+
+def swapped(table: Any) -> Any:
+    return table.iloc[[1, 0, *range(2, len(table))]]
+
+
+def nudged(table: Any) -> Any:
+    other = table.copy()
+    other.loc[250, "c"] = np.nextafter(other.loc[250, "c"], np.inf)
+    return other
+
+
+def crossed(table: Any) -> Any:
+    return table.assign(a=table.c, c=table.a)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "dask"])
+@pytest.mark.parametrize("change", [swapped, nudged, crossed])
+def test_as_many_other_rows_are_refused(
+    kind: str, change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rows in another order, one last bit, two columns: whatever the file's clock says."""
+    import dask.dataframe as dd
+
+    table = frame(300, 1)[list(NUMERIC)]
+    now, path = [table], tmp_path / f"a.{kind}"
+    features = [Feature(name=name) for name in NUMERIC]
+    lazy = dd.from_pandas(table, npartitions=3).map_partitions(
+        lambda part: now[0].iloc[part.index[0] : part.index[-1] + 1][list(NUMERIC)], meta=table
+    )
+
+    def written(rows: Any) -> None:
+        now[0] = rows
+        if kind == "parquet":
+            parquet(path, rows)
+        elif kind == "csv":
+            rows.to_csv(path, index=False, float_format="%.17g")
+
+    written(table)
+    monkeypatch.setattr("fedclust.data.parquet.ParquetReader.stamp", lambda _: ())
+    stored = rows_of(load(Dataset(lazy if kind == "dask" else path, out_of_core=True), features).X)
+    assert sum(stored.map(len)) == 300
+    written(table.copy())
+    assert sum(stored.map(len)) == 300
+    written(change(table))
+    with pytest.raises(DataError, match="other rows"):
+        list(stored.map(len))
+
+
+def test_a_partition_that_changes_before_the_first_pass_is_refused() -> None:
+    import dask.dataframe as dd
+
+    table, calls = frame(300, 1)[list(NUMERIC)], [0]
+
+    def shuffled(part: Any) -> Any:
+        calls[0] += 1
+        return part.sample(frac=1.0, random_state=calls[0])
+
+    lazy = dd.from_pandas(table, npartitions=3).map_partitions(shuffled, meta=table)
+    stored = load(Dataset(lazy, out_of_core=True), [Feature(name=name) for name in NUMERIC])
+    with pytest.raises(DataError, match="other rows"):
+        list(rows_of(stored.X).map(len))
+
+
+def test_a_worker_that_fails_shows_nothing_of_its_rows() -> None:
+    """A task that raises would be logged with what it was called with."""
+    import dask.dataframe as dd
+
+    table = frame(200, 1)[list(NUMERIC)]
+    lazy = dd.from_pandas(table, npartitions=4)
+    stored = rows_of(
+        load(Dataset(lazy, out_of_core=True), [Feature(name=name) for name in NUMERIC]).X
+    )
+    calls = []
+
+    def fails(run: NDArray[np.float64]) -> int:
+        calls.append(len(run))
+        if run[0, 0] == table.a[50]:
+            raise ValueError(f"saw {run[0, 0]}")
+        return len(run)
+
+    with pytest.raises(
+        DataError, match=r"partition 1 could not be worked on \(ValueError\)"
+    ) as seen:
+        list(stored.map(fails))
+    assert str(table.a[50]) not in str(seen.value)
+    assert seen.value.__cause__ is None
+    assert len(calls) == 4  # Nothing was raised where it was computed.
 
 
 @pytest.mark.parametrize("n", [299, 301])

@@ -642,15 +642,22 @@ def label(
     with one_thread():
         rows = np.asarray(X, dtype=np.float64)
         if mask is not None and rows.ndim == 2:
-            if result.mask is not None and result.impute is not None:
-                # Here, or whether a value is imputed would depend on the other rows' values.
-                rows = np.where(np.isnan(rows), result.impute, rows)
-            rows = np.where(mask, rows, np.nan)
+            rows = _with_columns(result, rows, mask)
         if new and memory is not None:
             if method.label_new is not None:
                 return method.label_new(result, rows, memory)
             memory = None
         return method.label(result, rows, memory)
+
+
+def _with_columns(
+    result: Result, rows: NDArray[np.float64], mask: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return rows (n, d) that have the columns of ``mask`` (d,) and no others."""
+    if result.mask is not None and result.impute is not None:
+        # Here, or whether a value is imputed would depend on the other rows' values.
+        rows = np.where(np.isnan(rows), result.impute, rows)
+    return np.where(mask, rows, np.nan)
 
 
 def _label_by_runs(
@@ -664,6 +671,9 @@ def _label_by_runs(
 ) -> NDArray[np.int64]:
     """Do as :func:`label` with rows that are not in memory."""
     labels: NDArray[np.int64] = rows.array(np.int64)
+    if mask is None and result.mask is not None:
+        # By all rows: in a run of few a column may be empty that the others have.
+        mask = np.any(list(rows.map(_given)), axis=0)
     run_label = functools.partial(_label_run, method, result, mask)
     with one_thread():
         start = 0
@@ -675,11 +685,16 @@ def _label_by_runs(
         return method.label_own(result, labels, memory)
 
 
+def _given(run: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which columns (d,) of a run of rows have any value."""
+    return np.asarray(~np.isnan(run).all(axis=0))
+
+
 def _label_run(
     method: Method, result: Result, mask: NDArray[np.bool_] | None, run: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     with one_thread():
-        return method.label(result, run if mask is None else np.where(mask, run, np.nan), None)
+        return method.label(result, run if mask is None else _with_columns(result, run, mask), None)
 
 
 class _SpaceTree(Model):

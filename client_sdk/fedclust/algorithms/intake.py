@@ -19,7 +19,7 @@ from fedclust.algorithms.assigning import refuse_counted, refuse_infinite
 from fedclust.algorithms.base import Method, RuleViolation, RunConfig, SiteData, Space, Tree
 from fedclust.algorithms.releasing import index_of, person_index
 from fedclust.algorithms.rows import Rows, matrix_of
-from fedclust.privacy.counting import PersonIndex, distinct_views
+from fedclust.privacy.counting import PersonIndex, distinct_views, row_hashes
 
 __all__ = ["alike", "scaled", "taken", "usable"]
 
@@ -40,7 +40,7 @@ def usable(X: FloatArray | Rows, method: Method, config: RunConfig) -> BoolArray
         method that needs them all in memory; names columns and counts, never a value.
     """
     if isinstance(X, Rows):
-        return _look(X, method, config)[0]
+        return _look(X, method, config).chosen
     rows = np.asarray(X, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != len(config.columns):
         raise _wrong_shape(config)
@@ -50,8 +50,24 @@ def usable(X: FloatArray | Rows, method: Method, config: RunConfig) -> BoolArray
     return np.asarray(~np.isnan(rows).any(axis=1))
 
 
-def _look(rows: Rows, method: Method, config: RunConfig) -> tuple[BoolArray, bool]:
-    """Return which rows (n,) take part and whether any value is missing; refuse infinite ones."""
+@dataclass(frozen=True)
+class _Looked:
+    """What one pass over rows tells: which take part, whether any value is missing, digests.
+
+    ``chosen`` (n,) bool; ``hashes`` (n,) uint64 are ``counting.row_hashes`` with one NaN for all.
+    """
+
+    chosen: BoolArray
+    gaps: bool
+    hashes: NDArray[np.uint64]
+
+
+def _look(rows: Rows, method: Method, config: RunConfig) -> _Looked:
+    """Look at rows for the first time; refuse infinite values. What is found stays with the rows.
+
+    A pass over what memory does not hold is dear: a site asks how many rows it has before it joins,
+    and again, with the digests, when it answers first.
+    """
     if method.by_runs is None or not method.by_runs(config.options):
         raise RuleViolation(
             "out-of-core",
@@ -60,19 +76,29 @@ def _look(rows: Rows, method: Method, config: RunConfig) -> tuple[BoolArray, boo
         )
     if rows.shape[1] != len(config.columns):
         raise _wrong_shape(config)
-    chosen, gaps, start = rows.array(np.bool_), False, 0
+    known = rows.derived.get("looked")
+    if known is not None and known[0] == config.policy.missing:
+        return known[1]  # type: ignore[no-any-return]
+    found = _Looked(rows.array(np.bool_), False, rows.array(np.uint64))
+    gaps, start = False, 0
     infinite = np.zeros(rows.shape[1], dtype=np.int64)
-    for whole, counts in rows.map(_looked_at):
+    for whole, counts, hashes in rows.map(_looked_at):
         infinite += counts
         gaps = gaps or not whole.all()
-        chosen[start : start + len(whole)] = whole | (config.policy.missing != "drop")
-        start += len(whole)
+        end = start + len(whole)
+        found.chosen[start:end] = whole | (config.policy.missing != "drop")
+        found.hashes[start:end] = hashes
+        start = end
     refuse_counted(infinite, tuple(column.name for column in config.columns))
-    return chosen, gaps
+    found = replace(found, gaps=gaps)
+    rows.derived["looked"] = config.policy.missing, found
+    return found
 
 
-def _looked_at(run: FloatArray) -> tuple[BoolArray, NDArray[np.int64]]:
-    return np.asarray(~np.isnan(run).any(axis=1)), np.isinf(run).sum(axis=0)
+def _looked_at(run: FloatArray) -> tuple[BoolArray, NDArray[np.int64], NDArray[np.uint64]]:
+    missing = np.isnan(run)
+    alike = _one_nan(run) if missing.any() else run
+    return np.asarray(~missing.any(axis=1)), np.isinf(run).sum(axis=0), row_hashes(alike)
 
 
 def _wrong_shape(config: RunConfig) -> RuleViolation:
@@ -119,7 +145,10 @@ def _take(data: SiteData, method: Method, config: RunConfig) -> SiteData:
 def _take_by_runs(data: SiteData, method: Method, config: RunConfig) -> SiteData:
     """Do as :func:`_take` with rows that are not in memory: whole features are never lacking."""
     rows, owners = data.rows, data.persons
-    chosen, gaps = _look(rows, method, config)
+    looked = _look(rows, method, config)
+    # Not needed again: the next round has what is made of it here.
+    del rows.derived["looked"]
+    chosen, hashes = looked.chosen, looked.hashes
     if owners is not None and owners.shape != (rows.shape[0],):
         raise RuleViolation("shape", "one person is needed for each row")
     if not chosen.all():
@@ -128,8 +157,11 @@ def _take_by_runs(data: SiteData, method: Method, config: RunConfig) -> SiteData
             kept = rows.array(np.int64)
             np.compress(chosen, owners, out=kept)
             owners = kept
+        else:
+            hashes = rows.array(np.uint64)
+            np.compress(chosen, looked.hashes, out=hashes)
     observed = None
-    if gaps and config.policy.missing != "drop":
+    if looked.gaps and config.policy.missing != "drop":
         seen = rows.array(np.bool_, rows.shape[1])
         start = 0
         for part in rows.map(_given):
@@ -138,7 +170,7 @@ def _take_by_runs(data: SiteData, method: Method, config: RunConfig) -> SiteData
         observed = seen.T
         # One NaN for all: rows are told apart by their bits.
         rows = rows.changed(_one_nan)
-    return SiteData(matrix_of(rows), owners, observed, person_index(rows, owners))
+    return SiteData(matrix_of(rows), owners, observed, person_index(rows, owners, hashes))
 
 
 def _given(run: FloatArray) -> BoolArray:

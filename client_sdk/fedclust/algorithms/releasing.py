@@ -79,8 +79,13 @@ def index_of(data: SiteData) -> PersonIndex:
     return data.index if data.index is not None else person_index(data.rows, data.persons)
 
 
-def person_index(rows: Rows, owners: NDArray[np.int64] | None) -> PersonIndex:
-    """Return what counts the persons behind rows; ``owners`` (n,): whose each is, where told."""
+def person_index(
+    rows: Rows, owners: NDArray[np.int64] | None, hashes: NDArray[np.uint64] | None = None
+) -> PersonIndex:
+    """Return what counts the persons behind rows; ``owners`` (n,): whose each is, where told.
+
+    ``hashes`` (n,): the rows' ``counting.row_hashes``, where they are known.
+    """
     if isinstance(rows, ArrayRows):
         return PersonIndex(rows.X, owners)
 
@@ -89,10 +94,11 @@ def person_index(rows: Rows, owners: NDArray[np.int64] | None) -> PersonIndex:
 
     if owners is not None:
         return PersonIndex.of_keys(owners, persons=True, room=room)
-    hashes, start = rows.array(np.uint64), 0
-    for part in rows.map(row_hashes):
-        hashes[start : start + len(part)] = part
-        start += len(part)
+    if hashes is None:
+        hashes, start = rows.array(np.uint64), 0
+        for part in rows.map(row_hashes):
+            hashes[start : start + len(part)] = part
+            start += len(part)
     return PersonIndex.of_keys(hashes, persons=False, room=room)
 
 

@@ -23,7 +23,15 @@ FloatArray = NDArray[np.float64]
 
 @runtime_checkable
 class Rows(Protocol):
-    """A matrix of rows (n, d)."""
+    """A matrix of rows (n, d).
+
+    Attributes
+    ----------
+    derived : dict
+        What was found of these rows, for whoever asks again; it decides nothing.
+    """
+
+    derived: dict[str, Any]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -62,6 +70,7 @@ class ArrayRows:
 
     def __init__(self, X: FloatArray) -> None:
         self.X = X
+        self.derived: dict[str, Any] = {}
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -247,9 +247,12 @@ def swept(method: Method) -> Method:
         return _raw(state.model_copy(update={"results": results, "warnings": warnings}))
 
     def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
-        if memory is not None:
-            memory = {**memory, **memory.get(_OWN, {}).get(str(result.n_clusters), {})}
-        return method.label(result, X, memory)
+        return method.label(result, X, None if memory is None else _memory_of(result, memory))
+
+    of_own = method.label_own
+
+    def label_own(result: Result, labels: NDArray[np.int64], memory: Memory) -> NDArray[np.int64]:
+        return labels if of_own is None else of_own(result, labels, _memory_of(result, memory))
 
     return replace(
         method,
@@ -262,8 +265,14 @@ def swept(method: Method) -> Method:
         aggregate=aggregate,
         finish=finish,
         label=label,
+        label_own=None if of_own is None else label_own,
         sweeping=True,
     )
+
+
+def _memory_of(result: Result, memory: Memory) -> Memory:
+    """Return what the method itself would remember of a result's number of clusters."""
+    return {**memory, **memory.get(_OWN, {}).get(str(result.n_clusters), {})}
 
 
 def _tree(state: Model) -> dict[str, Tree]:

@@ -11,15 +11,15 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from fedclust.answers import accepted_plan
+from fedclust.answers import accepted_plan, count_usable
 from fedclust.cli import options as o
 from fedclust.cli.screen import consent_screen, out, print_json, show
 from fedclust.cli.texts import epilog
 from fedclust.consent import ConsentRequest
 from fedclust.data import load
 from fedclust.data.profile import ColumnProfile, Profile, profile
-from fedclust.definition import DefinitionError, check_definition
-from fedclust.errors import DataError, UsageError
+from fedclust.definition import DefinitionError, check_definition, freeze, plan_of
+from fedclust.errors import DataError, DisclosureError, UsageError
 from fedclust.privacy.bands import size_band
 from fedclust.wire.codec import canonical_json
 from fedclust.wire.models import SessionCreate
@@ -73,20 +73,26 @@ def check(
         body = info.definition
     text = [name for name in (person_column, id_column) if name is not None]
     lacking = body.policy.missing == "mask"
-    found = profile(rows, body.features, text=text, lacking=lacking)
+    p = max(body.policy.min_cluster_size, min_cluster_size or 0)
+    try:
+        found = profile(rows, body.features, text=text, lacking=lacking)
+    except DataError as error:
+        if as_json:
+            print_json(_unread(body, error, p))
+        raise
     if found.refused is None:
         # As participating would read them, for what a profile does not look at.
         try:
             if session is None:
-                load(rows, body.features, **identified, lacking=lacking)
+                table = load(rows, body.features, **identified, lacking=lacking)
+                count_usable(plan_of(freeze(body, seed=0)), table.X)
             else:
                 with connection.site(journal_dir) as site:
                     request = site.check(
                         session, rows, **identified, min_cluster_size=min_cluster_size
                     )
-        except DataError as error:
+        except (DataError, DisclosureError) as error:
             found = dataclasses.replace(found, refused=error)
-    p = max(body.policy.min_cluster_size, min_cluster_size or 0)
     usable = found.complete_rows if body.policy.missing == "drop" else found.rows
     if as_json:
         print_json(_facts(body, found, request, usable, p))
@@ -139,6 +145,13 @@ def _facts(
         "ignored_columns": found.ignored,
         "unused_mappings": found.unused,
     }
+
+
+def _unread(body: SessionCreate, error: DataError, p: int) -> dict[str, Any]:
+    """Return the facts about a source that could not be read: why, and no number of rows."""
+    found = Profile(error.source, 0, 0, (), 0, (), error)
+    unknown = dict.fromkeys(("rows", "usable_rows", "size_band", "enough_rows"))
+    return {**_facts(body, found, None, 0, p), **unknown}
 
 
 def _show(found: Profile, usable: int, p: int) -> None:

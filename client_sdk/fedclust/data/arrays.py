@@ -20,10 +20,7 @@ class ArrayReader:
         self.header: Sequence[str] = list(names)
         refuse_text(self.origin, text)
         try:
-            if isinstance(source, np.ma.MaskedArray):
-                # As an array it would show the numbers under the mask.
-                source = np.ma.filled(source.astype(np.float64), np.nan)
-            self._rows = np.asarray(source)
+            self._rows = np.asarray(unmasked(source))
         except ValueError:
             raise self.origin.fault("shape", "the rows are not equally long") from None
         refuse_shape(self.origin, self._rows, len(names))
@@ -34,6 +31,14 @@ class ArrayReader:
         for start in range(0, len(self._rows), rows):
             part = self._rows[start : start + rows]
             yield Chunk(len(part), {name: part[:, places[name]] for name in columns})
+
+
+def unmasked(source: Any) -> Any:
+    """Return a masked array with NaN where it is masked, and anything else as it is."""
+    if isinstance(source, np.ma.MaskedArray):
+        # As an array it would show the numbers under the mask.
+        return np.ma.filled(source.astype(np.float64), np.nan)
+    return source
 
 
 def refuse_text(origin: Origin, text: Sequence[str]) -> None:

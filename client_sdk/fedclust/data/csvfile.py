@@ -192,24 +192,33 @@ class CsvReader:
     def _first_undecodable(self) -> int | None:
         """Return the line where the file stops being text of its encoding."""
         decoder = codecs.getincrementaldecoder(self._encoding)()
-        line = 1
+        line, last = 1, ""
         with self._path.open("rb") as file:
             while True:
                 piece = file.read(_PIECE)
                 # What the decoder holds back comes first in what it then says it could not decode.
                 try:
-                    line += decoder.decode(piece, final=not piece).count("\n")
+                    text = decoder.decode(piece, final=not piece)
                 except UnicodeDecodeError as error:
-                    before = error.object[: error.start]
-                    with_mark = self._encoding in ("utf-16", "utf-32") and not isinstance(
-                        before, str
-                    )
-                    ending = "\n".encode(self._newline()) if with_mark else b"\n"
-                    return line + before.count(ending)
+                    text = error.object[: error.start].decode(self._bare_encoding(), "replace")
+                    return line + _line_ends(text, last)
                 if not piece:
                     return None
+                line, last = line + _line_ends(text, last), text[-1:] or last
 
-    def _newline(self) -> str:
+    def _bare_encoding(self) -> str:
+        """Return the encoding of a piece of the file, which has no mark at its beginning."""
+        if self._encoding not in ("utf-16", "utf-32"):
+            return self._encoding
         with self._path.open("rb") as file:
             big = file.read(4).startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))
         return f"{self._encoding}-{'be' if big else 'le'}"
+
+
+def _line_ends(text: str, last: str) -> int:
+    """Return how many lines end in a piece of text: with LF, CRLF or CR.
+
+    ``last``: the character before it; a line whose CR that was has been counted.
+    """
+    within = text.count("\n") + text.count("\r") - text.count("\r\n")
+    return within - (last == "\r" and text.startswith("\n"))

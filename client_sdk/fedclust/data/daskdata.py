@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fedclust.data.arrays import refuse_shape, refuse_text
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.data.arrays import refuse_shape, refuse_text, unmasked
 from fedclust.data.frame import frame_chunk
 from fedclust.data.raw import Chunk, Origin
 from fedclust.errors import DataError
@@ -53,7 +56,7 @@ class DaskArrayReader(DaskReader):
         """Yield runs of at most ``rows`` rows, shorter where a partition ends."""
         places = self.origin.columns(self.header, columns, text)
         for number in range(self._rows.numblocks[0]):
-            block = _computed(self.origin, self._rows.blocks[number], number)
+            block = unmasked(_computed(self.origin, self._rows.blocks[number], number))
             for start in range(0, len(block), rows):
                 part = block[start : start + rows]
                 yield Chunk(len(part), {name: part[:, places[name]] for name in columns})
@@ -67,7 +70,8 @@ class DaskArrayReader(DaskReader):
     @staticmethod
     def chunk(partition: Any, columns: Sequence[str]) -> Chunk:
         """Return a partition, computed, as a piece of the source."""
-        return Chunk(len(partition), {name: partition[:, j] for j, name in enumerate(columns)})
+        part: NDArray[Any] = unmasked(np.asanyarray(partition))
+        return Chunk(len(part), {name: part[:, j] for j, name in enumerate(columns)})
 
 
 class DaskFrameReader(DaskReader):

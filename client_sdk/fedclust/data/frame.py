@@ -38,8 +38,16 @@ def frame_chunk(
 ) -> Chunk:
     """Return the rows of a DataFrame; ``places`` says where each column stands."""
     cells = {name: _cells(part.iloc[:, places[name]]) for name in columns}
-    kept = {name: [str(value).strip() for value in part.iloc[:, places[name]]] for name in text}
+    kept = {name: _text(part.iloc[:, places[name]]) for name in text}
     return Chunk(len(part), cells, kept)
+
+
+def _text(column: Any) -> list[str]:
+    # A missing date or duration would be the word NaT.
+    missing = column.isna().tolist()
+    return [
+        "" if absent else str(value).strip() for value, absent in zip(column, missing, strict=True)
+    ]
 
 
 def _cells(column: Any) -> Cells:

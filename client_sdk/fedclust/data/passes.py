@@ -23,6 +23,8 @@ _T = TypeVar("_T")
 FloatArray = NDArray[np.float64]
 #: Partitions that are worked on, or whose answers wait for their turn, at a time.
 _WINDOW: Final = 32
+#: What a pass saw is known by a sum modulo this.
+_MARKS: Final = 2**64
 
 
 def refuse_to_store(rows: Rows) -> None:
@@ -33,7 +35,7 @@ def refuse_to_store(rows: Rows) -> None:
         raise rows.origin.fault("out-of-core", message)
 
 
-def passes_of(rows: Rows, lacking: NDArray[np.bool_], n: int) -> Passes:
+def passes_of(rows: Rows, lacking: NDArray[np.bool_], n: int, mark: int) -> Passes:
     """Return what goes through a source whose rows were read once.
 
     Parameters
@@ -43,17 +45,19 @@ def passes_of(rows: Rows, lacking: NDArray[np.bool_], n: int) -> Passes:
         Columns of features that the site counts as lacking.
     n : int
         How many rows there were.
+    mark : int
+        Of their blocks :meth:`fedclust.data.rows.Block.mark`, added up.
     """
     if isinstance(rows.reader, DaskReader):
-        return DaskPasses(rows, lacking, n)
-    return ReaderPasses(rows, lacking, n)
+        return DaskPasses(rows, lacking, n, mark)
+    return ReaderPasses(rows, lacking, n, mark)
 
 
 class ReaderPasses:
     """Any source, decoded here, a run at a time."""
 
-    def __init__(self, rows: Rows, lacking: NDArray[np.bool_], n: int) -> None:
-        self._rows, self._lacking, self._n = rows, lacking, n
+    def __init__(self, rows: Rows, lacking: NDArray[np.bool_], n: int, mark: int) -> None:
+        self._rows, self._lacking, self._n, self._mark = rows, lacking, n, mark % _MARKS
         self._stamp = rows.stamp()
 
     @property
@@ -77,10 +81,11 @@ class ReaderPasses:
 
     def _whole(self, chosen: NDArray[np.bool_] | None) -> Iterator[FloatArray]:
         """Yield the chosen rows in runs of exactly ``RUN``, the last one shorter."""
-        at, waiting = 0, np.empty((0, len(self._lacking)))
+        at, mark, waiting = 0, 0, np.empty((0, len(self._lacking)))
         for block in self._rows.runs(RUN):
             if at + len(block) > self._n:
                 raise _changed(self.origin)
+            mark += block.mark()
             run = _run(self._rows, block, self._lacking)
             if chosen is not None:
                 run = run[chosen[at : at + len(block)]]
@@ -90,7 +95,8 @@ class ReaderPasses:
             for start in range(0, len(run) - RUN + 1, RUN):
                 yield run[start : start + RUN]
             waiting = run[len(run) - len(run) % RUN :]
-        if at != self._n:
+        # Whatever the file says of when it was written: these are the rows that were read first.
+        if at != self._n or mark % _MARKS != self._mark:
             raise _changed(self.origin)
         if len(waiting):
             yield waiting
@@ -103,16 +109,18 @@ class DaskPasses:
     many as the cluster takes; their answers come in order.
     """
 
-    def __init__(self, rows: Rows, lacking: NDArray[np.bool_], n: int) -> None:
+    def __init__(self, rows: Rows, lacking: NDArray[np.bool_], n: int, mark: int) -> None:
         from dask.delayed import delayed
 
-        self._rows, self._lacking = rows, lacking
+        self._rows, self._lacking, self._mark = rows, lacking, mark % _MARKS
         reader: Any = rows.reader
         self._partitions = reader.partitions([rows.local[name] for name in rows.columns])
         size = delayed(len, pure=False)
         self._ends = np.cumsum(self._computed([size(p) for p in self._partitions], 0))
         if self._ends[-1] != n:
-            raise _changed(self.origin)
+            raise _computed_otherwise(self.origin)
+        #: What each partition's rows were known by in the first pass.
+        self._marks: dict[int, int] = {}
 
     @property
     def origin(self) -> Origin:
@@ -128,26 +136,37 @@ class DaskPasses:
         """Yield ``function(run, *parts)`` of every partition, in order; see :class:`Passes`."""
         from dask.delayed import delayed
 
-        partitions = self._partitions
         work = delayed(_Work(self._rows, self._lacking, function), pure=False)
+        ends: list[int] = self._ends.tolist()
         start = taken = 0
-        for first in range(0, len(partitions), _WINDOW):
-            window = []
-            for partition, end in zip(
-                partitions[first : first + _WINDOW],
-                self._ends[first : first + _WINDOW].tolist(),
-                strict=True,
-            ):
+        for first in range(0, len(ends), _WINDOW):
+            window, numbers = [], []
+            for number in range(first, min(first + _WINDOW, len(ends))):
+                end = ends[number]
                 own = None if chosen is None else chosen[start:end]
                 n_own = end - start if own is None else int(np.count_nonzero(own))
                 if n_own:
                     parts = [np.array(each[..., taken : taken + n_own]) for each in along]
+                    partition = self._partitions[number]
                     window.append(work(partition, start, end - start, own, *parts))
+                    numbers.append(number)
                 start, taken = end, taken + n_own
-            for answer in self._computed(window, first):
+            for number, answer in zip(numbers, self._computed(window, first), strict=True):
                 if isinstance(answer, _Faults):
-                    raise answer.error(self.origin)
-                yield answer
+                    raise answer.error(self.origin, number)
+                mark, found = answer
+                self._check(number, mark)
+                yield found
+
+    def _check(self, number: int, mark: int) -> None:
+        """Refuse a partition with other values than before, or than were read first."""
+        seen = number in self._marks
+        if self._marks.setdefault(number, mark) != mark:
+            raise _computed_otherwise(self.origin)
+        if not seen and len(self._marks) == np.count_nonzero(np.diff(self._ends, prepend=0)):
+            every = sum(self._marks.values())
+            if every % _MARKS != self._mark:
+                raise _computed_otherwise(self.origin)
 
     def _computed(self, window: list[Any], first: int) -> Sequence[Any]:
         from dask.base import compute
@@ -166,16 +185,18 @@ class DaskPasses:
 
 
 class _Faults:
-    """What is wrong with a partition's rows: an error would not survive the way back."""
+    """What is wrong with a partition: an error might say more than anybody may read in a log."""
 
-    def __init__(self, rows: Rows | None) -> None:
+    def __init__(self, rows: Rows | None = None, failed: str | None = None) -> None:
         self._found = [] if rows is None else rows.faults
+        self._failed = failed
 
-    def error(self, origin: Origin) -> DataError:
-        """Return it as an error."""
-        if not self._found:
-            return _changed(origin)
-        return self._found[0].error(origin)
+    def error(self, origin: Origin, number: int) -> DataError:
+        """Return it as an error; ``number`` is the partition's."""
+        if self._failed is not None:
+            message = f"partition {number} could not be worked on ({self._failed})"
+            return origin.fault("dask", message)
+        return self._found[0].error(origin) if self._found else _computed_otherwise(origin)
 
 
 class _Work:
@@ -198,15 +219,32 @@ class _Work:
         chosen: NDArray[np.bool_] | None,
         *parts: NDArray[Any],
     ) -> Any:
+        try:
+            return self._done(partition, start, size, chosen, parts)
+        except Exception as error:
+            # A worker logs what a task that raises was called with, and that is rows.
+            return _Faults(failed=type(error).__name__)
+
+    def _done(
+        self,
+        partition: Any,
+        start: int,
+        size: int,
+        chosen: NDArray[np.bool_] | None,
+        parts: Sequence[NDArray[Any]],
+    ) -> Any:
         rows = copy.copy(self._rows)
         if len(partition) != size:
-            return _Faults(None)
+            return _Faults()
         columns = [rows.local[name] for name in rows.columns]
         block = rows.decoded(self._chunk(partition, columns), start)
         if rows.faults:
             return _Faults(rows)
         run = _run(rows, block, self._lacking)
-        return self._function(run if chosen is None else run[chosen], *parts)
+        # As where the step itself is computed: what overflows is refused, not warned of.
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = self._function(run if chosen is None else run[chosen], *parts)
+        return block.mark(), found
 
 
 def _run(rows: Rows, block: Block, lacking: NDArray[np.bool_]) -> FloatArray:
@@ -218,4 +256,11 @@ def _run(rows: Rows, block: Block, lacking: NDArray[np.bool_]) -> FloatArray:
 
 def _changed(origin: Origin) -> DataError:
     message = "it has other rows than when it was read first: take part with it as it was then"
+    return origin.fault("changed", message)
+
+
+def _computed_otherwise(origin: Origin) -> DataError:
+    message = "it has other rows, or the same in another order, than when it was read first; what "
+    message += "a shuffle or a draw gives hangs on when it is computed: persist() it, or take part "
+    message += "with a Parquet file of it"
     return origin.fault("changed", message)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedclust.algorithms.base import Feature
 from fedclust.data.rows import Block, Fault, Rows
-from fedclust.errors import DataError
+from fedclust.errors import DataError, DisclosureError
 
 State = Literal["ok", "warning", "lacking", "refused"]
 
@@ -129,7 +129,7 @@ class Profile:
     columns: tuple[ColumnProfile, ...]
     ignored: int
     unused: tuple[str, ...]
-    refused: DataError | None
+    refused: DataError | DisclosureError | None
 
 
 class _Column:
@@ -225,7 +225,7 @@ def profile(
         for column in kept
         for name in (column.feature.name,)
     )
-    refused = missing
+    refused: DataError | DisclosureError | None = missing
     if refused is None and faults:
         others = len({fault.column for fault in faults}) - 1
         refused = faults[0].error(rows.origin, others)

@@ -51,6 +51,20 @@ class Block:
         """Return how many rows have a value, by feature (d,)."""
         return np.array([int(_given(values).sum()) for values in self.values], dtype=np.int64)
 
+    def mark(self) -> int:
+        """Return a number that tells these values, in this order, from others.
+
+        Those of the blocks of a source add up to the same, modulo 2^64, however it is cut. Every
+        value is multiplied by an odd number of its row and one of its column: another value
+        anywhere, or rows in another order, make another sum.
+        """
+        at = np.arange(self.start, self.start + len(self), dtype=np.uint64)
+        places = _spread(at) | np.uint64(1)
+        columns = _spread(np.arange(len(self.values), dtype=np.uint64)) | np.uint64(1)
+        # Before logarithms, whose last bit may be another on another machine of a cluster.
+        sums = [int(np.einsum("i,i->", places, values.view(np.uint64))) for values in self.values]
+        return int(sum(s * c for s, c in zip(sums, columns.tolist(), strict=True)) % 2**64)
+
     def matrix(self, features: Sequence[Feature]) -> NDArray[np.float64]:
         """Return the rows as the methods see them (n, d)."""
         return encode(features, self.values)
@@ -301,6 +315,12 @@ class Rows:
                 )
                 fault.count += len(places)
         return Block(at, tuple(values), chunk.text, chunk.numbers)
+
+
+def _spread(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    # The first half of the splitmix64 finaliser.
+    mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
 
 
 def _given(values: NDArray[Any]) -> NDArray[np.bool_]:

@@ -1,7 +1,8 @@
 """Room on disk for a number or so of each row: arrays that memory need not hold.
 
 Files without a name: nobody else can open them, and they are gone with the process that made them,
-however it ends. They hold labels, digests and counts of rows, never a value of one.
+however it ends. They hold labels, digests and counts of rows, and of yes/no columns which rows are
+on which side; never a row.
 """
 
 from __future__ import annotations

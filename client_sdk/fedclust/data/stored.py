@@ -1,6 +1,6 @@
 """Rows that stay where they are, and are decoded anew in every pass over them.
 
-Nothing of a value is kept: neither in memory beyond the run at hand, nor on disk.
+No row is kept: neither in memory beyond the run at hand, nor on disk.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class StoredRows:
 
     def __init__(self, source: Passes, shape: tuple[int, int], scratch: Scratch) -> None:
         self._source, self._scratch, self._shape = source, scratch, shape
+        self.derived: dict[str, Any] = {}
         self._changes: tuple[Change, ...] = ()
         #: Which of the source's rows these are; None: all.
         self._chosen: NDArray[np.bool_] | None = None

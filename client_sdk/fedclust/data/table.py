@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -108,14 +109,16 @@ def load(
         if feature.kind == "numeric" and rows.reader.named and feature.name in rows.columns
     }
     kept: dict[str, list[str]] = {name: [] for name in text}
-    numbers: list[int] = []
+    # Only persons are looked at when all rows were read; until then a block knows its lines.
+    numbers = array("q") if person is not None else None
     present = np.zeros(len(rows.features), dtype=np.int64)
 
     def seen(block: Block) -> Block:
-        nonlocal present, numbers
+        nonlocal present
         for name in kept:
             kept[name] += block.text[name]
-        numbers += block.numbers or ()
+        if numbers is not None:
+            numbers.extend(block.numbers or ())
         present = present + block.present()
         for place, feature in enumerate(rows.features):
             if feature.name in watches:
@@ -129,7 +132,9 @@ def load(
         n = len(X)
     else:
         refuse_to_store(rows)
-        n = sum(len(seen(block)) for block in rows.scan(RUN))
+        n = mark = 0
+        for block in map(seen, rows.scan(RUN)):
+            n, mark = n + len(block), mark + block.mark()
         rows.refuse()
     origin = Origin(rows.origin.source, rows.origin.unit, numbers or None)
     persons = None
@@ -143,7 +148,7 @@ def load(
         X[:, absent] = np.nan
     else:
         scratch = Scratch(stored.scratch)
-        X = matrix_of(StoredRows(passes_of(rows, absent, n), (n, len(absent)), scratch))
+        X = matrix_of(StoredRows(passes_of(rows, absent, n, mark), (n, len(absent)), scratch))
         persons = None if persons is None else scratch.written([persons], np.int64)
     for name, watch in watches.items():
         if watch.suspicious:
@@ -156,8 +161,14 @@ def _itself(run: NDArray[np.float64]) -> NDArray[np.float64]:
     return run
 
 
+def _key(value: Any) -> str:
+    """Return a person as text; "" for no date and no duration, which pandas calls NaT."""
+    key = str(value).strip()
+    return "" if key == "NaT" and not isinstance(value, str) else key
+
+
 def _persons(origin: Origin, n: int, values: Any) -> NDArray[np.int64]:
-    keys = [str(value).strip() for value in np.asarray(values).ravel().tolist()]
+    keys = [_key(value) for value in np.asarray(values).ravel().tolist()]
     if len(keys) != n:
         raise origin.fault("persons", f"{len(keys)} persons were given for {n} rows")
     numbers: dict[str, int] = {}

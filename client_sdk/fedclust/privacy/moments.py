@@ -36,6 +36,8 @@ IntVector = NDArray[np.int64]
 #: Rows added up before partial results are merged. Part of the arithmetic: another value gives
 #: other last bits.
 BLOCK_ROWS: Final = 8_192
+#: A share is known up to this.
+_WHOLE: Final = 1e-12
 
 
 @dataclass(frozen=True)
@@ -295,8 +297,18 @@ def _together(d: int, blocks: Sequence[IntVector]) -> list[IntVector]:
 def _rounded(shares: FloatArray, n: int, p: int) -> FloatArray:
     """Return rounded shares (L,) of n rows: of one feature, or of all levels of a block."""
     if len(shares) == 1:
-        return np.clip(np.round(shares * n / p) * p / n, 0.0, 1.0)
+        return np.clip(np.round(_counts(shares, n) / p) * p / n, 0.0, 1.0)
     return _rounded_levels(shares, n, p)
+
+
+def _counts(shares: FloatArray, n: int) -> FloatArray:
+    """Return of how many of n rows these are the shares.
+
+    A mean's last bits hang on the order in which rows were added up; what lies half way between
+    two multiples of p would go either way with them.
+    """
+    counts, whole = shares * n, np.round(shares * n)
+    return np.where(np.abs(counts - whole) <= _WHOLE * n, whole, counts)
 
 
 def _rounded_levels(shares: FloatArray, n: int, p: int) -> FloatArray:
@@ -309,7 +321,7 @@ def _rounded_levels(shares: FloatArray, n: int, p: int) -> FloatArray:
     of p that leaves 0 or at least p to the others. Whatever is shown, each level then has 0 or at
     least p rows and all add up to n, as in an exact answer; and that answer would be shown so too.
     """
-    reached = np.cumsum(shares[:-1]) * n
+    reached = _counts(np.cumsum(shares[:-1]), n)
     most = max((n // p - 1) * p, 0)
     nearest = np.minimum(np.floor(reached / p + 0.5) * p, most)
     nearest = np.where((reached > most) & (reached - most >= n - reached), n, nearest)
