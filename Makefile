@@ -30,9 +30,10 @@ serve: $(RUN_STAMP)
 	$(BIN)/fedclust-service serve $(ARGS)
 
 # Two OpenMP threads make small k-means calls many times slower; the numbers rest on one anyway.
+# Bytecode is kept whatever the environment says: some hundred processes read the same modules.
 test: $(DEV_STAMP)
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) \
-		--dist worksteal $(ARGS)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest \
+		-n $(JOBS) --dist worksteal $(ARGS)
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .

@@ -132,10 +132,12 @@ def _image(place: Path) -> list[dict[str, object]]:
     try:
         began, healthy = time.perf_counter(), False
         while not healthy and server.poll() is None and time.perf_counter() - began < 30:
-            asked = [str(target / "bin" / "python"), *check]
-            answered = subprocess.run(asked, capture_output=True, check=False).returncode == 0
             # Another coordinator on this port would answer, too.
-            healthy = answered and b"listening on" in (place / "log").read_bytes()
+            if b"listening on" not in (place / "log").read_bytes():
+                time.sleep(0.02)
+                continue
+            asked = [str(target / "bin" / "python"), *check]
+            healthy = subprocess.run(asked, capture_output=True, check=False).returncode == 0
         starting = time.perf_counter() - began
     finally:
         server.terminate()

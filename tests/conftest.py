@@ -9,12 +9,20 @@ import pytest
 from hypothesis import settings
 
 from fedclust_service.store import Store
+from support import forked
 from support.clock import ManualClock
 from support.databases import BOTH, PostgresServer, SqliteFiles
 
 # A machine with other work to do is slow, not wrong.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forking() -> Iterator[None]:
+    forked.allow()
+    yield
+    forked.end()
 
 
 @pytest.fixture

@@ -121,7 +121,8 @@ class Http:
                     "Accept-Encoding": "identity",
                     "User-Agent": f"fedclust/{importlib.metadata.version('fedclust')}",
                 },
-                verify=tls or True,
+                # Without TLS, a context that trusts nobody: reading who is trusted takes long.
+                verify=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
                 proxy=_proxy(self.options.proxy, tls),
                 # Not with plain HTTP: what may not leave the machine may not reach a proxy.
                 trust_env=not plain,

@@ -400,10 +400,14 @@ def test_a_space_that_changes_within_a_session_is_refused() -> None:
 
 
 _THREADS = """
-import threading
-import numpy, scipy.linalg
+import sys, threading
+import numpy
 from threadpoolctl import threadpool_info
 from fedclust.algorithms.seeding import one_thread
+
+with one_thread():
+    assert "scipy.linalg" not in sys.modules
+import scipy.linalg  # It brings a BLAS of its own, after libraries were looked for.
 
 def numbers():
     return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}

@@ -16,6 +16,7 @@ from fedclust import Site, simulate
 from fedclust._http import Http, Options
 from fedclust.cli.serving import Agent, Entries, Entry
 from fedclust.privacy.ledger import Ledger
+from support import forked
 from support.consortium import Consortium, columns, read_labels, write_csv
 from support.server import clean_environment, running_server
 
@@ -60,7 +61,7 @@ def _leave_to_agent(place: Path, url: str, token: str) -> Path:
 
 def _agent(url: str, token: str, state: Path) -> subprocess.Popen[str]:
     settings = {"FEDCLUST_COORDINATOR": url, "FEDCLUST_TOKEN": token}
-    return subprocess.Popen(
+    return forked.popen(
         [*(sys.executable, "-m", "fedclust.cli", "agent", "--until-done")],
         env=clean_environment({**settings, "FEDCLUST_JOURNAL_DIR": str(state)}),
         stdout=subprocess.DEVNULL,

@@ -20,6 +20,7 @@ from fedclust import Site, simulate
 from fedclust._http import Http, Options
 from fedclust.cli.serving import Agent, Entries, Entry
 from fedclust.results import SiteResult
+from support import forked
 from support.server import ServerProcess, clean_environment, running_server
 
 pytestmark = pytest.mark.timeout(180)
@@ -42,7 +43,7 @@ class Shell:
             "FEDCLUST_JOURNAL_DIR": str(self.place / f"{who}.state"),
             **env,
         }
-        return subprocess.Popen(
+        return forked.popen(
             [sys.executable, "-m", "fedclust.cli", *arguments],
             env=settings,
             cwd=self.place,

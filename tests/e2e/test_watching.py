@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support import forked
 from support.server import clean_environment, running_server
 from support.world import World
 
@@ -23,7 +24,7 @@ def test_it_is_live_and_survives_the_coordinators_death(tmp_path: Path) -> None:
         world.register("sites", *SITES)
         world.register("analysts", "ada")
         world.define("ada", "heart", list(SITES))
-        watch = subprocess.Popen(
+        watch = forked.popen(
             [
                 *(sys.executable, "-m", "fedclust.cli", "session", "watch", "heart", "--json"),
                 *("--every", "3600", "--coordinator", server.base_url),

@@ -23,6 +23,7 @@ from fedclust._http import Options
 from fedclust.client import Client
 from fedclust.site import Site, SiteResult
 from fedclust.wire.models import ResultDocument, SessionInfo
+from support import forked
 from support.server import clean_environment
 
 
@@ -140,9 +141,8 @@ class Command:
         token = directory / "token"
         token.write_text(consortium.site_tokens[name] + "\n", "utf-8")
         token.chmod(0o600)
-        program = "import sys, fedclust.cli.main as cli; sys.exit(cli.main())"
         self._command = [
-            *(sys.executable, "-c", program, "participate", session),
+            *(sys.executable, "-c", forked.SITE, "participate", session),
             *("--coordinator", consortium.url, "--token-file", "token"),
             *("--data", "rows.csv", "--id-column", "record", "--journal-dir", "journal"),
             *("--labels-out", "labels.csv", "--result-out", "result.fedclust", "--yes"),
@@ -155,7 +155,7 @@ class Command:
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = forked.popen(
                 self._command,
                 cwd=self.directory,
                 env=clean_environment(),

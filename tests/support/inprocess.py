@@ -23,6 +23,7 @@ from fedclust_service import logging, server
 from fedclust_service.clock import Clock
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.settings import Settings, load_settings
+from support.world import NOBODY
 
 
 @dataclass
@@ -40,7 +41,9 @@ class LocalCoordinator:
         """Return a client; ``token`` None sends no Authorization."""
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        client = httpx.Client(base_url=self.base_url, headers=headers, timeout=40, trust_env=False)
+        client = httpx.Client(
+            base_url=self.base_url, headers=headers, timeout=40, trust_env=False, verify=NOBODY
+        )
         return self._stack.enter_context(client)
 
 

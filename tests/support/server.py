@@ -6,7 +6,8 @@
         server.restart()    # same data, same port
         server.stop()       # SIGTERM: returns the exit code
 
-A restart keeps the address. Everything that the process printed is in ``server.output()``.
+It is forked where that is allowed (`support.forked`). A restart keeps the address. Everything that
+the process printed is in ``server.output()``.
 """
 
 from __future__ import annotations
@@ -24,11 +25,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_COMMAND = [
-    sys.executable,
-    "-c",
-    "import sys; from fedclust_service.cli import main; sys.exit(main())",
-]
+from support import forked
+
+_COMMAND = [sys.executable, "-c", forked.SERVICE]
 _START_S = 30.0
 
 
@@ -36,14 +35,7 @@ def service(
     *arguments: str, env: Mapping[str, str] | None = None, timeout: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
     """Run ``fedclust-service`` with arguments, to its end."""
-    return subprocess.run(
-        [*_COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        env=clean_environment(env),
-        timeout=timeout,
-        check=False,
-    )
+    return forked.run([*_COMMAND, *arguments], env=clean_environment(env), timeout=timeout)
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -85,7 +77,7 @@ class ServerProcess:
         self._port = self._port or lasting_port()
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = forked.popen(
                 [
                     *_COMMAND,
                     "serve",

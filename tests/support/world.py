@@ -10,6 +10,7 @@ world.put("north", "heart", 1, body)
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,6 +33,8 @@ FEATURES = [
     {"name": "chol", "unit": "mg/dl", "lower": 0.0, "upper": 1000.0},
 ]
 ROWS = 60
+#: For clients of plain HTTP. Without it each of them reads who is trusted: 40 ms of CPU.
+NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @dataclass
@@ -56,7 +59,7 @@ class World:
 
     @cached_property
     def _client(self) -> httpx.Client:
-        options = {"timeout": 40, "trust_env": False, **self.options}
+        options = {"timeout": 40, "trust_env": False, "verify": NOBODY, **self.options}
         return httpx.Client(base_url=self.base_url, **options)
 
     def ok(self, method: str, path: str, token: str, **keywords: Any) -> Any:
