@@ -90,10 +90,71 @@ def test_rows_that_are_left_out_are_in_no_sum() -> None:
     _equals(tally(ArrayRows(X), labels, centroids, by_column=True), _by_hand(X, centroids, labels))
 
 
-def test_the_pass_and_the_sums_of_its_labels_are_the_same_bytes() -> None:
+@pytest.mark.parametrize("spreads", [(1, 1, 1, 1), (1, 1, 1, 1e-4), (1e-6, 1e-6, 1, 1e-6)])
+@pytest.mark.parametrize("far_first", [False, True])
+def test_cells_near_the_centre_and_far_from_it_keep_their_digits(
+    far_first: bool, spreads: tuple[float, ...]
+) -> None:
+    """For its spread a cell may be far: those of most rows, of few, or of all but the first."""
+    rng = np.random.default_rng(8)
+    centroids = np.array([[0.0, 0], [5, 0], [0, 5], [-5, -5]])
+    near, far = (np.flatnonzero(np.array(spreads) == kind) for kind in (1, min(spreads)))
+    labels = rng.choice(near, 2 * ROWS)
+    labels[:ROWS] = rng.choice(far, ROWS)
+    labels = labels[:: 1 if far_first else -1]
+    X = centroids[labels] + rng.normal(size=(2 * ROWS, 2)) * np.array(spreads)[labels, None]
+    centroids += rng.normal(size=(4, 2)) * np.array(spreads)[:, None]
+
+    found = tally(ArrayRows(X), labels, centroids)
+
+    counts, offsets, squares = _by_hand(X, centroids, labels)
+    _equals(found, (counts, offsets, squares.sum(axis=1, keepdims=True)))
+
+
+def test_squares_that_overflow_about_the_centre_need_not_about_the_centroids() -> None:
+    labels = np.repeat([0, 1], 50)
+    centroids = np.array([[-1e160], [1e160]])
+    X = centroids[labels] + 1e150
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = tally(ArrayRows(X), labels, centroids)
+
+    _equals(found, _by_hand(X, centroids, labels))
+
+
+def test_a_row_that_is_its_centroid_costs_nothing() -> None:
+    X = np.array([[0.1, 3.0], [7.3, -2.0], [7.3, -2.0]])
+
+    found = tally(ArrayRows(X), np.array([0, 1, 1]), X[:2])
+
+    assert found.offsets.tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert found.squares.tolist() == [[0.0], [0.0]]
+
+
+@pytest.mark.parametrize("apart", [1.0, 100.0])
+@pytest.mark.parametrize("value", [0.0, 1e100, np.nan])
+def test_what_rows_that_are_left_out_hold_changes_no_bit(value: float, apart: float) -> None:
+    """What the guard takes away leaves no trace in the last digits."""
+    rng = np.random.default_rng(9)
+    centroids = apart * rng.normal(size=(4, 3))
+    labels = rng.integers(-1, 4, ROWS)
+    X = centroids[labels] + rng.normal(size=(ROWS, 3))
+    first = tally(ArrayRows(X.copy()), labels, centroids)
+
+    X[labels < 0] = value
+    other = tally(ArrayRows(X), labels, centroids)
+
+    assert first.offsets.tobytes() == other.offsets.tobytes()
+    assert first.squares.tobytes() == other.squares.tobytes()
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-3])
+def test_the_pass_and_the_sums_of_its_labels_are_the_same_bytes(spread: float) -> None:
     """What the guard leaves as it was goes out as it would have if it had looked again."""
     rng = np.random.default_rng(4)
-    X, centroids = rng.normal(size=(ROWS, 5)), rng.normal(size=(6, 5))
+    centroids = rng.normal(size=(6, 5))
+    X = centroids[rng.integers(0, 6, ROWS)] + rng.normal(size=(ROWS, 5)) * spread
+    centroids = np.concatenate([centroids, centroids[:2]])
     for by_column in (True, False):
         labels, first = assign(ArrayRows(X), [centroids], by_column=by_column)[0]
         again = tally(ArrayRows(X), labels, centroids, by_column=by_column)

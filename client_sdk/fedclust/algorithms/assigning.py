@@ -13,7 +13,7 @@ from fedclust.privacy.counting import Labels
 #: Rows handled at once: bounds memory. Part of no result, for every row stands alone.
 BLOCK = 8192
 #: Rows in a step of a pass that does several things with each: these stay in the second cache.
-STEP = 512
+STEP = 1024
 
 
 def squared_distances(
@@ -68,50 +68,80 @@ def masked_squares(
 
 def first_occurrences(centroids: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the indices, ascending, of the first of each group of equal centroids (K, d)."""
-    # Adding 0.0 turns -0.0 into 0.0: the two compare equal but do not sort as one.
-    _, first = np.unique(centroids + 0.0, axis=0, return_index=True)
-    return np.sort(first).astype(np.int64)
+    first: dict[bytes, int] = {}
+    # Adding 0.0 turns -0.0, which is the same value, into 0.0.
+    for k, centroid in enumerate(centroids + 0.0):
+        first.setdefault(centroid.tobytes(), k)
+    return np.array(list(first.values()), dtype=np.int64)
+
+
+class Centre:
+    """A ``point`` (d,) amid some centroids, and up to ``m`` rows as offsets from it."""
+
+    def __init__(self, point: NDArray[np.float64], m: int) -> None:
+        self.point = point
+        self._points = _repeated(point, m)
+        self._offsets = np.empty_like(self._points)
+
+    def offsets(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the offsets (m, d), float64, of rows (m, d); until the next call."""
+        m = len(rows)
+        return np.subtract(rows, self._points[:m], out=self._offsets[:m])
+
+
+def centre_of(centroids: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean (d,) of the distinct ones of some centroids (K, d)."""
+    return np.asarray(centroids[first_occurrences(centroids)].mean(axis=0))
 
 
 class Finder:
-    """Finds the nearest of some centroids (K, d), some rows at a time.
+    """Finds the nearest of some centroids (K, d), up to ``m`` rows at a time.
 
     Among equal centroids the first takes all rows: a matrix product may give equal columns
     different last bits, so the others do not compete. Ties go to the lowest.
     """
 
-    def __init__(self, centroids: NDArray[np.float64]) -> None:
+    def __init__(self, centroids: NDArray[np.float64], m: int = 0) -> None:
         kept = first_occurrences(centroids)
-        distinct = centroids[kept]
         self._kept = None if len(kept) == len(centroids) else kept
         # About their mean: far from the origin the expanded square would otherwise cancel away.
-        origin = distinct.mean(axis=0)
-        centres = distinct - origin
+        point = centre_of(centroids)
+        centres = centroids[kept] - point
         self._directions = np.ascontiguousarray(-2.0 * centres.T)
-        # Repeated for each row of a step: a short row broadcast costs more than a whole array.
-        self._origin = np.tile(origin, (STEP, 1))
-        self._norms = np.tile(np.einsum("ij,ij->i", centres, centres), (STEP, 1))
-        self._centred = np.empty_like(self._origin)
-        self._gaps = np.empty_like(self._norms)
+        self._norms = np.einsum("ij,ij->i", centres, centres)
+        self._make_room(point, m)
 
-    def another(self) -> Finder:
-        """Return one for the same centroids that may be at work at the same time."""
+    def another(self, m: int) -> Finder:
+        """Return one for the same centroids and ``m`` rows that may be at work at the same time."""
         other = copy.copy(self)
-        other._centred, other._gaps = np.empty_like(self._centred), np.empty_like(self._gaps)
+        other._make_room(self.centre.point, m)
         return other
 
-    def find(self, rows: NDArray[np.float64], out: Labels) -> None:
-        """Write the nearest centroid of each row to ``out`` (m,).
+    def _make_room(self, point: NDArray[np.float64], m: int) -> None:
+        self.centre = Centre(point, m)
+        self._every_norm = _repeated(self._norms, m)
+        self._gaps = np.empty_like(self._every_norm)
 
-        ``rows`` (m, d) are float32 or float64, at most ``STEP`` of them.
+    def find(self, rows: NDArray[np.float64], out: Labels) -> NDArray[np.float64]:
+        """Write the nearest centroid of each row (m, d), float32 or float64, to ``out`` (m,).
+
+        Returns the rows' offsets (m, d) from ``centre``, until the next call.
         """
         m = len(rows)
-        centred = np.subtract(rows, self._origin[:m], out=self._centred[:m])
+        centred = self.centre.offsets(rows)
         # Squared distances less the row's own square, which is the same for all centroids.
         gaps = np.matmul(centred, self._directions, out=self._gaps[:m])
-        gaps += self._norms[:m]
+        gaps += self._every_norm[:m]
         found = gaps.argmin(axis=1)
         out[...] = found if self._kept is None else self._kept[found]
+        return centred
+
+
+def _repeated(row: NDArray[np.float64], m: int) -> NDArray[np.float64]:
+    """Return a row (d,) ``m`` times: to broadcast a short one costs more."""
+    rows = np.empty((m, len(row)))
+    rows[:] = row
+    return rows
 
 
 def nearest(
@@ -128,7 +158,7 @@ def nearest(
     if not len(X):
         return labels
     if known is None or known.all():
-        finder = Finder(centroids)
+        finder = Finder(centroids, min(STEP, len(X)))
         for begin in range(0, len(X), STEP):
             finder.find(X[begin : begin + STEP], labels[begin : begin + STEP])
         return labels
