@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedclust.privacy import cuts
 from fedclust.privacy.counting import PersonIndex
-from fedclust.privacy.cuts import Overlaps, candidate_cuts, components, small_cut
+from fedclust.privacy.cuts import Meetings, Overlaps, candidate_cuts, components, small_cut
 
 
 def least_cut(weights: np.ndarray) -> int:
@@ -49,6 +50,36 @@ def test_overlaps_are_counted_whether_sets_are_few_or_many(n_sets: int) -> None:
     pairs = sorted({(int(i), int(j)) for i, j in zip(a, b, strict=True)})
     assert list(zip(shared.first.tolist(), shared.second.tolist(), strict=True)) == pairs
     assert shared.rows.tolist() == [int(((a == i) & (b == j)).sum()) for i, j in pairs]
+
+
+@pytest.mark.parametrize("limits", [{}, {"_TOGETHER": 0}, {"_MOST_PAIRS": 0}])
+def test_what_sets_share_with_many_others_follows_them_as_rows_move(
+    limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, limit in limits.items():
+        monkeypatch.setattr(cuts, name, limit)
+    rng = np.random.default_rng(1)
+    index = PersonIndex(np.arange(200.0)[:, None])
+    earlier = [rng.integers(0, width, 200).astype(np.uint8) for width in (2, 5, 9)]
+    now = earlier[1].astype(np.int16)
+    now[rng.random(200) < 0.02] = 5
+    meetings = Meetings(now, 6, earlier)
+    for _ in range(6):
+        parted = meetings.parted(4).tolist()
+        for number, then in enumerate(earlier):
+            shared, known = Overlaps(now, then), meetings.with_one(number)
+            assert known.first.tolist() == shared.first.tolist()
+            assert known.second.tolist() == shared.second.tolist()
+            assert known.rows.tolist() == shared.rows.tolist()
+            begin, end = meetings.starts[number : number + 2]
+            assert meetings.sizes[begin:end].tolist() == np.bincount(then).tolist()
+            across = small_cut(now, then, index, 4, None)
+            assert number in parted or not across.size
+            assert across.tolist() == small_cut(now, then, index, 4, None, known).tolist()
+        rows = rng.choice(200, 3, replace=False)
+        before, after = now[rows], rng.integers(0, 6, 3).astype(np.int16)
+        now[rows] = after
+        meetings.move(rows, before, after)
 
 
 def persons_in(rows: np.ndarray, persons: np.ndarray | None) -> int:

@@ -54,8 +54,8 @@ from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.judging import Judgement, judge
 from fedclust.algorithms.kmeans import SAME, distinct_best, restarted
 from fedclust.algorithms.lloyd import Cells, CellsTask, Step, StepTask
-from fedclust.algorithms.local_cells import LOCAL
-from fedclust.algorithms.releasing import by_column, index_of, refuse_cells, release, site_totals
+from fedclust.algorithms.local_cells import LOCAL, settled
+from fedclust.algorithms.releasing import by_column, refuse_cells, release, site_totals
 from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.spaces import scaled_bounds
 from fedclust.algorithms.tallies import assign
@@ -67,7 +67,6 @@ from fedclust.algorithms.totals import (
     site_parts,
 )
 from fedclust.privacy.checks import check_empty, check_means, check_shape
-from fedclust.privacy.counting import Labels
 from fedclust.privacy.moments import cell_moments
 
 VERSION = 2
@@ -416,39 +415,6 @@ def _steps(
         totals=totals,
     )
     return payload, memory
-
-
-def settled(
-    data: SiteData,
-    centroids: NDArray[np.float64],
-    p: int,
-    labels: Labels | None = None,
-) -> Labels:
-    """Return the centroid (n,) of each row: the nearest, or -1 where too few persons share it.
-
-    Rows left over by fewer than ``p`` persons together would take a whole further cell into the
-    rest with them (rule 3): they go to the nearest centroid that ``p`` persons stand for. More
-    stay in the rest. Placed with far centroids too, they drew these away from their own rows:
-    p=5 with the guard cost up to 34 % more than central k-means, 2 % as it is (twelve runs on
-    FKM's data, beta 1, noise 1).
-
-    ``labels`` (n,): the nearest, where they are known; they are returned where nothing changes.
-    """
-    index = index_of(data)
-    if labels is None:
-        labels = assign(data.rows, [centroids])[0][0]
-    used = np.flatnonzero(np.bincount(labels, minlength=len(centroids)))
-    large = np.array([k for k in used if index.reaches(labels == k, p)], dtype=np.int64)
-    if len(large) in (0, len(used)):
-        return labels
-    left = ~np.isin(labels, large)
-    placed = labels.copy()
-    if index.reaches(left, p):
-        placed[left] = -1
-    else:
-        rows = data.rows.take(np.flatnonzero(left))
-        placed[left] = large[nearest(rows, centroids[large])]
-    return placed
 
 
 def _seeds(

@@ -44,7 +44,14 @@ from fedclust.algorithms.columns import transformed
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.judging import Judgement, judge, rest_cost
 from fedclust.algorithms.kmeans import weighted_kmeans
-from fedclust.algorithms.local_cells import LOCAL, lay_base, local_kmeans, packed
+from fedclust.algorithms.local_cells import (
+    LOCAL,
+    lay_base,
+    local_kmeans,
+    packed,
+    settled,
+    without_outliers,
+)
 from fedclust.algorithms.releasing import (
     CANDIDATE,
     by_column,
@@ -283,8 +290,12 @@ def _cells(
 ) -> LocalAnswer:
     wanted = min(task.n_clusters, persons(data) // config.p)
     labels = local_kmeans(data.rows, wanted, task.n_init, rng)
-    released, memory = release(data, config, memory, labels, task.n_clusters, candidate=LOCAL)
-    memory = {**memory, LOCAL: packed(released.labels)}
+    released, kept = release(data, config, memory, labels, task.n_clusters, candidate=LOCAL)
+    if released.empty and wanted:
+        # One far row takes a cell for itself, and the other, of two, with it.
+        labels = without_outliers(data, config.p, wanted, task.n_init, rng, labels)
+        released, kept = release(data, config, memory, labels, task.n_clusters, candidate=LOCAL)
+    memory = {**kept, LOCAL: packed(released.labels)}
     if released.empty and totals is None:
         return None, memory
     moments = released.moments
@@ -316,11 +327,16 @@ def add_up(
     check_shape(centroids, (len(centroids), data.rows.shape[1]), "/parameters/centroids")
     refuse_cells(len(centroids))
     memory = lay_base(centroids, data, config, memory, candidate)
+    nearest = wanted is None
     if wanted is None:
         wanted = assign(data.rows, [centroids], by_column=by_column(config))[0]
     labels, sums = wanted
-    step, memory = release_step(data, config, memory, labels, centroids, sums, candidate)
-    return Step(counts=step.counts, sums=step.sums, costs=step.costs), memory
+    step, kept = release_step(data, config, memory, labels, centroids, sums, candidate)
+    if nearest and not step.counts.any():
+        # Few far rows took every other cell with them: they go to the nearest that may be sent.
+        labels = settled(data, centroids, config.p, labels)
+        step, kept = release_step(data, config, memory, labels, centroids, None, candidate)
+    return Step(counts=step.counts, sums=step.sums, costs=step.costs), kept
 
 
 # --- Aggregation ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.privacy.counting import BoolVector, Labels, PersonIndex, stretches, tally
-from fedclust.privacy.cuts import Overlaps, small_cut
+from fedclust.privacy.cuts import Meetings, small_cut
 from fedclust.privacy.spans import Span, span_of
 
 __all__ = ["Draft"]
@@ -59,23 +59,30 @@ class Draft:
         # None: every row.
         self._in_view: list[BoolVector | None] = [None, *views]
         self._sent, self._digests = sent, list(digests)
-        self._n_sets = 1 + max((int(earlier.max(initial=0)) for earlier in sent), default=0)
-        self._earlier = [self._tally(rows) for rows in (None, *self._views)]
         self._wanted = self._kept(wanted, n_cells)
-        self._now = self._kept(self._wanted)
-        self._counted: IntVector | None = None
+        self._begin(self._wanted)
         self._last: Places | None = None
         if last is not None:
             self._last = self._kept(last, n_cells)
         elif len(sent):
             self._last = self._nearest()
-        # Sets that changed since they were last found to differ enough from everything sent.
-        self._unchecked = set(range(n_cells + 1))
         self._found_at = 0
         #: Whether too much was sent for anything new to be judged.
         self.exhausted = False
         # One for all rows and one for each view; made when first needed.
         self._spans: list[tuple[RowNumbers | None, Span]] | None = None
+
+    def _begin(self, places: Places) -> None:
+        """Begin with a partition (n,), of which nothing is known."""
+        self._now = self._kept(places)
+        # Beside the earlier ones, within all rows and within each view.
+        self._meetings: list[Meetings] = []
+        for rows in (None, *self._views) if len(self._sent) else ():
+            now = self._now if rows is None else self._now[rows]
+            self._meetings.append(Meetings(now, self._rest + 1, self._sent, rows))
+        # Sets that changed since they were last found to differ enough from everything sent.
+        self._unchecked = set(range(self._rest + 1))
+        self._counted: IntVector | None = None
 
     def _kept(self, cells: Places, rest: int | None = None) -> Places:
         """Return a copy (n,), with the number of the ``rest`` in place of -1."""
@@ -96,8 +103,8 @@ class Draft:
         if last is None or not ((self._now == self._rest) & (self._wanted != self._rest)).any():
             return self._numbered(self._now)
         first = self._now
-        self._last, self._now = last, self._kept(last)
-        self._unchecked, self._counted = set(range(self._rest + 1)), None
+        self._last = last
+        self._begin(last)
         self._settle()
         if self._served(self._now) <= self._served(first):
             return self._numbered(first)
@@ -115,19 +122,19 @@ class Draft:
 
         It stands in for the last partition of a candidate that has none.
         """
-        best, nearest, pairs = -1, self._sent[0], Overlaps(self._now, self._now)
-        for earlier in self._sent[::-1]:
-            shared = Overlaps(self._now, earlier)
-            cells = (shared.first != self._rest) & (shared.second > 0)
-            forth = np.zeros(self._rest + 1, dtype=np.int64)
-            back = np.zeros(self._n_sets, dtype=np.int64)
-            np.maximum.at(forth, shared.first[cells], shared.rows[cells])
-            np.maximum.at(back, shared.second[cells], shared.rows[cells])
-            # Both ways: one large cell holds everything, but nothing is like it.
-            alike = min(int(forth.sum()), int(back.sum()))
-            if alike > best:
-                best, nearest, pairs = alike, earlier, shared
-        match = np.full(self._n_sets, self._rest, dtype=np.int16)
+        first, column, rows = self._meetings[0].pairs()
+        number, second = self._meetings[0].of(column)
+        cells = (first != self._rest) & (second > 0)
+        n_sets = int(second.max(initial=0)) + 1
+        forth = np.zeros((len(self._sent), self._rest + 1), dtype=np.int64)
+        back = np.zeros((len(self._sent), n_sets), dtype=np.int64)
+        np.maximum.at(forth, (number[cells], first[cells]), rows[cells])
+        np.maximum.at(back, (number[cells], second[cells]), rows[cells])
+        # Both ways: one large cell holds everything, but nothing is like it. The latest of equals.
+        alike = np.minimum(forth.sum(axis=1), back.sum(axis=1))
+        best = len(alike) - 1 - int(alike[::-1].argmax())
+        nearest, pairs = self._sent[best], self._meetings[0].with_one(best)
+        match = np.full(n_sets, self._rest, dtype=np.int16)
         free = np.ones(self._rest, dtype=np.bool_)
         for pair in np.argsort(-pairs.rows, kind="stable"):
             cell, earlier_set = int(pairs.first[pair]), int(pairs.second[pair])
@@ -208,18 +215,23 @@ class Draft:
             self._unchecked.clear()
             return []
         # A partition that was sent before was looked at then, and every later one beside it.
-        if any(self._is(earlier) for earlier in self._sent):
+        if self._was_sent():
             return []
-        for place in sorted(self._unchecked):
-            if self._close_to_one(place):
-                return [place]
-            self._unchecked.discard(place)
+        close = self._close_to_one()
+        if close is not None:
+            return [close]
+        parted = [set(meetings.parted(self._certain).tolist()) for meetings in self._meetings]
         for number in np.roll(np.arange(len(self._sent)), -self._found_at).tolist():
-            for rows in (None, *self._views):
+            for rows, meetings, numbers in zip(
+                (None, *self._views), self._meetings, parted, strict=True
+            ):
+                if number not in numbers:
+                    continue
                 now = self._now if rows is None else self._now[rows]
                 earlier = self._sent[number]
                 then = earlier if rows is None else earlier.take(rows)
-                across = small_cut(now, then, self._index, self._p, rows)
+                shared = meetings.with_one(number)
+                across = small_cut(now, then, self._index, self._p, rows, shared)
                 if across.size:
                     # Where one was found the next is likely: begin there after the change.
                     self._found_at = number
@@ -256,48 +268,51 @@ class Draft:
         """Whether all rows are in the rest, or all sets are those of one partition sent before."""
         if (self._now == self._rest).all():
             return True
-        n_now = np.count_nonzero(self._sizes())
-        for earlier, sizes in zip(self._sent[::-1], self._earlier[0][::-1], strict=True):
-            pairs = Overlaps(self._now, earlier)
-            if pairs.rows.size == n_now == np.count_nonzero(sizes):
-                return True
-        return False
+        _, column, _ = self._meetings[0].pairs()
+        of_pairs, of_sets = (
+            np.bincount(self._meetings[0].of(columns)[0], minlength=len(self._sent))
+            for columns in (column, np.flatnonzero(self._meetings[0].sizes))
+        )
+        alike = of_pairs == np.count_nonzero(self._sizes())
+        return bool((alike & (of_pairs == of_sets)).any())
 
-    def _close_to_one(self, place: int) -> bool:
-        """Return whether a set differs from one sent before by 1 to p - 1 persons in some view.
-
-        Sets that share no row in a view differ there by both of them, whose sizes are in order.
-        """
-        members = self._rows_of(place)
-        for view, sizes in zip(self._in_view, self._earlier, strict=True):
-            rows = members if view is None else members[view[members]]
-            shared = self._tally(rows)
-            differ = rows.size + sizes - 2 * shared
-            doubtful = (shared > 0) & (differ > 0) & (differ < self._certain)
-            if (differ[doubtful] < self._p).any():
-                return True
-            for earlier, number in np.argwhere(doubtful):
-                apart = (self._now == place) != (self._sent[earlier] == number)
-                if view is not None:
-                    apart &= view
-                if not self._index.reaches(apart, self._p):
-                    return True
-        return False
-
-    def _tally(self, rows: RowNumbers | None) -> IntVector:
-        """Return how many of the rows are in each set of each earlier partition, (H, sets)."""
-        table = np.zeros((len(self._sent), self._n_sets), dtype=np.int64)
-        for own, earlier in zip(table, self._sent, strict=True):
-            own += tally(earlier if rows is None else earlier.take(rows), self._n_sets)
-        return table
-
-    def _is(self, earlier: Labels) -> bool:
+    def _was_sent(self) -> bool:
         """Return whether the partition is an earlier one, with the same numbers."""
-        for part in stretches(self._now.size):
-            now = self._now[part]
-            if not np.array_equal(np.where(now == self._rest, 0, now + 1), earlier[part]):
-                return False
-        return True
+        first, column, _ = self._meetings[0].pairs()
+        number, second = self._meetings[0].of(column)
+        other = np.where(first == self._rest, 0, first + 1) != second
+        return not np.bincount(number[other], minlength=len(self._sent)).all()
+
+    def _close_to_one(self) -> int | None:
+        """Return the lowest set that differs from one sent before by 1 to p - 1 persons.
+
+        In some view, of those not looked at since they changed. Sets that share no row in a view
+        differ there by both of them, whose sizes are in order.
+        """
+        doubtful: dict[int, list[tuple[int, int, int]]] = {}
+        for view, meetings in enumerate(self._meetings):
+            sizes = self._sizes()
+            if view:
+                sizes = tally(self._now[self._views[view - 1]], self._rest + 1)
+            first, column, shared = meetings.pairs()
+            differ = sizes[first] + meetings.sizes[column] - 2 * shared
+            for pair in np.flatnonzero((differ > 0) & (differ < self._certain)).tolist():
+                found = view, int(column[pair]), int(differ[pair])
+                doubtful.setdefault(int(first[pair]), []).append(found)
+        for place in sorted(self._unchecked):
+            if any(self._too_few_apart(place, *found) for found in doubtful.get(place, ())):
+                return place
+            self._unchecked.discard(place)
+        return None
+
+    def _too_few_apart(self, place: int, view: int, column: int, differ: int) -> bool:
+        """Return whether the rows in which two sets differ are fewer than p persons'."""
+        if differ < self._p:
+            return True
+        number, other = self._meetings[view].of(np.array(column))
+        apart = (self._now == place) != (self._sent[int(number)] == int(other))
+        within = self._in_view[view]
+        return not self._index.reaches(apart if within is None else apart & within, self._p)
 
     def _rows_of(self, place: int) -> RowNumbers:
         return np.flatnonzero(self._now == place)
@@ -321,6 +336,15 @@ class Draft:
             self._last[self._last == cell] = self._rest
 
     def _move(self, rows: RowNumbers, places: Places) -> None:
-        self._unchecked.update(np.unique(self._now[rows]).tolist(), np.unique(places).tolist())
+        before = self._now[rows]
+        self._unchecked.update(np.unique(before).tolist(), np.unique(places).tolist())
         self._now[rows] = places
+        for number, meetings in enumerate(self._meetings):
+            view = self._in_view[number]
+            if view is None:
+                meetings.move(rows, before, places)
+                continue
+            inside = view[rows]
+            own = np.searchsorted(self._views[number - 1], rows[inside])
+            meetings.move(own, before[inside], places[inside])
         self._counted = None

@@ -58,12 +58,11 @@ class Shares:
         False where a value was imputed: such rows count for neither side.
     blocks : sequence of (L,) int64
         The columns, by number, of the levels of each categorical feature.
-    both : bool
-        Whether those who lack a feature are counted like those who have it. Without, only these.
     roughly : bool
         Whether more cells than need be may be rounded, for which no least cut is looked for.
-    sides : (2, b, n) bool, optional
-        ``moments.sides_of`` these rows, where it is known; nothing is then asked of ``X``.
+    sides : (2, b, n) or (1, b, n) bool, optional
+        ``moments.sides_of`` these rows, where it is known; nothing is then asked of ``X``. Of one
+        side, only those who have a feature are counted, not those who lack it.
     """
 
     def __init__(
@@ -77,18 +76,17 @@ class Shares:
         scale: FloatArray,
         observed: NDArray[np.bool_] | None = None,
         blocks: Sequence[IntVector] = (),
-        both: bool = True,
         roughly: bool = False,
         sides: NDArray[np.bool_] | None = None,
     ) -> None:
         self._index, self._p, self._columns = index, p, np.asarray(columns)
         #: The features, by number, whose shares are rounded together: of each (b,).
         self._groups = _groups(self._columns, blocks)
-        #: (2, b, n): the rows that have each feature, and those that lack it.
+        #: (s, b, n): the rows that have each feature, and those that lack it if these count.
         self._sides = (
             sides_of(X, self._columns, center, scale, observed) if sides is None else sides
         )
-        self._complete, self._roughly = observed is None and both, roughly
+        self._complete, self._roughly = observed is None and len(self._sides) == 2, roughly
         self._packed: list[FloatArray] | None = None
         self._weights = index.weights()
         self._each = max(1, _BITS // max(index.n.bit_length(), 1))
@@ -136,15 +134,27 @@ class Shares:
         if hidden is not None:
             rounded |= hidden
         # How many rows of either side are in the rest, 0, and in each cell c, 1 + c.
-        rows = np.zeros((2, self.n_features, n_cells + 1), dtype=np.int64)
+        rows = np.zeros((*self._sides.shape[:2], n_cells + 1), dtype=np.int64)
         for place in np.ndindex(rows.shape[:2]):
             rows[place] = _counted(labels, n_cells, self._sides[place])
-        for first, own in enumerate(self._groups):
-            if first == own[0]:
+        firsts = np.array([own[0] for own in self._groups])
+        rounded = rounded[:, firsts]
+        unsettled = self._unsettled(rows, rounded)
+        for first in np.unique(firsts):
+            own = self._groups[first]
+            if unsettled[own].any():
                 rounded[:, own] = self._within(own, labels, counts, rows, rounded[:, first])
         if len(before):
             self._across(labels, counts, rows, before, rounded)
         return rounded & (counts > 0)[:, None]
+
+    def _unsettled(self, rows: IntVector, rounded: Flags) -> BoolVector:
+        """Return for which features (b,) :meth:`_within` may round more, by numbers of rows."""
+        certain = self._index.certain(self._p)
+        exact = rows[:, :, 1:] * ~rounded.T
+        hidden = rows.sum(axis=2) - exact.sum(axis=2)
+        few = ((exact > 0) & (exact < certain)).any(axis=2) | ((hidden > 0) & (hidden < certain))
+        return np.asarray(few.any(axis=0))
 
     def _within(
         self,
@@ -163,15 +173,16 @@ class Shares:
         of_sides = rows[:, group].reshape(-1, rows.shape[2])
         rounded = rounded.copy()
         for side, sizes in zip(sides, of_sides, strict=True):
+            rounded |= (sizes[1:] > 0) & (sizes[1:] < self._p)
             for cell in np.flatnonzero((sizes[1:] > 0) & (sizes[1:] < certain) & ~rounded):
                 rounded[cell] = not self._index.reaches(side & (labels == cell), self._p)
         exact = [cell for cell in np.argsort(counts, kind="stable") if not rounded[cell]]
         for cell in (cell for cell in exact if counts[cell]):
             hidden = np.append(True, rounded)
-            if all(
-                int(sizes[hidden].sum()) >= certain
-                or self._index.allows(side & hidden[labels + 1], self._p)
-                for side, sizes in zip(sides, of_sides, strict=True)
+            sizes = of_sides @ hidden
+            doubtful = np.flatnonzero((sizes > 0) & (sizes < certain))
+            if not (sizes[doubtful] < self._p).any() and all(
+                self._index.reaches(sides[i] & hidden[labels + 1], self._p) for i in doubtful
             ):
                 break
             rounded[cell] = True
@@ -220,7 +231,7 @@ class Shares:
     def _shared(
         self, labels: Labels, n_cells: int, then: NDArray[np.int16], n_then: int
     ) -> FloatArray:
-        """Return how many persons at least of each side two sets share, (2, b, K + 1, K' + 1).
+        """Return how many persons at least of each side two sets share, (s, b, K + 1, K' + 1).
 
         Place 0 is the rest, 1 + c cell c. Weights of rows add up; whole numbers of several
         features are added up in one float64.
@@ -241,9 +252,10 @@ class Shares:
             sums.append(several)
         table = np.array(sums)
         b = self.n_features
-        having = table[:b]
-        lacking = table[b] - having if self._complete else table[b : 2 * b]
-        return np.stack([having, lacking]).reshape(2, b, n_cells + 1, width)
+        sides = [table[:b]]
+        if len(self._sides) == 2:
+            sides.append(table[b] - table[:b] if self._complete else table[b : 2 * b])
+        return np.stack(sides).reshape(len(sides), b, n_cells + 1, width)
 
     def _pack(self) -> list[FloatArray]:
         """Return what :meth:`_shared` adds up, (n,) each: some columns as digits of one number.
@@ -251,8 +263,9 @@ class Shares:
         Those of who has each feature; then those of who lacks it, or one of all rows.
         """
         base = float(1 << (_BITS // self._each))
-        lacking = np.ones_like(self._sides[1, :1]) if self._complete else self._sides[1]
-        columns = [*self._sides[0], *lacking]
+        columns = [*self._sides[0]]
+        if len(self._sides) == 2:
+            columns += [np.ones_like(columns[0])] if self._complete else [*self._sides[1]]
         packed = []
         for first in range(0, len(columns), self._each):
             numbers = np.zeros(columns[0].size)
@@ -262,9 +275,15 @@ class Shares:
         return packed
 
     def _doubtful(self, tables: FloatArray, rounded: Flags, flags: Flags) -> Flags:
-        """Return the arcs (2, b, K + 1, K' + 1) for which :meth:`_told` may give a cell."""
+        """Return the arcs (s, b, K + 1, K' + 1) for which :meth:`_told` may give a cell."""
         known = _known(tables, rounded, flags)
-        return _arcs(known, known.sum(axis=0) > _SLACK, self._p)
+        arcs = np.zeros(known.shape, dtype=np.bool_)
+        light = (known > _SLACK) & (known < self._p - _SLACK)
+        some = np.flatnonzero(light.any(axis=(0, 2, 3)))
+        if some.size:
+            known = known[:, some]
+            arcs[:, some] = _arcs(known, known.sum(axis=0) > _SLACK, self._p)
+        return arcs
 
     def _told(
         self, table: FloatArray, rounded: BoolVector, flags: BoolVector, counts: IntVector
@@ -273,7 +292,7 @@ class Shares:
 
         Parameters
         ----------
-        table : (2, K + 1, K' + 1)
+        table : (s, K + 1, K' + 1)
             See :meth:`_shared`, of one feature.
         rounded, flags : (K,), (K',) bool
             Which shares of the two partitions are rounded.
@@ -315,7 +334,7 @@ def _groups(columns: BoolVector, blocks: Sequence[IntVector]) -> list[IntVector]
 
 
 def _known(tables: FloatArray, rounded: Flags, flags: Flags) -> FloatArray:
-    """Return tables (2, b, a, c) in which the sets of rounded shares are part of set 0, the rest.
+    """Return tables (s, b, a, c) in which the sets of rounded shares are part of set 0, the rest.
 
     ``rounded`` (a - 1, b) and ``flags`` (c - 1, b) say which, for either partition.
     """
