@@ -11,9 +11,10 @@
                        nothing but these bytes is ever sent for the round
         round-00001.outcome    the receipt, or why the coordinator refused
 
-Only the newest round keeps its memory. Every file carries a checksum; a damaged or missing one is
-named, and the session does not go on with it: another answer to the same round, or one that the
-differencing guard computed from half a memory, could disclose a record.
+Only the newest round keeps its memory, the one before it until that is settled. Every file carries
+a checksum; a damaged or missing one is named, and the session does not go on with it: another
+answer to the same round, or one that the differencing guard computed from half a memory, could
+disclose a record.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from fedclust.privacy.files import (
     LockHeld,
     private_directory,
     read_sealed,
-    write_sealed,
+    seal_all,
 )
 from fedclust.privacy.ledger import LedgerDamaged
 from fedclust.wire import codec
@@ -74,7 +75,7 @@ class Outcome(Model):
 class Answer(Model):
     """One round's answer, after that of round ``after`` (0: the first).
 
-    ``memory`` is None once a later round holds it.
+    ``memory`` is None once a later round holds it and is settled.
     """
 
     coordinator: str
@@ -202,7 +203,7 @@ class Journal:
 
     def write_record(self, record: SessionRecord) -> None:
         """Record consent, before joining."""
-        self._write("session", record)
+        self._write({"session": record})
         self.record = record
 
     def commit(self, answer: Answer) -> None:
@@ -210,19 +211,20 @@ class Journal:
         previous = max(self.answers, default=0)
         if answer.after != previous or answer.round <= previous:
             raise JournalDamaged(f"round {answer.round} was answered already ({self.directory})")
-        self._write(_name(answer.round), answer)
+        self._write({_name(answer.round): answer})
         self.answers[answer.round] = answer
-        if previous:
-            self.answers[previous] = self.answers[previous].model_copy(update={"memory": None})
-            self._write(_name(previous), self.answers[previous])
 
     def settle(self, number: int, outcome: Outcome) -> None:
-        """Record what became of an answer."""
-        self._write(_name(number) + ".outcome", outcome)
+        """Record what became of an answer; the memory that led to it is not needed any more."""
+        written: dict[str, Model] = {_name(number) + ".outcome": outcome}
+        if previous := self.answers.get(self.answers[number].after):
+            previous = previous.model_copy(update={"memory": None})
+            written[_name(previous.round)] = self.answers[previous.round] = previous
+        self._write(written)
         self.outcomes[number] = outcome
 
-    def _write(self, name: str, model: Model) -> None:
-        write_sealed(self.directory / name, codec.encode_model(model))
+    def _write(self, models: dict[str, Model]) -> None:
+        seal_all({self.directory / name: codec.encode_model(models[name]) for name in models})
 
     def _load(self) -> None:
         path = self.directory / "session"

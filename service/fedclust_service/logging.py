@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 import threading
@@ -24,7 +25,6 @@ def configure(level: str = "info", form: str = "json") -> None:
     level : {"debug", "info", "warning", "error"}
     form : {"json", "console"}
     """
-    through_logging()
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if form == "json"
@@ -36,6 +36,14 @@ def configure(level: str = "info", form: str = "json") -> None:
             foreign_pre_chain=_shared(),
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
+    )
+    # Ours are written without passing through the standard library, which would make a record of
+    # each, copy it, and take it apart again: with every request that takes as long as reading it.
+    structlog.configure(
+        processors=[*_shared(), functools.partial(_rendered, renderer)],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        logger_factory=functools.partial(_Lines, handler),
+        cache_logger_on_first_use=True,
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -61,8 +69,37 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Write who wrote it; the standard library would print traceback and arguments."""
-        with contextlib.suppress(OSError, ValueError):
-            print(f'{{"event": "log_line_lost", "logger": "{record.name}"}}', file=self.stream)
+        self.write(_lost(record.name))
+
+    def write(self, line: str) -> None:
+        """Write a line whole, whoever else writes; nobody fails because it cannot be written."""
+        with self.lock or contextlib.nullcontext(), contextlib.suppress(OSError, ValueError):
+            self.stream.write(line + "\n")
+            self.stream.flush()
+
+
+class _Lines:
+    """What structlog hands a line to that has been rendered."""
+
+    def __init__(self, handler: _Handler, name: str = "") -> None:
+        self.name = name
+        self.debug = self.info = self.warning = self.error = self.critical = handler.write
+
+
+def _rendered(
+    renderer: structlog.typing.Processor,
+    logger: Any,
+    name: str,
+    event: structlog.typing.EventDict,
+) -> str:
+    try:
+        return str(renderer(logger, name, event))
+    except Exception:  # a value that cannot be shown, whose own error may repeat it
+        return _lost(logger.name)
+
+
+def _lost(name: str) -> str:
+    return f'{{"event": "log_line_lost", "logger": "{name}"}}'
 
 
 def _thread_died(died: threading.ExceptHookArgs) -> None:

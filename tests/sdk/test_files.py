@@ -18,6 +18,7 @@ from fedclust.privacy.files import (
     LockHeld,
     append,
     read_sealed,
+    seal_all,
     write_sealed,
 )
 
@@ -68,6 +69,26 @@ def test_the_file_is_synced_before_it_takes_its_name_and_the_name_after(
     write_sealed(path, b"x")
     if sys.platform != "win32":
         assert order == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_files_written_together_are_each_whole_and_take_their_names_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    seal_all({first: b"old", second: b"old"})
+    counted = iter(range(100))
+
+    def sync(descriptor: int) -> None:
+        for _ in range(2):
+            if next(counted) == at:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "sync", sync)
+    with pytest.raises(KeyboardInterrupt):
+        seal_all({first: b"new", second: b"new"})
+    # Neither takes its name before both are on the disk; the directory is waited for last.
+    assert {read_sealed(first), read_sealed(second)} == ({b"old"} if at < 4 else {b"new"})
 
 
 def test_a_lock_is_exclusive_and_comes_back(tmp_path: Path) -> None:

@@ -64,9 +64,25 @@ class Column:
     block: int | None = None
 
 
-@lru_cache(maxsize=256)
 def columns_of(features: tuple[Feature, ...]) -> tuple[Column, ...]:
     """Return the columns of features, in the features' order and that of their levels."""
+    # Asked several times for each task and answer of a session, which holds one tuple: to find
+    # that by its value takes longer than to check the answer.
+    seen = _SEEN.get(id(features))
+    if seen is None or seen[0] is not features:
+        if len(_SEEN) >= _MOST_SEEN:
+            _SEEN.clear()
+        # The tuple is kept with its columns: as long as it is, its id is no other's.
+        seen = _SEEN[id(features)] = (features, _columns_of(features))
+    return seen[1]
+
+
+_MOST_SEEN = 256
+_SEEN: dict[int, tuple[tuple[Feature, ...], tuple[Column, ...]]] = {}
+
+
+@lru_cache(maxsize=256)
+def _columns_of(features: tuple[Feature, ...]) -> tuple[Column, ...]:
     found: list[Column] = []
     for number, feature in enumerate(features):
         if feature.kind == "categorical":

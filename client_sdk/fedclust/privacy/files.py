@@ -11,7 +11,7 @@ import errno
 import hashlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -36,7 +36,7 @@ _HELD = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK, errno.EWOULDBLOCK}
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _naming(path: str | Path) -> Iterator[None]:
     """Let an OSError say which file it is about: that of a full disk does not."""
     try:
         yield
@@ -49,6 +49,8 @@ def _naming(path: Path) -> Iterator[None]:
 def private_directory(path: Path) -> None:
     """Make a directory and its missing parents, readable by the owner alone."""
     with _naming(path):
+        if path.exists():
+            return
         for part in reversed([path, *path.parents]):
             if not part.exists():
                 part.mkdir(mode=0o700, exist_ok=True)
@@ -72,16 +74,32 @@ def sync_directory(path: Path) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``: a reader or a crash sees the old file or the new one."""
-    temporary = path.with_name(path.name + ".new")
-    with _naming(path):
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, 0o600)
-        try:
-            _write_all(descriptor, data)
-            sync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(path)
-        sync_directory(path.parent)
+    write_together({path: data})
+
+
+def write_together(files: Mapping[Path, bytes]) -> None:
+    """As :func:`write_atomically`, for several files: a directory is waited for once.
+
+    Each is there whole or not at all. A crash may leave the first of them replaced and others not.
+    """
+    # As text: a path is put together anew each time that the system is asked about it.
+    names = {os.fspath(path): data for path, data in files.items()}
+    for name, data in names.items():
+        with _naming(name):
+            descriptor = os.open(
+                f"{name}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, 0o600
+            )
+            try:
+                _write_all(descriptor, data)
+                sync(descriptor)
+            finally:
+                os.close(descriptor)
+    for name in names:
+        with _naming(name):
+            os.replace(f"{name}.new", name)  # noqa: PTH105  # as text
+    for directory in {path.parent for path in files}:
+        with _naming(directory):
+            sync_directory(directory)
 
 
 def append(path: Path, at: int, data: bytes) -> None:
@@ -107,7 +125,16 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 def write_sealed(path: Path, data: bytes) -> None:
     """Write ``data`` atomically under a first line that holds its SHA-256."""
-    write_atomically(path, _MAGIC + hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
+    seal_all({path: data})
+
+
+def seal_all(files: Mapping[Path, bytes]) -> None:
+    """As :func:`write_sealed`, for several files: see :func:`write_together`."""
+    write_together({path: _sealed(data) for path, data in files.items()})
+
+
+def _sealed(data: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(data).hexdigest().encode() + b"\n" + data
 
 
 def read_sealed(path: Path) -> bytes:

@@ -69,7 +69,8 @@ async def _optional_json_body(request: Request) -> bytes:
     return body or b"{}"
 
 
-async def _either_body(request: Request) -> tuple[bytes, str]:
+async def either_body(request: Request) -> tuple[bytes, str]:
+    """Return a body that may hold arrays, and in which of the two forms it is; Refusal."""
     media = media_type(request, [JSON, BINARY])
     body = await _read(request)
     if media == BINARY:
@@ -82,7 +83,7 @@ async def _either_body(request: Request) -> tuple[bytes, str]:
 JsonBody = Annotated[bytes, Depends(_json_body)]
 OptionalJsonBody = Annotated[bytes, Depends(_optional_json_body)]
 #: For bodies that hold arrays: JSON or the binary form, and which of them.
-EitherBody = Annotated[tuple[bytes, str], Depends(_either_body)]
+EitherBody = Annotated[tuple[bytes, str], Depends(either_body)]
 
 
 def parse(model: type[M], body: bytes, media: str = JSON) -> M:

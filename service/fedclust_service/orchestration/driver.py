@@ -72,10 +72,11 @@ class _Work:
 
 @dataclasses.dataclass(frozen=True)
 class _Stored:
-    """A round's answers without their payloads, and every site's smallest count."""
+    """A round's answers, without payloads where it is large, and every site's smallest count."""
 
     answers: Sequence[Submission]
     ps: Mapping[str, int]
+    large: bool
 
     def answer(self, full: Submission) -> Answer:
         return Answer(full.site, self.ps[full.site], full.payload)
@@ -278,7 +279,8 @@ class Driver:
             plan = plan_for(work.session)
         except DefinitionError:
             return _Outcome(_failure(FailureReason.METHOD_VERSION_UNSUPPORTED), {}, 0.0)
-        job, stored = self._co.store.read("driver.load", lambda tx: _load(tx, plan, work))
+        most = self._co.limits.aggregation_process_bytes
+        job, stored = self._co.store.read("driver.load", lambda tx: _load(tx, plan, work, most))
         began = time.perf_counter()
         computed = self._compute(plan, work, job, stored, process)
         seconds = time.perf_counter() - began
@@ -297,13 +299,13 @@ class Driver:
         self, plan: Plan, work: _Work, job: Job, stored: _Stored, process: AggregationProcess
     ) -> Computed:
         """Compute here what is small, in a process what is large: the bytes are the same."""
-        size = len(job.state or b"") + sum(each.size for each in stored.answers)
-        if size >= self._co.limits.aggregation_process_bytes:
+        full = stored.answers
+        if stored.large:
             try:
                 return process.run(job, len(stored.answers), self._one_by_one(work, stored))
             except NotStarted:
                 log.warning("aggregation_process_not_started", session=job.session)
-        full = self._co.store.read("driver.load", lambda tx: tx.submissions.list(work.round.id))
+            full = self._co.store.read("driver.load", lambda tx: tx.submissions.list(work.round.id))
         return compute(plan, job, [stored.answer(each) for each in full])
 
     def _one_by_one(self, work: _Work, stored: _Stored) -> Iterator[Answer]:
@@ -392,7 +394,8 @@ def _logged_as(work: _Work) -> AbstractContextManager[object]:
     )
 
 
-def _load(tx: Tx, plan: Plan, work: _Work) -> tuple[Job, _Stored]:
+def _load(tx: Tx, plan: Plan, work: _Work, most: int) -> tuple[Job, _Stored]:
+    """Read a round; of ``most`` bytes or more, what its sites sent is left to be read singly."""
     participations = tx.participations.list(work.session.id)
     state = tx.states.get(work.session.id, work.round.number - 1)
     job = Job(
@@ -406,7 +409,9 @@ def _load(tx: Tx, plan: Plan, work: _Work) -> tuple[Job, _Stored]:
     )
     smallest = plan.policy.min_cluster_size
     ps = {each.site: smallest_p(smallest, each) for each in participations}
-    return job, _Stored(tx.submissions.summaries(round_id=work.round.id), ps)
+    large = len(job.state or b"") + tx.submissions.size(work.round.id) >= most
+    read = tx.submissions.summaries if large else tx.submissions.list
+    return job, _Stored(read(round_id=work.round.id), ps, large)
 
 
 def _read_answer(round_id: int, site: str, tx: Tx) -> Submission:

@@ -50,11 +50,8 @@ def _found(
 ) -> tuple[Session | None, Participation | None]:
     if actor.role is not Role.SITE:
         return (tx.sessions.lock(name) if lock else tx.sessions.get(name)), None
-    if not lock:
-        return tx.sessions.get_for(name, actor.name) or (None, None)
-    # One after the other: what is joined to a row that was waited for may be older than the lock.
-    session = tx.sessions.lock(name)
-    return session, tx.participations.get(session.id, actor.name) if session is not None else None
+    find = tx.sessions.lock_for if lock else tx.sessions.get_for
+    return find(name, actor.name) or (None, None)
 
 
 def own_session(

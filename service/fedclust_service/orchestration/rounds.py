@@ -163,8 +163,28 @@ def _etag(response: TaskResponse) -> str:
 # --- what a site answers --------------------------------------------------------------------------
 
 
+def foreseen(tx: Tx, actor: Actor, session: str, round_number: int) -> Admitted | None:
+    """Return what :func:`submit` can be spared to look for, where a submission is awaited.
+
+    For a caller that looks into the database anyhow, before it has read the body. None where
+    there is something to refuse, or was something stored: that takes the body's digest to say.
+    """
+    try:
+        found, own = own_session(tx, actor, session)
+        seen = _admit(tx, found, own, round_number, "")
+    except Refusal:
+        return None
+    return seen if isinstance(seen, Admitted) else None
+
+
 def submit(
-    co: Coordinator, actor: Actor, session: str, round_number: int, body: bytes, media: str
+    co: Coordinator,
+    actor: Actor,
+    session: str,
+    round_number: int,
+    body: bytes,
+    media: str,
+    seen: Admitted | None = None,
 ) -> Submitted:
     """Store a site's answer exactly once; checks in the order of DESIGN §3.
 
@@ -177,18 +197,42 @@ def submit(
         As it was sent: its SHA-256 identifies the submission.
     media : str
         ``application/json`` or the binary content type, without parameters.
+    seen : Admitted, optional
+        What :func:`foreseen` found. However long the body took since then, the refusals and
+        their order are those of the moment at which it had arrived.
     """
     require(actor, "submission.put")
     digest = codec.sha256(body)
 
-    def look(tx: Tx) -> Submitted | _Admitted:
+    def look(tx: Tx) -> Submitted | Admitted:
         found, own = own_session(tx, actor, session)
         return _admit(tx, found, own, round_number, digest)
 
-    seen = co.store.read("submission.look", look)
-    if isinstance(seen, Submitted):
-        return seen
-    payload = _checked(co, actor, seen, body, media)
+    if seen is None:
+        now = co.store.read("submission.look", look)
+        if isinstance(now, Submitted):
+            return now
+        seen = now
+    plan = plan_or_refuse(seen.session)
+    # (5): parse, digest, contents. What a site declared does not change once it has joined.
+    try:
+        payload = payload_bytes(_read(plan, seen, body, media))
+    except Refusal as refusal:
+        rule = refusal.errors[0].rule if refusal.errors else refusal.slug
+
+        def refuse(change: Change) -> Submitted | None:
+            found, own = own_session(change.tx, actor, session, lock=True)
+            # What comes before (5) goes before it, also where it came about meanwhile.
+            admitted = _admit(change.tx, found, own, round_number, digest)
+            if isinstance(admitted, Submitted):
+                return admitted
+            change.audit(actor, "submission.refused", found.name, round=round_number, rule=rule)
+            return None
+
+        stored = commit(co, "submission.refuse", refuse)
+        if stored is not None:
+            return stored
+        raise
 
     def write(change: Change) -> Submitted:
         tx = change.tx
@@ -229,7 +273,7 @@ def submit(
 
 
 @dataclass(frozen=True)
-class _Admitted:
+class Admitted:
     """A submission that is welcome, before anybody has looked into it."""
 
     session: Session
@@ -240,7 +284,7 @@ class _Admitted:
 
 def _admit(
     tx: Tx, session: Session, own: Participation, number: int, digest: str
-) -> Submitted | _Admitted:
+) -> Submitted | Admitted:
     """Run the checks (1) to (4): stored before, session, round, addressed."""
     seen = tx.rounds.get_for(session.id, number, own.site) if is_row_number(number) else None
     asked, addressee, stored = seen or (None, None, None)
@@ -271,33 +315,10 @@ def _admit(
             "not-addressed",
             "This round does not ask this site for anything. Wait for a task that does.",
         )
-    return _Admitted(session, own, asked, addressee)
+    return Admitted(session, own, asked, addressee)
 
 
-def _checked(
-    co: Coordinator, actor: Actor, seen: _Admitted, body: bytes, media: str
-) -> bytes | None:
-    """Run the checks (5): parse, digest, contents. Return the form in which it is stored."""
-    plan = plan_or_refuse(seen.session)
-    try:
-        return payload_bytes(_read(plan, seen, body, media))
-    except Refusal as refusal:
-        rule = refusal.errors[0].rule if refusal.errors else refusal.slug
-
-        def record(change: Change) -> None:
-            change.audit(
-                actor,
-                "submission.refused",
-                seen.session.name,
-                round=seen.round.number,
-                rule=rule,
-            )
-
-        commit(co, "submission.refuse", record)
-        raise
-
-
-def _read(plan: Plan, seen: _Admitted, body: bytes, media: str) -> Model | None:
+def _read(plan: Plan, seen: Admitted, body: bytes, media: str) -> Model | None:
     try:
         head = read_head(body, media)
         if head.phase != seen.round.phase:

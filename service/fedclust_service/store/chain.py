@@ -31,6 +31,12 @@ _MARK = (
     .where(tables.audit.c.id == bindparam("row"))
     .values(number=bindparam("n"), hash=bindparam("h"))
 )
+# Several times a second: building one of these anew costs more than running it. What the UPDATE
+# sets is what it is executed with.
+_HEAD = select(tables.audit_chain).where(tables.audit_chain.c.id == _ONE)
+_LOCK_HEAD = _HEAD.with_for_update()
+_WAITING = select(tables.audit.c.id).where(tables.audit.c.number.is_(None)).limit(1)
+_MOVE = update(tables.audit_chain).where(tables.audit_chain.c.id == _ONE)
 
 
 @dataclass(frozen=True)
@@ -88,13 +94,10 @@ class Chain:
 
     def look(self, *, lock: bool = False) -> Look:
         """Return the head, its lease, and whether there is something to do."""
-        c, a = tables.audit_chain, tables.audit
-        query = select(c).where(c.c.id == _ONE)
-        row = self._connection.execute(query.with_for_update() if lock else query).first()
+        row = self._connection.execute(_LOCK_HEAD if lock else _HEAD).first()
         if row is None:
             raise StoreError("the audit trail's head is gone: run fedclust-service audit verify")
-        some = select(a.c.id).where(a.c.number.is_(None)).limit(1)
-        waiting = self._connection.execute(some).first() is not None
+        waiting = self._connection.execute(_WAITING).first() is not None
         return Look(Head(row.number, row.hash), row.lease_holder, row.lease_expires_at, waiting)
 
     def seal(self, holder: str, now: datetime, expires_at: datetime, limit: int) -> Batch | None:
@@ -117,16 +120,9 @@ class Chain:
             subjects[row.subject] = head.number
         if marks:
             self._connection.execute(_MARK, marks)
-        self._connection.execute(
-            update(tables.audit_chain)
-            .where(tables.audit_chain.c.id == _ONE)
-            .values(
-                number=head.number,
-                hash=head.hash,
-                lease_holder=holder,
-                lease_expires_at=expires_at,
-            )
-        )
+        said = {"number": head.number, "hash": head.hash}
+        lease = {"lease_holder": holder, "lease_expires_at": expires_at}
+        self._connection.execute(_MOVE, {**said, **lease})
         return Batch(look.head.number, head, subjects, len(marks) == limit)
 
     def release(self, holder: str | None = None) -> None:

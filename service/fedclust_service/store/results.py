@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from fedclust_service.store import tables
 from fedclust_service.store._sql import insert_unless_there
 from fedclust_service.store.errors import AlreadyExists
+
+_NUMBERED = select(tables.states).where(
+    tables.states.c.session_id == bindparam("session_id"),
+    tables.states.c.round_number == bindparam("round_number"),
+)
 
 
 @dataclass(frozen=True)
@@ -55,9 +60,8 @@ class States:
 
     def get(self, session_id: int, round_number: int) -> StoredState | None:
         """Return the state after one round."""
-        t = tables.states
-        query = select(t).where(t.c.session_id == session_id, t.c.round_number == round_number)
-        row = self._connection.execute(query).mappings().one_or_none()
+        asked = {"session_id": session_id, "round_number": round_number}
+        row = self._connection.execute(_NUMBERED, asked).mappings().one_or_none()
         return StoredState(**row) if row else None
 
 

@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Executable,
     Select,
@@ -184,15 +183,12 @@ class Rounds:
 
     def set_deadline(self, round_id: int, deadline: datetime) -> bool:
         """Move the deadline of a collecting round."""
-        t = tables.rounds
-        return self._set(t.c.state == RoundState.COLLECTING.value, round_id, deadline=deadline)
+        return self._set(_IN_STATE, round_id, _state=_COLLECTING, deadline=deadline)
 
     def set_overdue(self, round_id: int, since: datetime | None) -> bool:
         """Mark a collecting round overdue, or take the mark away; False when nothing changed."""
-        c = tables.rounds.c
-        changes = c.overdue_since.is_(None) if since else c.overdue_since.is_not(None)
-        where = and_(c.state == RoundState.COLLECTING.value, changes)
-        return self._set(where, round_id, overdue_since=since)
+        statement = _ON_TIME if since else _OVERDUE
+        return self._set(statement, round_id, _state=_COLLECTING, overdue_since=since)
 
     def transition(
         self,
@@ -206,7 +202,7 @@ class Rounds:
         Whether the step is allowed is the domain's to say; that only one wins is decided here.
         """
         values: dict[str, Any] = {"state": to_state.value, **_NO_LEASE, **changes}
-        return self._set(tables.rounds.c.state == from_state.value, round_id, **values)
+        return self._set(_IN_STATE, round_id, _state=from_state.value, **values)
 
     def take_lease(
         self, round_id: int, lease: Lease, now: datetime, expected_token: str | None = None
@@ -217,20 +213,17 @@ class Rounds:
         the one with ``expected_token``: the last lets a process that knows the holder to be dead
         take over at once.
         """
-        c = tables.rounds.c
-        free = [c.lease_token.is_(None), c.lease_expires_at <= now]
-        if expected_token is not None:
-            free.append(c.lease_token == expected_token)
-        where = and_(c.state == RoundState.AGGREGATING.value, or_(*free))
-        return self._set(where, round_id, attempts=c.attempts + 1, **_lease_values(lease))
+        # No token is None: that the lease is free has been asked already.
+        asked = {"_now": now, "_token": expected_token}
+        return self._set(_TAKE, round_id, _state=_AGGREGATES, **asked, **_lease_values(lease))
 
     def renew_lease(self, round_id: int, token: str, expires_at: datetime) -> bool:
         """Extend a lease that is still one's own; False when it was taken over."""
-        return self._set(_held(token), round_id, lease_expires_at=expires_at)
+        return self._set(_HELD, round_id, **_by(token), lease_expires_at=expires_at)
 
     def release_lease(self, round_id: int, token: str) -> bool:
         """Give a lease back, so that another process need not wait for it to expire."""
-        return self._set(_held(token), round_id, **_NO_LEASE)
+        return self._set(_HELD, round_id, **_by(token), **_NO_LEASE)
 
     def finish(
         self,
@@ -244,7 +237,7 @@ class Rounds:
         On False the caller MUST write nothing of its aggregation: somebody else's counts.
         """
         values: dict[str, Any] = {"state": to_state.value, **_NO_LEASE, **changes}
-        return self._set(_held(lease_token), round_id, **values)
+        return self._set(_HELD, round_id, **_by(lease_token), **values)
 
     def addressees(self, round_id: int) -> Sequence[Addressee]:
         """Return all sites that a round addresses, sorted by site, released ones included."""
@@ -286,11 +279,8 @@ class Rounds:
     def _many(self, query: Select[tuple[Any, ...]]) -> Sequence[Round]:
         return [_round(row) for row in self._connection.execute(query).mappings()]
 
-    def _set(self, where: ColumnElement[bool], round_id: int, **values: Any) -> bool:
-        t = tables.rounds
-        done = self._connection.execute(
-            update(t).where(t.c.id == round_id).where(where).values(**values)
-        )
+    def _set(self, statement: Executable, round_id: int, **values: Any) -> bool:
+        done = self._connection.execute(statement, {"_id": round_id, **values})
         return done.rowcount == 1
 
 
@@ -343,9 +333,27 @@ _LATEST_FOR = _FOR_SITE.order_by(tables.rounds.c.number.desc()).limit(1)
 _PARTS = (names(tables.rounds.c), names(tables.addressees.c), names(SUMMARY))
 
 
-def _held(token: str) -> ColumnElement[bool]:
-    c = tables.rounds.c
-    return and_(c.state == RoundState.AGGREGATING.value, c.lease_token == token)
+# What an UPDATE sets is what it is executed with.
+_COLLECTING, _AGGREGATES = RoundState.COLLECTING.value, RoundState.AGGREGATING.value
+_IN_STATE = (
+    update(tables.rounds)
+    .where(tables.rounds.c.id == bindparam("_id"))
+    .where(tables.rounds.c.state == bindparam("_state"))
+)
+_ON_TIME = _IN_STATE.where(tables.rounds.c.overdue_since.is_(None))
+_OVERDUE = _IN_STATE.where(tables.rounds.c.overdue_since.is_not(None))
+_HELD = _IN_STATE.where(tables.rounds.c.lease_token == bindparam("_token"))
+_TAKE = _IN_STATE.where(
+    or_(
+        tables.rounds.c.lease_token.is_(None),
+        tables.rounds.c.lease_expires_at <= bindparam("_now"),
+        tables.rounds.c.lease_token == bindparam("_token"),
+    )
+).values(attempts=tables.rounds.c.attempts + 1)
+
+
+def _by(token: str) -> dict[str, Any]:
+    return {"_state": _AGGREGATES, "_token": token}
 
 
 def _lease_values(lease: Lease) -> dict[str, Any]:

@@ -118,6 +118,20 @@ class Sessions:
         """
         return self._one(_LOCK_BY_NAME, {"name": name})
 
+    def lock_for(self, name: str, site: str) -> tuple[Session, Participation | None] | None:
+        """As `lock`, with the site's participation."""
+        if self._connection.dialect.name == "sqlite":
+            # The transaction has the whole database for itself since it began.
+            return self.get_for(name, site)
+        # One after the other: what is joined to a row that was waited for may be older than the
+        # lock.
+        session = self.lock(name)
+        if session is None:
+            return None
+        asked = {"session_id": session.id, "site": site}
+        row = self._connection.execute(_PARTICIPATION, asked).mappings().one_or_none()
+        return session, _participation(row) if row else None
+
     def lock_by_id(self, session_id: int) -> Session | None:
         """As `lock`, by id."""
         return self._one(_LOCK_BY_ID, {"id": session_id})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, delete, literal, select, update
+from sqlalchemy import Connection, bindparam, delete, func, literal, select, update
 
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import tables
@@ -24,6 +24,10 @@ _OF_ROUND = (
     select(*_FULL)
     .where(tables.submissions.c.round_id == bindparam("round_id"))
     .order_by(tables.submissions.c.site)
+)
+
+_SIZE = select(func.coalesce(func.sum(tables.submissions.c.size), 0)).where(
+    tables.submissions.c.round_id == bindparam("round_id")
 )
 
 
@@ -70,6 +74,10 @@ class Submissions:
         """Return a round's answers with their payloads, sorted by site."""
         rows = self._connection.execute(_OF_ROUND, {"round_id": round_id}).mappings()
         return [Submission(**row) for row in rows]
+
+    def size(self, round_id: int) -> int:
+        """Return how many bytes a round's answers took when they came."""
+        return int(self._connection.execute(_SIZE, {"round_id": round_id}).scalar_one())
 
     def summaries(
         self, *, session_id: int | None = None, round_id: int | None = None

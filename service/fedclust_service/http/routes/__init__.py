@@ -20,12 +20,13 @@ from fedclust_service.http.routes import (
 )
 
 ROUTERS: tuple[APIRouter, ...] = (
+    # First what is asked in every round: routes are tried in this order.
+    tasks.router,
+    submissions.router,
     about.router,
     *principals.routers,
     sessions.router,
     participation.router,
-    tasks.router,
-    submissions.router,
     rounds.router,
     results.router,
     events.router,

@@ -2,22 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from fedclust.wire.models import Receipt
-from fedclust_service.domain.access import Actor
-from fedclust_service.http.bodies import EitherBody, reply
-from fedclust_service.http.context import CoordinatorOf, RoundNumber, SessionName, allowed
+from fedclust_service.domain.access import Actor, require
+from fedclust_service.http.bodies import EitherBody, either_body, reply
+from fedclust_service.http.context import (
+    CoordinatorOf,
+    RoundNumber,
+    SessionName,
+    allowed,
+    bearer_token,
+    service_of,
+)
 from fedclust_service.http.describe import described, ref
+from fedclust_service.http.direct import direct, named, numbered
 from fedclust_service.http.openapi import SUBMISSION
 from fedclust_service.http.sealed_head import SEALED_HEAD, with_head
-from fedclust_service.orchestration import rounds
+from fedclust_service.http.trace import trace_of
+from fedclust_service.orchestration import principals, rounds
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.rounds import Admitted, Submitted
 
-router = APIRouter(tags=["submissions"])
 TASK_ETAG = "Fedclust-Task-ETag"
+_ACTION = "submission.put"
+
+
+def _plain(request: Request) -> Awaitable[Response] | None:
+    session, number = named(request), numbered(request)
+    if session is None or number is None:
+        return None
+    return _submission(request, session, number)
+
+
+async def _submission(request: Request, session: str, number: int) -> Response:
+    """As `put_submission`; who asks and what is asked are read in one transaction."""
+    co, token = service_of(request).coordinator, bearer_token(request)
+
+    def look() -> tuple[Actor, Admitted | None]:
+        actor, seen = principals.read_as(
+            co,
+            token,
+            "submission.look",
+            lambda tx, actor: (actor, rounds.foreseen(tx, actor, session, number)),
+        )
+        trace_of(request).actor = actor
+        require(actor, _ACTION)
+        return actor, seen
+
+    actor, seen = await run_in_threadpool(look)
+    content, media = await either_body(request)
+
+    def submit() -> Response:
+        return _receipt(co, rounds.submit(co, actor, session, number, content, media, seen))
+
+    return await run_in_threadpool(submit)
+
+
+router = APIRouter(tags=["submissions"], route_class=direct(_plain))
 
 
 @router.put(
@@ -54,14 +101,17 @@ TASK_ETAG = "Fedclust-Task-ETag"
     ),
 )
 def put_submission(
-    actor: Annotated[Actor, allowed("submission.put")],
+    actor: Annotated[Actor, allowed(_ACTION)],
     co: CoordinatorOf,
     session: SessionName,
     number: RoundNumber,
     body: EitherBody,
 ) -> Response:
     content, media = body
-    submitted = rounds.submit(co, actor, session, number, content, media)
+    return _receipt(co, rounds.submit(co, actor, session, number, content, media))
+
+
+def _receipt(co: Coordinator, submitted: Submitted) -> Response:
     status = 201 if submitted.created else 200
     headers = {TASK_ETAG: submitted.task_etag} if submitted.task_etag is not None else {}
     return reply(submitted.receipt, status, with_head(co, headers))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Awaitable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request
@@ -14,20 +16,30 @@ from fedclust_service.domain.access import Actor
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import BINARY, JSON, negotiate, reply_as
 from fedclust_service.http.context import (
-    CoordinatorOf,
     SessionName,
     bearer,
     bearer_token,
     service_of,
 )
 from fedclust_service.http.describe import described, ref
+from fedclust_service.http.direct import direct, named
 from fedclust_service.http.sealed_head import SEALED_HEAD, with_head
 from fedclust_service.http.trace import trace_of
 from fedclust_service.orchestration import principals, rounds
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.rounds import TaskView
 
-router = APIRouter(tags=["tasks"])
+_PLAIN_QUERY = re.compile(rb"(?:wait=([0-9]|1[0-9]|2[0-5]))?")
+
+
+def _plain(request: Request) -> Awaitable[Response] | None:
+    session, query = named(request), _PLAIN_QUERY.fullmatch(request.scope["query_string"])
+    if session is None or query is None:
+        return None
+    return _task(request, session, float(query[1] or 0))
+
+
+router = APIRouter(tags=["tasks"], route_class=direct(_plain))
 WaitOf = Annotated[
     float,
     Query(
@@ -71,14 +83,19 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 async def get_task(
     request: Request,
     _: Annotated[object, Depends(bearer)],
-    co: CoordinatorOf,
     session: SessionName,
     wait: WaitOf = 0.0,
     _known: KnownOf = None,
 ) -> Response:
+    return await _task(request, session, wait)
+
+
+async def _task(request: Request, session: str, wait: float) -> Response:
+    service = service_of(request)
+    co = service.coordinator
     token, media = bearer_token(request), negotiate(request, [JSON, BINARY])
     known = _etags(request)
-    ends = time.monotonic() + min(wait, service_of(request).settings.long_poll_max)
+    ends = time.monotonic() + min(wait, service.settings.long_poll_max)
 
     def view_of(tx: Any, actor: Actor) -> TaskView:
         trace_of(request).actor = actor

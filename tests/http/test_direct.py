@@ -1,0 +1,140 @@
+"""What every site asks in each round is read without FastAPI's machinery, and answered alike."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from fedclust.wire.problems import Problem
+
+from .conftest import Running
+
+TASK = "/v1/sessions/heart/task"
+
+
+def calls(running: Running, name: str) -> int:
+    """Return how many transactions of a name there were."""
+    counted = running.local.coordinator.store.metrics().get(name)
+    return 0 if counted is None else counted.calls
+
+
+def slug(response: httpx.Response) -> str:
+    return Problem.model_validate_json(response.content).slug
+
+
+#: A path or query of the plain form, and others that say the same or nothing at all.
+FORMS = [
+    ("GET", TASK, [f"{TASK}?wait=0", f"{TASK}?wait=0.0", f"{TASK}?wait=00", f"{TASK}?other=1"]),
+    (
+        "PUT",
+        "/v1/sessions/heart/rounds/1/submission",
+        ["/v1/sessions/heart/rounds/01/submission", "/v1/sessions/heart/rounds/1/submission?x=1"],
+    ),
+    (
+        "PUT",
+        "/v1/sessions/heart/rounds/9/submission",
+        ["/v1/sessions/heart/rounds/2147483647/submission"],
+    ),
+    (
+        "PUT",
+        "/v1/sessions/absent/rounds/1/submission",
+        ["/v1/sessions/heart/rounds/x/submission", "/v1/sessions/-/rounds/1/submission"],
+    ),
+]
+
+
+@pytest.mark.parametrize("who", ["north", "ada", "operator", None, "fcs_nobody"])
+@pytest.mark.parametrize(("method", "plain", "others"), FORMS)
+def test_another_form_of_a_request_has_the_same_answer(
+    running: Running, method: str, plain: str, others: list[str], who: str | None
+) -> None:
+    keywords = {} if method == "GET" else {"json": {"phase": "moments"}}
+    first = running.world.request(method, plain, who, **keywords)
+    for path in others:
+        other = running.world.request(method, path, who, **keywords)
+        assert other.status_code == first.status_code, path
+        if first.is_success:
+            assert (other.headers["ETag"], other.content) == (first.headers["ETag"], first.content)
+        else:
+            assert slug(other) == slug(first), path
+        assert other.headers.keys() - {"date"} == first.headers.keys() - {"date"}
+    assert running.stored() == 0
+
+
+@pytest.mark.parametrize("query", ["wait=26", "wait=-1", "wait=nan", "wait=x", "wait=1&wait=x"])
+def test_a_wait_that_is_none_is_refused(running: Running, query: str) -> None:
+    response = running.world.request("GET", f"{TASK}?{query}", "north")
+    assert (response.status_code, slug(response)) == (422, "invalid")
+
+
+def test_a_submission_looks_into_the_database_once_before_it_is_stored(live: Running) -> None:
+    body = live.world.answer("north", "heart")
+    looks, tokens = calls(live, "submission.look"), calls(live, "token.check")
+    assert live.world.put("north", "heart", 1, body).status_code == 201
+    assert calls(live, "submission.look") == looks + 1
+    assert calls(live, "token.check") == tokens
+
+
+def test_who_may_not_answer_is_told_before_anything_is_read(running: Running) -> None:
+    """Whatever is wrong with the body, a token and a role come first."""
+    for who, status in (("ada", 403), (None, 401)):
+        response = running.world.put(str(who) if who else "none", "heart", 1, b"", "text/plain")
+        assert response.status_code == status
+    assert running.world.put("north", "heart", 1, b"", "text/plain").status_code == 415
+
+
+def interrupted(running: Running, body: bytes, between: Callable[[], object]) -> httpx.Response:
+    """Send a submission in two parts; ``between`` runs once the first has been looked at."""
+    before = calls(running, "submission.look")
+
+    def parts() -> Iterator[bytes]:
+        yield body[:5]
+        give_up = time.monotonic() + 10
+        while calls(running, "submission.look") == before:
+            assert time.monotonic() < give_up, "nobody looked"
+            threading.Event().wait(0.005)
+        between()
+        yield body[5:]
+
+    return running.local.http(running.world.tokens["north"]).put(
+        "/v1/sessions/heart/rounds/1/submission",
+        content=parts(),
+        headers={"Content-Type": "application/json"},
+    )
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_what_is_refused_is_what_stands_when_the_body_has_arrived(
+    live: Running, honest: bool
+) -> None:
+    """A session that ends during the upload: 409, before anything in the body is looked at."""
+    body = live.world.answer("north", "heart")
+    if not honest:
+        body = json.dumps({**json.loads(body), "payload": {"mean": "x"}}).encode()
+
+    def cancel() -> None:
+        live.world.ok("POST", "/v1/sessions/heart/cancel", "ada")
+
+    response = interrupted(live, body, cancel)
+    assert (response.status_code, slug(response)) == (409, "wrong-state")
+    assert live.stored() == 0
+
+
+def test_the_same_bytes_that_were_stored_during_the_upload_are_answered_as_stored(
+    live: Running,
+) -> None:
+    body = live.world.answer("north", "heart")
+    receipts = []
+
+    def store() -> None:
+        receipts.append(live.world.put("north", "heart", 1, body))
+
+    second = interrupted(live, body, store)
+    assert (receipts[0].status_code, second.status_code) == (201, 200)
+    assert second.json() == receipts[0].json()
+    assert live.stored() == 1
