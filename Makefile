@@ -118,6 +118,6 @@ $(RUN_STAMP): pyproject.toml $(VENV)/.created
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml $(RUN_STAMP)
-	$(BIN)/python -m pip install --quiet --editable '.[service,postgres,data,sql,dask,plot]' \
+	$(BIN)/python -m pip install --quiet --editable '.[service,postgres,data,sql,dask,plot,dual]' \
 		--group dev
 	@touch $@

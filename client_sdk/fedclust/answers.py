@@ -88,9 +88,10 @@ def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
 def count_usable(plan: Plan, X: NDArray[np.float64]) -> int:
     """Return how many rows of a site take part; DisclosureError where the session cannot take them.
 
-    Out of core, some methods cannot.
+    Out of core, some methods cannot; some need a package that is not installed.
     """
     try:
+        engine.check_installed(plan, "site")
         return int(np.count_nonzero(engine.usable_rows(plan, X)))
     except RuleViolation as error:
         raise DisclosureError(error.rule, error.message) from None

@@ -278,6 +278,8 @@ def simulate(
     }
     rows = {site: SiteData(tables[site].X, tables[site].persons) for site in names}
     masks = {site: engine.has_features(plan, tables[site].features) for site in names}
+    engine.check_installed(plan, "site")
+    engine.check_installed(plan, "coordinator")
     engine.check_roster(plan, names, masks)
     memories: dict[str, Memory] = {site: {} for site in names}
     trace: list[TraceEntry] = []

@@ -20,6 +20,7 @@ from fedclust.algorithms.columns import (
 )
 from fedclust.algorithms.registry import METHODS
 from fedclust.algorithms.spaces import declared_space, own_bounds, standard_scale
+from support.methods import TRIED
 
 pd = pytest.importorskip("pandas")
 
@@ -145,7 +146,10 @@ def encoded(frame: Any) -> NDArray[np.float64]:
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_gives_centroids_in_declared_units(method: str) -> None:
     """What it gives is what the labels say of the rows: means, geometric means and shares."""
-    found = simulate(method, SITES, config={"n_clusters": 3}, features=FEATURES, policy=OPEN)
+    config = {"n_clusters": 3, **TRIED[method].variants[0]}
+    # With both bounds of each, which some methods need.
+    features = [*FEATURES[:-1], FEATURES[-1].model_copy(update={"upper": 1000.0})]
+    found = simulate(method, SITES, config=config, features=features, policy=OPEN)
     assert found.columns_ == tuple(column.name for column in columns_of(FEATURES))
     rows = np.vstack([encoded(frame) for frame in SITES.values()])
     labels = np.concatenate([found.labels_[site] for site in SITES])

@@ -36,13 +36,23 @@ def decide(
     min_sites: int = 3,
     needs_all: bool = False,
     measures: bool = False,
+    gone: int | None = None,
     past: bool = False,
     overdue_for: timedelta | None = None,
     asked: bool = False,
 ) -> Wait | Close | Fail:
     return judge(
-        Turnout(pending=pending, answered=nonempty, nonempty=nonempty, joined=joined),
-        Rules(min_sites, quorum, WEEK, needs_all=needs_all, measures=measures),
+        Turnout(
+            pending=pending, answered=nonempty, nonempty=nonempty, joined=joined, gone=gone or 0
+        ),
+        Rules(
+            min_sites,
+            quorum,
+            WEEK,
+            needs_all=needs_all,
+            measures=measures,
+            ends_with_site=gone is not None,
+        ),
         deadline=NOW if past else NOW + timedelta(seconds=1),
         overdue_since=None if overdue_for is None else NOW - overdue_for,
         now=NOW,
@@ -121,6 +131,13 @@ def test_an_operator_needs_the_quorum_to_close() -> None:
 def test_a_phase_that_needs_all_waits_for_all(asked: bool) -> None:
     assert decide(1, 3, 4, quorum=3, needs_all=True, past=True, asked=asked) == Wait(overdue=True)
     assert decide(0, 4, 4, needs_all=True, past=True) == Close(CloseReason.ALL_ANSWERED)
+
+
+def test_a_session_that_ends_with_a_site_closes_its_round_at_once() -> None:
+    assert decide(2, 1, 3, needs_all=True, gone=1) == Close(CloseReason.SITE_LEFT)
+    assert decide(2, 1, 3, needs_all=True, gone=0) == Wait(overdue=False)
+    # One that left after it had answered is no reason to stop waiting for the others.
+    assert decide(1, 2, 2, needs_all=True, gone=0) == Wait(overdue=True)
 
 
 @given(

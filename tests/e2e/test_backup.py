@@ -17,8 +17,8 @@ from fedclust import errors, simulate
 from fedclust.client import Client
 from fedclust.site import Site, SiteResult
 from fedclust.wire.codec import sha256, to_tree
-from support.consortium import Consortium
-from support.crash import POLICY, SESSION, D, K, columns, rows, shared
+from support.consortium import Consortium, columns
+from support.crash import POLICY, SESSION, D, K, rows, shared
 from support.server import ServerProcess, running_server, service
 from support.wiretap import Exchange, Wiretap
 from support.world import World

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedclust import simulate
 from fedclust.results import SiteResult
-from support.consortium import Consortium, columns
+from support.consortium import Consortium, declared
 from support.methods import ALL, IDS, TRIED
 from support.server import running_server
 
@@ -31,7 +31,9 @@ def test_a_site_labels_new_rows_as_it_labelled_its_own(
 ) -> None:
     sites = {name: blobs(80, i)[0] for i, name in enumerate(SITES)}
     config = {"n_clusters": 2, **options}
-    result = simulate(method, sites, config=config, policy={"scaling": "none"}, seed=1)
+    result = simulate(
+        *(method, sites), config=config, features=declared(2), policy={"scaling": "none"}, seed=1
+    )
     for name, X in sites.items():
         found = result.predict(X + 1e-3, site=name)
         assert (found >= 0).all()
@@ -54,7 +56,7 @@ def test_what_a_site_remembers_is_never_saved_with_its_result(tmp_path: Path) ->
         "spectral",
         data,
         config={"n_clusters": 2, "alignment": "procrustes"},
-        features=columns(2),
+        features=declared(2),
         seed=7,
     )
     found = results["ada"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedclust import simulate
 from fedclust.results import SiteResult, centroid_table
 from fedclust.wire.codec import to_tree
-from support.consortium import Consortium, columns
+from support.consortium import Consortium, declared
 from support.crash import shared
 from support.databases import in_turn
 from support.handmade import HandmadeSite
@@ -52,7 +52,7 @@ def test_sdk_in_binary_and_handmade_clients_in_json_give_what_simulate_gives(
     method, options = case
     data = rows()
     config = {"n_clusters": 4, **options}
-    expected = simulate(method, data, config=config, policy=POLICY, features=columns(3), seed=7)
+    expected = simulate(method, data, config=config, policy=POLICY, features=declared(3), seed=7)
     consortium = Consortium.found(server.base_url, server.operator_token, tuple(data))
     rng = np.random.default_rng(0)
 

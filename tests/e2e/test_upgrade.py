@@ -14,8 +14,8 @@ import pytest
 from fedclust import simulate
 from fedclust.algorithms.lloyd import VERSION
 from fedclust.wire.codec import to_tree
-from support.consortium import Command, Consortium, write_csv
-from support.crash import POLICY, SESSION, D, columns, rows, shared
+from support.consortium import Command, Consortium, columns, write_csv
+from support.crash import POLICY, SESSION, D, rows, shared
 from support.server import running_server
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by POSIX")

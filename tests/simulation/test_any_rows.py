@@ -19,6 +19,11 @@ _VALUES = {
     "numeric": st.sampled_from([0.0, -0.0, 1.0, 2.5, -7.0, 1e6, np.nan]),
     "binary": st.sampled_from([0.0, 1.0, np.nan]),
 }
+#: With bounds, which some methods need.
+_DECLARED: dict[str, dict[str, Any]] = {
+    "numeric": {"kind": "numeric", "lower": -10.0, "upper": 2e6},
+    "binary": {"kind": "binary"},
+}
 
 
 @st.composite
@@ -34,7 +39,7 @@ def sessions(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "sites": sites,
         "config": {"n_clusters": draw(st.integers(1, 6))},
-        "features": [{"name": f"x{j}", "kind": kind} for j, kind in enumerate(kinds)],
+        "features": [{"name": f"x{j}", **_DECLARED[kind]} for j, kind in enumerate(kinds)],
         "policy": {
             "min_cluster_size": p,
             "min_sites": draw(st.integers(1, 3)) if p == 1 else draw(st.sampled_from([1, 3])),

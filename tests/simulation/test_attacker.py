@@ -22,7 +22,7 @@ from support.attacker import (
     small_differences,
     small_prevalences,
 )
-from support.hospitals import NAMES, binarised, breast_cancer, levelled
+from support.hospitals import NAMES, binarised, bounded, breast_cancer, levelled
 from support.methods import SWEEPS, TRIED
 from support.traces import (
     Released,
@@ -72,7 +72,9 @@ def _run(
 ) -> tuple[SimulationResult, Released]:
     sites = _sites(kind)
     d = sites[NAMES[0]].shape[1]
-    declared: list[dict[str, Any]] = [{"name": f"x{j}", "kind": kind} for j in range(d)]
+    declared: list[dict[str, Any]] = [{"name": f"x{j}", "kind": "binary"} for j in range(d)]
+    if kind == "numeric":
+        declared = bounded(sites)
     if kind == "levels":
         sites = levelled(breast_cancer(), LEVELLED)
         each = {"kind": "categorical", "levels": ["0", "1", "2"]}
@@ -131,12 +133,12 @@ def _told(
 def test_no_real_record_where_values_are_imputed(method: str, number: int) -> None:
     rng = np.random.default_rng(7)
     sites = {site: rows.copy() for site, rows in breast_cancer(1).items()}
+    declared = bounded(sites)
     for rows in sites.values():
         for column in (0, 5, 9):
             rows[rng.random(len(rows)) < 0.15, column] = np.nan
-    result = simulate(
-        method, sites, config=SESSIONS[method][number], policy={"missing": "impute"}, seed=3
-    )
+    config, policy = SESSIONS[method][number], {"missing": "impute"}
+    result = simulate(method, sites, config=config, features=declared, policy=policy, seed=3)
     space = result.result_
     for site, rows in sites.items():
         filled = np.where(np.isnan(rows), space.impute, rows)

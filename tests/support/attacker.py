@@ -88,9 +88,11 @@ def recover(
     discrete : bool
         The values are yes/no or few levels, and vectors coincide by chance. A row then counts as
         recovered only if fewer than ``p`` rows are equal to it and, where the members of the sets
-        are known, one of them is in the difference: what differs between two cells of rounded
-        prevalences may look like the record of somebody who is in neither. A mean of ``p`` rows
-        or more that was rounded (rule 4) may be the majority's vector and is no finding;
+        are known, one of them is in the difference, which concerns fewer than ``p`` rows: what
+        differs between two cells of rounded prevalences may look like the record of somebody who
+        is in neither, and four rows minus a fifth that equals one of them like that of the others.
+        A mean of ``p`` rows or more that was rounded (rule 4) may be the majority's vector and is
+        no finding;
         differences of two rows, which are nearly all equal to others, are not looked for.
         What this leaves out, :func:`small_differences` finds: it looks at no values.
     """
@@ -558,7 +560,12 @@ def _compare(
         lambda i: vectors(few[i]) / counts[few[i]][:, None],
     )
     if target.discrete and members is not None:
-        found = [(i, row) for i, row in found if members(int(few[i]))[target.equal(row)].any()]
+        concerned = {i: members(int(few[i])) for i, _ in found}
+        found = [
+            (i, row)
+            for i, row in found
+            if concerned[i][target.equal(row)].any() and np.abs(concerned[i]).sum() < p
+        ]
     told = [(row, f"{name_of(int(few[i]))}, {counts[few[i]]} rows") for i, row in found]
     if swaps:
         same = np.flatnonzero((counts == 0) & (np.abs(places) > 1e-6))

@@ -67,7 +67,7 @@ class Consortium:
         body = {
             "name": name,
             "algorithm": "lloyd",
-            "features": [{"name": column} for column in columns(n_features)],
+            "features": declared(n_features),
             "sites": sorted(self.site_tokens),
             "seed": 7,
             **definition,
@@ -114,6 +114,11 @@ class Consortium:
 def columns(n: int) -> list[str]:
     """Return the feature names that sessions of these tests have."""
     return [f"x{index}" for index in range(n)]
+
+
+def declared(n: int, lower: float = -1e3, upper: float = 2e4) -> list[dict[str, Any]]:
+    """Return these features with bounds, which some methods need."""
+    return [{"name": name, "lower": lower, "upper": upper} for name in columns(n)]
 
 
 def write_csv(path: Path, X: NDArray[np.float64]) -> None:

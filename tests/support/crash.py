@@ -19,7 +19,7 @@ from fedclust import simulate
 from fedclust.privacy.ledger import Ledger
 from fedclust.wire.codec import encode, sha256, to_tree
 from fedclust.wire.models import ResultDocument
-from support.consortium import Command, Consortium, columns, read_labels, write_csv
+from support.consortium import Command, Consortium, declared, read_labels, write_csv
 from support.methods import TRIED, busy
 from support.server import ServerProcess, running_server
 from support.wiretap import Exchange, Wiretap
@@ -31,7 +31,7 @@ POLICY = {"min_cluster_size": 2, "max_rounds": ROUNDS, "scaling": "standard"}
 #: What the result holds apart from by-site parts, which readers see cut.
 SHARED = (
     *("centroids", "centroids_original", "center", "scale", "sizes", "quality"),
-    *("history", "n_rounds", "stopped_because", "warnings"),
+    *("history", "n_rounds", "stopped_because", "warnings", "bounds"),
 )
 
 
@@ -97,7 +97,8 @@ def shake(
     rng = np.random.default_rng(seed)
     data = rows()
     config = {"n_clusters": K, **(busy(method) if options is None else options)}
-    reference = simulate(method, data, config=config, policy=POLICY, features=columns(D), seed=7)
+    features = declared(D, -20.0, 30.0)
+    reference = simulate(method, data, config=config, policy=POLICY, features=features, seed=7)
     long = reference.result_.stopped_because == "max_rounds"
     assert long or TRIED[method].few or options is not None, "the run is to be long"
     report = Shaken()
@@ -109,7 +110,8 @@ def shake(
         Wiretap(server.base_url) as tap,
     ):
         consortium = Consortium.found(server.base_url, server.operator_token, tuple(data))
-        consortium.create(SESSION, D, algorithm=method, config=config, policy=POLICY)
+        session = {"algorithm": method, "config": config, "policy": POLICY}
+        consortium.create(SESSION, D, features=features, **session)
         sites = {}
         for name, X in data.items():
             write_csv(directory / name / "rows.csv", X)

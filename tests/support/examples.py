@@ -55,7 +55,7 @@ class _Session:
         self.definition = {
             "algorithm": method,
             "config": {"n_clusters": 2, **options},
-            "policy": {"max_rounds": 2},
+            "policy": {"max_rounds": TRIED[method].rounds},
         }
 
     def run(self) -> dict[str, bytes]:

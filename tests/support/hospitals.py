@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,15 @@ def breast_cancer(seed: int = 0) -> dict[str, FloatArray]:
     X = load_breast_cancer().data
     order = np.random.default_rng(seed).permutation(len(X))
     return dict(zip(NAMES, np.split(X[order], CUTS), strict=True))
+
+
+def bounded(sites: dict[str, FloatArray]) -> list[dict[str, Any]]:
+    """Return features x0, x1, ... with bounds that leave room around all rows of these sites."""
+    widest = np.abs(np.concatenate(list(sites.values()))).max(axis=0)
+    return [
+        {"name": f"x{j}", "lower": -float(top), "upper": 2 * float(top)}
+        for j, top in enumerate(widest)
+    ]
 
 
 def binarised(sites: dict[str, FloatArray], columns: Sequence[int]) -> dict[str, FloatArray]:

@@ -19,6 +19,8 @@ class Tried:
     ----------
     variants : tuple of dict
         Between them, sessions of these have every phase of the method.
+    rounds : int
+        After so many of the method's rounds a session of each variant has seen its phases.
     busy : dict
         Such that a session lasts 20 rounds on rows without clusters.
     few : bool
@@ -32,6 +34,7 @@ class Tried:
     """
 
     variants: tuple[dict[str, Any], ...] = ({},)
+    rounds: int = 2
     busy: dict[str, Any] | None = None
     few: bool = False
     single: tuple[dict[str, Any], ...] = ()
@@ -50,6 +53,22 @@ TRIED: dict[str, Tried] = {
     ),
     "overlap": Tried(({}, {"meta": "auto"}), busy={"rounds": 40}),
     "overlap_oneshot": Tried(({}, {"covariance": "full"}), few=True),
+    # Cheap ones: what a search proves plays no part where sessions are compared or attacked.
+    "dual": Tried(
+        (
+            {"node_limit": 100, "iterations": 1},
+            {"update": "subgradient", "symmetry": "cells", "node_limit": 100, "iterations": 2},
+        ),
+        rounds=3,
+        busy={
+            "update": "subgradient",
+            "symmetry": "none",
+            "step": 0.02,
+            "gap": 0.0,
+            "node_limit": 100,
+            "iterations": 40,
+        },
+    ),
 }
 
 #: Every method with every one of its variants, and a name for the pair.

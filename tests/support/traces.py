@@ -44,8 +44,15 @@ def watched() -> Iterator[Released]:
     latest: list[NDArray[np.int64]] = []
 
     def local_step(*given: Any, **named: Any) -> Any:
-        answering.append((named["site"], named["round_number"]))
-        return step(*given, **named)
+        site = named["site"]
+        answering.append((site, named["round_number"]))
+        before = len(seen.rounded.get(site, []))
+        answer = step(*given, **named)
+        if _held_back(answer[0]):
+            # The guard was asked, and nothing went out.
+            seen.pop(answering[-1], None)
+            del seen.rounded.get(site, [])[before:]
+        return answer
 
     def released(guard: Guard, labels: Any, n_cells: int, candidate: str = "0") -> Any:
         kept = release(guard, labels, n_cells, candidate)
@@ -73,6 +80,16 @@ def watched() -> Iterator[Released]:
         yield seen
 
 
+def _held_back(payload: Any) -> bool:
+    """Whether an answer says of itself that it tells no cell; AssertionError where it does."""
+    if getattr(payload, "sent", None) is None or payload.sent.any():
+        return False
+    told = (payload.counts, payload.means, payload.centroids)
+    assert not any(numbers.any() for numbers in told), "held back, and yet told"
+    assert payload.value is None, "held back, and yet valued"
+    return True
+
+
 def statistics_of(
     result: SimulationResult, site: str, seen: Released | None = None
 ) -> list[Statistic]:
@@ -90,7 +107,7 @@ def statistics_of(
     found = []
     for entry in entries:
         for k, part in _parts(entry):
-            sent = list(_statistics(part, space, k))
+            sent = list(_statistics(part, space, k, result.definition_.policy.min_cluster_size))
             n = len(result.labels_[site])
             found += sent if seen is None else _with_members(sent, seen, part, n, k)
     return found
@@ -256,7 +273,7 @@ def _with_members(
     return known
 
 
-def _statistics(entry: TraceEntry, space: Space, k: str) -> Iterable[Statistic]:
+def _statistics(entry: TraceEntry, space: Space, k: str, p: int) -> Iterable[Statistic]:
     payload = entry.payload
     if payload is None:
         return []
@@ -279,10 +296,25 @@ def _statistics(entry: TraceEntry, space: Space, k: str) -> Iterable[Statistic]:
         if "m2" in fields:
             found += _of_two(name, payload)
         found += cells(name, payload.counts, payload.counts[:, None] * payload.means)
+        if "centroids" in fields:
+            found += _of_multipliers(name, payload, entry.task.site.multipliers, p)
     else:
         raise AssertionError(f"teach the attacker to read {type(payload).__name__}")
     if getattr(payload, "totals", None) is not None:
         found.append(total(f"{name}, totals", payload.totals.n, payload.totals.mean))
+    return found
+
+
+def _of_multipliers(name: str, payload: Any, mu: NDArray[np.float64], p: int) -> list[Statistic]:
+    """Return the optimal centroids that were told, and the means behind them of few rows.
+
+    Of n rows with multipliers mu, the best centroid is their mean minus mu / (2 n): a single row's
+    gives the row away to whoever knows mu.
+    """
+    told = payload.centroids[payload.sent]
+    found = vectors(f"{name}, centroids", told)
+    for n in range(1, p):
+        found += vectors(f"{name}, centroids of {n} rows", told + mu[payload.sent] / (2.0 * n))
     return found
 
 

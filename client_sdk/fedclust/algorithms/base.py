@@ -24,6 +24,7 @@ from fedclust.privacy.counting import PersonIndex
 from fedclust.privacy.rules import RuleViolation
 
 __all__ = [
+    "Bounds",
     "Contribution",
     "Disclosure",
     "Done",
@@ -36,6 +37,7 @@ __all__ = [
     "Model",
     "Next",
     "Phase",
+    "Place",
     "Policy",
     "Profile",
     "Quality",
@@ -292,7 +294,11 @@ class Disclosure(Model):
 
 @dataclass(frozen=True)
 class Phase:
-    """A kind of round: its task, its answer, and what the answer discloses."""
+    """A kind of round: its task, its answer, and what the answer discloses.
+
+    ``needs_all``: it waits for every addressed site. ``ends_with_site``: it does not, for one that
+    leaves: the round is closed at once, and the session completes with what was found so far.
+    """
 
     name: str
     summary: str
@@ -301,6 +307,7 @@ class Phase:
     discloses: tuple[Disclosure, ...]
     site_part: type[Model] | None = None
     needs_all: bool = False
+    ends_with_site: bool = False
 
 
 @dataclass(frozen=True)
@@ -348,13 +355,63 @@ class Quality(Model):
 
 
 class HistoryEntry(Model):
-    """One closed round as the analyst sees it. Aggregates over at least ``min_sites`` sites."""
+    """One closed round as the analyst sees it. Aggregates over at least ``min_sites`` sites.
+
+    ``lower_bound`` and ``upper_bound`` are what this round by itself says of the least inertia that
+    any centroids have; None where it says nothing.
+    """
 
     round: int
     phase: str
     n_sites: int
     inertia: float | None = None
     centroid_shift: float | None = None
+    lower_bound: float | None = None
+    upper_bound: float | None = None
+
+
+class Bounds(Model):
+    """Between what the least inertia lies that any K centroids within the declared bounds have.
+
+    Attributes
+    ----------
+    lower, upper : float or None
+        In the scaled space, over all rows of all sites. ``upper`` is what the result's centroids
+        cost at most. None where no round told one.
+    certified : bool
+        Whether ``lower`` is proven; see :attr:`statement`.
+    statement : str
+        What the bounds rest on, in a sentence.
+    n_clusters : int
+        The K that they hold for.
+    iterations : int
+        Dual rounds that were closed.
+    limited : int
+        In how many of these a site's search ended at its node limit: its bound is then proven, but
+        not the best.
+    """
+
+    lower: float | None
+    upper: float | None
+    certified: bool
+    statement: str
+    n_clusters: int
+    iterations: int
+    limited: int
+
+    @property
+    def gap(self) -> float | None:
+        """How far apart they are, as a share of ``upper``; None without either."""
+        if self.lower is None or self.upper is None:
+            return None
+        return relative_gap(self.lower, self.upper)
+
+
+def relative_gap(lower: float, upper: float) -> float:
+    """Return (upper - lower) / upper, 0 where they meet; Yfantis et al., eq. 35."""
+    if upper <= lower:
+        return 0.0
+    return (upper - lower) / upper if upper > 0 else float("inf")
 
 
 class Profile(Model):
@@ -455,6 +512,8 @@ class Result(Model):
         recommended K.
     recommendation : str or None
         Of a sweep: why that K is recommended.
+    bounds : Bounds or None
+        Of a method that proves how good its clustering is.
     """
 
     centroids: FloatMatrix
@@ -479,6 +538,7 @@ class Result(Model):
     n_clusters: int | None = None
     sweep: tuple[SweepEntry, ...] | None = None
     recommendation: str | None = None
+    bounds: Bounds | None = None
 
     def at(self, n_clusters: int) -> Result:
         """Return the clustering of one K of a sweep.
@@ -517,6 +577,7 @@ class Done:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+Place: TypeAlias = Literal["site", "coordinator"]
 LocalAnswer: TypeAlias = tuple[Model | None, Memory]
 
 
@@ -557,6 +618,9 @@ class Method:
         the method's rounds come at the same places, so that every K has its step in each round.
     sweeping : bool
         Whether this is a method wrapped to run several K side by side.
+    lacks : (options, place) -> str or None, or None
+        What has to be installed first at the ``"site"`` or ``"coordinator"``, as a sentence with
+        the command; None where nothing has.
     check_roster : (config) -> None, or None
         Raises :class:`RuleViolation` where the sites of the roster, with the features that they
         have, cannot serve the method; says what to change. Called before ``start``.
@@ -583,6 +647,7 @@ class Method:
     by_runs: Callable[[Any], bool] | None = None
     sweeps: bool = False
     sweeping: bool = False
+    lacks: Callable[[Any, Place], str | None] | None = None
     check_roster: Callable[[RunConfig], None] | None = None
     label_new: Callable[[Result, NDArray[np.float64], Memory], NDArray[np.int64]] | None = None
 

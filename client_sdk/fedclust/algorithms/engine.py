@@ -34,6 +34,7 @@ from fedclust.algorithms.base import (
     Model,
     Next,
     Phase,
+    Place,
     Policy,
     Result,
     RuleViolation,
@@ -143,6 +144,13 @@ def has_features(plan: Plan, names: Sequence[str]) -> NDArray[np.bool_]:
     return np.array([column.feature in held for column in plan.columns], dtype=np.bool_)
 
 
+def check_installed(plan: Plan, place: Place) -> None:
+    """Raise RuleViolation where the method needs something that is not installed at ``place``."""
+    lacking = None if plan.method.lacks is None else plan.method.lacks(plan.options, place)
+    if lacking is not None:
+        raise RuleViolation("not-installed", lacking)
+
+
 def check_roster(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> None:
     """Raise RuleViolation where these sites cannot serve the method; it says what to change."""
     if plan.method.check_roster is not None:
@@ -208,6 +216,8 @@ def advance(
         if state.stage == "evaluate" and state.result is not None:
             # The clustering itself rests on rounds that had enough.
             return Done(_complete(plan, state, _unmeasured(state.result)))
+        if state.stage == "method" and phase(plan, state.phase).ends_with_site:
+            return _end_with_site(plan, state, _config(plan, state, roster, masks), answered)
         raise MethodFailure(
             "too_few_contributors",
             f"{answered} sites answered round {state.round} with something, "
@@ -360,6 +370,17 @@ def _close_method_round(
     )
 
 
+def _end_with_site(plan: Plan, state: EngineState, config: RunConfig, answered: int) -> Next | Done:
+    """Complete a session that too few sites are left of with what it has found."""
+    finished = plan.method.finish(plan.method.state.model_validate(state.method), config)
+    finished = finished.model_copy(update={"stopped_because": "site_left"})
+    metrics = {"n_sites": float(answered)}
+    state = state.model_copy(
+        update={"history": (*state.history, _entry(state, state.phase, answered, metrics))}
+    )
+    return _end_method(plan, state, finished, config, metrics)
+
+
 def _end_method(
     plan: Plan, state: EngineState, raw: Result, config: RunConfig, metrics: Mapping[str, float]
 ) -> Next | Done:
@@ -449,6 +470,8 @@ def _entry(
         n_sites=answered,
         inertia=metrics.get("inertia"),
         centroid_shift=metrics.get("centroid_shift"),
+        lower_bound=metrics.get("lower_bound"),
+        upper_bound=metrics.get("upper_bound"),
     )
 
 

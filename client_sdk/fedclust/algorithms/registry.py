@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedclust.algorithms import fkm, kfed, lloyd, overlap, overlap_oneshot, spectral
+from fedclust.algorithms import dual, fkm, kfed, lloyd, overlap, overlap_oneshot, spectral
 from fedclust.algorithms.base import Method
 
 METHODS: dict[str, Method] = {
@@ -14,6 +14,7 @@ METHODS: dict[str, Method] = {
         spectral.METHOD,
         overlap.METHOD,
         overlap_oneshot.METHOD,
+        dual.METHOD,
     )
 }
 

@@ -1,4 +1,4 @@
-"""The option ``--clusters``: one number of clusters, or several to compare."""
+"""The option ``--clusters``, and what is shown of a comparison of several and of bounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from fedclust import errors
-from fedclust.cli.screen import Table, out, show
+from fedclust.algorithms.base import Bounds
+from fedclust.cli.screen import Table, err, out, show
 
 #: As text; :func:`read_clusters` reads it.
 Clusters = Annotated[
@@ -58,3 +59,14 @@ def show_sweep(entries: Sequence[Mapping[str, Any]], recommendation: str) -> Non
         grid.row(entry["n_clusters"], *("" if x is None else f"{x:.6g}" for x in known))
     grid.show()
     show(out, recommendation)
+
+
+def show_bounds(bounds: Bounds) -> None:
+    """Print between what the least inertia lies, and whether that is proven."""
+    for name, value in (("lower bound", bounds.lower), ("upper bound", bounds.upper)):
+        show(out, f"{name:<16} {'unknown' if value is None else f'{value:.6g}'}")
+    if bounds.gap is not None:
+        proven = "certified" if bounds.certified else "not certified"
+        show(out, f"{'gap':<16} {100 * bounds.gap:.3g} % ({proven})")
+    if not bounds.certified:
+        show(err, f"warning: {bounds.statement}")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedclust.cli import options as o
-from fedclust.cli.clusters import OneK
+from fedclust.cli.clusters import OneK, show_bounds
 from fedclust.cli.files import (
     check_outputs,
     check_report,
@@ -38,6 +38,7 @@ from fedclust.cli.screen import (
 from fedclust.cli.texts import epilog
 from fedclust.consent import ConsentRequest
 from fedclust.errors import UsageError
+from fedclust.report.tables import bounds_of
 from fedclust.results import SiteResult
 from fedclust.site import Preview
 from fedclust.wire import codec
@@ -266,9 +267,11 @@ def show_result(result: SiteResult, as_json: bool) -> None:
         "warnings": list(found.warnings),
     }
     if as_json:
-        print_json(facts)
+        print_json({**facts, "bounds": bounds_of(found.bounds)})
         return
     for name, value in facts.items():
         if value not in (None, []):
             more = " (and those of preparation and evaluation)" if name == "rounds" else ""
             show(out, f"{name.replace('_', ' '):<16} {plain(value)}{more}")
+    if found.bounds is not None:
+        show_bounds(found.bounds)

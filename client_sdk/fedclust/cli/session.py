@@ -14,10 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from fedclust import errors
+from fedclust.algorithms.base import Bounds
 from fedclust.algorithms.columns import columns_of
 from fedclust.cli import options as o
 from fedclust.cli.bodies import definition
-from fedclust.cli.clusters import Clusters, OneK, read_clusters, show_sweep
+from fedclust.cli.clusters import Clusters, OneK, read_clusters, show_bounds, show_sweep
 from fedclust.cli.files import check_outputs, check_report, is_document, is_report, write
 from fedclust.cli.screen import Table, err, feature_text, out, print_json, show, write_out
 from fedclust.cli.standing import Standing, ago, late_first, size, standings
@@ -524,5 +525,7 @@ def _show_result(document: ResultDocument) -> None:
             show(out, f"{name.replace('_', ' '):<16} {value:.6g}")
     if found.get("sweep"):
         show_sweep(found["sweep"], found["recommendation"])
+    if found.get("bounds"):
+        show_bounds(Bounds.model_validate(found["bounds"]))
     for warning in found.get("warnings", ()):
         show(err, f"warning: {warning}")

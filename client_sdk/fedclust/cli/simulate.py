@@ -10,10 +10,11 @@ import typer
 
 from fedclust import errors
 from fedclust.cli import options as o
-from fedclust.cli.clusters import Clusters, read_clusters, show_sweep
+from fedclust.cli.clusters import Clusters, read_clusters, show_bounds, show_sweep
 from fedclust.cli.files import check_outputs, check_report, is_labels, is_report, write_labels
 from fedclust.cli.screen import Table, err, out, print_json, show
 from fedclust.cli.texts import epilog
+from fedclust.report.tables import bounds_of
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -107,6 +108,8 @@ def simulate(
     if found.sweep_ is not None:
         facts["sweep"] = [entry.model_dump(exclude={"result"}) for entry in found.sweep_]
         facts["recommendation"] = found.result_.recommendation
+    if found.result_.bounds is not None:
+        facts["bounds"] = bounds_of(found.result_.bounds)
     if as_json:
         centers = {"columns": found.columns_, "cluster_centers": found.cluster_centers_.tolist()}
         print_json({**facts, **centers})
@@ -123,6 +126,8 @@ def simulate(
             show(out, f"{name.replace('_', ' '):<16} {facts[name]}")
     if found.sweep_ is not None:
         show_sweep(facts["sweep"], facts["recommendation"])
+    if found.result_.bounds is not None:
+        show_bounds(found.result_.bounds)
     for warning in facts["warnings"]:
         show(err, f"warning: {warning}")
 

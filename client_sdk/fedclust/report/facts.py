@@ -9,7 +9,7 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.base import HistoryEntry, Quality, Result
+from fedclust.algorithms.base import Bounds, HistoryEntry, Quality, Result
 from fedclust.algorithms.columns import Column, columns_of
 from fedclust.privacy.sizes import suppress_by_site
 from fedclust.wire.models import Definition, Provenance, ResultDocument
@@ -105,6 +105,8 @@ class Facts:
         Every number of clusters that was tried; empty where there was one.
     recommendation : str or None
         Why the reported one is recommended.
+    bounds : Bounds or None
+        Between what the least inertia lies, where the method proves it.
     """
 
     session: str
@@ -123,6 +125,21 @@ class Facts:
     provenance: Provenance | None
     sweep: tuple[Tried, ...] = ()
     recommendation: str | None = None
+    bounds: Bounds | None = None
+
+    @property
+    def bounds_by_round(self) -> tuple[tuple[int, float | None, float | None], ...]:
+        """Round, greatest lower and least upper bound so far; rounds that told neither left out."""
+        told: list[tuple[int, float | None, float | None]] = []
+        lower: float | None = None
+        upper: float | None = None
+        for entry in self.history:
+            if entry.lower_bound is None and entry.upper_bound is None:
+                continue
+            lower = max((v for v in (lower, entry.lower_bound) if v is not None), default=None)
+            upper = min((v for v in (upper, entry.upper_bound) if v is not None), default=None)
+            told.append((entry.round, lower, upper))
+        return tuple(told)
 
 
 def facts_of_document(document: ResultDocument, definition: Definition) -> Facts:
@@ -194,6 +211,7 @@ def facts(
             for entry in result.sweep or ()
         ),
         recommendation=result.recommendation,
+        bounds=result.bounds,
     )
 
 

@@ -47,6 +47,7 @@ def html(facts: Facts) -> str:
             _sizes(facts),
             _positions(facts),
             _choice(facts),
+            _bounds(facts),
             _quality(facts),
             _provenance(facts),
         ]
@@ -203,6 +204,26 @@ def _choice(facts: Facts) -> str:
     )
     told = f"<p>{escape(facts.recommendation or '')}</p>"
     return f"<h2>Number of clusters</h2>{told}{figure}{table}"
+
+
+def _bounds(facts: Facts) -> str:
+    found = facts.bounds
+    if found is None:
+        return ""
+    figure = _figure(
+        svg.bounds(facts), "The best bounds so far, by round; where they meet nothing is better."
+    )
+    gap = "–" if found.gap is None else f"{100 * found.gap:.3g} %"
+    table = _table(
+        f"Of the inertia of any {found.n_clusters} centroids within the declared bounds, in the "
+        f"scaled space, over all rows. {found.iterations} dual rounds; in {found.limited} of them "
+        "a site's search ended at its node limit.",
+        ["lower bound", "upper bound", "gap", "certified"],
+        [[short(found.lower), short(found.upper), gap, "yes" if found.certified else "no"]],
+    )
+    warned = "" if found.certified else ' class="warning"'
+    told = f"<p{warned}>{escape(found.statement)}</p>"
+    return f"<h2>Bounds</h2>{told}{figure}{table}"
 
 
 def _quality(facts: Facts) -> str:

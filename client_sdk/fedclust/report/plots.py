@@ -33,6 +33,20 @@ class Plots:
         ax.xaxis.get_major_locator().set_params(integer=True)
         return ax
 
+    def bounds(self, ax: Any = None) -> Any:
+        """Draw the best lower and upper bound by round."""
+        told = self._facts.bounds_by_round
+        if not told:
+            raise UsageError("no bounds are known: only the method dual proves any")
+        ax = _axes(ax, (6.4, 3.2))
+        for place, name, colour in ((2, "upper", 5), (1, "lower", 0)):
+            line = [(each[0], each[place]) for each in told if each[place] is not None]
+            ax.plot(*zip(*line, strict=True), marker="o", label=name, color=svg.PALETTE[colour])
+        ax.set(xlabel="round", ylabel="inertia", title="Bounds")
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.legend()
+        return ax
+
     def profile(self, ax: Any = None) -> Any:
         """Draw the standardised differences as a heat map, means as its numbers."""
         facts = self._facts

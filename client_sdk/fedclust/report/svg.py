@@ -9,6 +9,7 @@ from html import escape
 from fedclust.report.facts import Entry, Facts
 
 __all__ = [
+    "bounds",
     "choice",
     "colour",
     "convergence",
@@ -207,6 +208,40 @@ def choice(facts: Facts) -> str | None:
         parts.append(_text(x.low + 10 + 180 * number, _TOP, name, "start", size=11, fill=fill))
     parts.append(_text((x.low + x.high) / 2, height - 8, "number of clusters", "middle"))
     return _svg(parts, height, "Choosing the number of clusters", facts.recommendation or "")
+
+
+def bounds(facts: Facts) -> str | None:
+    """Return both bounds by round; None where fewer than two rounds told one."""
+    told = facts.bounds_by_round
+    if len(told) < 2:
+        return None
+    height = 260.0
+    lines = [
+        (name, [(float(each[0]), each[place]) for each in told])
+        for place, name in ((2, "upper bound"), (1, "lower bound"))
+    ]
+    known = [value for _, line in lines for _, value in line if value is not None]
+    rounds = [float(each[0]) for each in told]
+    x = _Axis(min(rounds) - 0.5, max(rounds) + 0.5, _LEFT, _WIDTH - _RIGHT)
+    y = _Axis(*_padded(known), height - _BOTTOM, _TOP + 8)
+    parts = _grid(
+        x, y, height, [float(number) for number in _whole(rounds)], ticks(*_padded(known))
+    )
+    for number, (name, line) in enumerate(lines):
+        fill = PALETTE[(5, 0)[number]]
+        drawn = [(number, value) for number, value in line if value is not None]
+        points = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in drawn)
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{fill}" stroke-width="2"/>')
+        parts += [
+            f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="3" fill="{fill}"/>' for a, b in drawn
+        ]
+        parts.append(_text(x.low + 10 + 180 * number, _TOP, name, "start", size=11, fill=fill))
+    parts.append(_text((x.low + x.high) / 2, height - 8, "round", "middle"))
+    parts.append(_turned(14, (y.low + y.high) / 2, "inertia"))
+    gap = None if facts.bounds is None else facts.bounds.gap
+    left = "unknown" if gap is None else f"{100 * gap:.3g} %"
+    described = f"The best bounds of the least inertia so far, by round. Gap at the end: {left}."
+    return _svg(parts, height, "Lower and upper bound by round", described)
 
 
 # --- what the plots share with matplotlib's and the page ------------------------------------------

@@ -8,6 +8,7 @@ import json
 from pathlib import PurePath
 from typing import Any
 
+from fedclust.algorithms.base import Bounds
 from fedclust.report.facts import Cluster, Entry, Facts
 
 __all__ = ["FORMATS", "csv_text", "json_text", "plain", "report_bytes"]
@@ -68,6 +69,7 @@ def json_text(facts: Facts) -> str:
             "history": [entry.model_dump(mode="json") for entry in facts.history],
             "sweep": [vars(tried) for tried in facts.sweep],
             "recommendation": facts.recommendation,
+            "bounds": bounds_of(facts.bounds),
             "definition": facts.definition.model_dump(mode="json"),
             "provenance": None if provenance is None else provenance.model_dump(mode="json"),
         },
@@ -75,6 +77,13 @@ def json_text(facts: Facts) -> str:
         allow_nan=False,
         indent=1,
     )
+
+
+def bounds_of(bounds: Bounds | None) -> dict[str, Any] | None:
+    """Return bounds with their gap, for JSON."""
+    if bounds is None:
+        return None
+    return {**bounds.model_dump(mode="json"), "gap": bounds.gap}
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:

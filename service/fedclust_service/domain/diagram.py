@@ -38,6 +38,8 @@ _ROUND = """\
 A collecting round goes on by the first of these that holds. They are looked at after every answer,
 departure and moved deadline, and by the clock.
 
+- A site that it addresses leaves without having answered, in a phase whose method then completes
+  with what it has found (`dual`): aggregating, `site_left`.
 - Nobody is waited for, and at least `min_sites` answers have contents: aggregating,
   `all_answered`.
 - Nobody is waited for, fewer answers have contents, and `min_sites` of its sites still take part:
@@ -56,7 +58,7 @@ quality are null, with a warning.
 Without a number in the policy, the quorum is those of the round's sites that still take part, and
 never less than `min_sites`. A round is **overdue** while it collects past its deadline, or while
 fewer than `min_sites` of its sites take part. A phase that needs all sites is closed by
-`all_answered` alone.
+`all_answered` alone, or by `site_left`.
 """
 
 

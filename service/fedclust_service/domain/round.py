@@ -32,6 +32,7 @@ class CloseReason(StrEnum):
     QUORUM_AT_DEADLINE = "quorum_at_deadline"
     OPERATOR = "operator"
     FAIL_AFTER = "fail_after"
+    SITE_LEFT = "site_left"
 
 
 class FailureReason(StrEnum):
@@ -108,12 +109,15 @@ class Turnout:
     joined : int
         Addressed sites that still take part. A site that joined after the round was opened
         cannot answer it and does not count.
+    gone : int
+        Addressed sites that left without having answered.
     """
 
     pending: int
     answered: int
     nonempty: int
     joined: int
+    gone: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,7 @@ class Rules:
 
     ``measures``: whether it only measures a clustering that is finished. Such a round cannot fail
     the session: with too few answers it is closed, and nothing is made of them.
+    ``ends_with_site``: whether the session completes when a site of the round leaves.
     """
 
     min_sites: int
@@ -129,6 +134,7 @@ class Rules:
     fail_after: timedelta
     needs_all: bool
     measures: bool = False
+    ends_with_site: bool = False
 
     def quorum_of(self, turnout: Turnout) -> int:
         """Return how many answers with contents close the round before everybody answered."""
@@ -171,6 +177,8 @@ def judge(
     Called after everything that can change the outcome: an answer, a departure, a moved deadline,
     the operator's wish (``asked``), the passing of time.
     """
+    if rules.ends_with_site and turnout.gone:
+        return Close(CloseReason.SITE_LEFT)
     if turnout.pending == 0:
         if turnout.nonempty >= rules.min_sites or rules.measures:
             return Close(CloseReason.ALL_ANSWERED)

@@ -7,6 +7,7 @@ import dataclasses
 from datetime import datetime, timedelta
 
 from fedclust.algorithms import engine
+from fedclust.definition import DefinitionError
 from fedclust_service.domain.access import Actor
 from fedclust_service.domain.round import (
     ROUND_TRANSITIONS,
@@ -27,7 +28,7 @@ from fedclust_service.domain.session import (
 )
 from fedclust_service.domain.transition import advance
 from fedclust_service.orchestration.change import COORDINATOR, Change
-from fedclust_service.orchestration.lookup import definition_of
+from fedclust_service.orchestration.lookup import definition_of, plan_for
 from fedclust_service.store import Tx
 
 MESSAGES = {
@@ -66,7 +67,15 @@ def rules_of(session: Session, current: Round) -> Rules:
         fail_after=timedelta(seconds=policy.fail_after_s),
         needs_all=current.needs_all,
         measures=engine.only_measures(current.phase),
+        ends_with_site=_ends_with_site(session, current),
     )
+
+
+def _ends_with_site(session: Session, current: Round) -> bool:
+    try:
+        return engine.phase(plan_for(session), current.phase).ends_with_site
+    except (DefinitionError, KeyError):  # another version's session: the driver says so
+        return False
 
 
 def verdict_on(

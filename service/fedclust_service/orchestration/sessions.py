@@ -11,7 +11,9 @@ import secrets
 from collections.abc import Sequence
 from datetime import datetime
 
-from fedclust.definition import DefinitionError, canonical, freeze, request_hash
+from fedclust.algorithms import engine
+from fedclust.algorithms.base import RuleViolation
+from fedclust.definition import DefinitionError, canonical, freeze, plan_of, request_hash
 from fedclust.wire import codec
 from fedclust.wire.models import (
     MAX_SEED,
@@ -60,10 +62,14 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
     seed = secrets.randbelow(MAX_SEED + 1)
     try:
         definition = freeze(body, seed)
+        engine.check_installed(plan_of(definition), "coordinator")
     except DefinitionError as error:
         raise Refusal(
             "invalid", "Change the fields that are named here and send it again.", error.errors
         ) from None
+    except RuleViolation as violation:
+        lacking = FieldError(pointer="/algorithm", rule=violation.rule, message=violation.message)
+        raise Refusal("invalid", "This coordinator cannot run the method.", [lacking]) from None
     frozen, request = canonical(definition), request_hash(body)
 
     def work(change: Change) -> tuple[SessionInfo, bool]:

@@ -248,8 +248,10 @@ class Rounds:
     def turnout(self, round_id: int) -> Turnout:
         """Count how far a round has come, in the database: it may address a thousand sites."""
         counted = self._connection.execute(_TURNOUT, {"round_id": round_id})
-        pending, answered, nonempty, joined = counted.one()
-        return Turnout(pending=pending, answered=answered, nonempty=nonempty, joined=joined)
+        pending, answered, nonempty, joined, gone = counted.one()
+        return Turnout(
+            pending=pending, answered=answered, nonempty=nonempty, joined=joined, gone=gone
+        )
 
     def release(self, round_id: int, site: str) -> bool:
         """Stop waiting for a site; False when it is not addressed or was released before."""
@@ -284,7 +286,7 @@ class Rounds:
         return done.rowcount == 1
 
 
-def _turnout() -> Select[int, int, int, int]:
+def _turnout() -> Select[int, int, int, int, int]:
     a, s, p, r = tables.addressees, tables.submissions, tables.participations, tables.rounds
     unanswered = s.c.id.is_(None)
     return (
@@ -293,6 +295,7 @@ def _turnout() -> Select[int, int, int, int]:
             func.count(s.c.id),
             func.count(s.c.id).filter(s.c.empty.is_(False)),
             func.count().filter(p.c.state == ParticipationState.JOINED.value),
+            func.count().filter(unanswered, a.c.released.is_(True)),
         )
         .select_from(a)
         .join(r, r.c.id == a.c.round_id)

@@ -1,0 +1,775 @@
+"""dual: k-means by dual decomposition, with a lower and an upper bound in every round.
+
+What it says and cites
+    Yfantis, Wagner & Ruskowski, "Federated K-means clustering via dual decomposition-based
+    distributed optimization" (papers/004). Sites in the order of their names form a chain, whose
+    consensus constraints (equations 8 to 10) are dualised. A ``dual`` round hands each site its own
+    part of the multipliers; it solves its clustering problem (equation 14) to proven optimality and
+    answers with its centroids and the dual value. The values' sum is a lower bound of the inertia
+    of *any* centroids; a ``primal`` round measures the averaged centroids (equations 33 and 34),
+    which gives an upper one. Their distance (equation 35) is a certificate.
+
+The multipliers move by one of four rules (``dual_masters``); the node problems are solved in
+``dual_nodes``. Everything is reckoned about one origin, so that nothing cancels far from zero.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, FiniteFloat
+
+from fedclust.algorithms import lloyd
+from fedclust.algorithms.arrays import BoolVector, FloatMatrix, FloatTensor3, FloatVector
+from fedclust.algorithms.assigning import label_by_centroid, nearest, squared_distances
+from fedclust.algorithms.base import (
+    Bounds,
+    Contribution,
+    Done,
+    Memory,
+    Method,
+    MethodFailure,
+    Model,
+    Next,
+    Place,
+    Result,
+    RuleViolation,
+    RunConfig,
+    Task,
+    Totals,
+    relative_gap,
+)
+from fedclust.algorithms.dual_answers import (
+    DUAL,
+    PHASES,
+    PRIMAL,
+    DualAnswer,
+    DualPart,
+    DualTask,
+    PrimalAnswer,
+    PrimalTask,
+    check,
+    digest_of,
+    objective_of,
+)
+from fedclust.algorithms.dual_masters import (
+    Ascent,
+    DualRound,
+    Rule,
+    SiteModel,
+    advance,
+    begin,
+    learn,
+    multipliers,
+)
+from fedclust.algorithms.dual_region import Region, Symmetry
+from fedclust.algorithms.dual_site import local_step
+from fedclust.algorithms.finishing import raw_result
+from fedclust.algorithms.judging import rest_cost
+from fedclust.algorithms.kmeans import distinct_best
+from fedclust.algorithms.seeding import server_rng
+from fedclust.algorithms.spaces import binary_columns, own_bounds, scaled_bounds
+from fedclust.algorithms.totals import site_parts
+
+VERSION = 1
+
+#: Relative: a polishing step that gains less ends the polishing; costs no farther apart are one.
+_SAME = 1e-9
+#: Partitions of the local cells from which the polishing starts as well.
+_STARTS = 4
+#: Of the quasi-Newton rule.
+_MULTIPLIERS = 500
+#: The most sets of centroids that a primal round measures.
+_CANDIDATES = 10
+
+# --- Config ---------------------------------------------------------------------------------------
+
+
+class Config(Model):
+    """What the analyst chooses.
+
+    Attributes
+    ----------
+    n_clusters : int
+        Number of clusters K.
+    update : {"quadratic_bundle", "subgradient", "bundle_trust", "quasi_newton"}
+        How the multipliers move; the last three are the paper's (sections IV-A to IV-C).
+    symmetry : {"pairwise", "cells", "reference", "none"}
+        What keeps the clusters' numbers apart. ``reference`` (equation 36) and ``cells`` may cut
+        off the optimum: their lower bound is no certificate.
+    node_solver : {"branch_and_bound", "scip"}
+    node_limit : int
+        Of each site's search, in nodes; where it ends there, the bound proven so far counts.
+    gap : float
+        Relative gap at which the session ends (the paper's 0.25 %).
+    residual : float
+        Of the paper's rules: length of the consensus constraints' violation at which it ends.
+    step : float
+        Of the paper's rules: alpha0, over the root of the iteration.
+    iterations : int
+        The most dual rounds.
+    polish : bool or None
+        Whether centroids are improved by Lloyd steps in further primal rounds. By default with
+        ``quadratic_bundle``; the paper's rules only measure the averages.
+    n_init : int
+        Restarts of each site's local k-means, from which the references come.
+    evaluate : bool
+        Whether a closing round measures the quality of the final centroids.
+    """
+
+    n_clusters: Annotated[int, Field(ge=1, le=20)]
+    update: Rule = "quadratic_bundle"
+    symmetry: Symmetry = "pairwise"
+    node_solver: Literal["branch_and_bound", "scip"] = "branch_and_bound"
+    node_limit: Annotated[int, Field(ge=1, le=100_000_000)] = 200_000
+    gap: Annotated[FiniteFloat, Field(ge=0, lt=1)] = 0.0025
+    residual: Annotated[FiniteFloat, Field(ge=0)] | None = None
+    step: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    iterations: Annotated[int, Field(ge=1, le=5_000)] = 150
+    polish: bool | None = None
+    n_init: Annotated[int, Field(ge=1, le=100)] = 3
+    evaluate: bool = True
+
+    @property
+    def polished(self) -> bool:
+        """Whether primal rounds go on until Lloyd has converged."""
+        return self.update == "quadratic_bundle" if self.polish is None else self.polish
+
+
+def check_config(config: RunConfig) -> None:
+    """Refuse features without bounds, and options of the paper's rules where they do nothing."""
+    options: Config = config.options
+    lower, upper = own_bounds(config.columns)
+    bounded = np.isfinite(lower) & np.isfinite(upper)
+    if not bounded.all():
+        features = [c.feature for c, told in zip(config.columns, bounded, strict=True) if not told]
+        raise RuleViolation(
+            "bounds",
+            "dual needs both bounds of every feature: declare lower and upper of "
+            f"{', '.join(dict.fromkeys(features))}, wide enough for any patient, never the data's "
+            "own extremes",
+        )
+    if options.update == "quadratic_bundle":
+        for name in ("residual", "step"):
+            if getattr(options, name) is not None:
+                raise RuleViolation(
+                    "update", f"{name} belongs to the paper's rules; leave it out", f"/{name}"
+                )
+
+
+def check_roster(config: RunConfig) -> None:
+    """Refuse more multipliers than the quasi-Newton rule's dense curvature is good for."""
+    options: Config = config.options
+    size = (len(config.roster) - 1) * options.n_clusters * len(config.columns)
+    if options.update == "quasi_newton" and size > _MULTIPLIERS:
+        raise RuleViolation(
+            "update",
+            f"quasi_newton keeps a square matrix of {size} multipliers ((sites - 1) x clusters x "
+            f"columns), {_MULTIPLIERS} at most: use quadratic_bundle or bundle_trust",
+        )
+
+
+def lacks(options: Config, place: Place) -> str | None:
+    """Return what has to be installed first; see ``Method.lacks``."""
+    if place == "coordinator":
+        needed = [] if options.update == "subgradient" else ["clarabel"]
+    else:
+        needed = ["pyscipopt" if options.node_solver == "scip" else "numba", "clarabel"]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if not missing:
+        return None
+    who = "this site" if place == "site" else "the coordinator"
+    return (
+        f"dual with these options needs {' and '.join(missing)} at {who}: "
+        'pip install "fedclust[dual]"'
+    )
+
+
+# --- Aggregation ----------------------------------------------------------------------------------
+
+
+class Held(Model):
+    """The clusters that a site told last: ``known`` (K,) and ``centroids`` (K, d), scaled."""
+
+    known: BoolVector
+    centroids: FloatMatrix
+
+
+class State(Model):
+    """What a session keeps between rounds.
+
+    Attributes
+    ----------
+    phase : {"cells", "dual", "primal"}
+        What the open round asks.
+    seed : int
+    sites : tuple of str
+        The chain, sorted; empty until the first centroids are known.
+    references : (K, d) float64 or None
+    lambdas : (S - 1, K, d) float64 or None
+        Multipliers of the links, of the open or the next dual round.
+    ascent : Ascent or None
+        Of the update rule.
+    iterations, limited : int
+        Dual rounds that were closed, and how many met a node limit.
+    held : dict of site to Held
+    lower, upper : float or None
+        The best bounds so far.
+    best : (K, d) float64 or None
+        The centroids of ``upper``.
+    candidates : (C, K, d) float64
+        Centroids that the open or next primal round measures.
+    optima : (m,) float64
+        What the ends of polishing cost, so that none is gone to twice.
+    ended : str
+        Why no further dual round is opened; empty until then.
+    """
+
+    phase: Literal["cells", "dual", "primal"]
+    seed: int
+    sites: tuple[str, ...] = ()
+    references: FloatMatrix | None = None
+    lambdas: FloatTensor3 | None = None
+    ascent: Ascent | None = None
+    iterations: int = 0
+    limited: int = 0
+    held: dict[str, Held] = Field(default_factory=dict)
+    lower: float | None = None
+    upper: float | None = None
+    best: FloatMatrix | None = None
+    candidates: FloatTensor3 = np.zeros((0, 0, 0))
+    optima: FloatVector = np.zeros(0)
+    ended: str = ""
+
+
+def start(config: RunConfig, seed: int) -> tuple[State, Task]:
+    """Return the first state and task."""
+    options: Config = config.options
+    task = lloyd.CellsTask(n_clusters=options.n_clusters, n_init=options.n_init)
+    return State(phase="cells", seed=seed), Task("cells", task, per_site=site_parts(config))
+
+
+def aggregate(
+    state: State, contributions: Sequence[Contribution], config: RunConfig
+) -> Next | Done:
+    """Close a round; contributions sorted by site."""
+    if state.phase == "cells":
+        return _references(state, contributions, config)
+    if state.phase == "dual":
+        return _close_dual(state, contributions, config)
+    return _close_primal(state, contributions, config)
+
+
+def _references(state: State, contributions: Sequence[Contribution], config: RunConfig) -> Next:
+    """Cluster the sites' cells: the references, and where polishing starts."""
+    options: Config = config.options
+    sent = {c.site: c.payload for c in contributions if c.payload is not None}
+    lloyd.refuse_too_few([cells.counts for cells in sent.values()], config)
+    silent = [site for site in config.roster if site not in sent or site not in config.totals]
+    if silent:
+        raise MethodFailure(
+            "nothing_to_release",
+            f"dual needs an answer of every site, and {len(silent)} may send nothing: lower "
+            "min_cluster_size, or create the session without the sites that have too few rows",
+        )
+    counts = np.concatenate([cells.counts for cells in sent.values()])
+    means = np.concatenate([cells.means for cells in sent.values()])[counts > 0]
+    lower, upper = scaled_bounds(config)
+    starts = [
+        np.clip(each, lower, upper)
+        for each in distinct_best(
+            means,
+            counts[counts > 0].astype(np.float64),
+            options.n_clusters,
+            server_rng(state.seed, "dual-references"),
+            _STARTS,
+        )
+    ]
+    references = starts[0]
+    sites = tuple(sorted(config.roster))
+    n_clusters, d = references.shape
+    step = 0.5 if options.step is None else options.step
+    residual = 1e-2 if options.residual is None else options.residual
+    ascent = begin(options.update, len(sites), n_clusters, d, step=step, residual=residual)
+    steps = {
+        site: _Step.of_cells(cells.counts, cells.means, references) for site, cells in sent.items()
+    }
+    origin = references.mean(axis=0)
+    following = state.model_copy(
+        update={
+            "sites": sites,
+            "references": references,
+            "lambdas": np.zeros((len(sites) - 1, n_clusters, d)),
+            "ascent": _learnt(ascent, steps, sites, origin, config),
+            "candidates": np.array(starts if options.polished else starts[:0]).reshape(
+                -1, n_clusters, d
+            ),
+        }
+    )
+    return _open_dual(following, config, {})
+
+
+def _open_dual(state: State, config: RunConfig, metrics: Mapping[str, float]) -> Next:
+    origin = _origin(state)
+    own = multipliers(_known(state.lambdas))
+    parts = {}
+    for i, site in enumerate(state.sites):
+        totals = config.totals[site]
+        parts[site] = DualPart(
+            multipliers=own[i],
+            digest=digest_of(own[i]),
+            rows=totals.n,
+            mean=totals.mean,
+            scatter=float(totals.m2.sum()),
+        )
+    task = DualTask(references=_known(state.references), origin=origin)
+    following = state.model_copy(update={"phase": "dual"})
+    return Next(following, Task(DUAL, task, per_site=parts), metrics)
+
+
+def _origin(state: State) -> NDArray[np.float64]:
+    return np.asarray(_known(state.references).mean(axis=0))
+
+
+def _known(value: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    if value is None:
+        raise ValueError("the chain of sites is not known yet")
+    return value
+
+
+@dataclass(frozen=True)
+class _Round:
+    """A closed dual round: what the sites told, or last told, about the origin."""
+
+    centroids: NDArray[np.float64]
+    known: NDArray[np.bool_]
+    frozen: NDArray[np.bool_]
+    value: float | None
+    objective: float | None
+    models: tuple[SiteModel | None, ...]
+
+
+def _close_dual(
+    state: State, contributions: Sequence[Contribution], config: RunConfig
+) -> Next | Done:
+    answers = {c.site: c.payload for c in contributions if c.payload is not None}
+    state, closed = _read_answers(state, answers, config)
+    metrics: dict[str, float] = {}
+    lower = state.lower
+    if closed.value is not None:
+        # No inertia is negative, whatever the multipliers.
+        told = metrics["lower_bound"] = max(closed.value, 0.0)
+        lower = told if lower is None else max(lower, told)
+    limited = any(answer.limited for answer in answers.values())
+    state = state.model_copy(
+        update={
+            "iterations": state.iterations + 1,
+            "limited": state.limited + limited,
+            "lower": lower,
+        }
+    )
+    if _left(state, config):
+        return Done(finish(_ended(state, "site_left"), config), metrics)
+    state, consensus = _moved(state, closed, config)
+    tried = [_averaged(state, closed, config)]
+    if config.options.polished:
+        tried += [] if consensus is None else [consensus]
+        tried += [*state.candidates, *_own(state, closed, config)]
+    state = state.model_copy(update={"candidates": np.array(tried[:_CANDIDATES])})
+    return _open_primal(state, config, metrics)
+
+
+def _own(state: State, closed: _Round, config: RunConfig) -> list[NDArray[np.float64]]:
+    """Return the centroids of the sites that have told all of theirs, another first each time."""
+    lower, upper = scaled_bounds(config)
+    whole = [i for i in range(len(state.sites)) if closed.known[i].all()]
+    turn = state.iterations % max(len(whole), 1)
+    return [
+        np.clip(closed.centroids[i] + _origin(state), lower, upper)
+        for i in whole[turn:] + whole[:turn]
+    ]
+
+
+def _left(state: State, config: RunConfig) -> bool:
+    return not set(state.sites) <= set(config.roster)
+
+
+def _ended(state: State, because: str) -> State:
+    return state.model_copy(update={"ended": because})
+
+
+def _read_answers(
+    state: State, answers: Mapping[str, DualAnswer], config: RunConfig
+) -> tuple[State, _Round]:
+    """Put the sites' answers beside what they told before."""
+    origin = _origin(state)
+    n_clusters, d = _known(state.references).shape
+    held = dict(state.held)
+    centroids = np.zeros((len(state.sites), n_clusters, d))
+    known = np.zeros((len(state.sites), n_clusters), dtype=np.bool_)
+    # A link moves where both its sites told the cluster in this round, or repeat a whole answer.
+    moves = known.copy()
+    values: list[float] = []
+    objectives: list[float] = []
+    own = multipliers(_known(state.lambdas))
+    models: list[SiteModel | None] = []
+    for i, site in enumerate(state.sites):
+        answer = answers.get(site)
+        before = held.get(site)
+        if answer is not None and answer.sent.any():
+            earlier = np.zeros((n_clusters, d)) if before is None else before.centroids
+            ever = answer.sent if before is None else answer.sent | before.known
+            held[site] = Held(
+                known=ever,
+                centroids=np.where(answer.sent[:, None], answer.centroids, earlier),
+            )
+            moves[i] = answer.sent
+        elif before is not None:
+            moves[i] = before.known
+        if site in held:
+            known[i] = held[site].known
+            centroids[i] = np.where(known[i][:, None], held[site].centroids - origin, 0.0)
+        if answer is None or answer.value is None:
+            models.append(None)
+            continue
+        model = _model(answer, config.totals[site], origin)
+        models.append(model)
+        values.append(answer.value)
+        objectives.append(max(answer.value, objective_of(model, centroids[i], own[i])))
+    whole = len(values) == len(state.sites)
+    closed = _Round(
+        centroids=centroids,
+        known=known,
+        frozen=~(moves[:-1] & moves[1:]),
+        value=float(np.sum(values)) if whole else None,
+        objective=float(np.sum(objectives)) if whole else None,
+        models=tuple(models),
+    )
+    return state.model_copy(update={"held": held}), closed
+
+
+def _learnt(
+    ascent: Ascent,
+    steps: Mapping[str, _Step],
+    sites: Sequence[str],
+    origin: NDArray[np.float64],
+    config: RunConfig,
+) -> Ascent:
+    """Tell the rule of assignments that sites told elsewhere: of all their rows, each is one."""
+    models: list[SiteModel | None] = []
+    for site in sites:
+        own, totals = steps[site], config.totals[site]
+        # A rounded share would make it the assignment of no rows.
+        if own.counts.sum() != totals.n or binary_columns(config.columns).any():
+            models.append(None)
+            continue
+        mean = totals.mean - origin
+        counts = own.counts.astype(np.float64)[:, None]
+        square = float(totals.m2.sum() + totals.n * float(mean @ mean))
+        sums = np.where(counts > 0, own.sums - counts * origin, 0.0)
+        models.append(SiteModel(counts=own.counts, sums=sums, square=square))
+    return learn(ascent, models)
+
+
+def _model(answer: DualAnswer, totals: Totals, origin: NDArray[np.float64]) -> SiteModel:
+    mean = totals.mean - origin
+    means = np.where((answer.counts > 0)[:, None], answer.means - origin, 0.0)
+    return SiteModel(
+        counts=answer.counts,
+        sums=answer.counts.astype(np.float64)[:, None] * means,
+        square=float(totals.m2.sum() + totals.n * float(mean @ mean)),
+    )
+
+
+def _moved(
+    state: State, closed: _Round, config: RunConfig
+) -> tuple[State, NDArray[np.float64] | None]:
+    """Move the multipliers by the session's rule; return the master's centroids, if it has any."""
+    options: Config = config.options
+    if state.ascent is None:
+        raise ValueError("the state has no ascent yet")
+    origin = _origin(state)
+    lower, upper = scaled_bounds(config)
+    region = Region(
+        lower - origin, upper - origin, _known(state.references) - origin, options.symmetry
+    )
+    if len(state.sites) == 1:
+        because = "dual_optimum" if closed.value is not None else "held_back"
+        return _ended(state, because), None
+    shown = DualRound(
+        lambdas=_known(state.lambdas),
+        centroids=closed.centroids,
+        value=closed.value,
+        objective=closed.objective,
+        frozen=closed.frozen,
+    )
+    ascent, advice = advance(state.ascent, shown, closed.models, region)
+    ended: str = advice.reason if advice.finished else ""
+    if not ended and state.iterations >= options.iterations:
+        ended = "iterations"
+    following = state.model_copy(
+        update={"ascent": ascent, "lambdas": advice.lambdas, "ended": ended}
+    )
+    consensus = (
+        None if advice.consensus is None else np.clip(advice.consensus + origin, lower, upper)
+    )
+    return following, consensus
+
+
+def _averaged(state: State, closed: _Round, config: RunConfig) -> NDArray[np.float64]:
+    """Return the mean (K, d) of the sites' centroids, eq. 33; a reference where none is told."""
+    lower, upper = scaled_bounds(config)
+    origin, weights = _origin(state), closed.known[:, :, None].astype(np.float64)
+    sums = (closed.centroids * weights).sum(axis=0)
+    told = weights.any(axis=0)
+    means = sums / np.maximum(weights.sum(axis=0), 1.0) + origin
+    return np.clip(np.where(told, means, _known(state.references)), lower, upper)
+
+
+def _open_primal(state: State, config: RunConfig, metrics: Mapping[str, float]) -> Next:
+    names = tuple(f"{PRIMAL}-{i}" for i in range(len(state.candidates)))
+    task = PrimalTask(names=names, centroids=state.candidates)
+    following = state.model_copy(update={"phase": "primal"})
+    return Next(following, Task(PRIMAL, task, per_site=site_parts(config, ask=False)), metrics)
+
+
+def _close_primal(
+    state: State, contributions: Sequence[Contribution], config: RunConfig
+) -> Next | Done:
+    options: Config = config.options
+    metrics: dict[str, float] = {}
+    answers = {c.site: c.payload for c in contributions if c.payload is not None}
+    further: list[NDArray[np.float64]] = []
+    if set(answers) >= set(state.sites):
+        state, further, least = _measured(state, answers, config)
+        if least is not None:
+            metrics["upper_bound"] = metrics["inertia"] = least
+    state = state.model_copy(
+        update={"candidates": np.array(further).reshape(-1, *state.candidates.shape[1:])}
+    )
+    gap = None
+    if state.lower is not None and state.upper is not None:
+        gap = metrics["gap"] = relative_gap(state.lower, state.upper)
+    if _left(state, config):
+        return Done(finish(_ended(state, "site_left"), config), metrics)
+    if gap is not None and gap <= options.gap:
+        return Done(finish(_ended(state, "gap"), config), metrics)
+    if further:
+        return _open_primal(state, config, metrics)
+    if state.ended:
+        return Done(finish(state, config), metrics)
+    return _open_dual(state, config, metrics)
+
+
+def _measured(
+    state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig
+) -> tuple[State, list[NDArray[np.float64]], float | None]:
+    """Keep the best candidate; return what a Lloyd step makes of those that it improves.
+
+    And the least that any of these costs.
+    """
+    further: list[NDArray[np.float64]] = []
+    costs: list[float] = []
+    for i, centroids in enumerate(state.candidates):
+        if not all(answer.exact[i] for answer in answers.values()):
+            continue
+        own = {site: _Step.of(answer, i) for site, answer in sorted(answers.items())}
+        cost = _cost(own, centroids, config)
+        if cost < min(costs, default=np.inf):
+            state = _with_assignments(state, own, centroids, config)
+        costs.append(cost)
+        state = _kept(state, cost, centroids)
+        if not config.options.polished:
+            continue
+        moved, reached = _lloyd_step(own, centroids, config)
+        costs.append(reached)
+        state = _kept(state, reached, moved)
+        if (np.abs(state.optima - reached) <= _SAME * reached).any():
+            continue
+        if reached >= cost * (1.0 - _SAME):
+            state = state.model_copy(update={"optima": np.append(state.optima, reached)})
+        else:
+            further.append(moved)
+    return state, further, min(costs, default=None)
+
+
+def _with_assignments(
+    state: State, steps: Mapping[str, _Step], centroids: NDArray[np.float64], config: RunConfig
+) -> State:
+    """Let the quadratic bundle know what a measured candidate assigns, numbered as references."""
+    if config.options.update != "quadratic_bundle" or state.ascent is None:
+        return state
+    # Imported here: it takes a while, and a site does without.
+    from scipy.optimize import linear_sum_assignment
+
+    order = linear_sum_assignment(squared_distances(_known(state.references), centroids))[1]
+    numbered = {site: own.numbered(order) for site, own in steps.items()}
+    ascent = _learnt(state.ascent, numbered, state.sites, _origin(state), config)
+    return state.model_copy(update={"ascent": ascent})
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A site's part of one candidate: ``counts``, ``costs`` (K,) and ``sums`` (K, d)."""
+
+    counts: NDArray[np.int64]
+    sums: NDArray[np.float64]
+    costs: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, answer: PrimalAnswer, i: int) -> _Step:
+        return cls(answer.counts[i], answer.sums[i], answer.costs[i])
+
+    @classmethod
+    def of_cells(
+        cls,
+        counts: NDArray[np.int64],
+        means: NDArray[np.float64],
+        references: NDArray[np.float64],
+    ) -> _Step:
+        """Return a site's cells, each gone whole to the reference nearest its mean."""
+        placed = nearest(means, references)
+        n_rows = np.zeros(len(references), dtype=np.int64)
+        sums = np.zeros_like(references)
+        np.add.at(n_rows, placed, counts)
+        np.add.at(sums, placed, counts[:, None] * means)
+        return cls(n_rows, sums, np.zeros(len(references)))
+
+    def numbered(self, order: NDArray[np.int64]) -> _Step:
+        """Return the same with cluster ``order[k]`` as number k."""
+        return _Step(self.counts[order], self.sums[order], self.costs[order])
+
+
+def _kept(state: State, cost: float, centroids: NDArray[np.float64]) -> State:
+    if state.upper is not None and cost >= state.upper:
+        return state
+    return state.model_copy(update={"upper": cost, "best": centroids})
+
+
+def _cost(steps: Mapping[str, _Step], centroids: NDArray[np.float64], config: RunConfig) -> float:
+    """Return what centroids cost at most at all sites: rows that were not told as one cell.
+
+    Whatever the rows' cells are, another assignment costs no less than the best one.
+    """
+    total = 0.0
+    for site, own in steps.items():
+        rest = rest_cost(config.totals[site], own.counts, own.sums, own.costs, centroids)
+        total += float(own.costs.sum()) + rest
+    return total
+
+
+def _lloyd_step(
+    steps: Mapping[str, _Step], centroids: NDArray[np.float64], config: RunConfig
+) -> tuple[NDArray[np.float64], float]:
+    """Return the cells' means (K, d) over all sites, and what they cost at most."""
+    counts = np.sum([own.counts for own in steps.values()], axis=0)
+    sums = np.sum([own.sums for own in steps.values()], axis=0)
+    lower, upper = scaled_bounds(config)
+    means = sums / np.maximum(counts, 1)[:, None]
+    moved = np.clip(np.where((counts > 0)[:, None], means, centroids), lower, upper)
+    about_moved = {}
+    for site, own in steps.items():
+        mean = own.sums / np.maximum(own.counts, 1)[:, None]
+        change = ((mean - moved) ** 2 - (mean - centroids) ** 2).sum(axis=1) * own.counts
+        about_moved[site] = _Step(own.counts, own.sums, own.costs + change)
+    return moved, _cost(about_moved, moved, config)
+
+
+# --- Convergence ----------------------------------------------------------------------------------
+
+
+def finish(state: State, config: RunConfig) -> Result:
+    """Return the best centroids that were measured, with the bounds; else the references."""
+    centroids = state.best if state.best is not None else state.references
+    if centroids is None:
+        raise lloyd.nothing_to_release()
+    result = raw_result(centroids, config, stopped_because=state.ended, warnings=_warnings(state))
+    return result.model_copy(update={"bounds": _bounds(state, config)})
+
+
+def _bounds(state: State, config: RunConfig) -> Bounds:
+    options: Config = config.options
+    certified = options.symmetry in ("pairwise", "none") and state.lower is not None
+    return Bounds(
+        lower=state.lower,
+        upper=state.upper,
+        certified=certified,
+        statement=_STATEMENTS[options.symmetry],
+        n_clusters=len(_known(state.references)),
+        iterations=state.iterations,
+        limited=state.limited,
+    )
+
+
+_CERTIFIED = (
+    "No centroids within the declared bounds have a lower inertia than the lower bound, over the "
+    "rows of all sites: it is the sum of what every site proved for its part."
+)
+_NOT_CERTIFIED = (
+    "Bound not certified: this symmetry form may cut off the best centroids, so that the lower "
+    "bound can lie above what they cost. Use pairwise for a proof."
+)
+_STATEMENTS: dict[str, str] = {
+    "pairwise": _CERTIFIED,
+    "none": _CERTIFIED,
+    "cells": _NOT_CERTIFIED,
+    "reference": _NOT_CERTIFIED,
+}
+
+
+def _warnings(state: State) -> tuple[str, ...]:
+    found = []
+    if state.lower is None:
+        found.append(
+            "there is no lower bound: in every round some site could not send its own assignment. "
+            "Lower min_cluster_size, or switch the differencing guard off with every site's consent"
+        )
+    if state.upper is None:
+        found.append(
+            "there is no upper bound: no round measured centroids at every site without rounding"
+        )
+    if state.limited:
+        found.append(
+            f"in {state.limited} of {state.iterations} dual rounds a site's search ended at its "
+            "node limit: the bound is proven, but a higher node_limit may raise it"
+        )
+    return tuple(found)
+
+
+# --- Labelling ------------------------------------------------------------------------------------
+
+
+def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
+    """Label rows (n, d) in own units by the nearest centroid; ``memory`` plays no part."""
+    del memory
+    return label_by_centroid(result, X)
+
+
+METHOD = Method(
+    name="dual",
+    version=VERSION,
+    title="k-means by dual decomposition, with bounds",
+    citation=(
+        "V. Yfantis, A. Wagner, M. Ruskowski, Federated K-Means Clustering via Dual "
+        "Decomposition-based Distributed Optimization, 2023"
+    ),
+    options=Config,
+    default_max_rounds=300,
+    joins_late=False,
+    state=State,
+    phases=PHASES,
+    check_config=check_config,
+    start=start,
+    local_step=local_step,
+    check=check,
+    aggregate=aggregate,
+    finish=finish,
+    label=label,
+    check_roster=check_roster,
+    lacks=lacks,
+)

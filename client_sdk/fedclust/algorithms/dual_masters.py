@@ -1,0 +1,508 @@
+"""How `dual` moves its multipliers from round to round: the paper's three rules and one more.
+
+What the paper says (Yfantis et al., section IV)
+    The dual function ``d(lambda)``, the sum over sites of their optimal node problems (eq. 12), is
+    concave and a lower bound of the clustering problem for every lambda. ``subgradient`` follows
+    the violation of consensus (eq. 16 to 18); ``bundle_trust`` maximises the cutting-plane model of
+    the last tau rounds within a trust region (eq. 19 to 25); ``quasi_newton`` puts a quadratic
+    model of BFGS curvature under the same cuts (eq. 26 to 32).
+
+Where this departs from it
+    Constraint 32c is reverse convex as printed. Here the lower of model and cuts is maximised,
+    which is concave. The BFGS update is skipped where it would leave B indefinite or unusable: at a
+    kink, subgradients need not turn against the step.
+
+``quadratic_bundle``
+    Every site sends the counts and sums of its optimal assignment: what that assignment costs is
+    then known for every lambda, not only along a plane. The master maximises the sum of the known
+    assignments' costs (:func:`~fedclust.algorithms.dual_cones.best_of_model`); a finite number of
+    assignments makes it end at the exact optimum of the dual.
+
+Rounds that miss something
+    A link whose cluster a site may not send is frozen: its lambda stays, and a cut from such a
+    round holds only while it stays. Where a site repeats an older answer the round has no value:
+    it adds no cut, and the next lambda lies halfway back to the best one.
+
+Everything here is a pure function of a state that is stored between rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, FiniteFloat
+
+from fedclust.algorithms.arrays import BoolMatrix, FloatMatrix, FloatTensor3, IntVector
+from fedclust.algorithms.base import Model
+from fedclust.algorithms.dual_cones import Piece, best_of_model, best_step
+from fedclust.algorithms.dual_region import Region
+
+__all__ = [
+    "Advice",
+    "Ascent",
+    "DualRound",
+    "Rule",
+    "SiteModel",
+    "advance",
+    "begin",
+    "learn",
+    "multipliers",
+]
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+Rule: TypeAlias = Literal["subgradient", "bundle_trust", "quasi_newton", "quadratic_bundle"]
+Reason: TypeAlias = Literal["", "residual", "converged", "stalled", "held_back"]
+
+#: Part of the value by which the best bound may lie below the master's: the node solvers and the
+#: master stop at about a tenth of it.
+_CONVERGED = 1e-6
+#: Rounds without a value that are answered by going back, until the best bound rises again.
+_RETREATS = 6
+#: Curvature that BFGS may claim, as a part of a unit of lambda: beyond it a kink was crossed.
+_STEEPEST = 1e6
+#: Difference of two sums, as a part of their size, that is rounding and no other assignment.
+_SAME = 1e-9
+
+
+class DualRound(Model):
+    """What the sites answered to one lambda.
+
+    Attributes
+    ----------
+    lambdas : (S - 1, K, d) float64
+        Multipliers of the links of the chain of sites in name order, eq. 8 to 10.
+    centroids : (S, K, d) float64
+        As sent, or repeated from the site's last answer.
+    value : float or None
+        The sum of the sites' proven bounds: a lower bound. None where a site held back.
+    objective : float or None
+        The sum of what the sites' answers cost, at least ``value``; None: the same as ``value``.
+        Above it only where a node problem was stopped early; cuts pass through it.
+    frozen : (S - 1, K) bool
+        Links whose lambda must not move, and whose subgradient is not known.
+    """
+
+    lambdas: FloatTensor3
+    centroids: FloatTensor3
+    value: FiniteFloat | None
+    objective: FiniteFloat | None = None
+    frozen: BoolMatrix
+
+
+class SiteModel(Model):
+    """A site's optimal assignment: ``sum_k n_k |m_k|^2 - 2 s_k . m_k + square`` is its cost.
+
+    Attributes
+    ----------
+    counts : (K,) int64
+    sums : (K, d) float64
+    square : float
+        Sum of all rows' squared lengths.
+    """
+
+    counts: IntVector
+    sums: FloatMatrix
+    square: FiniteFloat
+
+
+class _Known(Model):
+    """An assignment that a site has sent, and the last round in which the master used it."""
+
+    site: int
+    model: SiteModel
+    used: int
+
+
+class _Cut(Model):
+    lambdas: FloatTensor3
+    slopes: FloatTensor3
+    value: FiniteFloat
+    frozen: BoolMatrix
+
+
+class Ascent(Model):
+    """A rule's whole memory.
+
+    Attributes
+    ----------
+    rule : str
+    n_sites, n_clusters, n_features : int
+    step : float
+        alpha_0 of eq. 18 and 37.
+    memory : int
+        tau of eq. 19; of ``quadratic_bundle``, how many assignments of a site are kept. Those in
+        use are kept always.
+    residual : float
+        Norm of the consensus violation (eq. 38) at which the paper's rules end.
+    rounds : int
+        Rounds taken so far, also those without a value.
+    lambdas : (S - 1, K, d) float64
+        What the next round is asked for.
+    best : float or None
+        The largest value so far: the lower bound.
+    best_lambdas : (S - 1, K, d) float64
+        Where it was found.
+    retreats : int
+        Rounds without a value since the best one last rose.
+    curvature : (n, n) float64 or None
+        B of eq. 26, of ``quasi_newton``.
+    """
+
+    rule: Rule
+    n_sites: int
+    n_clusters: int
+    n_features: int
+    step: Annotated[FiniteFloat, Field(gt=0)]
+    memory: Annotated[int, Field(ge=1)]
+    residual: Annotated[FiniteFloat, Field(ge=0)]
+    rounds: int
+    lambdas: FloatTensor3
+    best: FiniteFloat | None
+    best_lambdas: FloatTensor3
+    retreats: int
+    curvature: FloatMatrix | None
+    cuts: tuple[_Cut, ...]
+    known: tuple[_Known, ...]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to ask next.
+
+    Attributes
+    ----------
+    lambdas : (S - 1, K, d) float64
+    model_value : float or None
+        Of ``quadratic_bundle``: the maximum of its model, above which the dual function has no
+        value as long as the sites' assignments are theirs. None where links are frozen, for
+        ``reference``, whose region the model only relaxes, and where the solver stopped short.
+    consensus : (K, d) float64 or None
+        The master's primal point: centroids worth a try.
+    finished : bool
+    reason : {"", "residual", "converged", "stalled", "held_back"}
+        ``residual``: the sites agree; ``converged``: the best value is the model's maximum;
+        ``stalled``: the sites said nothing new, as at a node limit; ``held_back``: too many rounds
+        without a value.
+    """
+
+    lambdas: FloatArray
+    model_value: float | None
+    consensus: FloatArray | None
+    finished: bool
+    reason: Reason
+
+
+# --- what a round says ----------------------------------------------------------------------------
+
+
+def multipliers(lambdas: FloatArray) -> FloatArray:
+    """Return mu (S, K, d) with mu_i = A_i^T lambda: what each site is told, eq. 9 and 11."""
+    none = np.zeros((1, *lambdas.shape[1:]))
+    return np.asarray(np.concatenate([lambdas, none]) - np.concatenate([none, lambdas]))
+
+
+def _slopes(centroids: FloatArray, frozen: BoolArray) -> FloatArray:
+    """Return (S - 1, K, d): the subgradient of eq. 16, 0 on links where it is not known."""
+    apart = centroids[:-1] - centroids[1:]
+    return np.asarray(np.where(frozen[:, :, None], 0.0, apart))
+
+
+# --- the rules ------------------------------------------------------------------------------------
+
+
+def begin(
+    rule: Rule,
+    n_sites: int,
+    n_clusters: int,
+    n_features: int,
+    *,
+    step: float = 0.5,
+    memory: int = 50,
+    residual: float = 1e-2,
+) -> Ascent:
+    """Return the state before the first round: lambda 0, B_0 = -I (Table I).
+
+    Parameters
+    ----------
+    rule : {"subgradient", "bundle_trust", "quasi_newton", "quadratic_bundle"}
+    n_sites, n_clusters, n_features : int
+    step : float
+        Initial step, or squared radius of the trust region; not of ``quadratic_bundle``.
+    memory : int
+        Rounds that cuts are kept for; of ``quadratic_bundle``, a site's assignments that are.
+    residual : float
+        Consensus violation at which the paper's rules end.
+    """
+    shape = (n_sites - 1, n_clusters, n_features)
+    size = int(np.prod(shape))
+    return Ascent(
+        rule=rule,
+        n_sites=n_sites,
+        n_clusters=n_clusters,
+        n_features=n_features,
+        step=step,
+        memory=memory,
+        residual=residual,
+        rounds=0,
+        lambdas=np.zeros(shape),
+        best=None,
+        best_lambdas=np.zeros(shape),
+        retreats=0,
+        curvature=-np.eye(size) if rule == "quasi_newton" else None,
+        cuts=(),
+        known=(),
+    )
+
+
+def advance(
+    ascent: Ascent,
+    round_: DualRound,
+    models: Sequence[SiteModel | None] | None,
+    region: Region,
+) -> tuple[Ascent, Advice]:
+    """Take one round in and say where to go next.
+
+    Parameters
+    ----------
+    ascent : Ascent
+    round_ : DualRound
+    models : sequence of SiteModel or None, one for each site in name order, or None
+        For ``quadratic_bundle``, which needs all of them of a round with a value; None for a site
+        that repeated its last answer or left a cluster out.
+    region : Region
+        What the sites' centroids are confined to; ``quadratic_bundle`` alone reads it.
+
+    Returns
+    -------
+    Ascent
+        To be stored; ``rounds`` has grown by 1.
+    Advice
+
+    Raises
+    ------
+    ValueError
+        If a round of ``quadratic_bundle`` has a value, but not a model of every site.
+    MissingExtra
+        If the rule needs the convex solver and it is not installed.
+    """
+    slopes = _slopes(round_.centroids, round_.frozen)
+    value, best = round_.value, ascent.best
+    higher = value is not None and (best is None or value > best)
+    rose = value is not None and (best is None or value > best + _CONVERGED * abs(best))
+    cuts = ascent.cuts
+    if value is not None and ascent.rule in ("bundle_trust", "quasi_newton"):
+        cut = _Cut(
+            lambdas=round_.lambdas,
+            slopes=slopes,
+            value=value if round_.objective is None else round_.objective,
+            frozen=round_.frozen,
+        )
+        cuts = (*cuts, cut)[-ascent.memory :]
+    ascent = ascent.model_copy(
+        update={
+            "rounds": ascent.rounds + 1,
+            "lambdas": round_.lambdas,
+            "best": value if higher else best,
+            "best_lambdas": round_.lambdas if higher else ascent.best_lambdas,
+            "retreats": 0 if rose else ascent.retreats + (value is None),
+            "curvature": ascent.curvature if value is None else _curved(ascent, round_, slopes),
+            "cuts": cuts,
+            "known": _learned(ascent, models or ()),
+        }
+    )
+    if value is None:
+        return _go_back(ascent, round_.frozen, slopes)
+    if ascent.rule == "quadratic_bundle":
+        if models is None or None in models:
+            raise ValueError("a round with a value needs the model of every site")
+        return _by_quadratics(ascent, round_.frozen, slopes, region)
+    if not round_.frozen.any() and np.linalg.norm(slopes) <= ascent.residual:
+        return _stop(ascent, "residual")
+    return _go(ascent, ascent.lambdas + _step(ascent, round_.frozen, slopes))
+
+
+def learn(ascent: Ascent, models: Sequence[SiteModel | None]) -> Ascent:
+    """Take in assignments that sites told outside of a dual round, as of the primal's centroids.
+
+    Any assignment of all of a site's rows bounds its part of the dual function, the best one or
+    not: the quadratic master is tighter for it, and needs fewer rounds. Other rules forget it.
+
+    Parameters
+    ----------
+    ascent : Ascent
+    models : sequence of SiteModel or None, one for each site in name order
+        None for a site that told nothing, or not of all its rows.
+    """
+    return ascent.model_copy(update={"known": _learned(ascent, models)})
+
+
+def _go(ascent: Ascent, lambdas: FloatArray) -> tuple[Ascent, Advice]:
+    ascent = ascent.model_copy(update={"lambdas": lambdas})
+    return ascent, Advice(lambdas, None, None, finished=False, reason="")
+
+
+def _stop(ascent: Ascent, reason: Reason) -> tuple[Ascent, Advice]:
+    return ascent, Advice(ascent.lambdas, None, None, finished=True, reason=reason)
+
+
+def _go_back(ascent: Ascent, frozen: BoolArray, slopes: FloatArray) -> tuple[Ascent, Advice]:
+    """Ask for what lies halfway back to the best lambda, a bounded number of times.
+
+    Before there is a best one, take a step towards consensus, to where more may be sent.
+    """
+    if ascent.best is None:
+        way = _along(ascent, slopes)
+    else:
+        back = (ascent.best_lambdas - ascent.lambdas) / 2
+        way = np.where(frozen[:, :, None], 0.0, back)
+    if ascent.retreats > _RETREATS or not way.any():
+        return _stop(ascent, "held_back")
+    return _go(ascent, ascent.lambdas + way)
+
+
+# --- the paper's rules ----------------------------------------------------------------------------
+
+
+def _length(ascent: Ascent) -> float:
+    """Return alpha of eq. 18 and 37."""
+    return float(ascent.step / np.sqrt(ascent.rounds))
+
+
+def _along(ascent: Ascent, slopes: FloatArray) -> FloatArray:
+    """Return the step of eq. 17."""
+    return np.asarray(_length(ascent) * slopes)
+
+
+def _step(ascent: Ascent, frozen: BoolArray, slopes: FloatArray) -> FloatArray:
+    """Return one of the paper's steps from the current lambda: (S - 1, K, d), 0 where frozen."""
+    if ascent.rule == "subgradient":
+        return _along(ascent, slopes)
+    free = np.repeat(~frozen, ascent.n_features, axis=1).ravel()
+    valid = [cut for cut in ascent.cuts if _holds(cut, ascent.lambdas, frozen)]
+    heights = np.array(
+        [cut.value + float((cut.slopes * (ascent.lambdas - cut.lambdas)).sum()) for cut in valid]
+    )
+    curvature = ascent.curvature
+    found = best_step(
+        np.array([cut.slopes.ravel()[free] for cut in valid]),
+        heights - valid[-1].value,
+        float(np.sqrt(_length(ascent))),
+        slope=None if curvature is None else slopes.ravel()[free],
+        curvature=None if curvature is None else curvature[np.ix_(free, free)],
+    )
+    if found is None:
+        return _along(ascent, slopes)
+    step = np.zeros(free.size)
+    step[free] = found
+    return step.reshape(slopes.shape)
+
+
+def _holds(cut: _Cut, lambdas: FloatArray, frozen: BoolArray) -> bool:
+    """Whether a cut bounds the dual function where ``frozen`` links stay at ``lambdas``.
+
+    Along a link that was frozen its slope is not known, so that it says nothing of another lambda.
+    """
+    still = (cut.lambdas == lambdas).all(axis=2)
+    return not (cut.frozen & ~(frozen & still)).any()
+
+
+def _curved(ascent: Ascent, round_: DualRound, slopes: FloatArray) -> FloatArray | None:
+    """Return B after the step from the last round with a value to this one, eq. 27 to 29."""
+    old = ascent.curvature
+    if old is None or not ascent.cuts:
+        return old
+    last = ascent.cuts[-1]
+    s = (round_.lambdas - last.lambdas).ravel()
+    known = ~(last.frozen | round_.frozen)[:, :, None]
+    y = np.where(known, slopes - last.slopes, 0.0).ravel()
+    turn = float(y @ s)
+    # Concave: y.s <= 0. At 0, B would lose its sign; far beyond, a kink lies on the way.
+    if turn >= 0.0 or y @ y > -_STEEPEST * turn or -turn * _STEEPEST < s @ s:
+        return old
+    bent = old @ s
+    new = old + np.outer(y, y) / turn - np.outer(bent, bent) / float(s @ bent)
+    return np.asarray((new + new.T) / 2)
+
+
+# --- the quadratic bundle -------------------------------------------------------------------------
+
+
+def _by_quadratics(
+    ascent: Ascent, frozen: BoolArray, slopes: FloatArray, region: Region
+) -> tuple[Ascent, Advice]:
+    """Ask for the maximum of the model of all assignments that the sites have sent."""
+    asked = ascent.lambdas
+    pieces = [_piece(known.site, known.model) for known in ascent.known]
+    optimum = best_of_model(pieces, region, asked, frozen)
+    if optimum is None:
+        return _go(ascent, asked + _along(ascent, slopes))
+    exact = np.isfinite(optimum.error)
+    best = -np.inf if ascent.best is None else ascent.best
+    reason: Reason = ""
+    if exact and best >= optimum.value - _CONVERGED * abs(best) - optimum.error:
+        reason = "converged"
+    elif np.array_equal(optimum.lambdas, asked):
+        reason = "stalled"
+    bounding = exact and not frozen.any() and region.symmetry != "reference"
+    advice = Advice(
+        lambdas=optimum.lambdas,
+        model_value=optimum.value if bounding else None,
+        consensus=optimum.consensus,
+        finished=bool(reason),
+        reason=reason,
+    )
+    ascent = ascent.model_copy(
+        update={"lambdas": optimum.lambdas, "known": _in_use(ascent, optimum.active)}
+    )
+    return ascent, advice
+
+
+def _piece(site: int, model: SiteModel) -> Piece:
+    counts = model.counts.astype(np.float64)
+    centres = model.sums / np.maximum(counts, 1.0)[:, None]
+    rest = model.square - float((model.sums * centres).sum())
+    return Piece(site, counts, centres, max(rest, 0.0))
+
+
+def _learned(ascent: Ascent, models: Sequence[SiteModel | None]) -> tuple[_Known, ...]:
+    """Add the assignments that are new."""
+    if ascent.rule != "quadratic_bundle":
+        return ()
+    known = list(ascent.known)
+    for site, model in enumerate(models):
+        if model is None:
+            continue
+        if not any(site == old.site and _alike(model, old.model) for old in known):
+            known.append(_Known(site=site, model=model, used=ascent.rounds + 1))
+    return tuple(known)
+
+
+def _alike(one: SiteModel, other: SiteModel) -> bool:
+    """Whether two assignments cost the same everywhere, rounding of sums apart."""
+    if not np.array_equal(one.counts, other.counts):
+        return False
+    size = max(1e-300, float(np.abs(other.sums).max(initial=0.0)))
+    return float(np.abs(one.sums - other.sums).max(initial=0.0)) <= _SAME * size
+
+
+def _in_use(ascent: Ascent, active: BoolArray) -> tuple[_Known, ...]:
+    """Keep the assignments in use and, of each site, the ``memory`` that were so last."""
+    known = [
+        old.model_copy(update={"used": ascent.rounds}) if used else old
+        for old, used in zip(ascent.known, active, strict=True)
+    ]
+    kept: set[int] = set()
+    for site in range(ascent.n_sites):
+        own = [index for index, old in enumerate(known) if old.site == site]
+        own.sort(key=lambda index: (-known[index].used, index))
+        kept.update(own[: ascent.memory])
+    return tuple(
+        old
+        for index, (old, used) in enumerate(zip(known, active, strict=True))
+        if used or index in kept
+    )

@@ -1,0 +1,231 @@
+"""What only ``dual`` can be told wrongly, and how its sessions end when a site leaves."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fedclust.wire.problems import Problem
+from support.inprocess import local_coordinator
+from support.world import World
+
+SITES = ("north", "south", "west")
+CONFIG = {"n_clusters": 2, "update": "subgradient", "node_limit": 100, "iterations": 3}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A coordinator whose threads run, three sites and an analyst."""
+    with local_coordinator(tmp_path_factory.mktemp("dual"), threads=True) as local:
+        world = World(local.base_url, local.operator_token)
+        world.register("sites", *SITES)
+        world.register("analysts", "ada")
+        yield world
+
+
+def begin(world: World, session: str, phase: str, times: int = 1) -> int:
+    """Create a session; return its round once it asks for a phase so many times."""
+    changes = {"algorithm": "dual", "config": CONFIG, "policy": {"scaling": "none"}}
+    world.define("ada", session, list(SITES), **changes)
+    for site in SITES:
+        world.join(site, session)
+    seen, number = 0, 0
+    while True:
+        view = waited(world, session, number)
+        number = view["round"]
+        seen += view["task"]["phase"] == phase
+        if seen == times:
+            return int(number)
+        for site in SITES:
+            stored = world.put(site, session, number, world.answer(site, session))
+            assert stored.status_code == 201, stored.text
+
+
+def waited(world: World, session: str, number: int) -> dict[str, Any]:
+    """Return the first site's view once a later round asks it, or the session has ended."""
+    etag = None
+    while True:
+        headers = {"If-None-Match": etag} if etag else {}
+        path = f"/v1/sessions/{session}/task?wait=25"
+        response = world.request("GET", path, "north", headers=headers)
+        etag = response.headers["ETag"]
+        if response.status_code == 200:
+            view = dict(response.json())
+            if view["status"] == "ended" or (view["status"] == "work" and view["round"] > number):
+                return view
+
+
+def result_of(world: World, session: str) -> dict[str, Any]:
+    return dict(world.ok("GET", f"/v1/sessions/{session}/result", "ada")["result"])
+
+
+# --- leaving --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", ["dual", "primal"])
+def test_a_site_that_leaves_completes_the_session_with_the_bounds_so_far(
+    world: World, phase: str
+) -> None:
+    """Two are left, and three were to take part."""
+    session = f"left-in-{phase}"
+    number = begin(world, session, phase, times=2)
+    world.put("north", session, number, world.answer("north", session))
+    history = [
+        world.ok("GET", f"/v1/sessions/{session}/rounds/{n}", "ada")["metrics"]
+        for n in range(1, number)
+    ]
+    told = [metrics["lower_bound"] for metrics in history if "lower_bound" in metrics]
+    world.ok("DELETE", f"/v1/sessions/{session}/participation", "west")
+    assert world.finish(session, ["north", "south"]) == "completed"
+
+    result = result_of(world, session)
+    assert result["stopped_because"] == "site_left"
+    assert result["bounds"]["lower"] == max(told)
+    assert result["bounds"]["lower"] <= result["bounds"]["upper"]
+    assert result["bounds"]["certified"]
+    # The round that it left says nothing of its own.
+    entry = result["history"][number - 1]
+    assert (entry["phase"], entry["lower_bound"], entry["upper_bound"]) == (phase, None, None)
+    closed = world.ok("GET", f"/v1/sessions/{session}/rounds/{number}", "ada")
+    assert closed["close_reason"] == "site_left"
+
+
+def test_a_site_that_leaves_before_there_is_anything_leaves_no_bound(world: World) -> None:
+    begin(world, "left-early", "dual")
+    world.ok("DELETE", "/v1/sessions/left-early/participation", "west")
+    assert world.finish("left-early", ["north", "south"]) == "completed"
+    result = result_of(world, "left-early")
+    assert result["stopped_because"] == "site_left"
+    assert (result["bounds"]["lower"], result["bounds"]["upper"]) == (None, None)
+    assert not result["bounds"]["certified"]
+    assert any("no lower bound" in warning for warning in result["warnings"])
+
+
+# --- answers that cannot be true ------------------------------------------------------------------
+
+_Payload = dict[str, Any]
+
+
+def _lower(payload: _Payload, by: float) -> _Payload:
+    return {"value": payload["value"] - by}
+
+
+def _untold(payload: _Payload) -> _Payload:
+    """One cluster in the rest, and yet a value."""
+    halves = {name: [payload[name][0], [0.0, 0.0]] for name in ("means", "centroids")}
+    return {"sent": [True, False], "counts": [payload["counts"][0], 0], **halves}
+
+
+def _apart(payload: _Payload) -> _Payload:
+    (n, m), ((a, *rest), (b, *other)) = payload["counts"], payload["means"]
+    a, b = (a - 30.0 / n, b + 30.0 / m) if a < b else (a + 30.0 / n, b - 30.0 / m)
+    spread = [[a + (a - b) * 30.0 / n, *rest], [b - (a - b) * 30.0 / m, *other]]
+    return {"means": spread}
+
+
+def _moved(payload: _Payload, by: float) -> _Payload:
+    (a, *rest), other = payload["centroids"]
+    return {"centroids": [[a + by, *rest], other]}
+
+
+#: Phase, what is changed, the rule that it breaks, and where.
+LIES: dict[str, tuple[str, Callable[[_Payload], _Payload], str, str]] = {
+    "a value above what its centroids cost": (
+        *("dual", lambda sent: _lower(sent, -1e4), "dual-value", "/value"),
+    ),
+    "a value below what any rows could cost": (
+        *("dual", lambda sent: _lower(sent, 1e7), "dual-value", "/value"),
+    ),
+    "no value of a whole assignment": ("dual", lambda _: {"value": None}, "dual-value", "/value"),
+    "a value of clusters that are not all told": ("dual", _untold, "dual-value", "/value"),
+    "numbers of a cluster that is not told": (
+        *("dual", lambda _: {"sent": [True, False]}, "untold", "/sent"),
+    ),
+    "centroids outside the box": (
+        *("dual", lambda sent: _moved(sent, -1e6), "bounds", "/centroids/0/0"),
+    ),
+    "centroids that are not the best": (
+        *("dual", lambda sent: _moved(sent, 0.5), "dual-value", "/centroids"),
+    ),
+    "another round's multipliers": (
+        *("dual", lambda _: {"digest": "0" * 64}, "multipliers", "/digest"),
+    ),
+    "counts that do not add up": ("dual", lambda _: {"counts": [25, 30]}, "assignment", "/counts"),
+    "counts of other means": ("dual", lambda _: {"counts": [35, 25]}, "assignment", "/counts"),
+    "means too far apart": ("dual", _apart, "assignment", "/means"),
+    "a cost below its own mean's": (
+        *("primal", lambda sent: {"costs": [[0.0, *c[1:]] for c in sent["costs"]]}),
+        *("cost", "/costs"),
+    ),
+    "candidates that nobody asked for": (
+        *("primal", lambda sent: {"exact": [*sent["exact"], True]}, "shape", "/exact"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def asked(world: World) -> dict[str, tuple[str, int, dict[str, Any]]]:
+    """Sessions in which each phase is asked for, with its round and an honest answer."""
+    found = {}
+    for phase in ("dual", "primal"):
+        session = f"lies-in-{phase}"
+        number = begin(world, session, phase, times=2)
+        found[phase] = session, number, json.loads(world.answer("north", session))
+    return found
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_answers_that_cannot_be_true_are_refused_and_name_the_rule(
+    world: World, asked: dict[str, tuple[str, int, dict[str, Any]]], lie: str
+) -> None:
+    phase, change, rule, pointer = LIES[lie]
+    session, number, honest = asked[phase]
+    body = {**honest, "payload": {**honest["payload"], **change(honest["payload"])}}
+    response = world.put("north", session, number, json.dumps(body).encode())
+    problem = Problem.model_validate_json(response.content)
+    assert response.status_code == 422, response.text
+    assert [error.rule for error in problem.errors] == [rule], response.text
+    assert problem.errors[0].pointer.startswith(f"/payload{pointer}")
+    found = world.ok("GET", f"/v1/sessions/{session}/rounds/{number}", "ada")
+    assert not any(site["answered"] for site in found["sites"])
+
+
+# --- definitions ----------------------------------------------------------------------------------
+
+
+def test_features_without_bounds_are_named_and_refused(world: World) -> None:
+    features = [{"name": "age", "lower": 0.0, "upper": 120.0}, {"name": "chol", "lower": 0.0}]
+    changes = {"algorithm": "dual", "config": CONFIG, "features": features}
+    body = world.definition("unbounded", list(SITES), **changes)
+    response = world.request("POST", "/v1/sessions", "ada", json=body)
+    (error,) = Problem.model_validate_json(response.content).errors
+    assert (response.status_code, error.rule) == (422, "bounds")
+    assert "chol" in error.message
+    assert "declare" in error.message
+
+
+@pytest.mark.parametrize("missing", ["clarabel", "numba", "pyscipopt"])
+def test_what_is_not_installed_at_the_coordinator_is_refused_with_the_command(
+    world: World, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """The solvers of the sites' problems need not be there."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == missing else find(name)
+    )
+    config = {"n_clusters": 2, "node_solver": "scip" if missing == "pyscipopt" else None}
+    config = {name: value for name, value in config.items() if value is not None}
+    name = f"lacks-{missing}"
+    body = world.definition(name, list(SITES), algorithm="dual", config=config)
+    response = world.request("POST", "/v1/sessions", "ada", json=body)
+    if missing != "clarabel":
+        assert response.status_code == 201, response.text
+        return
+    (error,) = Problem.model_validate_json(response.content).errors
+    assert (response.status_code, error.rule, error.pointer) == (422, "not-installed", "/algorithm")
+    assert "clarabel" in error.message
+    assert 'pip install "fedclust[dual]"' in error.message
