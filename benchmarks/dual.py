@@ -476,7 +476,7 @@ PARTS: dict[str, Callable[[int], None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--numbers", type=int, default=5, help="problems a class, of 5")
+    parser.add_argument("--numbers", type=int, default=1, help="problems a class, of 5")
     parser.add_argument("--only", choices=PARTS, nargs="*", default=list(PARTS))
     options = parser.parse_args()
     for name in options.only:

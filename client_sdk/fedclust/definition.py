@@ -172,6 +172,17 @@ def _check_sites(definition: SessionCreate, simulated: bool) -> list[FieldError]
         errors.append(
             _error("/policy/min_cluster_size", "smallest-count", "at least 2; 5 is the default")
         )
+    numbers = sum(feature.kind == "numeric" for feature in definition.features)
+    if not simulated and policy.min_cluster_size == 2 and numbers == 1:
+        # Mean and cost of two rows that differ in one number are both rows.
+        errors.append(
+            _error(
+                "/policy/min_cluster_size",
+                "smallest-count",
+                "at least 3 where one feature alone is a number: two values follow from their "
+                "mean and spread",
+            )
+        )
     if not simulated and policy.min_sites < 2:
         errors.append(_error("/policy/min_sites", "min-sites", "at least 2; 3 is the default"))
     if policy.min_sites == 2 and n != 2 and not simulated:

@@ -81,7 +81,9 @@ VERSION = 1
 #: Relative: a polishing step that gains less ends the polishing; costs no farther apart are one.
 _SAME = 1e-9
 #: Partitions of the local cells from which the polishing starts as well.
-_STARTS = 4
+_STARTS = 8
+#: Of candidates that no step has led to.
+_NO_PROMISE = float(np.finfo(np.float64).max)
 #: Of the quasi-Newton rule.
 _MULTIPLIERS = 500
 #: The most sets of centroids that a primal round measures.
@@ -117,7 +119,9 @@ class Config(Model):
         Whether centroids are improved by Lloyd steps in further primal rounds. By default with
         ``quadratic_bundle``; the paper's rules only measure the averages.
     n_init : int
-        Restarts of each site's local k-means, from which the references come.
+        Restarts of each site's local k-means, from which the references come. What it finds is
+        told first: a poor one keeps the first dual round's assignment back, which differs by few
+        rows.
     evaluate : bool
         Whether a closing round measures the quality of the final centroids.
     """
@@ -132,7 +136,7 @@ class Config(Model):
     step: Annotated[FiniteFloat, Field(gt=0)] | None = None
     iterations: Annotated[int, Field(ge=1, le=5_000)] = 150
     polish: bool | None = None
-    n_init: Annotated[int, Field(ge=1, le=100)] = 3
+    n_init: Annotated[int, Field(ge=1, le=100)] = 50
     evaluate: bool = True
 
     @property
@@ -224,6 +228,10 @@ class State(Model):
         The centroids of ``upper``.
     candidates : (C, K, d) float64
         Centroids that the open or next primal round measures.
+    promised : (C,) float64
+        What each candidate should cost at most by the step that it came from; infinite for others.
+    measured : bool
+        Whether any primal round has closed.
     optima : (m,) float64
         What the ends of polishing cost, so that none is gone to twice.
     ended : str
@@ -243,6 +251,8 @@ class State(Model):
     upper: float | None = None
     best: FloatMatrix | None = None
     candidates: FloatTensor3 = np.zeros((0, 0, 0))
+    promised: FloatVector = np.zeros(0)
+    measured: bool = False
     optima: FloatVector = np.zeros(0)
     ended: str = ""
 
@@ -379,20 +389,14 @@ def _close_dual(
     tried = [_averaged(state, closed, config)]
     if config.options.polished:
         tried += [] if consensus is None else [consensus]
-        tried += [*state.candidates, *_own(state, closed, config)]
-    state = state.model_copy(update={"candidates": np.array(tried[:_CANDIDATES])})
+        tried += [*state.candidates]
+    state = state.model_copy(
+        update={
+            "candidates": np.array(tried[:_CANDIDATES]),
+            "promised": np.full(len(tried[:_CANDIDATES]), _NO_PROMISE),
+        }
+    )
     return _open_primal(state, config, metrics)
-
-
-def _own(state: State, closed: _Round, config: RunConfig) -> list[NDArray[np.float64]]:
-    """Return the centroids of the sites that have told all of theirs, another first each time."""
-    lower, upper = scaled_bounds(config)
-    whole = [i for i in range(len(state.sites)) if closed.known[i].all()]
-    turn = state.iterations % max(len(whole), 1)
-    return [
-        np.clip(closed.centroids[i] + _origin(state), lower, upper)
-        for i in whole[turn:] + whole[:turn]
-    ]
 
 
 def _left(state: State, config: RunConfig) -> bool:
@@ -544,13 +548,18 @@ def _close_primal(
     options: Config = config.options
     metrics: dict[str, float] = {}
     answers = {c.site: c.payload for c in contributions if c.payload is not None}
-    further: list[NDArray[np.float64]] = []
+    further: list[tuple[NDArray[np.float64], float]] = []
     if set(answers) >= set(state.sites):
         state, further, least = _measured(state, answers, config)
         if least is not None:
             metrics["upper_bound"] = metrics["inertia"] = least
+    moved = np.array([centroids for centroids, _ in further])
     state = state.model_copy(
-        update={"candidates": np.array(further).reshape(-1, *state.candidates.shape[1:])}
+        update={
+            "candidates": moved.reshape(-1, *state.candidates.shape[1:]),
+            "promised": np.array([reached for _, reached in further]),
+            "measured": True,
+        }
     )
     gap = None
     if state.lower is not None and state.upper is not None:
@@ -568,12 +577,12 @@ def _close_primal(
 
 def _measured(
     state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig
-) -> tuple[State, list[NDArray[np.float64]], float | None]:
+) -> tuple[State, list[tuple[NDArray[np.float64], float]], float | None]:
     """Keep the best candidate; return what a Lloyd step makes of those that it improves.
 
-    And the least that any of these costs.
+    Each with what it costs at most; and the least that any of these costs.
     """
-    further: list[NDArray[np.float64]] = []
+    further: list[tuple[NDArray[np.float64], float]] = []
     costs: list[float] = []
     for i, centroids in enumerate(state.candidates):
         if not all(answer.exact[i] for answer in answers.values()):
@@ -591,10 +600,12 @@ def _measured(
         state = _kept(state, reached, moved)
         if (np.abs(state.optima - reached) <= _SAME * reached).any():
             continue
+        if cost / (1.0 + _SAME) > state.promised[i]:
+            continue  # The guard has changed the cells: it would go round in circles.
         if reached >= cost * (1.0 - _SAME):
             state = state.model_copy(update={"optima": np.append(state.optima, reached)})
         else:
-            further.append(moved)
+            further.append((moved, reached))
     return state, further, min(costs, default=None)
 
 
@@ -688,27 +699,31 @@ def finish(state: State, config: RunConfig) -> Result:
     centroids = state.best if state.best is not None else state.references
     if centroids is None:
         raise lloyd.nothing_to_release()
-    result = raw_result(centroids, config, stopped_because=state.ended, warnings=_warnings(state))
+    result = raw_result(
+        centroids, config, stopped_because=state.ended, warnings=_warnings(state, config)
+    )
     return result.model_copy(update={"bounds": _bounds(state, config)})
 
 
 def _bounds(state: State, config: RunConfig) -> Bounds:
     options: Config = config.options
+    n_clusters = len(_known(state.references))
     certified = options.symmetry in ("pairwise", "none") and state.lower is not None
     return Bounds(
         lower=state.lower,
         upper=state.upper,
         certified=certified,
-        statement=_STATEMENTS[options.symmetry],
-        n_clusters=len(_known(state.references)),
+        statement=_STATEMENTS[options.symmetry].format(k=n_clusters),
+        n_clusters=n_clusters,
         iterations=state.iterations,
         limited=state.limited,
     )
 
 
 _CERTIFIED = (
-    "No centroids within the declared bounds have a lower inertia than the lower bound, over the "
-    "rows of all sites: it is the sum of what every site proved for its part."
+    "No {k} centroids within the declared bounds have a lower inertia than the lower bound, over "
+    "the rows of all sites, imputed values included: it is the sum of what every site proved for "
+    "its part."
 )
 _NOT_CERTIFIED = (
     "Bound not certified: this symmetry form may cut off the best centroids, so that the lower "
@@ -722,21 +737,29 @@ _STATEMENTS: dict[str, str] = {
 }
 
 
-def _warnings(state: State) -> tuple[str, ...]:
+def _warnings(state: State, config: RunConfig) -> tuple[str, ...]:
     found = []
+    told = len(_known(state.references))
+    if told < config.options.n_clusters:
+        found.append(
+            f"the bounds hold for {told} clusters, not for the {config.options.n_clusters} that "
+            "were asked for: the sites could tell no more cells to begin with"
+        )
+    if state.iterations == 0 or (state.upper is None and not state.measured):
+        found.append("the session ended before its first bounds: allow more rounds")
+        return tuple(found)
     if state.lower is None:
         found.append(
             "there is no lower bound: in every round some site could not send its own assignment. "
             "Lower min_cluster_size, or switch the differencing guard off with every site's consent"
         )
     if state.upper is None:
-        found.append(
-            "there is no upper bound: no round measured centroids at every site without rounding"
-        )
+        found.append("there is no upper bound: shares were rounded in every round that measured")
     if state.limited:
         found.append(
             f"in {state.limited} of {state.iterations} dual rounds a site's search ended at its "
-            "node limit: the bound is proven, but a higher node_limit may raise it"
+            "node limit: raise node_limit. The bound is proven, but lower than need be; with a "
+            "min_cluster_size above 1 such a site tells only what holds for any rows"
         )
     return tuple(found)
 

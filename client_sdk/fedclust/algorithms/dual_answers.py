@@ -207,8 +207,7 @@ PHASES = (
                 shape="one number",
                 meaning="How well your rows can be clustered at best with these multipliers.",
                 identifies="Told only together with the whole assignment, from which it follows; "
-                "where the search ended at its limit, how far it lies below is told roughly, so "
-                "that it gives away no single row.",
+                "where the search ended at its limit, what would hold for any rows is told.",
             ),
             Disclosure(
                 field="limited",

@@ -40,6 +40,9 @@ from fedclust.privacy.checks import check_shape
 from fedclust.privacy.counting import Labels
 from fedclust.privacy.moments import total_moments
 
+#: Relative: by how much less than the cost a solved problem's value is told.
+_TOLD_WITHIN = 1e-7
+
 
 def local_step(
     task: SiteTask, data: SiteData, config: RunConfig, rng: np.random.Generator, memory: Memory
@@ -150,21 +153,20 @@ def _tellable(
     region: Region,
     p: int,
 ) -> float:
-    """Return a proven bound as it may be told: lowered to one of few distances from the cost.
+    """Return the bound as it may be told: what the told numbers cost, where that is the optimum.
 
-    Where the search met its limit, its bound is what some few rows cost: a linear function of one
-    row and the multipliers, which a few rounds would solve for the row. What the told numbers cost
-    is known without it; how far below the bound lies is told to an eighth of a power of two.
+    Where the search met its limit, its bound is what some few rows cost, and rounds of known
+    multipliers would solve for them, however coarsely it is told. What holds for any rows is told
+    then. With p = 1 nothing is protected, and the bound goes as it is.
     """
     # No rows cost less than nothing: proven for any.
     least = float(np.minimum(mu * region.lower, mu * region.upper).sum())
     if p <= 1:
         return max(bound, least)
+    # As far below on every search: how near this one came would be of the rows again.
     cost = objective_of(model, centroids, mu)
-    gap = max(cost - bound, 1e-12 * (model.square + abs(least)), 1e-300)
-    if not np.isfinite(gap):
-        return least
-    return max(cost - float(2.0 ** (np.ceil(8.0 * np.log2(gap)) / 8.0)), least)
+    shown = cost - _TOLD_WITHIN * (model.square + abs(least))
+    return max(shown, least) if bound >= shown else least
 
 
 def _alone(
