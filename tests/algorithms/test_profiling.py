@@ -233,11 +233,12 @@ def test_the_spread_of_a_yes_no_column_says_no_more_than_its_share(method: str) 
         name: np.column_stack([rng.random(80) < 0.05, rng.random(80) < 0.5, rng.normal(size=80)])
         for name in "abc"
     }
-    features = [{"name": "u", "kind": "binary"}, {"name": "v", "kind": "binary"}, "w"]
+    number = {"name": "w", "lower": -10.0, "upper": 10.0}
+    features = [{"name": "u", "kind": "binary"}, {"name": "v", "kind": "binary"}, number]
     result = simulate(
         method,
         sites,
-        config={"n_clusters": 2},
+        config={"n_clusters": 2, **TRIED[method].variants[0]},
         features=features,
         policy={"scaling": "none", "missing": "mask" if "overlap" in method else "drop"},
     )
