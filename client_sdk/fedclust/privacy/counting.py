@@ -34,7 +34,7 @@ Labels: TypeAlias = NDArray[np.integer[Any]]
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 #: Rows looked at together where there may be more than memory holds.
-_PART = 1 << 18
+_PART = 1 << 15
 #: Rows that are hashed together: what is made of them stays in the cache.
 _TILE = 512
 #: Pairs of numbers that are counted in a table.
