@@ -140,6 +140,14 @@ MANY = [levels(*map(str, range(64)), name=f"f{i}") for i in range(157)]
         ({"features": [{"name": "a"}], "policy_scaling": "bounds"}, "/features/0"),
         ({"policy_missing": "mask"}, "/policy/missing"),
         ({"policy_min_cluster_size": 1}, "/policy/min_cluster_size"),
+        # Mean and cost of two rows that differ in one number are both rows.
+        (
+            {
+                "policy_min_cluster_size": 2,
+                "features": [{"name": "a"}, {"name": "b", "kind": "binary"}],
+            },
+            "/policy/min_cluster_size",
+        ),
         ({"policy_min_sites": 1}, "/policy/min_sites"),
         ({"policy_min_sites": 2}, "/policy/min_sites"),
         ({"policy_min_sites": 4}, "/policy/min_sites"),

@@ -12,7 +12,15 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust.algorithms import dual, engine
-from fedclust.algorithms.base import Contribution, Feature, Next, Policy, Result, RuleViolation
+from fedclust.algorithms.base import (
+    Contribution,
+    Feature,
+    Next,
+    Policy,
+    Result,
+    RuleViolation,
+    SiteData,
+)
 from fedclust.algorithms.engine import Plan
 from fedclust.simulate import simulate
 from fedclust.wire import codec
@@ -593,3 +601,35 @@ def test_bounds_of_fewer_clusters_than_were_asked_for_say_so() -> None:
     assert bounds.n_clusters == 2
     assert "No 2 centroids" in bounds.statement
     assert any("2 clusters, not for the 4" in line for line in drive(plan, sites).result.warnings)
+
+
+def test_an_average_of_fewer_sites_than_min_sites_is_not_shown() -> None:
+    """Where two of three sites hold back, the mean of the told centroids is one site's own."""
+    sites = few(3, (12, 11, 13))
+    plan = plan_for(sites, policy={"min_cluster_size": 1, "min_sites": 3})
+    step: Any = engine.start(plan, list(sites))
+    memory: dict[str, Any] = {site: {} for site in sites}
+    for number in (1, 2):
+        answers = []
+        for site, rows in sites.items():
+            written = engine.write_task(plan, "s", number, step.task, site)
+            task = engine.read_task(plan, *written)
+            answer, memory[site] = engine.local_step(
+                *(plan, task, SiteData(rows)),
+                site=site,
+                round_number=number,
+                p=1,
+                size_band=None,
+                memory=memory[site],
+            )
+            if number == 2 and site != "a":
+                silent = np.zeros(2, dtype=np.bool_)
+                none = {"counts": np.zeros(2, dtype=np.int64), "value": None, "sent": silent}
+                zeros = np.zeros((2, 2))
+                answer = answer.model_copy(update={**none, "means": zeros, "centroids": zeros})
+            answers.append(Contribution(site, answer, p=1))
+        told = answers[0].payload
+        step = engine.advance(plan, step.state, answers, list(sites))
+    assert step.task.phase == "primal"
+    for candidate in step.task.common.centroids:
+        assert not _same_up_to_order(candidate, told.centroids)

@@ -526,11 +526,15 @@ def _moved(
 
 
 def _averaged(state: State, closed: _Round, config: RunConfig) -> NDArray[np.float64]:
-    """Return the mean (K, d) of the sites' centroids, eq. 33; a reference where none is told."""
+    """Return the mean (K, d) of the sites' centroids, eq. 33.
+
+    A reference where fewer than ``min_sites`` have told theirs: what goes down to all sites must
+    not be one site's own, nor follow by subtraction.
+    """
     lower, upper = scaled_bounds(config)
     origin, weights = _origin(state), closed.known[:, :, None].astype(np.float64)
     sums = (closed.centroids * weights).sum(axis=0)
-    told = weights.any(axis=0)
+    told = weights.sum(axis=0) >= min(config.policy.min_sites, len(state.sites))
     means = sums / np.maximum(weights.sum(axis=0), 1.0) + origin
     return np.clip(np.where(told, means, _known(state.references)), lower, upper)
 
