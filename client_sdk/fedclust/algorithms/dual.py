@@ -26,7 +26,7 @@ from pydantic import Field, FiniteFloat
 
 from fedclust.algorithms import lloyd
 from fedclust.algorithms.arrays import BoolVector, FloatMatrix, FloatTensor3, FloatVector
-from fedclust.algorithms.assigning import label_by_centroid, nearest, squared_distances
+from fedclust.algorithms.assigning import label_by_centroid, squared_distances
 from fedclust.algorithms.base import (
     Bounds,
     Contribution,
@@ -67,10 +67,10 @@ from fedclust.algorithms.dual_masters import (
     learn,
     multipliers,
 )
+from fedclust.algorithms.dual_primal import Step, cost_of, lloyd_step
 from fedclust.algorithms.dual_region import Region, Symmetry
 from fedclust.algorithms.dual_site import local_step
 from fedclust.algorithms.finishing import raw_result
-from fedclust.algorithms.judging import rest_cost
 from fedclust.algorithms.kmeans import distinct_best
 from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.spaces import binary_columns, own_bounds, scaled_bounds
@@ -307,7 +307,7 @@ def _references(state: State, contributions: Sequence[Contribution], config: Run
     residual = 1e-2 if options.residual is None else options.residual
     ascent = begin(options.update, len(sites), n_clusters, d, step=step, residual=residual)
     steps = {
-        site: _Step.of_cells(cells.counts, cells.means, references) for site, cells in sent.items()
+        site: Step.of_cells(cells.counts, cells.means, references) for site, cells in sent.items()
     }
     origin = references.mean(axis=0)
     following = state.model_copy(
@@ -459,7 +459,7 @@ def _read_answers(
 
 def _learnt(
     ascent: Ascent,
-    steps: Mapping[str, _Step],
+    steps: Mapping[str, Step],
     sites: Sequence[str],
     origin: NDArray[np.float64],
     config: RunConfig,
@@ -591,15 +591,15 @@ def _measured(
     for i, centroids in enumerate(state.candidates):
         if not all(answer.exact[i] for answer in answers.values()):
             continue
-        own = {site: _Step.of(answer, i) for site, answer in sorted(answers.items())}
-        cost = _cost(own, centroids, config)
+        own = {site: Step.of(answer, i) for site, answer in sorted(answers.items())}
+        cost = cost_of(own, centroids, config)
         if cost < min(costs, default=np.inf):
             state = _with_assignments(state, own, centroids, config)
         costs.append(cost)
         state = _kept(state, cost, centroids)
         if not config.options.polished:
             continue
-        moved, reached = _lloyd_step(own, centroids, config)
+        moved, reached = lloyd_step(own, centroids, config)
         costs.append(reached)
         state = _kept(state, reached, moved)
         if (np.abs(state.optima - reached) <= _SAME * reached).any():
@@ -614,7 +614,7 @@ def _measured(
 
 
 def _with_assignments(
-    state: State, steps: Mapping[str, _Step], centroids: NDArray[np.float64], config: RunConfig
+    state: State, steps: Mapping[str, Step], centroids: NDArray[np.float64], config: RunConfig
 ) -> State:
     """Let the quadratic bundle know what a measured candidate assigns, numbered as references."""
     if config.options.update != "quadratic_bundle" or state.ascent is None:
@@ -628,71 +628,10 @@ def _with_assignments(
     return state.model_copy(update={"ascent": ascent})
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A site's part of one candidate: ``counts``, ``costs`` (K,) and ``sums`` (K, d)."""
-
-    counts: NDArray[np.int64]
-    sums: NDArray[np.float64]
-    costs: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, answer: PrimalAnswer, i: int) -> _Step:
-        return cls(answer.counts[i], answer.sums[i], answer.costs[i])
-
-    @classmethod
-    def of_cells(
-        cls,
-        counts: NDArray[np.int64],
-        means: NDArray[np.float64],
-        references: NDArray[np.float64],
-    ) -> _Step:
-        """Return a site's cells, each gone whole to the reference nearest its mean."""
-        placed = nearest(means, references)
-        n_rows = np.zeros(len(references), dtype=np.int64)
-        sums = np.zeros_like(references)
-        np.add.at(n_rows, placed, counts)
-        np.add.at(sums, placed, counts[:, None] * means)
-        return cls(n_rows, sums, np.zeros(len(references)))
-
-    def numbered(self, order: NDArray[np.int64]) -> _Step:
-        """Return the same with cluster ``order[k]`` as number k."""
-        return _Step(self.counts[order], self.sums[order], self.costs[order])
-
-
 def _kept(state: State, cost: float, centroids: NDArray[np.float64]) -> State:
     if state.upper is not None and cost >= state.upper:
         return state
     return state.model_copy(update={"upper": cost, "best": centroids})
-
-
-def _cost(steps: Mapping[str, _Step], centroids: NDArray[np.float64], config: RunConfig) -> float:
-    """Return what centroids cost at most at all sites: rows that were not told as one cell.
-
-    Whatever the rows' cells are, another assignment costs no less than the best one.
-    """
-    total = 0.0
-    for site, own in steps.items():
-        rest = rest_cost(config.totals[site], own.counts, own.sums, own.costs, centroids)
-        total += float(own.costs.sum()) + rest
-    return total
-
-
-def _lloyd_step(
-    steps: Mapping[str, _Step], centroids: NDArray[np.float64], config: RunConfig
-) -> tuple[NDArray[np.float64], float]:
-    """Return the cells' means (K, d) over all sites, and what they cost at most."""
-    counts = np.sum([own.counts for own in steps.values()], axis=0)
-    sums = np.sum([own.sums for own in steps.values()], axis=0)
-    lower, upper = scaled_bounds(config)
-    means = sums / np.maximum(counts, 1)[:, None]
-    moved = np.clip(np.where((counts > 0)[:, None], means, centroids), lower, upper)
-    about_moved = {}
-    for site, own in steps.items():
-        mean = own.sums / np.maximum(own.counts, 1)[:, None]
-        change = ((mean - moved) ** 2 - (mean - centroids) ** 2).sum(axis=1) * own.counts
-        about_moved[site] = _Step(own.counts, own.sums, own.costs + change)
-    return moved, _cost(about_moved, moved, config)
 
 
 # --- Convergence ----------------------------------------------------------------------------------
