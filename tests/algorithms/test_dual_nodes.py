@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -14,7 +15,7 @@ from scipy import sparse
 from fedclust.algorithms import dual_nodes
 from fedclust.algorithms.dual_nodes import NodeSolution, solve_node
 from fedclust.algorithms.dual_quadratic import Halfspaces, minimise
-from fedclust.algorithms.dual_region import MissingExtra, Region, Symmetry
+from fedclust.algorithms.dual_region import MissingExtra, Part, Region, Symmetry
 
 clarabel = pytest.importorskip("clarabel")
 pytest.importorskip("numba")
@@ -55,7 +56,7 @@ def by_interior_point(
     linear = mu.copy()
     np.add.at(linear, labels, -2.0 * rows)
     sides = [np.eye(K * d), -np.eye(K * d)]
-    right = [np.tile(region.upper, K), -np.tile(region.lower, K)]
+    right = [region.boxes.upper.ravel(), -region.boxes.lower.ravel()]
     for k in range(K):
         for other in range(K):
             row = np.zeros((K, d))
@@ -104,6 +105,44 @@ def test_the_optimum_is_that_of_all_labels_tried_one_by_one(
     assert found.value == pytest.approx(cost_of(rows, mu, found), abs=1e-9)
     assert found.value - 1e-6 <= found.bound <= found.value
     assert region.violation(found.centroids) <= region.tolerance
+
+
+def part_of(region: Region, seed: int) -> Region:
+    """Return a random part of the region that leaves some centroids in the pairs' order."""
+    rng = np.random.default_rng(seed)
+    # About centroids in order: a random box of each, cut off at the region's.
+    inside = np.clip(region.references * 0.5, region.lower, region.upper)
+    away = rng.uniform(0.05, 0.8, (2, *inside.shape))
+    lower, upper = inside - away[0], inside + away[1]
+    return replace(
+        region, part=Part(np.maximum(lower, region.lower), np.minimum(upper, region.upper))
+    )
+
+
+@pytest.mark.parametrize("symmetry", ["none", "pairwise"])
+@pytest.mark.parametrize(
+    ("seed", "n", "K", "d", "pull"),
+    [(0, 5, 3, 2, 0.5), (1, 4, 3, 2, 4.0), (2, 5, 2, 3, 1.0), (3, 2, 3, 1, 1.0), (4, 4, 2, 2, 0.0)],
+)
+def test_in_a_part_of_the_region_too(
+    symmetry: Symmetry, seed: int, n: int, K: int, d: int, pull: float
+) -> None:
+    rows, mu, references = problem(seed, n, K, d, pull)
+    whole = region_of(symmetry, references, origin=0.4)
+    part = part_of(whole, seed)
+    found = solve_node(rows, mu, part, node_limit=100_000)
+    assert found.complete
+    assert found.value == pytest.approx(by_enumeration(rows, mu, part), abs=1e-7)
+    assert found.value == pytest.approx(cost_of(rows, mu, found), abs=1e-9)
+    assert found.value - 1e-6 <= found.bound <= found.value
+    assert part.violation(found.centroids) <= part.tolerance
+    assert whole.violation(found.centroids) <= whole.tolerance
+    # What a part costs at least is no less than what the whole does.
+    assert found.bound >= solve_node(rows, mu, whole, node_limit=100_000).bound - 1e-9
+    # And with what was kept of another part.
+    solve_node(rows, mu, part_of(whole, seed + 1), node_limit=100_000)
+    again = solve_node(rows, mu, part, node_limit=100_000)
+    assert (again.value, again.bound) == (found.value, found.bound)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -239,11 +278,14 @@ def test_rows_far_from_the_origin_lose_no_digits() -> None:
     assert far.complete
 
 
-@pytest.mark.parametrize("symmetry", FORMS)
-def test_scip_agrees(symmetry: Symmetry) -> None:
+@pytest.mark.parametrize(
+    ("symmetry", "part"), [*((form, False) for form in FORMS), ("pairwise", True), ("none", True)]
+)
+def test_scip_agrees(symmetry: Symmetry, part: bool) -> None:
     pytest.importorskip("pyscipopt")
     rows, mu, references = problem(11, 6, 3, 2, 0.5)
-    region = region_of(symmetry, references)
+    whole = region_of(symmetry, references)
+    region = part_of(whole, 0) if part else whole
     ours = solve_node(rows, mu, region)
     scip = solve_node(rows, mu, region, solver="scip", node_limit=50_000)
     assert ours.complete
@@ -303,6 +345,17 @@ def test_the_violation_is_a_distance() -> None:
         ({"references": np.zeros((2, 3))}, "a column for every bound"),
         ({"references": np.full((2, 2), 3.0)}, "references must lie in the box"),
         ({"symmetry": "other"}, "symmetry must be"),
+        ({"part": Part(np.zeros((2, 2)), np.ones((2, 2)))}, "cells has no parts"),
+        *(
+            ({"symmetry": "none", "part": Part(np.array(lower), np.array(upper))}, said)
+            for lower, upper, said in (
+                ([[0.0, 0.0]], [[1.0, 1.0]], "bounds for every centroid"),
+                ([[0.0, 0.0], [0.0, -2.0]], [[1.0, 1.0], [1.0, 1.0]], "must lie in the box"),
+                ([[0.0, 0.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 2.0]], "must lie in the box"),
+                ([[0.0, 0.0], [0.0, 0.5]], [[1.0, 1.0], [1.0, 0.4]], "must lie in the box"),
+                ([[0.0, 0.0], [0.0, np.nan]], [[1.0, 1.0], [1.0, 0.4]], "must lie in the box"),
+            )
+        ),
     ],
 )
 def test_a_region_that_cannot_be_is_refused(change: dict[str, object], said: str) -> None:

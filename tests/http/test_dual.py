@@ -204,6 +204,29 @@ def test_features_without_bounds_are_named_and_refused(world: World) -> None:
     assert "declare" in error.message
 
 
+@pytest.mark.parametrize(
+    ("config", "pointer", "said"),
+    [
+        ({"residual": 0.1}, "/config/residual", "belongs to the paper's rules"),
+        ({"step": 0.1}, "/config/step", "belongs to the paper's rules"),
+        ({"splits": 5, "update": "subgradient"}, "/config/splits", "update quadratic_bundle"),
+        ({"splits": 5, "symmetry": "cells"}, "/config/splits", "use pairwise or none"),
+        ({"splits": 1_001}, "/config/splits", "1000"),
+        ({"splits": -1}, "/config/splits", "0"),
+    ],
+)
+def test_options_that_do_nothing_together_are_refused(
+    world: World, config: dict[str, Any], pointer: str, said: str
+) -> None:
+    body = world.definition(
+        "refused", list(SITES), algorithm="dual", config={"n_clusters": 2, **config}
+    )
+    response = world.request("POST", "/v1/sessions", "ada", json=body)
+    (error,) = Problem.model_validate_json(response.content).errors
+    assert (response.status_code, error.pointer) == (422, pointer)
+    assert said in error.message
+
+
 @pytest.mark.parametrize("missing", ["clarabel", "numba", "pyscipopt"])
 def test_what_is_not_installed_at_the_coordinator_is_refused_with_the_command(
     world: World, monkeypatch: pytest.MonkeyPatch, missing: str

@@ -389,6 +389,8 @@ class Bounds(Model):
     limited : int
         In how many of these a site's search ended at its node limit: its bound is then proven, but
         not the best.
+    splits : int
+        How often the centroids' region was cut in two to close the gap.
     """
 
     lower: float | None
@@ -398,6 +400,7 @@ class Bounds(Model):
     n_clusters: int
     iterations: int
     limited: int
+    splits: int
 
     @property
     def gap(self) -> float | None:

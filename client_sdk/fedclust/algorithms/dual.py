@@ -18,7 +18,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,18 +58,27 @@ from fedclust.algorithms.dual_answers import (
     objective_of,
 )
 from fedclust.algorithms.dual_masters import (
+    Advice,
     Ascent,
     DualRound,
     Rule,
     SiteModel,
     advance,
     begin,
+    known_cost,
     learn,
     multipliers,
 )
 from fedclust.algorithms.dual_primal import Step, cost_of, lloyd_step
-from fedclust.algorithms.dual_region import Region, Symmetry
+from fedclust.algorithms.dual_region import CERTIFIED, Region, Symmetry
 from fedclust.algorithms.dual_site import local_step
+from fedclust.algorithms.dual_splitting import (
+    Splitting,
+    Whole,
+    begin_splitting,
+    proceed,
+    taken_in,
+)
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.kmeans import distinct_best
 from fedclust.algorithms.seeding import server_rng
@@ -78,12 +87,18 @@ from fedclust.algorithms.totals import site_parts
 
 VERSION = 1
 
+_Known = TypeVar("_Known")
+
 #: Relative: a polishing step that gains less ends the polishing; costs no farther apart are one.
 _SAME = 1e-9
 #: Partitions of the local cells from which the polishing starts as well.
 _STARTS = 8
 #: Of candidates that no step has led to.
 _NO_PROMISE = float(np.finfo(np.float64).max)
+#: Relative gap at which a box is done with even if none is allowed: the dual's own accuracy.
+_CLOSED = 2e-6
+#: Where the dual rule is at its end: boxes ask for other assignments, which may be told.
+_SPLITTABLE = ("converged", "stalled", "held_back")
 #: Of the quasi-Newton rule.
 _MULTIPLIERS = 500
 #: The most sets of centroids that a primal round measures.
@@ -113,6 +128,10 @@ class Config(Model):
         Of the paper's rules: length of the consensus constraints' violation at which it ends.
     step : float
         Of the paper's rules: alpha0, over the root of the iteration.
+    splits : int
+        How often the region of the centroids may be cut in two where the dual rule leaves a
+        greater gap; ``quadratic_bundle`` and a certified form only. Each cut takes about two more
+        dual rounds.
     iterations : int
         The most dual rounds.
     polish : bool or None
@@ -134,6 +153,7 @@ class Config(Model):
     gap: Annotated[FiniteFloat, Field(ge=0, lt=1)] = 0.0025
     residual: Annotated[FiniteFloat, Field(ge=0)] | None = None
     step: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    splits: Annotated[int, Field(ge=0, le=1_000)] = 0
     iterations: Annotated[int, Field(ge=1, le=5_000)] = 150
     polish: bool | None = None
     n_init: Annotated[int, Field(ge=1, le=100)] = 50
@@ -164,6 +184,20 @@ def check_config(config: RunConfig) -> None:
                 raise RuleViolation(
                     "update", f"{name} belongs to the paper's rules; leave it out", f"/{name}"
                 )
+    elif options.splits:
+        raise RuleViolation(
+            "update",
+            "splits needs update quadratic_bundle, whose assignments hold in every part of the "
+            "region; leave it out",
+            "/splits",
+        )
+    if options.splits and options.symmetry not in CERTIFIED:
+        raise RuleViolation(
+            "symmetry",
+            f"splits closes the gap of a proven bound, and {options.symmetry} proves none: use "
+            "pairwise or none",
+            "/splits",
+        )
 
 
 def check_roster(config: RunConfig) -> None:
@@ -235,7 +269,9 @@ class State(Model):
     optima : (m,) float64
         What the ends of polishing cost, so that none is gone to twice.
     ended : str
-        Why no further dual round is opened; empty until then.
+        Why no further dual round of the whole region is opened; empty until then.
+    splitting : Splitting or None
+        Its boxes, once it is cut.
     """
 
     phase: Literal["cells", "dual", "primal"]
@@ -255,6 +291,7 @@ class State(Model):
     measured: bool = False
     optima: FloatVector = np.zeros(0)
     ended: str = ""
+    splitting: Splitting | None = None
 
 
 def start(config: RunConfig, seed: int) -> tuple[State, Task]:
@@ -337,7 +374,13 @@ def _open_dual(state: State, config: RunConfig, metrics: Mapping[str, float]) ->
             mean=totals.mean,
             scatter=float(totals.m2.sum()),
         )
-    task = DualTask(references=_known(state.references), origin=origin)
+    box = None if state.splitting is None else state.splitting.current
+    task = DualTask(
+        references=_known(state.references),
+        origin=origin,
+        lower=None if box is None else box.lower,
+        upper=None if box is None else box.upper,
+    )
     following = state.model_copy(update={"phase": "dual"})
     return Next(following, Task(DUAL, task, per_site=parts), metrics)
 
@@ -346,9 +389,9 @@ def _origin(state: State) -> NDArray[np.float64]:
     return np.asarray(_known(state.references).mean(axis=0))
 
 
-def _known(value: NDArray[np.float64] | None) -> NDArray[np.float64]:
+def _known(value: _Known | None) -> _Known:
     if value is None:
-        raise ValueError("the chain of sites is not known yet")
+        raise ValueError("the round before has to be closed first")
     return value
 
 
@@ -363,6 +406,16 @@ class _Round:
     objective: float | None
     models: tuple[SiteModel | None, ...]
 
+    def as_round(self, lambdas: NDArray[np.float64]) -> DualRound:
+        """Return it as the update rules read it; ``lambdas`` are what was asked."""
+        return DualRound(
+            lambdas=lambdas,
+            centroids=self.centroids,
+            value=self.value,
+            objective=self.objective,
+            frozen=self.frozen,
+        )
+
 
 def _close_dual(
     state: State, contributions: Sequence[Contribution], config: RunConfig
@@ -370,10 +423,14 @@ def _close_dual(
     answers = {c.site: c.payload for c in contributions if c.payload is not None}
     state, closed = _read_answers(state, answers, config)
     metrics: dict[str, float] = {}
+    # No inertia is negative, whatever the multipliers.
+    told = None if closed.value is None else max(closed.value, 0.0)
+    if state.splitting is not None:
+        state = state.model_copy(update={"splitting": taken_in(state.splitting, told)})
+        told = _known(state.splitting).bound
     lower = state.lower
-    if closed.value is not None:
-        # No inertia is negative, whatever the multipliers.
-        told = metrics["lower_bound"] = max(closed.value, 0.0)
+    if told is not None:
+        metrics["lower_bound"] = told
         lower = told if lower is None else max(lower, told)
     limited = any(answer.limited for answer in answers.values())
     state = state.model_copy(
@@ -385,6 +442,8 @@ def _close_dual(
     )
     if _left(state, config):
         return Done(finish(_ended(state, "site_left"), config), metrics)
+    if state.splitting is not None:
+        return _close_part(state, closed, config, metrics)
     state, consensus = _moved(state, closed, config)
     tried = [_averaged(state, closed, config)]
     if config.options.polished:
@@ -499,20 +558,13 @@ def _moved(
         raise ValueError("the state has no ascent yet")
     origin = _origin(state)
     lower, upper = scaled_bounds(config)
-    region = Region(
-        lower - origin, upper - origin, _known(state.references) - origin, options.symmetry
-    )
+    region = _whole(state, config).region
     if len(state.sites) == 1:
         because = "dual_optimum" if closed.value is not None else "held_back"
         return _ended(state, because), None
-    shown = DualRound(
-        lambdas=_known(state.lambdas),
-        centroids=closed.centroids,
-        value=closed.value,
-        objective=closed.objective,
-        frozen=closed.frozen,
+    ascent, advice = advance(
+        state.ascent, closed.as_round(_known(state.lambdas)), closed.models, region
     )
-    ascent, advice = advance(state.ascent, shown, closed.models, region)
     ended: str = advice.reason if advice.finished else ""
     if not ended and state.iterations >= options.iterations:
         ended = "iterations"
@@ -523,6 +575,14 @@ def _moved(
         None if advice.consensus is None else np.clip(advice.consensus + origin, lower, upper)
     )
     return following, consensus
+
+
+def _whole(state: State, config: RunConfig) -> Whole:
+    origin = _origin(state)
+    lower, upper = scaled_bounds(config)
+    references = _known(state.references) - origin
+    region = Region(lower - origin, upper - origin, references, config.options.symmetry)
+    return Whole(region, origin)
 
 
 def _averaged(state: State, closed: _Round, config: RunConfig) -> NDArray[np.float64]:
@@ -574,9 +634,67 @@ def _close_primal(
         return Done(finish(_ended(state, "gap"), config), metrics)
     if further:
         return _open_primal(state, config, metrics)
-    if state.ended:
-        return Done(finish(state, config), metrics)
-    return _open_dual(state, config, metrics)
+    if state.splitting is not None:
+        return _go_on_in_parts(state, config, metrics, None)
+    if not state.ended:
+        return _open_dual(state, config, metrics)
+    if state.ended in _SPLITTABLE and options.splits and gap is not None:
+        lower, upper = scaled_bounds(config)
+        n_clusters = len(_known(state.references))
+        boxes = begin_splitting(lower, upper, n_clusters, _known(state.lower))
+        following = state.model_copy(update={"splitting": boxes})
+        return _go_on_in_parts(following, config, metrics, None)
+    return Done(finish(state, config), metrics)
+
+
+# --- Closing the gap ------------------------------------------------------------------------------
+
+
+def _close_part(
+    state: State, closed: _Round, config: RunConfig, metrics: dict[str, float]
+) -> Next | Done:
+    """Close a dual round of one box; a primal one follows where the master has found better."""
+    box = _known(_known(state.splitting).current)
+    whole = _whole(state, config)
+    shown = closed.as_round(_known(state.lambdas))
+    ascent, advice = advance(_known(state.ascent), shown, closed.models, whole.part(box))
+    state = state.model_copy(update={"ascent": ascent})
+    if advice.consensus is not None and config.options.polished:
+        # Known assignments cost no less than the best: a proven upper bound, without a round.
+        cost = known_cost(ascent, advice.consensus)
+        if cost < _known(state.upper) * (1.0 - _SAME):
+            lower, upper = scaled_bounds(config)
+            better = np.clip(advice.consensus + whole.origin, lower, upper)
+            following = state.model_copy(
+                update={"candidates": better[None], "promised": np.array([_NO_PROMISE])}
+            )
+            return _open_primal(following, config, metrics)
+    return _go_on_in_parts(state, config, metrics, advice)
+
+
+def _go_on_in_parts(
+    state: State, config: RunConfig, metrics: dict[str, float], advice: Advice | None
+) -> Next | Done:
+    """Ask about the next box; end where none is left, or nothing more can be done."""
+    options: Config = config.options
+    goal = _known(state.upper) * (1.0 - max(options.gap, _CLOSED))
+    splitting, ascent, ask = proceed(
+        _known(state.splitting),
+        _known(state.ascent),
+        _whole(state, config),
+        goal=goal,
+        most=options.splits,
+        advice=advice,
+    )
+    lower = metrics["lower_bound"] = max(_known(state.lower), splitting.bound)
+    metrics["gap"] = relative_gap(lower, _known(state.upper))
+    state = state.model_copy(update={"splitting": splitting, "ascent": ascent, "lower": lower})
+    if ask.lambdas is None:
+        because = "gap" if metrics["gap"] <= options.gap else ask.reason
+        return Done(finish(_ended(state, because), config), metrics)
+    if state.iterations >= options.iterations:
+        return Done(finish(_ended(state, "iterations"), config), metrics)
+    return _open_dual(state.model_copy(update={"lambdas": ask.lambdas}), config, metrics)
 
 
 def _measured(
@@ -651,7 +769,7 @@ def finish(state: State, config: RunConfig) -> Result:
 def _bounds(state: State, config: RunConfig) -> Bounds:
     options: Config = config.options
     n_clusters = len(_known(state.references))
-    certified = options.symmetry in ("pairwise", "none") and state.lower is not None
+    certified = options.symmetry in CERTIFIED and state.lower is not None
     return Bounds(
         lower=state.lower,
         upper=state.upper,
@@ -660,13 +778,14 @@ def _bounds(state: State, config: RunConfig) -> Bounds:
         n_clusters=n_clusters,
         iterations=state.iterations,
         limited=state.limited,
+        splits=0 if state.splitting is None else state.splitting.splits,
     )
 
 
 _CERTIFIED = (
     "No {k} centroids within the declared bounds have a lower inertia than the lower bound, over "
     "the rows of all sites, imputed values included: it is the sum of what every site proved for "
-    "its part."
+    "its part; where the region was cut, the least of these sums."
 )
 _NOT_CERTIFIED = (
     "Bound not certified: this symmetry form may cut off the best centroids, so that the lower "
@@ -698,6 +817,19 @@ def _warnings(state: State, config: RunConfig) -> tuple[str, ...]:
         )
     if state.upper is None:
         found.append("there is no upper bound: shares were rounded in every round that measured")
+    gap = _bounds(state, config).gap
+    if gap is not None and gap > config.options.gap:
+        if state.ended == "splits":
+            found.append(f"a gap of {gap:.2%} is left: allow more splits, or more nodes")
+        elif (
+            state.ended in _SPLITTABLE
+            and state.splitting is None
+            and config.options.symmetry in CERTIFIED
+        ):
+            found.append(
+                f"a gap of {gap:.2%} is left that no multipliers close: allow splits, which cut "
+                "the region of the centroids"
+            )
     if state.limited:
         found.append(
             f"in {state.limited} of {state.iterations} dual rounds a site's search ended at its "

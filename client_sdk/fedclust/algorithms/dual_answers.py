@@ -26,7 +26,7 @@ from fedclust.algorithms.arrays import (
 )
 from fedclust.algorithms.base import Disclosure, Model, Phase, RuleViolation, RunConfig, SiteTask
 from fedclust.algorithms.dual_masters import SiteModel
-from fedclust.algorithms.dual_region import Region
+from fedclust.algorithms.dual_region import Part, Region
 from fedclust.algorithms.spaces import scaled_bounds
 from fedclust.algorithms.totals import SitePart, check_sizes
 from fedclust.privacy.checks import (
@@ -56,10 +56,15 @@ class DualTask(Model):
         Scaled: what the symmetry form compares centroids with.
     origin : (d,) float64
         Scaled: about it objective and multipliers are reckoned.
+    lower, upper : (K, d) float64 or None
+        Scaled: where each centroid may be in this round, within the declared bounds; None where
+        these are all there is.
     """
 
     references: FloatMatrix
     origin: FloatVector
+    lower: FloatMatrix | None = None
+    upper: FloatMatrix | None = None
 
 
 class DualPart(Model):
@@ -249,10 +254,26 @@ def digest_of(multipliers: NDArray[np.float64]) -> str:
 
 
 def region_of(task: DualTask, config: RunConfig) -> Region:
-    """Return where a round's centroids may be, about its origin."""
+    """Return where a round's centroids may be, about its origin.
+
+    Raises
+    ------
+    RuleViolation
+        If the task's boxes are not within the declared bounds, or the symmetry form has none.
+    """
     lower, upper = scaled_bounds(config)
     symmetry = config.options.symmetry
-    return Region(lower - task.origin, upper - task.origin, task.references - task.origin, symmetry)
+    whole = Region(
+        lower - task.origin, upper - task.origin, task.references - task.origin, symmetry
+    )
+    if task.lower is None or task.upper is None:
+        return whole
+    part = Part(task.lower - task.origin, task.upper - task.origin)
+    try:
+        return replace(whole, part=part)
+    except ValueError as error:
+        message = f"the round's boxes cannot be used: {error}"
+        raise RuleViolation("task", message, "/lower") from None
 
 
 def objective_of(
@@ -315,6 +336,16 @@ def _check_dual(task: DualTask, part: DualPart, payload: DualAnswer, config: Run
         raise RuleViolation("untold", "a cluster that is not told has no numbers", "/sent")
     told = payload.sent.astype(np.int64)
     check_means(told, payload.centroids, lower, upper, "/centroids")
+    region = region_of(task, config)
+    inside = np.clip(payload.centroids - task.origin, *region.boxes) + task.origin
+    astray = np.abs(payload.centroids - inside) > 1e3 * region.tolerance
+    if (astray & payload.sent[:, None]).any():
+        cluster, feature = np.argwhere(astray & payload.sent[:, None])[0]
+        raise RuleViolation(
+            "bounds",
+            f"the centroid of cluster {cluster} lies outside of this round's box",
+            f"/centroids/{cluster}/{feature}",
+        )
     if not payload.sent.all():
         if payload.value is not None:
             raise RuleViolation(
@@ -325,7 +356,7 @@ def _check_dual(task: DualTask, part: DualPart, payload: DualAnswer, config: Run
         return
     if payload.value is None:
         raise RuleViolation("dual-value", "a whole assignment comes with its value", "/value")
-    _check_value(region_of(task, config), task.origin, part, payload)
+    _check_value(region, task.origin, part, payload)
 
 
 def _check_value(
@@ -383,7 +414,7 @@ def _check_value(
             raise RuleViolation(
                 "dual-value", "the value exceeds what the declared bounds allow", "/value"
             )
-    if value < np.minimum(mu * region.lower, mu * region.upper).sum() - slack:
+    if value < np.minimum(mu * region.boxes.lower, mu * region.boxes.upper).sum() - slack:
         raise RuleViolation(
             "dual-value", "the value is lower than any rows could make it", "/value"
         )
@@ -397,7 +428,8 @@ def _box_minimum(
 ) -> float:
     """Return the least of ``sum_k n_k|m_k|^2 - 2 s_k.m_k + mu_k.m_k`` in the box alone."""
     n_rows, slopes = counts[:, None], mu - 2.0 * sums
-    corner = np.where(slopes > 0, region.lower, region.upper)
+    lower, upper = region.boxes
+    corner = np.where(slopes > 0, lower, upper)
     inner = -slopes / np.where(n_rows > 0, 2.0 * n_rows, 1.0)
-    best = np.clip(np.where(n_rows > 0, inner, corner), region.lower, region.upper)
+    best = np.clip(np.where(n_rows > 0, inner, corner), lower, upper)
     return float((n_rows * best**2 + slopes * best).sum())

@@ -28,6 +28,8 @@ BoolArray = NDArray[np.bool_]
 _ACCURACY = 1e-9
 #: What the solver may leave of a program whose value still counts as found.
 _USABLE = 1e-7
+#: Weight from which on a piece is part of the primal point.
+_WEIGHTED = 1e-7
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,9 @@ class Optimum:
         Mean over the sites of the master's primal points, which agree but along frozen links.
     active : (P,) bool
         Pieces with a weight in the primal point.
+    apart : (K, d) float64
+        How far the primal points of these pieces are from the consensus: squared, and weighted by
+        their rows. Where it is 0 everywhere, the sites' assignments are one solution.
     """
 
     lambdas: FloatArray
@@ -72,6 +77,7 @@ class Optimum:
     error: float
     consensus: FloatArray
     active: BoolArray
+    apart: FloatArray
 
 
 def best_step(
@@ -209,8 +215,22 @@ def best_of_model(
         value=solution.value * energy,
         error=10 * solution.error * energy if solution.error <= _USABLE else np.inf,
         consensus=middle + length * total.reshape(n_clusters, d),
-        active=body[:, 0] > 1e-7,
+        active=body[:, 0] > _WEIGHTED,
+        apart=length**2 * _apart(pieces, body[:, 0], body[:, 2:], total),
     )
+
+
+def _apart(
+    pieces: Sequence[Piece], weights: FloatArray, points: FloatArray, total: FloatArray
+) -> FloatArray:
+    """Return (K, d): squares of the pieces' own points less the consensus, in inner units."""
+    found = np.zeros(pieces[0].centres.shape)
+    for piece, weight, point in zip(pieces, weights, points, strict=True):
+        if weight > _WEIGHTED:
+            ways = (point / weight - total).reshape(found.shape)
+            # A cluster without rows has its point as well.
+            found += weight * (piece.counts[:, None] + 1.0) * ways**2
+    return found
 
 
 def _perspective(counts: FloatArray, centres: FloatArray) -> FloatArray:
@@ -235,8 +255,8 @@ def _walls(region: Region, middle: FloatArray, length: float) -> FloatArray:
     """Return (R, 2 + K d): the region's constraints on z / weight in inner units, as A x <= 0."""
     references = (region.references - middle) / length
     n_clusters, d = references.shape
-    above = np.tile((region.upper - middle) / length, n_clusters)
-    below = np.tile((middle - region.lower) / length, n_clusters)
+    above = ((region.boxes.upper - middle) / length).ravel()
+    below = ((middle - region.boxes.lower) / length).ravel()
     rows = [np.concatenate([np.eye(n_clusters * d), -np.eye(n_clusters * d)])]
     limits = [above, below]
     for k in range(n_clusters):

@@ -53,7 +53,8 @@ class Shape(NamedTuple):
 
     Attributes
     ----------
-    lower, upper : (d,) float64
+    lower, upper : (K, d) float64
+        Of each cluster's box.
     form : int
         ``FREE``, ``CELLS``, ``PAIRWISE`` or ``REFERENCE``.
     references : (K, d) float64
@@ -261,7 +262,7 @@ def _give(count, at, normal, lower, upper):  # type: ignore[no-untyped-def]
 
 
 @_compiled(
-    "f8(i8[::1], f8[:,::1], f8[:,::1], f8[:,:,::1], f8[::1], f8[::1], i8,"
+    "f8(i8[::1], f8[:,::1], f8[:,::1], f8[:,:,::1], f8[:,::1], f8[:,::1], i8,"
     " f8[:,::1], f8[:,::1], f8[:,::1])"
 )
 def _ordered_cost(  # type: ignore[no-untyped-def]
@@ -279,10 +280,9 @@ def _ordered_cost(  # type: ignore[no-untyped-def]
         for other in range(clusters):
             forces[k, other] = 0.0
     widest, span = 1e-300, 0.0
-    for c in range(d):
-        span = max(span, upper[c] - lower[c])
     for k in range(clusters):
         for c in range(d):
+            span = max(span, upper[k, c] - lower[k, c])
             widest = max(widest, 1e-3 * abs(linear[k, c]))
     for _ in range(sweeps):
         changed = False
@@ -292,10 +292,11 @@ def _ordered_cost(  # type: ignore[no-untyped-def]
                 normal = normals[k, other]
                 low = -old
                 # The way between the two along their line rises with the force.
-                ahead = _pushed(counts[k], linear[k], low, normal, lower, upper, at[k])
+                ahead = _pushed(counts[k], linear[k], low, normal, lower[k], upper[k], at[k])
                 ahead -= _pushed(
-                    counts[other], linear[other], -low, normal, lower, upper, at[other]
-                )
+                    counts[other], linear[other], -low, normal, lower[other], upper[other],
+                    at[other],
+                )  # fmt: skip
                 change = low
                 if ahead < 0.0:
                     # Newton on a rising line with bends; jumps (of clusters without rows) and
@@ -303,8 +304,8 @@ def _ordered_cost(  # type: ignore[no-untyped-def]
                     step = max(old, widest)
                     high = np.inf
                     for _ in range(_HALVINGS):
-                        rise = _give(counts[k], at[k], normal, lower, upper)
-                        rise += _give(counts[other], at[other], normal, lower, upper)
+                        rise = _give(counts[k], at[k], normal, lower[k], upper[k])
+                        rise += _give(counts[other], at[other], normal, lower[other], upper[other])
                         if rise > 0.0:
                             change -= ahead / rise
                         if not (rise > 0.0 and low < change < high):
@@ -313,10 +314,13 @@ def _ordered_cost(  # type: ignore[no-untyped-def]
                             else:
                                 change = low + step
                                 step *= 4.0
-                        ahead = _pushed(counts[k], linear[k], change, normal, lower, upper, at[k])
-                        ahead -= _pushed(
-                            counts[other], linear[other], -change, normal, lower, upper, at[other]
+                        ahead = _pushed(
+                            counts[k], linear[k], change, normal, lower[k], upper[k], at[k]
                         )
+                        ahead -= _pushed(
+                            counts[other], linear[other], -change, normal, lower[other],
+                            upper[other], at[other],
+                        )  # fmt: skip
                         if ahead < 0.0:
                             low = change
                         else:
@@ -333,7 +337,7 @@ def _ordered_cost(  # type: ignore[no-untyped-def]
             break
     value = 0.0
     for k in range(clusters):
-        _pushed(counts[k], linear[k], 0.0, normals[k, k], lower, upper, at[k])
+        _pushed(counts[k], linear[k], 0.0, normals[k, k], lower[k], upper[k], at[k])
         for c in range(d):
             value += (counts[k] * at[k, c] - linear[k, c]) * at[k, c]
     return value
@@ -366,7 +370,7 @@ def _behind(own, its, reference):  # type: ignore[no-untyped-def]
 
 
 @_compiled(
-    "f8(i8[::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[::1], f8[::1], i8,"
+    "f8(i8[::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], i8,"
     " f8[:,::1], f8[:,::1], f8[:,::1], f8[::1])"
 )
 def _reference_cost(  # type: ignore[no-untyped-def]
@@ -380,12 +384,13 @@ def _reference_cost(  # type: ignore[no-untyped-def]
     clusters, d = at.shape
     span, first = 0.0, 1e-300
     for c in range(d):
-        span += (upper[c] - lower[c]) ** 2
+        span += (upper[0, c] - lower[0, c]) ** 2
     for k in range(clusters):
         squares[k] = counts[k]
         for c in range(d):
             linear[k, c] = 2.0 * totals[k, c] - pulls[k, c]
-            first = max(first, 1e-3 * abs(linear[k, c]) / (upper[c] - lower[c] + 1e-300))
+            wide = upper[k, c] - lower[k, c]
+            first = max(first, 1e-3 * abs(linear[k, c]) / (wide + 1e-300))
         for other in range(clusters):
             forces[k, other] = 0.0
     for _ in range(sweeps):
@@ -396,8 +401,10 @@ def _reference_cost(  # type: ignore[no-untyped-def]
                     continue
                 own = references[k]
                 low = -forces[k, other]
-                _bent(squares[k], linear[k], low, own, lower, upper, at[k])
-                _bent(squares[other], linear[other], -low, own, lower, upper, at[other])
+                _bent(squares[k], linear[k], low, own, lower[k], upper[k], at[k])
+                _bent(
+                    squares[other], linear[other], -low, own, lower[other], upper[other], at[other]
+                )
                 change = low
                 if _behind(at[k], at[other], own) > 1e-12 * span:
                     step, high = max(-low, first), np.inf
@@ -407,8 +414,11 @@ def _reference_cost(  # type: ignore[no-untyped-def]
                         else:
                             change = low + step
                             step *= 4.0
-                        _bent(squares[k], linear[k], change, own, lower, upper, at[k])
-                        _bent(squares[other], linear[other], -change, own, lower, upper, at[other])
+                        _bent(squares[k], linear[k], change, own, lower[k], upper[k], at[k])
+                        _bent(
+                            squares[other], linear[other], -change, own, lower[other],
+                            upper[other], at[other],
+                        )  # fmt: skip
                         if _behind(at[k], at[other], own) > 0.0:
                             low = change
                         else:
@@ -427,7 +437,7 @@ def _reference_cost(  # type: ignore[no-untyped-def]
             break
     value = 0.0
     for k in range(clusters):
-        _bent(squares[k], linear[k], 0.0, references[k], lower, upper, at[k])
+        _bent(squares[k], linear[k], 0.0, references[k], lower[k], upper[k], at[k])
         for c in range(d):
             value += (squares[k] * at[k, c] - linear[k, c]) * at[k, c]
     return value
@@ -435,7 +445,7 @@ def _reference_cost(  # type: ignore[no-untyped-def]
 
 @_compiled(
     "UniTuple(i8, 2)(f8[:,::1], f8[:,::1], f8[::1], b1, f8, i8,"
-    " f8[::1], f8[::1], i8, f8[:,::1], f8[:,:,::1], f8[:,::1], f8[:,::1], i8[::1],"
+    " f8[:,::1], f8[:,::1], i8, f8[:,::1], f8[:,:,::1], f8[:,::1], f8[:,::1], i8[::1],"
     " f8[::1], f8[::1], f8[:,:,::1], i8[:,::1], i1[:,::1], i8[::1], i8[::1], i8[::1], i8[::1])"
 )
 def _search(  # type: ignore[no-untyped-def]
@@ -506,7 +516,7 @@ def _search(  # type: ignore[no-untyped-def]
                 least = labels[node, depth - 1]
         for k in range(clusters):
             costs[k] = _cluster_cost(
-                counts[node, k], sums[node, k], pulls[k], k, lower, upper, form, normals,
+                counts[node, k], sums[node, k], pulls[k], k, lower[k], upper[k], form, normals,
                 offsets, corners, starts, at[k],
             )  # fmt: skip
             whole += costs[k]
@@ -516,7 +526,7 @@ def _search(  # type: ignore[no-untyped-def]
                 kept[c] = at[k, c]
             counts[node, k] += 1
             bound = whole - costs[k] + _cluster_cost(
-                counts[node, k], total, pulls[k], k, lower, upper, form, normals, offsets,
+                counts[node, k], total, pulls[k], k, lower[k], upper[k], form, normals, offsets,
                 corners, starts, at[k],
             )  # fmt: skip
             if form >= 2 and bound < cutoff:

@@ -49,6 +49,8 @@ __all__ = [
     "SiteModel",
     "advance",
     "begin",
+    "enter",
+    "known_cost",
     "learn",
     "multipliers",
 ]
@@ -183,6 +185,8 @@ class Advice:
         ``reference``, whose region the model only relaxes, and where the solver stopped short.
     consensus : (K, d) float64 or None
         The master's primal point: centroids worth a try.
+    apart : (K, d) float64 or None
+        Of ``quadratic_bundle``: along which coordinates the sites' assignments disagree most.
     finished : bool
     reason : {"", "residual", "converged", "stalled", "held_back"}
         ``residual``: the sites agree; ``converged``: the best value is the model's maximum;
@@ -193,6 +197,7 @@ class Advice:
     lambdas: FloatArray
     model_value: float | None
     consensus: FloatArray | None
+    apart: FloatArray | None
     finished: bool
     reason: Reason
 
@@ -320,7 +325,7 @@ def advance(
     if ascent.rule == "quadratic_bundle":
         if models is None or None in models:
             raise ValueError("a round with a value needs the model of every site")
-        return _by_quadratics(ascent, round_.frozen, slopes, region)
+        return _by_quadratics(ascent, round_.frozen, region, slopes=slopes)
     if not round_.frozen.any() and np.linalg.norm(slopes) <= ascent.residual:
         return _stop(ascent, "residual")
     return _go(ascent, ascent.lambdas + _step(ascent, round_.frozen, slopes))
@@ -341,13 +346,44 @@ def learn(ascent: Ascent, models: Sequence[SiteModel | None]) -> Ascent:
     return ascent.model_copy(update={"known": _learned(ascent, models)})
 
 
+def enter(ascent: Ascent, region: Region, bound: float) -> tuple[Ascent, Advice]:
+    """Begin in another region, of ``quadratic_bundle``: with every assignment that is known.
+
+    What an assignment costs it costs for any centroids, so that the model holds in any part of
+    the region too.
+
+    Parameters
+    ----------
+    ascent : Ascent
+    region : Region
+    bound : float
+        Proven of it already; that of a region that holds it, for example.
+    """
+    frozen = np.zeros((ascent.n_sites - 1, ascent.n_clusters), dtype=np.bool_)
+    fresh = {"best": bound, "best_lambdas": ascent.lambdas, "retreats": 0}
+    return _by_quadratics(ascent.model_copy(update=fresh), frozen, region, slopes=None)
+
+
+def known_cost(ascent: Ascent, centroids: FloatArray) -> float:
+    """Return what centroids (K, d) cost at most by the assignments that are known.
+
+    Infinite where nothing is known of some site.
+    """
+    least = np.full(ascent.n_sites, np.inf)
+    for known in ascent.known:
+        piece = _piece(known.site, known.model)
+        cost = piece.counts @ ((centroids - piece.centres) ** 2).sum(axis=1) + piece.rest
+        least[known.site] = min(least[known.site], float(cost))
+    return float(least.sum())
+
+
 def _go(ascent: Ascent, lambdas: FloatArray) -> tuple[Ascent, Advice]:
     ascent = ascent.model_copy(update={"lambdas": lambdas})
-    return ascent, Advice(lambdas, None, None, finished=False, reason="")
+    return ascent, Advice(lambdas, None, None, None, finished=False, reason="")
 
 
 def _stop(ascent: Ascent, reason: Reason) -> tuple[Ascent, Advice]:
-    return ascent, Advice(ascent.lambdas, None, None, finished=True, reason=reason)
+    return ascent, Advice(ascent.lambdas, None, None, None, finished=True, reason=reason)
 
 
 def _go_back(ascent: Ascent, frozen: BoolArray, slopes: FloatArray) -> tuple[Ascent, Advice]:
@@ -433,26 +469,30 @@ def _curved(ascent: Ascent, round_: DualRound, slopes: FloatArray) -> FloatArray
 
 
 def _by_quadratics(
-    ascent: Ascent, frozen: BoolArray, slopes: FloatArray, region: Region
+    ascent: Ascent, frozen: BoolArray, region: Region, *, slopes: FloatArray | None
 ) -> tuple[Ascent, Advice]:
-    """Ask for the maximum of the model of all assignments that the sites have sent."""
+    """Ask for the maximum of the model of all assignments that the sites have sent.
+
+    ``slopes`` are of the last round in this region, if there was one.
+    """
     asked = ascent.lambdas
     pieces = [_piece(known.site, known.model) for known in ascent.known]
     optimum = best_of_model(pieces, region, asked, frozen)
     if optimum is None:
-        return _go(ascent, asked + _along(ascent, slopes))
+        return _go(ascent, asked if slopes is None else asked + _along(ascent, slopes))
     exact = np.isfinite(optimum.error)
     best = -np.inf if ascent.best is None else ascent.best
     reason: Reason = ""
     if exact and best >= optimum.value - _CONVERGED * abs(best) - optimum.error:
         reason = "converged"
-    elif np.array_equal(optimum.lambdas, asked):
+    elif slopes is not None and np.array_equal(optimum.lambdas, asked):
         reason = "stalled"
     bounding = exact and not frozen.any() and region.symmetry != "reference"
     advice = Advice(
         lambdas=optimum.lambdas,
         model_value=optimum.value if bounding else None,
         consensus=optimum.consensus,
+        apart=optimum.apart,
         finished=bool(reason),
         reason=reason,
     )

@@ -255,7 +255,7 @@ def _branch_and_bound(problem: _Problem, start: IntArray | None, node_limit: int
     region = problem.region
     # Where mu is 0, clusters differ in nothing but "cells" and "reference": an optimum without
     # symmetry can be renamed into "pairwise".
-    alike = not problem.mu.any() and region.certified
+    alike = not problem.mu.any() and region.certified and region.part is None
     shape, tails, spent = _prepared(
         problem.centred.tobytes(),
         problem.centred.shape,
@@ -267,6 +267,10 @@ def _branch_and_bound(problem: _Problem, start: IntArray | None, node_limit: int
         region.symmetry,
         node_limit,
     )
+    if region.part is not None:
+        # What rows cost alone anywhere, they cost at least in a part.
+        lower, upper = (bound - problem.middle for bound in region.part)
+        shape = shape._replace(lower=lower, upper=upper)
     search = _Search(
         problem.centred, problem.mu, tails, alike, shape._replace(form=0) if alike else shape
     )
@@ -420,8 +424,8 @@ def _shape(region: Region, middle: FloatArray) -> Shape:
     forms = {"none": FREE, "cells": CELLS, "pairwise": PAIRWISE, "reference": REFERENCE}
     corners = _corners(region, middle) if region.symmetry == "cells" else [np.zeros((0, d))] * size
     return Shape(
-        region.lower - middle,
-        region.upper - middle,
+        region.boxes.lower - middle,
+        region.boxes.upper - middle,
         forms[region.symmetry],
         about,
         normals,

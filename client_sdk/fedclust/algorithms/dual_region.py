@@ -16,17 +16,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.dual_quadratic import Halfspaces, Minimum, minimise
 
-__all__ = ["MissingExtra", "Region", "Symmetry"]
+__all__ = ["CERTIFIED", "MissingExtra", "Part", "Region", "Symmetry"]
 
 FloatArray = NDArray[np.float64]
 Symmetry = Literal["pairwise", "cells", "reference", "none"]
+#: The forms that some permutation of any centroids satisfies: a bound then holds for all.
+CERTIFIED: tuple[Symmetry, ...] = ("pairwise", "none")
 #: What rounding may leave of a constraint, as a part of the box's greatest width.
 _FEASIBLE = 1e-9
 
@@ -36,6 +38,13 @@ class MissingExtra(ImportError):
 
     def __init__(self, what: str) -> None:
         super().__init__(f'{what} needs the extra [dual]: pip install "fedclust[dual]"')
+
+
+class Part(NamedTuple):
+    """A box for every cluster: lower and upper bounds (K, d) of its centroid."""
+
+    lower: FloatArray
+    upper: FloatArray
 
 
 @dataclass(frozen=True)
@@ -49,18 +58,22 @@ class Region:
     references : (K, d) float64
         r; unused for "none", but its length says K.
     symmetry : {"pairwise", "cells", "reference", "none"}
+    part : Part or None
+        Of the box, where each centroid has to be. A bound of each of some parts that cover the
+        region is one of the region.
 
     Raises
     ------
     ValueError
         If a shape is wrong, the box is empty or not finite, or, for "cells" and "reference", a
-        reference lies outside of the box (its cell could then be empty).
+        reference lies outside of the box (its cell could then be empty) or there is a part.
     """
 
     lower: FloatArray
     upper: FloatArray
     references: FloatArray
     symmetry: Symmetry
+    part: Part | None = None
 
     def __post_init__(self) -> None:
         if self.lower.ndim != 1 or self.lower.shape != self.upper.shape:
@@ -76,11 +89,30 @@ class Region:
         outside = np.maximum(self.lower - self.references, self.references - self.upper)
         if self.symmetry in ("cells", "reference") and outside.max(initial=0.0) > self.tolerance:
             raise ValueError(f"references must lie in the box for the symmetry {self.symmetry}")
+        if self.part is not None:
+            self._check(self.part)
+
+    def _check(self, part: Part) -> None:
+        if not self.certified:
+            raise ValueError(f"the symmetry {self.symmetry} has no parts")
+        if any(bound.shape != self.references.shape for bound in part):
+            raise ValueError("a part has bounds for every centroid")
+        inside = (self.lower <= part.lower) & (part.lower <= part.upper)
+        if not (inside & (part.upper <= self.upper)).all():
+            raise ValueError("a part must lie in the box")
+
+    @cached_property
+    def boxes(self) -> Part:
+        """Where each centroid may be, symmetry aside: bounds (K, d)."""
+        if self.part is not None:
+            return self.part
+        size = len(self.references)
+        return Part(np.tile(self.lower, (size, 1)), np.tile(self.upper, (size, 1)))
 
     @property
     def certified(self) -> bool:
         """Whether some permutation of any centroids in the box is inside: a bound then holds."""
-        return self.symmetry in ("pairwise", "none")
+        return self.symmetry in CERTIFIED
 
     @cached_property
     def tolerance(self) -> float:
@@ -89,10 +121,11 @@ class Region:
 
     @cached_property
     def home(self) -> FloatArray:
-        """Where a centroid belongs that nothing pulls, (K, d): its reference, in the box."""
+        """Where a centroid belongs that nothing pulls, (K, d): its reference, in its box."""
+        lower, upper = self.boxes
         if self.symmetry == "none":
-            return np.tile(0.5 * (self.lower + self.upper), (len(self.references), 1))
-        return np.clip(self.references, self.lower, self.upper)
+            return 0.5 * (lower + upper)
+        return np.clip(self.references, lower, upper)
 
     @cached_property
     def cells(self) -> tuple[Halfspaces, ...]:
@@ -173,7 +206,7 @@ class Region:
         """
         linear = 2.0 * sums - mu
         found = self._minimise(np.asarray(counts, dtype=np.float64), linear, middle, enough)
-        centroids = np.clip(found.point.reshape(mu.shape) + middle, self.lower, self.upper)
+        centroids = np.clip(found.point.reshape(mu.shape) + middle, *self.boxes)
         return centroids, found.value, found.bound
 
     def _minimise(
@@ -197,8 +230,8 @@ class Region:
         relaxed = minimise(
             np.repeat(weights, d),
             linear.ravel(),
-            np.tile(lower, size),
-            np.tile(upper, size),
+            (self.boxes.lower - middle).ravel(),
+            (self.boxes.upper - middle).ravel(),
             none if self.symmetry == "none" else self.order,
             home.ravel(),
             self.tolerance,
@@ -227,7 +260,8 @@ class Region:
             beyond the face of a cell, in the wrong order along two references' line, or (equation
             36) farther from a reference than another centroid is.
         """
-        outside = np.maximum(self.lower - centroids, centroids - self.upper)
+        lower, upper = self.boxes
+        outside = np.maximum(lower - centroids, centroids - upper)
         worst = float(outside.max(initial=0.0))
         if self.symmetry == "cells":
             for point, (normals, offsets) in zip(centroids, self.cells, strict=True):

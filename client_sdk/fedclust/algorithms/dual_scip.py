@@ -66,7 +66,8 @@ def scip_solution(
     model.setParam("limits/nodes", node_limit)
     model.setParam("limits/gap", 1e-8)
     model.setParam("parallel/maxnthreads", 1)
-    m = [[model.addVar(lb=-half[c], ub=half[c]) for c in range(d)] for _ in clusters]
+    lows, highs = ((bound - middle) / unit for bound in region.boxes)
+    m = [[model.addVar(lb=lows[k, c], ub=highs[k, c]) for c in range(d)] for k in clusters]
     w = [[model.addVar(vtype="B") for _ in clusters] for _ in range(n)]
     distance = [model.addVar(lb=0.0, ub=float(most)) for most in farthest]
     for j in range(n):

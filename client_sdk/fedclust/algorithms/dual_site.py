@@ -86,18 +86,18 @@ def _solve(
         # From the moments that leave, so that both ends come to the same.
         n_rows = counts.astype(np.float64)
         sums = n_rows[:, None] * (means - task.origin) * (counts > 0)[:, None]
-        centroids = region.optimal_centroids(n_rows, sums, part.multipliers)[0] + task.origin
+        best = region.optimal_centroids(n_rows, sums, part.multipliers)[0]
         lower, upper = scaled_bounds(config)
         answer = DualAnswer(
             digest=part.digest,
             sent=sent,
             counts=counts,
             means=means,
-            centroids=np.clip(centroids, lower, upper),
+            centroids=np.clip(best + task.origin, lower, upper),
             value=_tellable(
                 solution.bound,
                 SiteModel(counts=counts, sums=sums, square=_square(task, data, config)),
-                centroids - task.origin,
+                best,
                 part.multipliers,
                 region,
                 config.p,
@@ -106,7 +106,7 @@ def _solve(
         )
         return answer, after
     # Each told cluster by itself: what holds it apart from one that is not told would tell of that.
-    alone = _alone(counts, means, part.multipliers, task.origin, config)
+    alone = _alone(counts, means - task.origin, part.multipliers, region) + task.origin
     answer = DualAnswer(
         digest=part.digest,
         sent=sent,
@@ -160,7 +160,7 @@ def _tellable(
     then. With p = 1 nothing is protected, and the bound goes as it is.
     """
     # No rows cost less than nothing: proven for any.
-    least = float(np.minimum(mu * region.lower, mu * region.upper).sum())
+    least = float(np.minimum(mu * region.boxes.lower, mu * region.boxes.upper).sum())
     if p <= 1:
         return max(bound, least)
     # As far below on every search: how near this one came would be of the rows again.
@@ -173,13 +173,12 @@ def _alone(
     counts: NDArray[np.int64],
     means: NDArray[np.float64],
     multipliers: NDArray[np.float64],
-    origin: NDArray[np.float64],
-    config: RunConfig,
+    region: Region,
 ) -> NDArray[np.float64]:
-    """Return each cluster's centroid (K, d) in the box, whatever the others are."""
-    lower, upper = scaled_bounds(config)
+    """Return each cluster's centroid (K, d) in its box, whatever the others are."""
+    lower, upper = region.boxes
     free = means - multipliers / (2.0 * np.maximum(counts, 1))[:, None]
-    corner = np.where(multipliers > 0, lower, np.where(multipliers < 0, upper, origin))
+    corner = np.where(multipliers > 0, lower, np.where(multipliers < 0, upper, 0.0))
     return np.clip(np.where((counts > 0)[:, None], free, corner), lower, upper)
 
 

@@ -217,7 +217,7 @@ def _bounds(facts: Facts) -> str:
     table = _table(
         f"Of the inertia of any {found.n_clusters} centroids within the declared bounds, in the "
         f"scaled space, over all rows. {found.iterations} dual rounds; in {found.limited} of them "
-        "a site's search ended at its node limit.",
+        f"a site's search ended at its node limit. The region was cut {found.splits} times.",
         ["lower bound", "upper bound", "gap", "certified"],
         [[short(found.lower), short(found.upper), gap, "yes" if found.certified else "no"]],
     )
