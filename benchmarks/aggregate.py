@@ -53,7 +53,7 @@ SPREADS = {"separated": 4.0, "overlapping": 0.15}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sites", type=int, default=1000)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--skip-service", action="store_true")
     parser.add_argument("--skip-alone", action="store_true")
     options = parser.parse_args()

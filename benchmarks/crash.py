@@ -1,4 +1,4 @@
-"""25 kills of the coordinator and 25 of sites in a session of 20 rounds, on both databases.
+"""Kills of the coordinator and as many of sites in a session of 20 rounds, on both databases.
 
 Prints what passed between them and writes it to ``benchmarks/results/crash.json``. Whatever is
 lost, doubled or different is an AssertionError.
@@ -22,7 +22,7 @@ from support.databases import PostgresServer, SqliteFiles  # noqa: E402
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=25, help="of the coordinator, and of sites")
+    parser.add_argument("--kills", type=int, default=10, help="of the coordinator, and of sites")
     parser.add_argument("--seed", type=int, default=2026)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

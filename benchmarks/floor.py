@@ -46,7 +46,7 @@ SESSION: dict[str, Any] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     X, y = digits()
     sites = {site: X[rows] for site, rows in label_skew(y, 4, 0.5, 0).items()}

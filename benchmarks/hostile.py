@@ -1,4 +1,4 @@
-"""500 hostile bodies and 5,000 schemathesis examples against a coordinator, on both databases.
+"""Hostile bodies and schemathesis examples against a coordinator, on both databases.
 
 The examples are stateful: they follow the links of the published ``/openapi.json``. Prints the
 counts and writes them to ``benchmarks/results/hostile.json``. A server error, a status that the
@@ -29,8 +29,8 @@ _BOTH = ("SQLite", "PostgreSQL")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bodies", type=int, default=500)
-    parser.add_argument("--examples", type=int, default=5_000)
+    parser.add_argument("--bodies", type=int, default=150)
+    parser.add_argument("--examples", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--databases", nargs="+", choices=_BOTH, default=_BOTH)
     options = parser.parse_args()

@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--stored-rows", type=int, default=2_097_152, help="n of the second table")
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--child", nargs=2, metavar=("FILE", "GUARD"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:

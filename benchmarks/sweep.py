@@ -45,8 +45,8 @@ METHODS = ("fkm", "lloyd", "kfed")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--splits", type=int, default=2)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         write(

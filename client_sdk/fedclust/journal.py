@@ -19,14 +19,11 @@ disclose a record.
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError
 
@@ -36,8 +33,8 @@ from fedclust.errors import (
     JournalError,
     JournalLocked,
     OtherData,
-    UsageError,
 )
+from fedclust.places import coordinator_directory
 from fedclust.privacy.files import (
     FileDamaged,
     FileLock,
@@ -108,26 +105,6 @@ class Answer(Model):
         return line | {"empty": not self.fields} | outcome.model_dump(mode="json")
 
 
-def default_directory() -> Path:
-    """Return FEDCLUST_JOURNAL_DIR, or fedclust's part of this platform's state directory."""
-    if given := os.environ.get("FEDCLUST_JOURNAL_DIR"):
-        return Path(given)
-    if given := os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_STATE_HOME"):
-        return Path(given) / "fedclust"
-    try:
-        home = Path.home()
-    except RuntimeError:
-        raise UsageError(
-            "this user has no home directory to keep the journal in: name a directory that "
-            "stays, with --journal-dir, FEDCLUST_JOURNAL_DIR or journal_dir="
-        ) from None
-    if sys.platform == "win32":
-        return home / "AppData" / "Local" / "fedclust"
-    if sys.platform == "darwin":
-        return home / "Library" / "Application Support" / "fedclust"
-    return home / ".local" / "state" / "fedclust"
-
-
 @contextmanager
 def state_errors(directory: Path) -> Iterator[None]:
     """Turn what goes wrong with the files in a state directory into a JournalError."""
@@ -159,10 +136,8 @@ class Journal:
     def __init__(
         self, directory: Path, coordinator: str, site: str, session: str, definition_sha256: str
     ) -> None:
-        # Names are slugs; the address is made safe for every file system, and kept unambiguous.
-        host = re.sub(r"[^a-z0-9.-]+", "_", urlsplit(coordinator).netloc.lower())
-        host = f"{host}.{codec.sha256(coordinator.encode())[:8]}"
-        self.directory = directory / host / site / f"{session}.{definition_sha256[:12]}"
+        place = coordinator_directory(directory, coordinator)
+        self.directory = place / site / f"{session}.{definition_sha256[:12]}"
         self._lock = FileLock(self.directory / "lock")
         self.record: SessionRecord | None = None
         self.answers: dict[int, Answer] = {}

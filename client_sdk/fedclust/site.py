@@ -36,9 +36,9 @@ from fedclust.journal import (
     Journal,
     Outcome,
     SessionRecord,
-    default_directory,
     state_errors,
 )
+from fedclust.places import coordinator_directory, default_directory
 from fedclust.privacy.bands import size_band
 from fedclust.privacy.ledger import Ledger
 from fedclust.reports import Preview, Progress, SessionStatus
@@ -146,9 +146,10 @@ class Site:
     def name(self) -> str:
         """The name that the token speaks for."""
         if self._name is None:
-            # Quick to say that the address is wrong; patient once the coordinator has answered.
+            # Quick to say that an address is wrong; patient where it is known to be right.
             patience = self._http.patience_s
-            self._http.patience_s = min(patience, _FIRST_CONTACT_S)
+            if not coordinator_directory(self.directory, self.url).exists():
+                self._http.patience_s = min(patience, _FIRST_CONTACT_S)
             try:
                 who = self._client.whoami()
             finally:

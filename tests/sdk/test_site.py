@@ -20,7 +20,8 @@ from fedclust import errors, simulate
 from fedclust.algorithms import engine
 from fedclust.consent import ConsentRequest
 from fedclust.definition import canonical
-from fedclust.journal import Journal, default_directory, recorded
+from fedclust.journal import Journal, recorded
+from fedclust.places import coordinator_directory, default_directory
 from fedclust.privacy import files
 from fedclust.privacy.ledger import Ledger
 from fedclust.results import SiteResult
@@ -736,6 +737,18 @@ def test_first_contact_is_no_more_patient_than_asked_and_stays_so(tmp_path: Path
     with pytest.raises(errors.Unavailable):
         _ = site.name
     assert site._http.patience_s == 86_400.0
+
+
+def test_where_a_site_has_joined_before_it_waits_for_the_coordinator(tmp_path: Path) -> None:
+    """After a power cut both come back, in any order: the address is known to be right."""
+    fake = coordinator()
+    seen: list[float] = []
+    for _ in range(2):
+        site = fake.site(tmp_path, give_up_after_s=86_400.0)
+        fake.after = lambda _request, site=site: seen.append(site._http.patience_s)
+        assert site.name == fake.me
+        coordinator_directory(tmp_path, site.url).mkdir(exist_ok=True)
+    assert seen == [30.0, 86_400.0]
 
 
 def test_a_proxy_that_removes_the_etag_is_told_of(tmp_path: Path) -> None:

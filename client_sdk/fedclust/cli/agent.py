@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fedclust import journal
+from fedclust import places
 from fedclust.cli import options as o
 from fedclust.cli.files import check_outputs, is_labels, is_result
 from fedclust.cli.screen import (
@@ -55,7 +55,7 @@ def agent(
     """Answer rounds as they come; a session's error ends that session alone."""
     if context.invoked_subcommand is not None:
         return
-    directory = journal_dir or journal.default_directory()
+    directory = journal_dir or places.default_directory()
     stopping = threading.Event()
 
     def stop(*_: object) -> None:
@@ -113,7 +113,7 @@ def add(
     """Consent to a session and leave it to the agent; one that runs takes it up by itself."""
     outputs = ((labels_out, is_labels), (result_out, is_result))
     check_outputs(outputs, (data, *how.inputs))
-    directory = journal_dir or journal.default_directory()
+    directory = journal_dir or places.default_directory()
     with connection.site(journal_dir) as site:
         request = site.check(
             session,
@@ -152,7 +152,7 @@ def add(
 @app.command("list", epilog=epilog("fedclust agent list --json"))
 def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> None:
     """List the sessions that were left to the agent, and how they stand."""
-    entries = Entries(journal_dir or journal.default_directory()).read()
+    entries = Entries(journal_dir or places.default_directory()).read()
     if as_json:
         print_json([each.model_dump(mode="json") for each in entries])
         return
@@ -170,7 +170,7 @@ def remove(session: o.Session, journal_dir: o.JournalDir = None, as_json: o.AsJs
 
     A running agent answers no further round of it, and lets go of it within half a minute.
     """
-    if not Entries(journal_dir or journal.default_directory()).drop(session):
+    if not Entries(journal_dir or places.default_directory()).drop(session):
         raise UsageError(f"{session} was not left to the agent: fedclust agent list shows which")
     if as_json:
         print_json({"session": session, "state": "removed"})

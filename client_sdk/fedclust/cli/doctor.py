@@ -19,7 +19,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import typer
 
-from fedclust import errors, journal
+from fedclust import errors, journal, places
 from fedclust._http import Http, tls_context
 from fedclust.answers import accepted_plan
 from fedclust.cli import options as o
@@ -119,7 +119,7 @@ def _findings(
 
     yield Finding("versions", "ok", _versions())
     try:
-        directory = journal_dir or journal.default_directory()
+        directory = journal_dir or places.default_directory()
         yield tried("journal", lambda: _journal(directory))
         yield tried("disk", lambda: _disk(directory))
     except errors.UsageError as error:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedclust import errors, journal
+from fedclust import errors, journal, places
 from fedclust.cli import options as o
 from fedclust.cli.screen import err, ledger_screen, out, print_json, show, write_out
 from fedclust.cli.texts import epilog
@@ -29,7 +29,7 @@ def ledger_show(
     as_json: o.AsJson = False,
 ) -> None:
     """Show every body that left: one line each, and those whose outcome is not known yet."""
-    directory = journal_dir or journal.default_directory()
+    directory = journal_dir or places.default_directory()
     with journal.state_errors(directory):
         lines = list(Ledger(directory).read())
         lines += [a.entry(journal.Outcome()) for a, o_ in journal.recorded(directory) if o_ is None]
@@ -75,7 +75,7 @@ def ledger_verify(
     Each line carries the head of the coordinator's audit trail that was seen last. With
     --against-coordinator that trail is found out where it was cut or rewritten since.
     """
-    directory = journal_dir or journal.default_directory()
+    directory = journal_dir or places.default_directory()
     ledger = Ledger(directory)
     with journal.state_errors(directory):
         faults = [f"line {fault.line}: {fault.message}" for fault in ledger.verify(head)]

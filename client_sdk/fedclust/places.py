@@ -1,0 +1,41 @@
+"""Where a site keeps what has to last: its state directory, and a coordinator's part of that."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from fedclust.errors import UsageError
+from fedclust.wire.codec import sha256
+
+__all__ = ["coordinator_directory", "default_directory"]
+
+
+def default_directory() -> Path:
+    """Return FEDCLUST_JOURNAL_DIR, or fedclust's part of this platform's state directory."""
+    if given := os.environ.get("FEDCLUST_JOURNAL_DIR"):
+        return Path(given)
+    if given := os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_STATE_HOME"):
+        return Path(given) / "fedclust"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise UsageError(
+            "this user has no home directory to keep the journal in: name a directory that "
+            "stays, with --journal-dir, FEDCLUST_JOURNAL_DIR or journal_dir="
+        ) from None
+    if sys.platform == "win32":
+        return home / "AppData" / "Local" / "fedclust"
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "fedclust"
+    return home / ".local" / "state" / "fedclust"
+
+
+def coordinator_directory(directory: Path, coordinator: str) -> Path:
+    """Return where the sessions at one coordinator are; it is there once a site has joined one."""
+    # Names are slugs; the address is made safe for every file system, and kept unambiguous.
+    host = re.sub(r"[^a-z0-9.-]+", "_", urlsplit(coordinator).netloc.lower())
+    return directory / f"{host}.{sha256(coordinator.encode())[:8]}"
