@@ -409,6 +409,15 @@ def test_a_result_with_less_in_it_still_makes_a_page(changes: dict[str, Any]) ->
         assert found.clusters[1].entries[0].mean == 9.0
 
 
+def test_a_cluster_that_was_compared_with_nothing_is_not_said_to_differ_in_nothing() -> None:
+    definition = _definition([{"name": "u"}, {"name": "v"}])
+    alike = _result([[4.0, 5.0], [4.1, 5.0]], np.ones((2, 2)))
+    untold = alike.model_copy(update={"profile": None})
+    said = [html(facts(result, definition)) for result in (alike, untold)]
+    assert ["nothing much" in page for page in said] == [True, False]
+    assert ["not known" in page for page in said] == [False, True]
+
+
 def test_one_cluster_and_none() -> None:
     features = _definition([{"name": "u"}])
     one = _result([[3.0]], [[1.0]], sizes=(10,), site_sizes={"a": (10,)})

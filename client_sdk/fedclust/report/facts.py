@@ -64,6 +64,11 @@ class Cluster:
         notable.sort(key=lambda entry: -abs(entry.difference or 0.0))
         return tuple(notable[:_MOST_NOTED])
 
+    @property
+    def compared(self) -> bool:
+        """Whether it is known of any column how far the cluster is from the mean of all."""
+        return any(entry.difference is not None for entry in self.entries)
+
 
 @dataclass(frozen=True)
 class Tried:

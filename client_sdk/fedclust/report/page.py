@@ -80,7 +80,8 @@ def _clusters(facts: Facts) -> str:
     for cluster in facts.clusters:
         size = "suppressed" if cluster.size is None else str(cluster.size)
         share = "–" if cluster.share is None else f"{100 * cluster.share:.0f} %"
-        rows.append([str(cluster.number), size, share, _apart(cluster.sets_apart)])
+        apart = _apart(cluster.sets_apart) if cluster.compared else "not known"
+        rows.append([str(cluster.number), size, share, apart])
     table = _table(
         "Each cluster, its rows, and what sets it apart: columns whose mean lies half a standard "
         "deviation or more from that of all rows, with the difference in standard deviations.",
