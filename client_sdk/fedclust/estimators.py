@@ -330,7 +330,8 @@ class FederatedKMeans(
     ----------
     n_clusters : int
         K; where the method can try several, also a list of them.
-    method : {"fkm", "kfed", "lloyd", "overlap", "overlap_oneshot"}
+    method : {"fkm", "kfed", "lloyd", "overlap", "overlap_oneshot", "dual"}
+        "dual" wants ``features`` with bounds, and ``result_.result_.bounds`` is its certificate.
     scaling : {"standard", "bounds", "none"}
         Unlike scikit-learn's k-means, sessions scale by default, as hospitals' columns need it.
     missing : {"drop", "impute", "mask"}
@@ -489,7 +490,7 @@ class FederatedSpectralClustering(_Federated):
         return {**params, "alignment": params["options"].pop("alignment")}
 
 
-_CENTROIDS = ("fkm", "kfed", "lloyd", "overlap", "overlap_oneshot")
+_CENTROIDS = ("fkm", "kfed", "lloyd", "overlap", "overlap_oneshot", "dual")
 
 
 @contextmanager
