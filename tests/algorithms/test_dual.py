@@ -153,6 +153,16 @@ def test_far_bounds_and_far_rows_keep_the_bounds_in_order(
     assert bounds.upper >= least * (1 - 1e-6)
 
 
+@pytest.mark.parametrize("scaling", ["standard", "none"])
+def test_close_rows_far_from_zero_are_no_contradiction(scaling: str) -> None:
+    """Scaling leaves few digits of them: the means' last ones do not add up."""
+    rng = np.random.default_rng(0)
+    sites = {name: 1e6 + 1e-3 * rng.normal(size=(6, 2)) for name in "abc"}
+    _, result = run(sites, box=(1e6 - 1.0, 1e6 + 1.0), policy={"scaling": scaling})
+    assert result.bounds is not None
+    assert result.bounds.lower is not None
+
+
 def test_a_node_limit_that_is_hit_is_said_and_its_bound_holds() -> None:
     sites = few(3, (6, 6, 5))
     least, _ = optimum(pooled(sites))

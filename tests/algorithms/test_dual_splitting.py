@@ -162,18 +162,15 @@ def test_every_box_that_sites_are_asked_about_is_a_part_and_answers_are_in_it() 
     assert asked > 5
 
 
-def test_sites_that_may_tell_nothing_of_parts_end_it_after_some_rounds() -> None:
-    rng = np.random.default_rng(3)
-    sites = {name: rng.normal(size=(30, 2)) for name in "abc"}
-    policy = {"min_cluster_size": 5, "min_sites": 3}
-    found = run(sites, policy, splits=500, iterations=300, node_limit=20_000)
-    assert found.result is not None
-    assert found.result.stopped_because in ("held_back", "splits", "gap")
-    bounds = found.result.bounds
-    assert bounds is not None
-    assert bounds.splits < 60
-    if bounds.lower is not None and bounds.upper is not None:
-        assert bounds.lower <= bounds.upper
+def test_rows_that_cost_nothing_are_done_with_without_any_cut() -> None:
+    """What rounding leaves of their cost is nothing that cuts could close."""
+    rows = np.array([[0.1, 0.3], [2.7, 1.9]])
+    sites = {name: rows[[0, 1, 0, 1]] for name in "ab"}
+    found = run(sites, {}, n_clusters=3, splits=1_000, gap=0.0, iterations=2_000).result
+    assert found is not None
+    assert found.bounds is not None
+    assert found.bounds.splits <= 2
+    assert found.bounds.iterations <= 6
 
 
 # --- boxes ----------------------------------------------------------------------------------------
@@ -231,10 +228,10 @@ def test_only_boxes_without_any_centroids_in_order_are_left_out(seed: int) -> No
     whole = a_whole("pairwise", seed)
     rng = np.random.default_rng(seed)
     splitting = begin_splitting(np.full(2, -2.0), np.full(2, 2.0), 2, 0.0)
-    splitting, _, _ = proceed(splitting, told(seed), whole, goal=1e9, most=25)
+    splitting, _, _ = proceed(splitting, told(seed), whole, goal=1e9, most=8)
     boxes = [*splitting.waiting, *splitting.settled]
     boxes += [] if splitting.current is None else [splitting.current]
-    assert splitting.splits == 25
+    assert splitting.splits == 8
     for point in rng.uniform(-2.0, 2.0, size=(500, 2, 2)):
         if whole.region.violation(point - whole.origin) > 0:
             continue
@@ -354,6 +351,25 @@ def test_boxes_beyond_what_was_declared_are_refused_at_the_site(
             memory={},
         )
     assert refused.value.rule == "task"
+
+
+@pytest.mark.parametrize("p", [2, 5])
+def test_no_real_record_is_searched_for_box_by_box(p: int) -> None:
+    """A box may fix the centroids: what is told of it, and what is not, would place a lone row."""
+    sites = sites_of(0, (12, 12, 12))
+    plan = plan_for(sites, {}, splits=20, gap=0.0)
+    opened = [one for one in drive(plan, sites).rounds if one.phase == "dual"][-1]
+    task, answer = opened.tasks["a"], opened.payloads["a"]
+    assert task.common.lower is not None
+    step = {"site": "a", "round_number": opened.number, "size_band": None}
+    told, memory = engine.local_step(plan, task, SiteData(sites["a"]), p=p, memory={}, **step)
+    assert not told.sent.any()
+    assert not told.counts.any()
+    assert (told.value, told.limited) == (None, False)
+    assert "dual" not in memory
+    with pytest.raises(RuleViolation) as refused:
+        engine.check(plan, task, answer, p=p, size_band=None)
+    assert refused.value.rule in ("boxes", "smallest-count")
 
 
 def test_a_centroid_outside_of_the_rounds_box_is_refused() -> None:

@@ -23,7 +23,7 @@ from support.attacker import (
     small_prevalences,
 )
 from support.hospitals import NAMES, binarised, bounded, breast_cancer, levelled
-from support.methods import IN_PARTS, SWEEPS, TRIED
+from support.methods import SWEEPS, TRIED
 from support.traces import (
     Released,
     exact_sums,
@@ -166,15 +166,6 @@ def test_no_real_record_with_the_defaults(method: str, number: int, kind: str) -
     run = _default(method, number, kind)
     assert _recovered(*run, kind) == []
     assert _told(*run, kind) == []
-
-
-def test_no_real_record_where_dual_asks_about_parts_of_its_region() -> None:
-    method, options = IN_PARTS
-    result, seen = _run(method, {"n_clusters": 2, **options}, "numeric")
-    assert result.result_.bounds
-    assert result.result_.bounds.splits > 0
-    assert _recovered(result, seen, "numeric") == []
-    assert _told(result, seen, "numeric") == []
 
 
 @pytest.mark.parametrize("kind", ["numeric", "binary", "levels"])

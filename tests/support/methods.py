@@ -75,12 +75,6 @@ TRIED: dict[str, Tried] = {
 ALL = [(name, options) for name, tried in TRIED.items() for options in tried.variants]
 IDS = ["-".join([name, *(f"{k}={v}" for k, v in options.items())]) for name, options in ALL]
 
-#: A session of ``dual`` whose region is cut: more rounds than those above should take.
-IN_PARTS: tuple[str, dict[str, Any]] = (
-    "dual",
-    {"node_limit": 2_000, "gap": 0.0, "splits": 2, "iterations": 12},
-)
-
 #: Sessions that compare several K, of every method that does.
 KS = (2, 3, 5)
 SWEEPS = [(name, {"n_clusters": list(KS)}) for name in TRIED if METHODS[name].sweeps]

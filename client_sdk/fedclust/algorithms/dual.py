@@ -97,8 +97,10 @@ _STARTS = 8
 _NO_PROMISE = float(np.finfo(np.float64).max)
 #: Relative gap at which a box is done with even if none is allowed: the dual's own accuracy.
 _CLOSED = 2e-6
-#: Where the dual rule is at its end: boxes ask for other assignments, which may be told.
-_SPLITTABLE = ("converged", "stalled", "held_back")
+#: Of the rows' own scatter: less than this of a cost is rounding.
+_ROUNDING = 1e-12
+#: Where the dual rule is at its end.
+_SPLITTABLE = ("converged", "stalled")
 #: Of the quasi-Newton rule.
 _MULTIPLIERS = 500
 #: The most sets of centroids that a primal round measures.
@@ -130,8 +132,8 @@ class Config(Model):
         Of the paper's rules: alpha0, over the root of the iteration.
     splits : int
         How often the region of the centroids may be cut in two where the dual rule leaves a
-        greater gap; ``quadratic_bundle`` and a certified form only. Each cut takes about two more
-        dual rounds.
+        greater gap: with ``quadratic_bundle``, a certified form and ``min_cluster_size`` 1 only.
+        Each cut takes about two more dual rounds.
     iterations : int
         The most dual rounds.
     polish : bool or None
@@ -196,6 +198,14 @@ def check_config(config: RunConfig) -> None:
             "symmetry",
             f"splits closes the gap of a proven bound, and {options.symmetry} proves none: use "
             "pairwise or none",
+            "/splits",
+        )
+    if options.splits and config.policy.min_cluster_size > 1:
+        raise RuleViolation(
+            "min-cluster-size",
+            "splits needs min_cluster_size 1, where nothing is protected: a site that answers box "
+            "after box, or does not, tells where its few outlying rows are. Leave it out, or close "
+            "the gap with fedclust.simulate on rows that may be together",
             "/splits",
         )
 
@@ -678,6 +688,8 @@ def _go_on_in_parts(
     """Ask about the next box; end where none is left, or nothing more can be done."""
     options: Config = config.options
     goal = _known(state.upper) * (1.0 - max(options.gap, _CLOSED))
+    # Rows that lie on their centroids cost some rounding: no bound comes nearer to that.
+    goal -= _ROUNDING * sum(float(totals.m2.sum()) for totals in config.totals.values())
     splitting, ascent, ask = proceed(
         _known(state.splitting),
         _known(state.ascent),
@@ -827,8 +839,8 @@ def _warnings(state: State, config: RunConfig) -> tuple[str, ...]:
             and config.options.symmetry in CERTIFIED
         ):
             found.append(
-                f"a gap of {gap:.2%} is left that no multipliers close: allow splits, which cut "
-                "the region of the centroids"
+                f"a gap of {gap:.2%} is left that no multipliers close; where rows may be told, "
+                "with min_cluster_size 1, splits does, by cutting the region of the centroids"
             )
     if state.limited:
         found.append(

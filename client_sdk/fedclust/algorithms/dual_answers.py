@@ -43,6 +43,8 @@ from fedclust.privacy.checks import (
 DUAL, PRIMAL = "dual", "primal"
 #: Relative: a claimed dual value or cost may differ by this from what the same numbers come to.
 TOLERANCE = 1e-7
+#: Of a number far from 0, what may be lost of it in scaling and adding up, as a part of it.
+_LAST_DIGITS = 1e-14
 
 # --- Payloads -------------------------------------------------------------------------------------
 
@@ -58,7 +60,7 @@ class DualTask(Model):
         Scaled: about it objective and multipliers are reckoned.
     lower, upper : (K, d) float64 or None
         Scaled: where each centroid may be in this round, within the declared bounds; None where
-        these are all there is.
+        these are all there is. A site whose smallest count is above 1 answers no such task.
     """
 
     references: FloatMatrix
@@ -266,8 +268,10 @@ def region_of(task: DualTask, config: RunConfig) -> Region:
     whole = Region(
         lower - task.origin, upper - task.origin, task.references - task.origin, symmetry
     )
-    if task.lower is None or task.upper is None:
+    if task.lower is None and task.upper is None:
         return whole
+    if task.lower is None or task.upper is None:
+        raise RuleViolation("task", "a round's boxes have lower and upper bounds", "/lower")
     part = Part(task.lower - task.origin, task.upper - task.origin)
     try:
         return replace(whole, part=part)
@@ -346,6 +350,12 @@ def _check_dual(task: DualTask, part: DualPart, payload: DualAnswer, config: Run
             f"the centroid of cluster {cluster} lies outside of this round's box",
             f"/centroids/{cluster}/{feature}",
         )
+    if region.part is not None and config.p > 1 and payload.sent.any():
+        raise RuleViolation(
+            "boxes",
+            "a site whose smallest count is above 1 tells nothing of a round's boxes",
+            "/sent",
+        )
     if not payload.sent.all():
         if payload.value is not None:
             raise RuleViolation(
@@ -356,13 +366,22 @@ def _check_dual(task: DualTask, part: DualPart, payload: DualAnswer, config: Run
         return
     if payload.value is None:
         raise RuleViolation("dual-value", "a whole assignment comes with its value", "/value")
-    _check_value(region, task.origin, part, payload)
+    space = config.space
+    noise = _LAST_DIGITS * float(np.abs(space.center / space.scale).max(initial=0.0))
+    _check_value(region, task.origin, part, payload, noise)
 
 
 def _check_value(
-    region: Region, origin: NDArray[np.float64], part: DualPart, payload: DualAnswer
+    region: Region,
+    origin: NDArray[np.float64],
+    part: DualPart,
+    payload: DualAnswer,
+    noise: float,
 ) -> None:
-    """Check a whole assignment, its centroids and its value against the site's totals."""
+    """Check a whole assignment, its centroids and its value against the site's totals.
+
+    ``noise`` is what rounding may have left of a scaled mean, of rows far from 0.
+    """
     counts = payload.counts.astype(np.float64)
     means, centroids = payload.means - origin, payload.centroids - origin
     mean, mu = part.mean - origin, part.multipliers
@@ -372,7 +391,8 @@ def _check_value(
     if (
         payload.counts.sum() != part.rows
         or (
-            np.abs(sums.sum(axis=0) - part.rows * mean) > 10 * SLACK * part.rows * max(size, 1.0)
+            np.abs(sums.sum(axis=0) - part.rows * mean)
+            > part.rows * (10 * SLACK * max(size, 1.0) + noise)
         ).any()
     ):
         raise RuleViolation(
@@ -380,6 +400,7 @@ def _check_value(
         )
     wide = float(np.maximum(-region.lower, region.upper).max())
     slack = TOLERANCE * (square + np.abs(mu).sum() * wide) + SLACK * part.rows * wide**2
+    slack += noise * (part.rows * wide + np.abs(mu).sum())
     if float(counts @ (means**2).sum(axis=1)) > square + slack:
         raise RuleViolation(
             "assignment", "the clusters' means lie farther apart than all rows do", "/means"

@@ -169,8 +169,10 @@ def best_of_model(
     """
     n_links, n_clusters, d = lambdas.shape
     n_sites, width = n_links + 1, n_clusters * d
-    middle = (region.lower + region.upper) / 2
-    length = float((region.upper - region.lower).max(initial=0.0)) / 2 or 1.0
+    # Of the boxes, not of all that was declared: the solver's error is in units of them.
+    least, most = region.boxes.lower.min(axis=0), region.boxes.upper.max(axis=0)
+    middle = (least + most) / 2
+    length = float((most - least).max(initial=0.0)) / 2 or 1.0
     mass = max(float(piece.counts.sum()) for piece in pieces)
     energy = length * length * max(mass, 1.0)
     force = energy / length

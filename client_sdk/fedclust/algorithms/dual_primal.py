@@ -62,7 +62,7 @@ def cost_of(steps: Mapping[str, Step], centroids: NDArray[np.float64], config: R
     for site, own in steps.items():
         rest = rest_cost(config.totals[site], own.counts, own.sums, own.costs, centroids)
         total += float(own.costs.sum()) + rest
-    return total
+    return max(total, 0.0)
 
 
 def lloyd_step(

@@ -66,6 +66,10 @@ def _solve(
     if digest_of(part.multipliers) != part.digest:
         raise RuleViolation("task", "the task's multipliers do not have their digest", "/site")
     region = region_of(task, config)
+    if region.part is not None and config.p > 1:
+        # Whoever chooses boxes chooses centroids: by what is told of each, and what is not, a
+        # single row that lies apart could be searched for.
+        return _held_back(part, n_clusters, d), memory
     before = memory.get(DUAL)
     solution = solve_node(
         data.X - task.origin,
@@ -75,6 +79,7 @@ def _solve(
         node_limit=config.options.node_limit,
         start=None if before is None else unpacked(before).astype(np.int64),
     )
+    limited = not solution.complete and solution.n_nodes >= config.options.node_limit
     # Never sent, and not what was sent: where the next search begins.
     memory = {**memory, DUAL: packed(solution.labels)}
     released, after = release(data, config, memory, solution.labels, n_clusters, DUAL)
@@ -102,7 +107,7 @@ def _solve(
                 region,
                 config.p,
             ),
-            limited=not solution.complete,
+            limited=limited,
         )
         return answer, after
     # Each told cluster by itself: what holds it apart from one that is not told would tell of that.
@@ -113,7 +118,7 @@ def _solve(
         counts=np.where(sent, counts, 0),
         means=np.where(sent[:, None], means, 0.0),
         centroids=np.where(sent[:, None], alone, 0.0),
-        limited=not solution.complete,
+        limited=limited,
     )
     return answer, after
 

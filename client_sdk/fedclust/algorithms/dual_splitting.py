@@ -37,8 +37,9 @@ Reason: TypeAlias = Literal["", "converged", "splits", "held_back"]
 
 #: Rounds in a row in which some site could not send its own assignment, before giving up.
 _SILENT = 8
-#: Boxes cut without asking: each takes the master a few milliseconds, and a round has a time limit.
-_STRAIGHT = 25
+#: Boxes cut without asking: each takes the master from milliseconds to a second, and an aggregation
+#: has a time limit.
+_STRAIGHT = 10
 #: A cut leaves either side this part of the box's width at least.
 _SHARE = 0.2
 #: Sides narrower than this part of the whole box's are not cut.
@@ -180,12 +181,17 @@ def proceed(
         if current.bound >= goal:
             splitting, advice = _settled(splitting, current), None
             continue
+        # Of a box that nobody was asked about the master may see no more to win, within its error:
+        # one answer tells.
+        asked = advice is not None
         if advice is None:
             ascent, advice = enter(ascent, whole.part(current), current.bound)
         cuts = most - splitting.splits
         hurried = splitting.splits - straight >= _STRAIGHT
         beyond = advice.model_value is not None and advice.model_value < goal
-        if not (advice.finished or advice.consensus is None or (beyond and cuts and not hurried)):
+        blind = advice.consensus is None
+        ended = asked and (advice.finished or blind)
+        if not (ended or ((beyond or blind) and cuts and not hurried)):
             return splitting, ascent, Ask(advice.lambdas)
         if cuts:
             splitting = _cut(splitting, current, whole, advice)
