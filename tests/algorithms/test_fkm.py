@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fedclust import simulate
-from fedclust.algorithms import fkm
+from fedclust.algorithms import fkm, fkm_answers, fkm_site
 from fedclust.algorithms.base import (
     Contribution,
     Done,
@@ -25,6 +25,8 @@ from fedclust.algorithms.base import (
     Space,
     Totals,
 )
+from fedclust.algorithms.judging import Judgement
+from fedclust.algorithms.local_cells import settled
 from fedclust.algorithms.totals import SitePart
 
 FEATURES = (Feature(name="age", lower=0, upper=10), Feature(name="dose"))
@@ -45,17 +47,17 @@ def _config(p: int = 2, **options: Any) -> RunConfig:
 
 def _answer(task: SiteTask, X: Any, config: RunConfig) -> Any:
     data = SiteData(np.array(X, dtype=float))
-    return fkm.local_step(task, data, config, np.random.default_rng(0), {})[0]
+    return fkm_site.local_step(task, data, config, np.random.default_rng(0), {})[0]
 
 
 def _candidates(centroids: Any, part: SitePart | None = None) -> SiteTask:
     tensor = np.array(centroids, dtype=float)
     names = tuple(f"start-{i}" for i in range(len(tensor)))
-    return SiteTask("candidates", fkm.CandidatesTask(names=names, centroids=tensor), part)
+    return SiteTask("candidates", fkm_answers.CandidatesTask(names=names, centroids=tensor), part)
 
 
 def _means(centroids: Any, *, drop_empty: bool = True) -> SiteTask:
-    common = fkm.MeansTask(centroids=np.array(centroids, float), drop_empty=drop_empty)
+    common = fkm_answers.MeansTask(centroids=np.array(centroids, float), drop_empty=drop_empty)
     return SiteTask("means", common, SitePart())
 
 
@@ -67,7 +69,7 @@ def test_each_candidate_gets_counts_sums_and_costs_of_its_own() -> None:
     task = _candidates([[[0, 0], [9, 5]], [[2, 2], [0, 99]]], SitePart(totals=True))
     payload = _answer(task, ROWS, config)
 
-    fkm.check(task, payload, config)
+    fkm_answers.check(task, payload, config)
     assert payload.counts.tolist() == [[3, 2], [5, 0]]
     np.testing.assert_allclose(payload.sums[0], [[6.0, 6.0], [17.0, 11.0]])
     np.testing.assert_allclose(payload.sums[1], [[23.0, 17.0], [0.0, 0.0]])
@@ -79,13 +81,13 @@ def test_rows_left_over_stay_out_if_they_are_enough_and_move_on_if_too_few() -> 
     centroids = np.array([[0.0, 0.0], [5.0, 0.0], [9.0, 0.0], [9.0, 90.0]])
     X = np.array([[0.0, 0], [1, 0], [4.5, 0], [8, 0], [9, 0], [9, 1]])
 
-    assert fkm.settled(SiteData(X), centroids, 1).tolist() == [0, 0, 1, 2, 2, 2]
+    assert settled(SiteData(X), centroids, 1).tolist() == [0, 0, 1, 2, 2, 2]
     # One row alone: 4.5 is as far from 0 as from 9, and the lowest takes it.
-    assert fkm.settled(SiteData(X), centroids, 2).tolist() == [0, 0, 0, 2, 2, 2]
+    assert settled(SiteData(X), centroids, 2).tolist() == [0, 0, 0, 2, 2, 2]
     # Three rows, of which none is with two others.
-    assert fkm.settled(SiteData(X), centroids, 3).tolist() == [-1, -1, -1, 2, 2, 2]
+    assert settled(SiteData(X), centroids, 3).tolist() == [-1, -1, -1, 2, 2, 2]
     # No cell can be sent: nothing to move to.
-    assert fkm.settled(SiteData(X), centroids, 4).tolist() == [0, 0, 1, 2, 2, 2]
+    assert settled(SiteData(X), centroids, 4).tolist() == [0, 0, 1, 2, 2, 2]
 
 
 def test_persons_count_where_rows_would_do() -> None:
@@ -93,7 +95,7 @@ def test_persons_count_where_rows_would_do() -> None:
     X = np.array([[0.0], [1], [2], [9], [9.5]])
     data = SiteData(X, persons=np.array([7, 7, 7, 1, 2]))
 
-    assert fkm.settled(data, centroids, 2).tolist() == [1] * 5
+    assert settled(data, centroids, 2).tolist() == [1] * 5
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_check_names_the_candidate_and_the_rule(
     arrays = {name: np.array(value, dtype=dtypes[name]) for name, value in change.items()}
 
     with pytest.raises(RuleViolation) as caught:
-        fkm.check(task, payload.model_copy(update=arrays), _config())
+        fkm_answers.check(task, payload.model_copy(update=arrays), _config())
 
     assert (caught.value.rule, caught.value.pointer) == (rule, pointer)
 
@@ -124,11 +126,11 @@ def test_check_names_the_candidate_and_the_rule(
 # --- default variant: the coordinator -------------------------------------------------------------
 
 
-def _steps(costs: Any) -> fkm.Steps:
+def _steps(costs: Any) -> fkm_answers.Steps:
     """Return ten rows on one place for each candidate; ``costs`` (c,) is what they cost."""
     costs = np.array(costs, dtype=float)
     c = len(costs)
-    return fkm.Steps(
+    return fkm_answers.Steps(
         counts=np.tile([10, 0], (c, 1)),
         sums=np.tile([[10.0, 20.0], [0.0, 0.0]], (c, 1, 1)),
         costs=np.stack([costs, np.zeros(c)], axis=1),
@@ -141,7 +143,7 @@ def _state(n: int, **update: Any) -> fkm.State:
         seed=0,
         names=tuple(f"start-{i}" for i in range(n)),
         centroids=np.array([[[i, 0.0], [9.0, 9.0]] for i in range(n)]),
-        judgements=(fkm.Judgement(),) * n,
+        judgements=(Judgement(),) * n,
         **update,
     )
 
@@ -188,7 +190,7 @@ def test_unsent_rows_are_charged_at_the_mean_cost_of_those_sent() -> None:
     """Two candidates, of which the first leaves ten of each site's twenty rows out."""
     totals = {s: Totals(n=20, mean=np.array([6.0, 2]), m2=np.array([500.0, 0])) for s in "abc"}
     config = replace(_config(), totals=totals)
-    whole = fkm.Steps(
+    whole = fkm_answers.Steps(
         counts=np.array([[10, 0], [10, 10]]),
         sums=np.array([[[10.0, 20], [0, 0]], [[10.0, 20], [110, 20]]]),
         costs=np.array([[40.0, 0], [30.0, 40]]),
@@ -230,7 +232,7 @@ def test_it_goes_on_while_a_candidate_gains_on_the_best() -> None:
 
 def test_a_candidate_that_nobody_may_answer_drops_out_and_the_last_one_fails() -> None:
     empty = np.zeros((1, 2), dtype=np.int64)
-    nothing = fkm.Steps(counts=empty, sums=np.zeros((1, 2, 2)), costs=np.zeros((1, 2)))
+    nothing = fkm_answers.Steps(counts=empty, sums=np.zeros((1, 2, 2)), costs=np.zeros((1, 2)))
 
     with pytest.raises(MethodFailure) as caught:
         fkm.aggregate(_state(1), [Contribution(s, nothing, 2) for s in "abc"], _config())
@@ -243,7 +245,7 @@ def test_a_candidate_that_nobody_may_answer_drops_out_and_the_last_one_fails() -
 def test_the_first_means_are_no_rows() -> None:
     X = np.random.default_rng(1).normal(size=(30, 2)) + 5
     config = _config(variant="paper", n_clusters=4)
-    payload = _answer(SiteTask("seeds", fkm.SeedsTask(n_clusters=4), SitePart()), X, config)
+    payload = _answer(SiteTask("seeds", fkm_answers.SeedsTask(n_clusters=4), SitePart()), X, config)
 
     assert (payload.counts[payload.counts > 0] >= 2).all()
     gaps = np.abs(payload.means[payload.counts > 0][:, None] - X).max(axis=2)
@@ -255,7 +257,7 @@ def test_means_are_of_one_partition_and_counts_of_the_next() -> None:
     task = _means([[0, 0], [10, 0], [5, 90]])
     payload = _answer(task, X, _config(variant="paper", n_clusters=3))
 
-    fkm.check(task, payload, _config(variant="paper"))
+    fkm_answers.check(task, payload, _config(variant="paper"))
     # 5.2 is nearer to 10 than to 0, and nearer to 7.73, the mean it moves, than to 1.
     assert payload.members.tolist() == [3, 3, 0]
     np.testing.assert_allclose(payload.means[:2, 0], [1.0, (5.2 + 18) / 3])
@@ -276,18 +278,18 @@ def test_a_row_that_changes_sides_is_a_member_here_and_counted_there() -> None:
 def test_a_mean_without_members_enough_has_no_vector_whatever_its_count() -> None:
     config = _config(variant="paper")
     task = _means([[0, 0], [10, 0]])
-    payload = fkm.Means(
+    payload = fkm_answers.Means(
         members=np.array([4, 1]), means=np.array([[1.0, 1], [9, 9]]), counts=np.array([2, 3])
     )
 
     with pytest.raises(RuleViolation) as caught:
-        fkm.check(task, payload, config)
+        fkm_answers.check(task, payload, config)
     assert (caught.value.rule, caught.value.pointer) == ("smallest-count", "/members/1")
 
 
 def test_an_empty_centre_that_is_kept_moves_to_the_farthest_rows_never_to_one() -> None:
     X = np.array([[0.0, 0], [0.1, 0], [0, 0.2], [6, 0], [5, 0]])
-    labels = fkm.refill(X, np.zeros(5, dtype=np.int64), np.array([[0.0, 0], [50, 0]]), 2)
+    labels = fkm_site.refill(X, np.zeros(5, dtype=np.int64), np.array([[0.0, 0], [50, 0]]), 2)
 
     assert labels.tolist() == [0, 0, 0, 1, 1]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust.algorithms import engine, kfed, lloyd
+from fedclust.algorithms import engine, kfed, kfed_cells, lloyd
 from fedclust.algorithms.base import (
     Contribution,
     Done,
@@ -26,6 +26,7 @@ from fedclust.algorithms.base import (
     Space,
 )
 from fedclust.algorithms.engine import Plan
+from fedclust.algorithms.local_cells import local_kmeans
 from fedclust.algorithms.totals import SitePart
 from fedclust.privacy.counting import PersonIndex
 from fedclust.simulate import SimulationResult, simulate
@@ -122,9 +123,11 @@ def test_the_third_rule_leaves_rows_between_two_seeds_out_of_the_first_centres(
     seen: list[NDArray[np.float64]] = []
     monkeypatch.setattr("sklearn.cluster.kmeans_plusplus", lambda X, *_, **__: (X[[0, 5]], None))
     monkeypatch.setattr(
-        kfed, "_converged", lambda X, centres: seen.append(centres) or np.zeros(len(X), np.int64)
+        kfed_cells,
+        "converged",
+        lambda X, centres: seen.append(centres) or np.zeros(len(X), np.int64),
     )
-    kfed.algorithm_1(rows, 2, np.random.default_rng(0))
+    kfed_cells.algorithm_1(rows, 2, np.random.default_rng(0))
 
     np.testing.assert_allclose(seen[0], [[1.5], [10.5]])
 
@@ -140,14 +143,16 @@ def test_a_centre_without_rows_within_a_third_is_its_voronoi_cells_mean(
         lambda *_, **__: (np.array([[0.0], [0.7], [20.5]]), None),
     )
     monkeypatch.setattr(
-        kfed, "_converged", lambda X, centres: seen.append(centres) or np.zeros(len(X), np.int64)
+        kfed_cells,
+        "converged",
+        lambda X, centres: seen.append(centres) or np.zeros(len(X), np.int64),
     )
-    kfed.algorithm_1(rows, 3, np.random.default_rng(0))
+    kfed_cells.algorithm_1(rows, 3, np.random.default_rng(0))
 
     # 1.0 is .3 from .7 and 1 from 0; 1.2 is .5 and 1.2: only the first is within a third.
     np.testing.assert_allclose(seen[0], [[0.0], [1.0], [20.5]])
     seen.clear()
-    kfed.algorithm_1(rows[[0, 2, 3, 4]], 3, np.random.default_rng(0))
+    kfed_cells.algorithm_1(rows[[0, 2, 3, 4]], 3, np.random.default_rng(0))
     np.testing.assert_allclose(seen[0], [[0.0], [1.2], [20.5]])
 
 
@@ -156,7 +161,7 @@ def test_the_projection_keeps_the_distances_of_the_best_subspace(shape: tuple[in
     X = np.random.default_rng(1).normal(size=shape) + 3.0
     u, s, vt = np.linalg.svd(X, full_matrices=False)
     best = (u[:, :3] * s[:3]) @ vt[:3]
-    projected = kfed._projected(X, 3)
+    projected = kfed_cells._projected(X, 3)
 
     assert projected.shape == (shape[0], 3)
     gaps = [((A[:, None] - A) ** 2).sum(axis=2) for A in (projected, best)]
@@ -173,11 +178,11 @@ def test_only_directions_that_stand_out_of_noise_tell_clusters_apart() -> None:
 
     for X, n_clusters, kept in ((signal, 2, 2), (noise, 2, 2), (noise, 9, 3), (noise, 40, None)):
         values = np.linalg.svd(X, compute_uv=False)
-        assert kfed.directions(values, X.shape, n_clusters) == kept
-    assert kfed.directions(np.zeros(40), (60, 40), 2) is None
+        assert kfed_cells.directions(values, X.shape, n_clusters) == kept
+    assert kfed_cells.directions(np.zeros(40), (60, 40), 2) is None
     # Constant columns are no noise: with them the median would be zero, and all would stand out.
     padded = np.hstack([signal, np.zeros((60, 200))])
-    assert kfed.directions(np.linalg.svd(padded, compute_uv=False), (60, 40), 2) == 2
+    assert kfed_cells.directions(np.linalg.svd(padded, compute_uv=False), (60, 40), 2) == 2
 
 
 def test_many_small_cells_in_many_dimensions_mix_no_clusters() -> None:
@@ -189,7 +194,7 @@ def test_many_small_cells_in_many_dimensions_mix_no_clusters() -> None:
     for seed in range(4):
         X = centres[truth] + np.random.default_rng(seed).normal(size=(80, 100))
         for n_clusters, scores in pure.items():
-            labels = kfed.k_means(X, 30, 3, np.random.default_rng(seed), n_clusters)
+            labels = kfed_cells.k_means(X, 30, 3, np.random.default_rng(seed), n_clusters)
             right = sum(np.bincount(truth[labels == k]).max() for k in np.unique(labels))
             scores.append(right / len(X))
 
@@ -199,8 +204,8 @@ def test_many_small_cells_in_many_dimensions_mix_no_clusters() -> None:
 @pytest.mark.parametrize("n", [24, 37])
 def test_filled_cells_have_p_rows_and_the_cost_of_the_best_places(n: int) -> None:
     X = np.random.default_rng(n).normal(size=(n, 3))
-    labels = kfed.local_kmeans(X, n // 5, 3, np.random.default_rng(0))
-    filled = kfed.filled(X, labels, 5)
+    labels = local_kmeans(X, n // 5, 3, np.random.default_rng(0))
+    filled = kfed_cells.filled(X, labels, 5)
 
     sizes = np.bincount(filled)
     assert sizes.min() >= 5
@@ -216,7 +221,7 @@ def test_cells_too_small_to_be_sent_join_their_neighbours() -> None:
     X = np.array([[0.0], [0.1], [0.2], [1.0], [5.0], [5.1], [5.2], [9.0]])
     labels = np.array([0, 0, 0, 1, 2, 2, 2, 3])
 
-    merged = kfed.without_small(X, labels, PersonIndex(X), 3)
+    merged = kfed_cells.without_small(X, labels, PersonIndex(X), 3)
 
     assert merged.tolist() == [0, 0, 0, 0, 2, 2, 2, 2]
     assert labels.tolist() == [0, 0, 0, 1, 2, 2, 2, 3]
@@ -561,8 +566,8 @@ def test_one_round_costs_little_more_than_central_k_means() -> None:
 
 
 def test_a_large_site_restarts_less_by_a_fixed_rule() -> None:
-    assert kfed.local_restarts(100, 30, 8) == 10
-    assert kfed.local_restarts(1_000_000, 100, 80) == 2
+    assert kfed_cells.local_restarts(100, 30, 8) == 10
+    assert kfed_cells.local_restarts(1_000_000, 100, 80) == 2
 
 
 def test_a_site_may_not_be_told_another_sites_mapping() -> None:

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.manifold import spectral_embedding
 
-from fedclust.algorithms import engine, spectral, spectral_graph
+from fedclust.algorithms import engine, spectral, spectral_answers, spectral_graph
 from fedclust.algorithms.base import (
     Contribution,
     Done,
@@ -292,7 +292,7 @@ def test_a_site_whose_clusters_fall_together_is_told_of() -> None:
         sent = [
             Contribution(
                 name,
-                spectral.Eigen(counts=np.array([9, 9]), means=means, vectors=v),
+                spectral_answers.Eigen(counts=np.array([9, 9]), means=means, vectors=v),
                 5,
             )
             for name, v in zip("ab", (agreeing, vectors), strict=True)
@@ -371,13 +371,13 @@ def test_options_of_another_variant_are_refused(options: dict[str, Any]) -> None
         spectral.check_config(_config(**options))
 
 
-def _landmarks(**update: Any) -> spectral.Landmarks:
+def _landmarks(**update: Any) -> spectral_answers.Landmarks:
     fields: dict[str, Any] = {
         "counts": np.array([7, 9]),
         "means": np.array([[0.0, 1.0], [2.0, 3.0]]),
         "radii": np.array([0.5, 0.0]),
     }
-    return spectral.Landmarks(**{**fields, **update})
+    return spectral_answers.Landmarks(**{**fields, **update})
 
 
 @pytest.mark.parametrize(
@@ -394,15 +394,15 @@ def _landmarks(**update: Any) -> spectral.Landmarks:
 def test_landmarks_that_no_rows_have_are_refused(
     update: dict[str, Any], rule: str, pointer: str
 ) -> None:
-    task = SiteTask("landmarks", spectral.LandmarksTask(n_cells=60), SitePart(rows=16))
-    spectral.check(task, _landmarks(), _config())
+    task = SiteTask("landmarks", spectral_answers.LandmarksTask(n_cells=60), SitePart(rows=16))
+    spectral_answers.check(task, _landmarks(), _config())
     with pytest.raises(RuleViolation) as refused:
-        spectral.check(task, _landmarks(**update), _config())
+        spectral_answers.check(task, _landmarks(**update), _config())
     assert (refused.value.rule, refused.value.pointer) == (rule, pointer)
 
 
-def _anchors(counts: Any, means: Any, vectors: Any) -> spectral.Anchors:
-    return spectral.Anchors(
+def _anchors(counts: Any, means: Any, vectors: Any) -> spectral_answers.Anchors:
+    return spectral_answers.Anchors(
         counts=np.array(counts), means=np.array(means, float), vectors=np.array(vectors, float)
     )
 
@@ -418,33 +418,35 @@ def _anchors(counts: Any, means: Any, vectors: Any) -> spectral.Anchors:
     ],
 )
 def test_anchors_that_do_not_fit_are_refused(
-    sent: spectral.Anchors, reference: bool, rule: str
+    sent: spectral_answers.Anchors, reference: bool, rule: str
 ) -> None:
     config = _config(alignment="sign")
-    part = spectral.AnchorPart(rows=40, anchors=reference)
-    task = SiteTask("anchors", spectral.AnchorsTask(n_anchors=1), part)
-    spectral.check(
+    part = spectral_answers.AnchorPart(rows=40, anchors=reference)
+    task = SiteTask("anchors", spectral_answers.AnchorsTask(n_anchors=1), part)
+    spectral_answers.check(
         replace(task, site=part.model_copy(update={"anchors": True})),
         _anchors([6], [[1, 2]], [[1, 1]]),
         config,
     )
     with pytest.raises(RuleViolation) as refused:
-        spectral.check(task, sent, config)
+        spectral_answers.check(task, sent, config)
     assert refused.value.rule == rule
 
 
 def test_eigenvectors_larger_than_any_are_refused() -> None:
     config = _config(alignment="sign")
     totals = Totals(n=20, mean=np.ones(2), m2=np.ones(2))
-    task = SiteTask("eigen", spectral.EigenTask(), SitePart(totals=True))
+    task = SiteTask("eigen", spectral_answers.EigenTask(), SitePart(totals=True))
     fields: dict[str, Any] = {
         "counts": np.array([10, 10]),
         "means": np.ones((2, 2)),
         "totals": totals,
     }
-    spectral.check(task, spectral.Eigen(vectors=np.ones((2, 2)), **fields), config)
+    spectral_answers.check(task, spectral_answers.Eigen(vectors=np.ones((2, 2)), **fields), config)
     with pytest.raises(RuleViolation, match="eigenvectors"):
-        spectral.check(task, spectral.Eigen(vectors=np.full((2, 2), 9.0), **fields), config)
+        spectral_answers.check(
+            task, spectral_answers.Eigen(vectors=np.full((2, 2), 9.0), **fields), config
+        )
 
 
 def test_the_order_of_sites_in_a_round_changes_nothing() -> None:
@@ -457,7 +459,7 @@ def test_the_order_of_sites_in_a_round_changes_nothing() -> None:
         sent = [
             Contribution(
                 name,
-                spectral.Landmarks(
+                spectral_answers.Landmarks(
                     counts=np.full(20, 5), means=halves[half], radii=np.full(20, 0.1)
                 ),
                 5,

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedclust.algorithms import spectral
+from fedclust.algorithms import spectral, spectral_answers, spectral_site
 from fedclust.algorithms.base import (
     Feature,
     Policy,
@@ -40,9 +40,11 @@ P = 5
 def unprotected() -> Iterator[None]:
     """Let every row count as itself, and every eigenvector be told to the last digit."""
     with (
-        mock.patch.object(spectral, "common_rows", lambda X, *_: X),
-        mock.patch.object(spectral, "resting_on_few", lambda v, *_: np.zeros(v.shape[1], bool)),
-        mock.patch.object(spectral, "_stepped", lambda vectors: vectors),
+        mock.patch.object(spectral_site, "common_rows", lambda X, *_: X),
+        mock.patch.object(
+            spectral_site, "resting_on_few", lambda v, *_: np.zeros(v.shape[1], bool)
+        ),
+        mock.patch.object(spectral_site, "_stepped", lambda vectors: vectors),
     ):
         yield
 
@@ -61,18 +63,18 @@ def answer(
         space=Space.identity(X.shape[1]),
     )
     tasks: dict[str, Any] = {
-        "landmarks": spectral.LandmarksTask(n_cells=60),
-        "anchors": spectral.AnchorsTask(n_anchors=max(config.options.n_anchors, 1)),
-        "eigen": spectral.EigenTask(
+        "landmarks": spectral_answers.LandmarksTask(n_cells=60),
+        "anchors": spectral_answers.AnchorsTask(n_anchors=max(config.options.n_anchors, 1)),
+        "eigen": spectral_answers.EigenTask(
             anchors=anchors.get("anchors_given"), vectors=anchors.get("vectors")
         ),
     }
-    part = spectral.AnchorPart(totals=False, rows=len(X), anchors=True)
+    part = spectral_answers.AnchorPart(totals=False, rows=len(X), anchors=True)
     task = SiteTask(phase, tasks[phase], part, config.space)
     persons = np.arange(len(X))
     data = SiteData(X, persons, index=PersonIndex(X, persons))
     rng = np.random.default_rng(0)
-    return spectral.local_step(task, data, config, rng, {} if memory is None else memory)
+    return spectral_site.local_step(task, data, config, rng, {} if memory is None else memory)
 
 
 # --- records among few different rows -------------------------------------------------------------
@@ -86,7 +88,7 @@ def records(*alone: int) -> FloatArray:
     return PATTERNS[[*np.repeat(COMMON, 20), *alone]]
 
 
-def who_is_there(sent: spectral.Anchors, gamma: float | None) -> list[int | None]:
+def who_is_there(sent: spectral_answers.Anchors, gamma: float | None) -> list[int | None]:
     """Return the records that one person more may have, by where the anchors are said to lie.
 
     The attacker knows what cells of p persons have told. He computes the graph with each other

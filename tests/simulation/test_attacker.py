@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from fedclust.algorithms import engine, evaluation, fkm, lloyd, releasing, sweep
+from fedclust.algorithms import engine, evaluation, fkm_site, lloyd, releasing, sweep
 from fedclust.algorithms.registry import METHODS
 from fedclust.algorithms.tallies import Tally, assign, cells_of, tally
 from fedclust.privacy.moments import CellMoments, cell_costs
@@ -255,7 +255,7 @@ def test_no_real_record_is_safe_in_other_rows_than_the_guard_let_go(
         mock.patch.object(releasing, "cells_of", of_others),
         mock.patch.object(releasing, "tally", sums_of_others),
         mock.patch.object(lloyd, "assign", without_sums),
-        mock.patch.object(fkm, "assign", without_sums),
+        mock.patch.object(fkm_site, "assign", without_sums),
         mock.patch.object(engine, "check"),
     ):
         # Wrong means lead a session astray: where few sites have cells left, it still goes on.

@@ -21,53 +21,40 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, FiniteFloat, StringConstraints
+from pydantic import Field, FiniteFloat
 
 from fedclust.algorithms import lloyd
-from fedclust.algorithms.arrays import (
-    FloatMatrix,
-    FloatTensor3,
-    IntMatrix,
-    IntVector,
-)
-from fedclust.algorithms.assigning import label_by_centroid, nearest, squared_distances
+from fedclust.algorithms.arrays import FloatTensor3
+from fedclust.algorithms.assigning import label_by_centroid, squared_distances
 from fedclust.algorithms.base import (
     Contribution,
-    Disclosure,
     Done,
-    LocalAnswer,
     Memory,
     Method,
     Model,
     Next,
-    Phase,
     Result,
     RuleViolation,
     RunConfig,
-    SiteData,
-    SiteTask,
     Task,
-    Totals,
 )
 from fedclust.algorithms.choosing import SweptOptions
 from fedclust.algorithms.finishing import raw_result
+from fedclust.algorithms.fkm_answers import (
+    PHASES,
+    CandidatesTask,
+    Means,
+    MeansTask,
+    Seeds,
+    SeedsTask,
+    check,
+)
+from fedclust.algorithms.fkm_site import local_step
 from fedclust.algorithms.judging import Judgement, judge
 from fedclust.algorithms.kmeans import SAME, distinct_best, restarted
-from fedclust.algorithms.lloyd import Cells, CellsTask, Step, StepTask
-from fedclust.algorithms.local_cells import LOCAL, settled
-from fedclust.algorithms.releasing import by_column, refuse_cells, release, site_totals
+from fedclust.algorithms.lloyd import Cells, CellsTask, Step
 from fedclust.algorithms.seeding import server_rng
-from fedclust.algorithms.spaces import scaled_bounds
-from fedclust.algorithms.tallies import assign
-from fedclust.algorithms.totals import (
-    DISCLOSURE,
-    SitePart,
-    check_sizes,
-    check_totals,
-    site_parts,
-)
-from fedclust.privacy.checks import check_empty, check_means, check_shape
-from fedclust.privacy.moments import cell_moments
+from fedclust.algorithms.totals import site_parts
 
 VERSION = 2
 #: What the authors' program uses.
@@ -77,8 +64,6 @@ _CANDIDATES = 8
 #: In a sweep the Ks share them, down to so many each: every candidate's partitions take from what
 #: the guard lets all others send.
 _SWEPT_CANDIDATES = 2
-#: The guard's names for the two partitions of a round of the paper's.
-_MEMBERS, _COUNTED = "members", "counted"
 
 # --- Config ---------------------------------------------------------------------------------------
 
@@ -146,341 +131,6 @@ def check_config(config: RunConfig) -> None:
         raise RuleViolation(
             "variant", f"{strange[0]} is only for variant: {other}; leave it out", f"/{strange[0]}"
         )
-
-
-# --- Payloads -------------------------------------------------------------------------------------
-
-
-class SeedsTask(Model):
-    """Draw ``n_clusters`` rows by k-means++; send the means of the rows nearest to each."""
-
-    n_clusters: Annotated[int, Field(ge=1)]
-
-
-class Seeds(Model):
-    """A site's first means.
-
-    Attributes
-    ----------
-    counts : (K,) int64
-        Rows behind each; 0 for the means that are not there, which are 0.
-    means : (K, d) float64
-        Scaled.
-    """
-
-    counts: IntVector
-    means: FloatMatrix
-
-
-class MeansTask(Model):
-    """Do one k-means iteration from these centroids.
-
-    Attributes
-    ----------
-    centroids : (K, d) float64
-        Scaled.
-    drop_empty : bool
-        Whether centroids without rows are dropped first.
-    """
-
-    centroids: FloatMatrix
-    drop_empty: bool
-
-
-class Means(Model):
-    """A site's means after one k-means iteration.
-
-    Attributes
-    ----------
-    members : (K,) int64
-        Rows behind each mean; 0 for the means that are not there, which are 0.
-    means : (K, d) float64
-        Scaled.
-    counts : (K,) int64
-        Rows nearest to each of the means: their weight.
-    """
-
-    members: IntVector
-    means: FloatMatrix
-    counts: IntVector
-
-
-class CandidatesTask(Model):
-    """Assign your rows to the nearest centroid, for each of several candidates by itself.
-
-    Attributes
-    ----------
-    names : tuple of str, length c
-        Under which the site remembers what it sent of each.
-    centroids : (c, K, d) float64
-        Scaled.
-    """
-
-    names: tuple[Annotated[str, StringConstraints(pattern=r"^start-[0-9]{1,4}$")], ...]
-    centroids: FloatTensor3
-
-
-class Steps(Model):
-    """A site's part of one Lloyd step of every candidate: additive.
-
-    Attributes
-    ----------
-    counts : (c, K) int64
-    sums : (c, K, d) float64
-        Scaled.
-    costs : (c, K) float64
-        Squared distances of the rows from the candidate's centroid, added up.
-    totals : Totals or None
-    """
-
-    counts: IntMatrix
-    sums: FloatTensor3
-    costs: FloatMatrix
-    totals: Totals | None = None
-
-    def step(self, candidate: int) -> Step:
-        """Return the part of one candidate."""
-        return Step(
-            counts=self.counts[candidate],
-            sums=self.sums[candidate],
-            costs=self.costs[candidate],
-            totals=self.totals,
-        )
-
-
-_GUARDED = (
-    "Each number describes 0 or at least the smallest count of persons. The guard holds back "
-    "whatever would single out fewer when this answer is compared with any earlier one, or one "
-    "part of it with another."
-)
-_ROUNDED = (
-    " The share of a yes/no feature or level is rounded where fewer than the smallest count "
-    "have, or lack, it."
-)
-_CELLS = lloyd.METHOD.phase("cells")
-
-PHASES = (
-    _CELLS,
-    Phase(
-        name="candidates",
-        summary="Each site adds up its rows at the nearest centroids, for c candidates.",
-        task=CandidatesTask,
-        site_part=SitePart,
-        payload=Steps,
-        discloses=(
-            Disclosure(
-                field="counts",
-                shape="c x K numbers",
-                meaning=(
-                    "How many of your rows are nearest to each centroid of each of c candidate "
-                    "clusterings: 8 at first, fewer later."
-                ),
-                identifies=_GUARDED,
-            ),
-            Disclosure(
-                field="sums",
-                shape="c x K x d numbers",
-                meaning="The sum of each feature over these rows, scaled.",
-                identifies=_GUARDED + _ROUNDED,
-            ),
-            Disclosure(
-                field="costs",
-                shape="c x K numbers",
-                meaning="How far these rows lie from their centroid, squared and added up.",
-                identifies=_GUARDED,
-            ),
-            DISCLOSURE,
-        ),
-    ),
-    Phase(
-        name="seeds",
-        summary="Only in the paper's variant: means of cells around rows drawn, not those rows.",
-        task=SeedsTask,
-        site_part=SitePart,
-        payload=Seeds,
-        discloses=_CELLS.discloses[:2],
-    ),
-    Phase(
-        name="means",
-        summary="Only in the paper's variant: each site does one k-means iteration of its own.",
-        task=MeansTask,
-        site_part=SitePart,
-        payload=Means,
-        discloses=(
-            Disclosure(
-                field="members",
-                shape="K numbers",
-                meaning="How many of your rows are nearest to each centroid.",
-                identifies=_GUARDED,
-            ),
-            Disclosure(
-                field="means",
-                shape="K x d numbers",
-                meaning="The mean of each feature over these rows, scaled.",
-                identifies=_GUARDED + " No mean is a person's record." + _ROUNDED,
-            ),
-            Disclosure(
-                field="counts",
-                shape="K numbers",
-                meaning="How many of your rows are nearest to each of these means.",
-                identifies=_GUARDED,
-            ),
-        ),
-    ),
-)
-
-
-def check(task: SiteTask, payload: Cells | Steps | Seeds | Means, config: RunConfig) -> None:
-    """Check an answer at either end: shapes, counts, complement, bounds, costs."""
-    if isinstance(payload, Steps):
-        _check_steps(task, payload, config)
-    elif isinstance(payload, Seeds):
-        whole = Cells(counts=payload.counts, means=payload.means)
-        lloyd.check(task, whole, config)
-    elif isinstance(payload, Means):
-        n_clusters, d = len(task.common.centroids), len(config.columns)
-        check_shape(payload.members, (n_clusters,), "/members")
-        check_shape(payload.means, (n_clusters, d), "/means")
-        check_shape(payload.counts, (n_clusters,), "/counts")
-        check_sizes(payload.counts, None, task.site, config)
-        check_sizes(payload.members, None, task.site, config, "/members")
-        check_empty(payload.members, payload.means, "/means")
-        check_means(payload.members, payload.means, *scaled_bounds(config), "/means")
-    else:
-        lloyd.check(task, payload, config)
-
-
-def _check_steps(task: SiteTask, payload: Steps, config: RunConfig) -> None:
-    centroids = task.common.centroids
-    n_candidates, n_clusters, d = centroids.shape
-    check_totals(payload.totals, task.site, config)
-    check_shape(payload.counts, (n_candidates, n_clusters), "/counts")
-    check_shape(payload.sums, (n_candidates, n_clusters, d), "/sums")
-    check_shape(payload.costs, (n_candidates, n_clusters), "/costs")
-    for i in range(n_candidates):
-        one = SiteTask(task.phase, StepTask(centroids=centroids[i]), task.site, task.space)
-        try:
-            lloyd.check(one, payload.step(i), config)
-        except RuleViolation as broken:
-            _, field, *rest = broken.pointer.split("/")
-            raise RuleViolation(
-                broken.rule,
-                f"candidate {i}: {broken.message}",
-                "/".join(["", field, str(i), *rest]),
-            ) from None
-
-
-# --- Local step -----------------------------------------------------------------------------------
-
-
-def local_step(
-    task: SiteTask, data: SiteData, config: RunConfig, rng: np.random.Generator, memory: Memory
-) -> LocalAnswer:
-    """Answer a task from a site's scaled rows (n, d)."""
-    if task.phase == "seeds":
-        return _seeds(task.common, data, config, rng, memory)
-    if task.phase == "means":
-        return _means(task.common, data, config, memory)
-    if task.phase == "candidates":
-        asked = task.site is not None and task.site.totals
-        totals = site_totals(data, config) if asked else None
-        return _steps(task.common, data, config, memory, totals)
-    return lloyd.local_step(task, data, config, rng, memory)
-
-
-def _steps(
-    task: CandidatesTask, data: SiteData, config: RunConfig, memory: Memory, totals: Totals | None
-) -> LocalAnswer:
-    check_shape(task.centroids, (len(task.names), *task.centroids.shape[1:]), "/parameters/names")
-    cells = memory.get(LOCAL)
-    shape = (len(task.names), task.centroids.shape[1], data.rows.shape[1])
-    check_shape(task.centroids, shape, "/parameters/centroids")
-    refuse_cells(shape[1])
-    steps = []
-    # All candidates in one pass over the rows.
-    found = assign(data.rows, list(task.centroids), by_column=by_column(config))
-    for name, centroids, (labels, sums) in zip(task.names, task.centroids, found, strict=True):
-        # Every candidate's guard goes back to the same cells; the first round uses them up.
-        base = memory if cells is None else {**memory, LOCAL: cells}
-        wanted = settled(data, centroids, config.p, labels)
-        known = sums if wanted is labels else None
-        step, memory = lloyd.add_up(centroids, data, config, base, name, (wanted, known))
-        steps.append(step)
-    if totals is None and not any(step.counts.any() for step in steps):
-        return None, memory
-    payload = Steps(
-        counts=np.stack([step.counts for step in steps]),
-        sums=np.stack([step.sums for step in steps]),
-        costs=np.stack([step.costs for step in steps]),
-        totals=totals,
-    )
-    return payload, memory
-
-
-def _seeds(
-    task: SeedsTask, data: SiteData, config: RunConfig, rng: np.random.Generator, memory: Memory
-) -> LocalAnswer:
-    """Algorithm 1, lines 3 to 5. The program sent the rows drawn; here their cells' means go."""
-    X, seed = data.X, int(rng.integers(2**31))
-    # Imported here: it takes seconds, and only this step needs it.
-    from sklearn.cluster import kmeans_plusplus
-
-    seeds, _ = kmeans_plusplus(X, min(len(X), task.n_clusters), random_state=seed)
-    labels = nearest(X, seeds)
-    released, memory = release(data, config, memory, labels, task.n_clusters, LOCAL)
-    if released.empty:
-        return None, memory
-    return Seeds(counts=released.moments.counts, means=released.moments.means), memory
-
-
-def _means(task: MeansTask, data: SiteData, config: RunConfig, memory: Memory) -> LocalAnswer:
-    """Algorithm 1, lines 13 to 18.
-
-    As in the authors' program the means are those of the rows nearest to the global centres (one
-    iteration), and S_i counts the rows nearest to the means. So two partitions leave the site, and
-    each by itself obeys the rules; a mean without a count, or without members, goes unused.
-    """
-    X, centroids = data.X, task.centroids
-    n_clusters = len(centroids)
-    check_shape(centroids, (n_clusters, X.shape[1]), "/parameters/centroids")
-    labels = nearest(X, centroids)
-    if not task.drop_empty:
-        labels = refill(X, labels, centroids, config.p)
-    moments = cell_moments(X, labels, n_clusters)
-    used = np.flatnonzero(moments.counts)
-    counted = used[nearest(X, moments.means[used])]
-    by_member, memory = release(data, config, memory, labels, n_clusters, _MEMBERS)
-    by_mean, memory = release(data, config, memory, counted, n_clusters, _COUNTED)
-    if by_member.empty and by_mean.empty:
-        return None, memory
-    payload = Means(
-        members=by_member.moments.counts,
-        means=by_member.moments.means,
-        counts=by_mean.moments.counts,
-    )
-    return payload, memory
-
-
-def refill(
-    X: NDArray[np.float64], labels: NDArray[np.int64], centroids: NDArray[np.float64], p: int
-) -> NDArray[np.int64]:
-    """Return labels (n,) in which centres without rows take rows far from their own.
-
-    What scikit-learn does, and with it the authors' program where empty centres are not dropped:
-    there such a centre moves to the row farthest from its own centre. Here it takes that row and
-    the p - 1 nearest to it, for no mean of fewer may be sent.
-    """
-    labels = labels.copy()
-    gaps = ((X - centroids[labels]) ** 2).sum(axis=1)
-    for empty in np.flatnonzero(np.bincount(labels, minlength=len(centroids)) == 0):
-        free = np.flatnonzero(gaps >= 0)
-        if len(free) < p:
-            break
-        farthest = X[gaps.argmax()]
-        order = np.argsort(squared_distances(X[free], farthest[None])[:, 0], kind="stable")
-        labels[free[order[:p]]] = empty
-        gaps[free[order[:p]]] = -1.0
-    return labels
 
 
 # --- Aggregation ----------------------------------------------------------------------------------

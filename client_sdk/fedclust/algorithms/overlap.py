@@ -47,7 +47,7 @@ from fedclust.algorithms.base import (
 )
 from fedclust.algorithms.columns import feature_names
 from fedclust.algorithms.finishing import raw_result
-from fedclust.algorithms.kfed import local_restarts, without_small
+from fedclust.algorithms.kfed_cells import local_restarts, without_small
 from fedclust.algorithms.lloyd import Cells
 from fedclust.algorithms.local_cells import LOCAL, lay_base, local_kmeans
 from fedclust.algorithms.masked import Points, components, merge

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.assigning import nearest
-from fedclust.algorithms.kfed import without_small
+from fedclust.algorithms.kfed_cells import without_small
 from fedclust.algorithms.local_cells import local_kmeans
 from fedclust.privacy.counting import PersonIndex
 
