@@ -22,7 +22,7 @@ from support.databases import PostgresServer, SqliteFiles  # noqa: E402
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=10, help="of the coordinator, and of sites")
+    parser.add_argument("--kills", type=int, default=8, help="of the coordinator, and of sites")
     parser.add_argument("--seed", type=int, default=2026)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

@@ -1,6 +1,6 @@
 """What disclosure control costs: inertia and ARI with the differencing guard on and off.
 
-scikit-learn's breast-cancer rows over four uneven hospitals, ten splits; then, in half as
+scikit-learn's breast-cancer rows over four uneven hospitals, in some splits; then, in half as
 many, as yes/no features (above the 0.8 quantile or not). Inertia is over all rows,
 withheld ones included, and is divided by that of central k-means with 50 restarts; ARI is against
 those central labels. "recovered" is how many rows the attacker of the tests reads off the answers;
@@ -46,7 +46,7 @@ YES_NO = ("guard, p=5 (default)", "guard, p=5, shares singly", "no guard, p=5")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--splits", type=int, default=10)
+    parser.add_argument("--splits", type=int, default=3)
     options = parser.parse_args()
     rows = [row for k in (2, 4, 8) for row in _measure("lloyd", k, options.splits, VARIANTS)]
     for method in ("lloyd", "kfed", "fkm"):

@@ -30,7 +30,7 @@ _BOTH = ("SQLite", "PostgreSQL")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bodies", type=int, default=150)
-    parser.add_argument("--examples", type=int, default=1_000)
+    parser.add_argument("--examples", type=int, default=600)
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--databases", nargs="+", choices=_BOTH, default=_BOTH)
     options = parser.parse_args()

@@ -380,7 +380,7 @@ PARTS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3, help="partitions of each data set")
+    parser.add_argument("--runs", type=int, default=2, help="partitions of each data set")
     parser.add_argument("--only", choices=PARTS, nargs="*", default=list(PARTS))
     options = parser.parse_args()
     code = fingerprint(__file__, _hospitals.__file__, several.__file__)

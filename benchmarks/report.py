@@ -81,7 +81,7 @@ HEAD = """\
 # Results
 
 Written by `make bench report` from `benchmarks/results/*.json`. `make bench` prints the same
-tables from few runs, in about half an hour; `make bench fkm ARGS="--runs 200"` takes FKM's number
+tables from few runs, in some 35 minutes; `make bench fkm ARGS="--runs 200"` takes FKM's number
 of runs, `make bench kfed ARGS="--runs 10"` k-FED's, `make bench spectral ARGS="--runs 20"` that of
 distributed spectral clustering, each kept as it comes and gone on with after a break.
 
