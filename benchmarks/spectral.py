@@ -203,7 +203,7 @@ PARTS = {
 def main() -> None:
     """Run all of it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=2, help="20 are the paper's")
+    parser.add_argument("--runs", type=int, default=1, help="20 are the paper's")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     options = parser.parse_args()
     code = fingerprint(__file__, str(_HERE.with_name("_shapes.py")))
