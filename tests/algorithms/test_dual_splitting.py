@@ -325,11 +325,12 @@ def test_known_assignments_cost_no_less_than_the_rows_do() -> None:
         ("pairwise", np.full((2, 2), -9.0), np.full((2, 2), 8.0)),
         ("pairwise", np.full((2, 2), 1.0), np.full((2, 2), 0.0)),
         ("pairwise", np.full((1, 2), 0.0), np.full((1, 2), 1.0)),
+        ("pairwise", np.full((2, 2), 0.0), None),
         ("cells", np.full((2, 2), 0.0), np.full((2, 2), 1.0)),
     ],
 )
 def test_boxes_beyond_what_was_declared_are_refused_at_the_site(
-    symmetry: str, lower: FloatArray, upper: FloatArray
+    symmetry: str, lower: FloatArray, upper: FloatArray | None
 ) -> None:
     rows = sites_of(0, (6, 6))
     features = tuple(Feature(name=f"x{j}", lower=-8.0, upper=8.0) for j in range(2))
