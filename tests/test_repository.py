@@ -55,6 +55,25 @@ def test_what_every_repository_has_is_there() -> None:
     assert "## Unreleased" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
+#: What a busy machine reaches: a wait of a few seconds, a span of time that a test asserts.
+LIMITS = re.compile(
+    r"timeout=\d|(join|wait|result|communicate|acquire)\((timeout=)?[1-9]\d*(\.0)?\)"
+    r"|mark\.timeout|monotonic\(\) \+ \d|(monotonic|perf_counter)\(\) - \w+ <"
+)
+
+
+def test_no_test_has_a_limit_that_a_busy_machine_reaches() -> None:
+    """All wait as long as `support.patience` says, and none asserts how long something took."""
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in tracked(".py")
+        if path.is_relative_to(ROOT / "tests") and path != Path(__file__)
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if LIMITS.search(line)
+    ]
+    assert found == []
+
+
 def test_lines_fit_100_columns() -> None:
     long = [
         f"{path.relative_to(ROOT)}:{number}"

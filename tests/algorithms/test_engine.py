@@ -35,6 +35,7 @@ from fedclust.algorithms.seeding import server_rng, site_rng
 from fedclust.algorithms.totals import SitePart
 from fedclust.wire import codec
 from support.hospitals import blobs
+from support.patience import PATIENCE_S
 from support.rounds import drive, plan_for
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
@@ -418,16 +419,16 @@ entered, leave = threading.Event(), threading.Event()
 def inside():
     with one_thread():
         entered.set()
-        leave.wait(30)
+        leave.wait()
         seen.append(numbers())
 
 other = threading.Thread(target=inside)
 with one_thread():
     seen.append(numbers())
     other.start()
-    entered.wait(30)
+    entered.wait()
 leave.set()
-other.join(30)
+other.join()
 print(seen == [{1}, {1}], numbers() == before)
 with one_thread():
     print(numbers() == {1})
@@ -441,7 +442,7 @@ def test_threads_inside_keep_one_another_at_one_blas_thread() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"},
     )
 

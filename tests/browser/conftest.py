@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from support.clock import ManualClock
 from support.inprocess import LocalCoordinator, local_coordinator
+from support.patience import PATIENCE_S
 from support.story import SITES
 from support.world import World
 
@@ -74,7 +75,8 @@ def browser() -> Iterator[Browser]:
 def watched(browser: Browser) -> Iterator[Watched]:
     """Return a fresh page."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(PATIENCE_S * 1_000)
+    expect.set_options(timeout=PATIENCE_S * 1_000)
     yield Watched(context.new_page())
     context.close()
 

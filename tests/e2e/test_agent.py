@@ -18,12 +18,10 @@ from fedclust.cli.serving import Agent, Entries, Entry
 from fedclust.privacy.ledger import Ledger
 from support import forked
 from support.consortium import Consortium, columns, read_labels, write_csv
+from support.patience import PATIENCE_S
 from support.server import clean_environment, running_server
 
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX"),
-]
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
 SITES = ("ada", "brno", "cadiz")
 #: Its agent is a process.
 WATCHED = "ada"
@@ -117,11 +115,11 @@ def test_a_coordinator_that_is_killed_while_agents_serve_two_sessions(tmp_path: 
                     assert heard[-1], heard
                 assert not any("completed" in line for line in heard), heard
                 server.restart()
-            _, said = agent.communicate(timeout=60)
+            _, said = agent.communicate(timeout=PATIENCE_S)
             assert agent.returncode == 0, said
             assert "Traceback" not in said
             for other in others:
-                other.join(60)
+                other.join(PATIENCE_S)
                 assert not other.is_alive()
         finally:
             agent.kill()

@@ -6,7 +6,6 @@ import json
 import sqlite3
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from fedclust.site import Site, SiteResult
 from fedclust.wire.codec import sha256, to_tree
 from support.consortium import Consortium, columns
 from support.crash import POLICY, SESSION, D, K, rows, shared
+from support.patience import PATIENCE_S, eventually
 from support.server import ServerProcess, running_server, service
 from support.wiretap import Exchange, Wiretap
 from support.world import World
@@ -69,10 +69,10 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
             if number >= 4:
                 fourth.set()
             if number >= 7:
-                copied.wait(60)
+                copied.wait(PATIENCE_S)
             if number >= 10:
                 tenth.set()
-                restored.wait(60)
+                restored.wait(PATIENCE_S)
 
         tap.on_request = pace
         results: dict[str, SiteResult] = {}
@@ -85,19 +85,19 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
         threads = [threading.Thread(target=take_part, args=(name,), daemon=True) for name in data]
         for thread in threads:
             thread.start()
-        assert fourth.wait(60)
+        assert fourth.wait(PATIENCE_S)
         before = {
             (each.path, each.token): sha256(each.body) for each in tap.puts() if each.status == 201
         }
         backed = service("backup", str(copy), "--data-dir", str(server.data_dir))
         assert backed.returncode == 0, backed.stderr
         copied.set()
-        assert tenth.wait(60)
+        assert tenth.wait(PATIENCE_S)
         acknowledged = receipts(copy)
         set_back(server, copy)
         restored.set()
         for thread in threads:
-            thread.join(120)
+            thread.join(PATIENCE_S)
         assert set(results) == set(data)
         final = people.result(SESSION)
         database = server.data_dir / "fedclust.db"
@@ -106,11 +106,8 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
         assert payloads(database) > 0
         server.flags = ("--retention-days", "0", "--sweep-every-s", "0.05")
         server.restart()
-        watched = World(server.base_url, server.operator_token)
-        until = time.monotonic() + 20
-        while payloads(database) and time.monotonic() < until:
-            watched.request("GET", "/readyz")
-        assert (payloads(database), receipts(database)) == (0, kept)
+        eventually(lambda: payloads(database) == 0)
+        assert receipts(database) == kept
     # Nothing that was acknowledged before the backup's moment is lost ...
     names = {token: name for name, token in people.site_tokens.items()}
     for (path, token), digest in before.items():
@@ -180,13 +177,12 @@ def test_what_a_restored_coordinator_does_not_know(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         with people.analyst() as analyst:
-            joined, give_up = 0, time.monotonic() + 60
-            while joined < len(three):
-                assert time.monotonic() < give_up
-                joined = sum(site.state == "joined" for site in analyst.session(SESSION).sites)
+            eventually(
+                lambda: all(site.state == "joined" for site in analyst.session(SESSION).sites)
+            )
             analyst.start_session(SESSION)
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
         assert len(refusals) == len(three)
         assert all("asks something else" in str(refusal) for refusal in refusals)
         # Round 1 got the same bytes, round 2 nothing.

@@ -21,9 +21,9 @@ from fedclust._http import Http, Options
 from fedclust.cli.serving import Agent, Entries, Entry
 from fedclust.results import SiteResult
 from support import forked
+from support.patience import PATIENCE_S
 from support.server import ServerProcess, clean_environment, running_server
 
-pytestmark = pytest.mark.timeout(180)
 SITES = ("ada", "brno", "cadiz")
 
 
@@ -54,7 +54,7 @@ class Shell:
 
     def run(self, who: str, *arguments: str, code: int = 0, **env: str) -> str:
         process = self.start(who, *arguments, **env)
-        self.out, self.err = process.communicate(timeout=60)
+        self.out, self.err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == code, self.err
         assert "\x1b" not in self.out + self.err, "control codes in a pipe"
         return self.out
@@ -115,7 +115,7 @@ def test_from_the_first_token_to_labels_with_agents(shell: Shell) -> None:
         agents.append(shell.start(name, "agent", "--until-done"))
     events = shell.run("eva", "session", "watch", "heart", "--every", "0.2", "--json")
     for process in agents:
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, said
         assert "heart: completed: 3 clusters" in said
 
@@ -321,7 +321,7 @@ def test_agents_finish_two_sessions_over_fifty_broken_connections(tmp_path: Path
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120)
+            thread.join(PATIENCE_S)
         line.close()
         assert not any(thread.is_alive() for thread in threads), said[-5:]
         assert line.cut >= 50
@@ -385,10 +385,10 @@ def test_a_second_agent_is_refused_and_a_signal_ends_the_first(shell: Shell) -> 
     (shell.place / "ada.state").mkdir(exist_ok=True)
     while True:  # Its lock is taken right after that line.
         second = shell.start("ada", "agent", "--until-done")
-        _, said = second.communicate(timeout=30)
+        _, said = second.communicate(timeout=PATIENCE_S)
         if second.returncode:
             break
     assert second.returncode == 8
     assert "another agent" in said
     first.terminate()
-    assert first.wait(10) == 0
+    assert first.wait(PATIENCE_S) == 0

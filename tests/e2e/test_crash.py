@@ -11,10 +11,7 @@ import pytest
 from support.crash import ROUNDS, shake
 from support.methods import SWEEPS, TRIED
 
-pytestmark = [
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX"),
-]
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
 
 #: Each takes as long as forty other tests: the others are among the long ones. Here, many rounds
 #: and few, tasks for all and for each site.

@@ -6,13 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from fedclust_service.demo import SESSIONS, SHARES
+from support.patience import PATIENCE_S, eventually
 from support.server import clean_environment
 
 PROGRAM = "import sys, fedclust_service.cli as cli; sys.exit(cli.main())"
@@ -29,10 +29,9 @@ def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.timeout(180)
 def test_the_demo_runs_and_leaves_what_it_says(tmp_path: Path) -> None:
     process = start(tmp_path / "demo")
-    out, _ = process.communicate(timeout=150)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, out
     for session in SESSIONS:
         line = re.search(rf"^\s*{session}\s+(\d+)\s+([\d.]+)\s+([\d.]+)\s+[\d.]+\s", out, re.M)
@@ -56,12 +55,9 @@ def test_the_demo_runs_and_leaves_what_it_says(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 def test_the_demo_takes_its_processes_along_when_it_is_stopped(tmp_path: Path) -> None:
     process = start(tmp_path / "demo", "--keep-running")
-    deadline = time.monotonic() + 60
-    while not children_of(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert children_of(tmp_path)
+    eventually(lambda: children_of(tmp_path))
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode != 0
     assert not children_of(tmp_path)
 
@@ -69,7 +65,7 @@ def test_the_demo_takes_its_processes_along_when_it_is_stopped(tmp_path: Path) -
 def test_the_demo_does_not_touch_a_directory_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("irreplaceable", "utf-8")
     process = start(tmp_path)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "not empty" in out
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

@@ -24,6 +24,7 @@ from fedclust.privacy.ledger import Ledger
 from fedclust.site import Site
 from support.consortium import Consortium
 from support.crash import POLICY, SESSION, D, K, rows
+from support.patience import PATIENCE_S, eventually
 from support.server import ServerProcess, running_server, service
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by POSIX")
@@ -41,7 +42,7 @@ def stream(
         headers["Last-Event-ID"] = str(last)
     path = f"{url}/v1/sessions/{session}/events"
     with (
-        httpx.Client(trust_env=False, timeout=30) as client,
+        httpx.Client(trust_env=False, timeout=PATIENCE_S) as client,
         client.stream("GET", path, headers=headers) as response,
     ):
         yield response
@@ -82,7 +83,7 @@ def take_part(people: Consortium, place: Path) -> None:
     for each in threads:
         each.start()
     for each in threads:
-        each.join(60)
+        each.join(PATIENCE_S)
     assert not failures, failures
 
 
@@ -104,7 +105,7 @@ def test_a_session_is_followed_to_its_end(tmp_path: Path) -> None:
         watcher = threading.Thread(target=watch)
         watcher.start()
         take_part(people, tmp_path)
-        watcher.join(10)
+        watcher.join(PATIENCE_S)
         assert not watcher.is_alive(), "the stream did not end with the session"
         seen = [event for _, event in live]
         ids = [event["id"] for event in seen]
@@ -160,7 +161,7 @@ def test_nobody_else_follows_a_session(tmp_path: Path) -> None:
                 assert response.status_code == status
         headers = {"Authorization": f"Bearer {people.analyst_token}", "Last-Event-ID": "x' OR 1"}
         path = f"{server.base_url}/v1/sessions/{SESSION}/events"
-        refused = httpx.get(path, headers=headers, trust_env=False)
+        refused = httpx.get(path, headers=headers, timeout=PATIENCE_S, trust_env=False)
         assert refused.status_code == 422
         assert "OR 1" not in refused.text
 
@@ -177,12 +178,12 @@ def test_a_revoked_token_ends_its_stream_and_places_are_bounded(tmp_path: Path) 
             assert ninth.status_code == 429
             assert int(ninth.headers["Retry-After"]) > 0
         opened.pop().__exit__(None, None, None)
-        deadline = time.monotonic() + 5
-        status = 429
-        while status == 429 and time.monotonic() < deadline:
+
+        def admitted() -> bool:
             with stream(server.base_url, token) as again:
-                status = again.status_code
-        assert status == 200
+                return again.status_code == 200
+
+        eventually(admitted)
         with Client(server.base_url, server.operator_token) as operator:
             kept = operator.principal("sites", name).tokens
             assert kept is not None
@@ -195,18 +196,16 @@ def test_a_revoked_token_ends_its_stream_and_places_are_bounded(tmp_path: Path) 
             each.__exit__(None, None, None)
 
 
-def test_sigterm_ends_streams_at_once(tmp_path: Path) -> None:
-    with running_server(tmp_path / "server") as server:
+def test_sigterm_ends_streams_before_the_grace_does(tmp_path: Path) -> None:
+    with running_server(tmp_path / "server", "--shutdown-grace-s", "600") as server:
         people = found(server)
         with stream(server.base_url, people.analyst_token) as response:
             reading = events(response)
             assert next(reading)["event"] == "session.created"
             assert server.process is not None
-            begun = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
             list(reading)
-            assert time.monotonic() - begun < 1.5
-        assert server.process.wait(5) == 0
+        assert server.process.wait(PATIENCE_S) == 0
 
 
 def test_after_kill_nothing_is_lost_or_told_twice(tmp_path: Path) -> None:
@@ -305,7 +304,7 @@ def test_two_workers_tell_the_same_story(tmp_path: Path, postgres_url: str) -> N
             assert next(events(response))["event"] == "session.created"
         one.kill()
         take_part(people.at(two.base_url), tmp_path)
-        watcher.join(20)
+        watcher.join(PATIENCE_S)
         assert not watcher.is_alive()
         assert seen[-1]["event"] == "session.completed"
         one.restart()

@@ -12,6 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from support.patience import PATIENCE_S
 from support.server import clean_environment
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "heart_disease.py"
@@ -79,7 +80,7 @@ def test_the_example_runs_from_raw_files_to_reports(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         env=clean_environment(),
-        timeout=200,
+        timeout=PATIENCE_S,
         check=False,
     )
 

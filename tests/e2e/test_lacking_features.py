@@ -24,9 +24,9 @@ from fedclust.wire.submissions import BINARY, write_submission
 from support.consortium import Consortium, columns
 from support.crash import shared
 from support.methods import ALL, IDS
+from support.patience import PATIENCE_S
 from support.server import ServerProcess, running_server
 
-pytestmark = pytest.mark.timeout(120)
 NAMES = ["x0", "x1", "x2", "x3"]
 HAS = {"ada": [0, 1, 2], "brno": [1, 2, 3], "cadiz": [0, 2, 3]}
 POLICY = {"missing": "mask"}
@@ -81,7 +81,7 @@ def take_part(consortium: Consortium, files: dict[str, Path]) -> dict[str, SiteR
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(100)
+        thread.join(PATIENCE_S)
     assert set(results) == set(files)
     return results
 

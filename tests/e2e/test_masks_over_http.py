@@ -19,7 +19,6 @@ from support.consortium import Consortium, columns
 from support.crash import shared
 from support.server import running_server
 
-pytestmark = pytest.mark.timeout(120)
 METHODS = ("overlap", "overlap_oneshot")
 CENTRES = np.array([[0.0, 0, 0, 0], [9.0, 9, 9, 9], [0.0, 9, 0, 18]])
 POLICY = {"missing": "mask"}

@@ -15,7 +15,6 @@ from support.consortium import Consortium, declared
 from support.methods import ALL, IDS, TRIED
 from support.server import running_server
 
-pytestmark = pytest.mark.timeout(120)
 SITES = ("ada", "brno", "cadiz")
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from fedclust.wire import codec
 from fedclust_service.http.examples import recorded
+from support.patience import PATIENCE_S
 from support.schema import resolve
 from support.server import running_server
 from support.story import SITES
@@ -58,7 +59,7 @@ def run(commands: str, place: Path, env: dict[str, str]) -> str:
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, f"{commands}\n{done.stderr}"

@@ -20,7 +20,6 @@ from support.handmade import HandmadeSite
 from support.methods import ALL, IDS, SWEEP_IDS, SWEEPS
 from support.server import ServerProcess, running_server
 
-pytestmark = pytest.mark.timeout(120)
 SIZES = {"ada": 41, "brno": 73, "cadiz": 55, "delft": 30}
 POLICY = {"scaling": "standard"}
 

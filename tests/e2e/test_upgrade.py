@@ -6,7 +6,6 @@ Same method version: a running session goes on. Another one: refused with the co
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from fedclust.algorithms.lloyd import VERSION
 from fedclust.wire.codec import to_tree
 from support.consortium import Command, Consortium, columns, write_csv
 from support.crash import POLICY, SESSION, D, rows, shared
+from support.patience import eventually
 from support.server import running_server
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by POSIX")
@@ -74,11 +74,13 @@ def test_a_session_survives_and_a_skew_is_refused_with_the_command(
         for each in waiting:
             each.start()
         with people.analyst() as analyst:
-            joined, give_up = 0, time.monotonic() + 60
-            while joined < len(waiting):
-                assert time.monotonic() < give_up, [each.log.read_text("utf-8") for each in waiting]
-                sites = analyst.session(SESSION).sites
-                joined = sum(site.state == "joined" for site in sites)
+            eventually(
+                lambda: (
+                    sum(site.state == "joined" for site in analyst.session(SESSION).sites)
+                    == len(waiting)
+                ),
+                lambda: [each.log.read_text("utf-8") for each in waiting],
+            )
             assert server.stop() == 0
             upgraded = [sys.executable, "-c", program("fedclust_service.cli", "9.9.9")]
             monkeypatch.setattr("support.server._COMMAND", upgraded)

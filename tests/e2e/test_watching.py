@@ -7,13 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from support import forked
+from support.patience import PATIENCE_S
 from support.server import clean_environment, running_server
 from support.world import World
 
-pytestmark = pytest.mark.timeout(120)
 SITES = ("north", "south", "west")
 
 
@@ -53,7 +51,7 @@ def test_it_is_live_and_survives_the_coordinators_death(tmp_path: Path) -> None:
 
             server.restart()
             assert world.finish("heart", SITES) == "completed"
-            rest, errors = watch.communicate(timeout=60)
+            rest, errors = watch.communicate(timeout=PATIENCE_S)
         finally:
             watch.kill()
         assert watch.returncode == 0, errors

@@ -15,6 +15,7 @@ from fedclust_service.http import routes
 from fedclust_service.http.app import api_routes
 from fedclust_service.orchestration import principals
 from fedclust_service.store import StoreBusy, StoreUnavailable
+from support.patience import PATIENCE_S
 
 from .conftest import Running
 
@@ -290,13 +291,16 @@ def test_authorization_is_one_bearer_token(running: Running) -> None:
         headers = {"Authorization": value.encode("latin-1")}
         response = httpx.get(
             running.local.base_url + "/v1/whoami",
-            headers=headers,
-            trust_env=False,  # type: ignore[arg-type]
+            headers=headers,  # type: ignore[arg-type]
+            timeout=PATIENCE_S,
+            trust_env=False,
         )
         problem(response, "unauthenticated")
         assert token not in response.text
     twice = [("Authorization", f"Bearer {token}"), ("Authorization", f"Bearer {token}")]
-    response = httpx.get(running.local.base_url + "/v1/whoami", headers=twice, trust_env=False)
+    response = httpx.get(
+        running.local.base_url + "/v1/whoami", headers=twice, timeout=PATIENCE_S, trust_env=False
+    )
     problem(response, "unauthenticated")
     headers = {"Authorization": f"bearer  {token}"}
     response = running.world.request("GET", "/v1/whoami", headers=headers)

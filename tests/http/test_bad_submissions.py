@@ -15,6 +15,7 @@ import pytest
 from fedclust.wire import codec
 from fedclust.wire.problems import CATALOGUE, Problem
 from fedclust.wire.submissions import BINARY, JSON
+from support.patience import PATIENCE_S
 
 from .conftest import Running
 
@@ -338,7 +339,7 @@ def test_a_declared_length_is_refused_before_it_is_sent(running: Running) -> Non
     import socket
 
     address = httpx.URL(running.local.base_url)
-    with socket.create_connection((address.host, address.port), timeout=10) as connection:
+    with socket.create_connection((address.host, address.port), timeout=PATIENCE_S) as connection:
         connection.sendall(
             b"PUT /v1/sessions/heart/rounds/1/submission HTTP/1.1\r\nHost: x\r\n"
             b"Authorization: Bearer " + running.world.tokens["north"].encode() + b"\r\n"

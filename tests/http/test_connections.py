@@ -13,6 +13,7 @@ from fedclust.wire.problems import Problem
 from fedclust_service.http import protocol
 from support.clock import ManualClock
 from support.inprocess import local_coordinator
+from support.patience import PATIENCE_S
 
 from .conftest import Running, populate
 
@@ -21,7 +22,7 @@ SUBMISSION = "/v1/sessions/heart/rounds/1/submission"
 
 def connect(running: Running) -> socket.socket:
     address = httpx.URL(running.local.base_url)
-    return socket.create_connection((address.host, address.port), timeout=20)
+    return socket.create_connection((address.host, address.port), timeout=PATIENCE_S)
 
 
 def everything(connection: socket.socket) -> bytes:
@@ -52,7 +53,7 @@ def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runni
     """Return a coordinator that waits for a body only a moment."""
     monkeypatch.setattr("fedclust_service.http.edge._DRAIN_SECONDS", 0.1)
     clock = ManualClock()
-    with local_coordinator(tmp_path, clock=clock, body_timeout_s="0.2") as local:
+    with local_coordinator(tmp_path, clock=clock, body_timeout_s="1") as local:
         yield Running(local, populate(local), clock)
 
 

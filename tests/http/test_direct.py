@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
 
 from fedclust.wire.problems import Problem
+from support.patience import eventually
 
 from .conftest import Running
 
@@ -94,10 +93,7 @@ def interrupted(running: Running, body: bytes, between: Callable[[], object]) ->
 
     def parts() -> Iterator[bytes]:
         yield body[:5]
-        give_up = time.monotonic() + 10
-        while calls(running, "submission.look") == before:
-            assert time.monotonic() < give_up, "nobody looked"
-            threading.Event().wait(0.005)
+        eventually(lambda: calls(running, "submission.look") > before)
         between()
         yield body[5:]
 

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from fedclust_service.http.docs import STATIC
+from support.patience import PATIENCE_S
 
 from .conftest import Running
 
@@ -76,5 +77,5 @@ def test_vendored_files_are_those_of_the_manifest() -> None:
 def test_nothing_but_the_assets_is_served(running: Running) -> None:
     for path in ("/static/", "/static/swagger-ui", "/static/../app.py", "/static//etc/passwd"):
         url = httpx.URL(running.local.base_url).copy_with(raw_path=path.encode())
-        assert httpx.get(url, trust_env=False).status_code == 404
+        assert httpx.get(url, timeout=PATIENCE_S, trust_env=False).status_code == 404
     assert not list(Path(STATIC).rglob("*.py"))

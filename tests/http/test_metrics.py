@@ -13,6 +13,7 @@ from fedclust_service.store import StoreUnavailable, Tx
 from support.clock import ManualClock
 from support.databases import PostgresServer
 from support.inprocess import LocalCoordinator, local_coordinator
+from support.patience import PATIENCE_S
 from support.world import World
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -117,11 +118,18 @@ def test_who_may_read_it(tmp_path: Path) -> None:
             {"Host": ""},
         ]
         for headers in elsewhere:
-            answer = httpx.get(f"{local.base_url}/metrics", headers=headers, trust_env=False)
+            answer = httpx.get(
+                f"{local.base_url}/metrics", headers=headers, timeout=PATIENCE_S, trust_env=False
+            )
             assert answer.status_code == 401, headers
         local_names = ["localhost", "127.0.0.1:9", "[::1]:8400"]
         for name in local_names:
-            answer = httpx.get(f"{local.base_url}/metrics", headers={"Host": name}, trust_env=False)
+            answer = httpx.get(
+                f"{local.base_url}/metrics",
+                headers={"Host": name},
+                timeout=PATIENCE_S,
+                trust_env=False,
+            )
             assert answer.status_code == 200, name
 
 

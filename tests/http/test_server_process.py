@@ -12,7 +12,6 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +21,7 @@ import pytest
 
 from fedclust_service.cli import main
 from fedclust_service.exits import Exit
+from support.patience import PATIENCE_S
 from support.server import ServerProcess, clean_environment, running_server
 from support.world import World
 
@@ -64,7 +64,9 @@ def cli(
 
 def whoami(server: ServerProcess, token: str) -> httpx.Response:
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx.get(f"{server.base_url}/v1/whoami", headers=headers, trust_env=False)
+    return httpx.get(
+        f"{server.base_url}/v1/whoami", headers=headers, timeout=PATIENCE_S, trust_env=False
+    )
 
 
 def one_line(result: subprocess.CompletedProcess[str], code: Exit) -> str:
@@ -84,7 +86,10 @@ def test_an_empty_machine_becomes_a_coordinator(tmp_path: Path) -> None:
         assert "wrote a secret key" in output
         assert output.count("fco_") == 1
         assert re.search(r"^listening on http://127\.0\.0\.1:\d+$", output, re.MULTILINE)
-        assert httpx.get(f"{server.base_url}/readyz", trust_env=False).status_code == 200
+        assert (
+            httpx.get(f"{server.base_url}/readyz", timeout=PATIENCE_S, trust_env=False).status_code
+            == 200
+        )
         me = whoami(server, server.operator_token).json()
         assert (me["role"], me["name"]) == ("operator", "operator")
         if POSIX:
@@ -169,7 +174,8 @@ def test_a_ready_file_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
 @pytest.mark.skipif(not POSIX, reason="signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_shutdown_ends_long_polls_and_exits_with_0(tmp_path: Path, number: int) -> None:
-    with running_server(tmp_path / "data") as server:
+    # The grace is so long that only a poll that is told ends before it.
+    with running_server(tmp_path / "data", "--shutdown-grace-s", "600") as server:
         world = World(server.base_url, server.operator_token)
         world.register("sites", "north", "south", "west")
         world.register("analysts", "ada")
@@ -177,19 +183,22 @@ def test_a_shutdown_ends_long_polls_and_exits_with_0(tmp_path: Path, number: int
         path = "/v1/sessions/heart/task"
         etag = world.request("GET", path, "north").headers["ETag"]
         address = httpx.URL(server.base_url)
-        with socket.create_connection((address.host, address.port), timeout=20) as waiting:
+        with socket.create_connection((address.host, address.port), timeout=PATIENCE_S) as waiting:
             waiting.sendall(
                 f"GET {path}?wait=25 HTTP/1.1\r\nHost: x\r\nIf-None-Match: {etag}\r\n"
                 f"Authorization: Bearer {world.tokens['north']}\r\n\r\n".encode()
             )
             # Answered in order on one process: the poll before it has been taken up.
-            assert httpx.get(f"{server.base_url}/healthz", trust_env=False).status_code == 200
-            started = time.monotonic()
+            assert (
+                httpx.get(
+                    f"{server.base_url}/healthz", timeout=PATIENCE_S, trust_env=False
+                ).status_code
+                == 200
+            )
             assert server.process is not None
             server.process.send_signal(number)
             assert waiting.recv(65_536).startswith(b"HTTP/1.1 503 ")
-        assert server.process.wait(20) == 0
-        assert time.monotonic() - started < 8
+        assert server.process.wait(PATIENCE_S) == 0
         assert "Traceback" not in server.output()
 
 
@@ -197,7 +206,7 @@ def test_a_shutdown_ends_long_polls_and_exits_with_0(tmp_path: Path, number: int
 def test_a_request_that_outlasts_the_grace_of_a_shutdown_is_told(tmp_path: Path) -> None:
     with running_server(tmp_path / "data", "--shutdown-grace-s", "1") as server:
         address = httpx.URL(server.base_url)
-        with socket.create_connection((address.host, address.port), timeout=20) as sending:
+        with socket.create_connection((address.host, address.port), timeout=PATIENCE_S) as sending:
             sending.sendall(
                 b"POST /v1/sites HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                 b"Authorization: Bearer " + server.operator_token.encode() + b"\r\n"
@@ -210,7 +219,7 @@ def test_a_request_that_outlasts_the_grace_of_a_shutdown_is_told(tmp_path: Path)
             answer = sending.recv(65_536)
             assert answer.startswith(b"HTTP/1.1 503 "), answer
             assert b"application/problem+json" in answer
-        assert server.process.wait(20) == 0
+        assert server.process.wait(PATIENCE_S) == 0
         assert "Exception in ASGI" not in server.output()
 
 
@@ -237,9 +246,7 @@ def test_a_shutdown_does_not_wait_for_an_aggregation(
             world.join(site, "heart")
         for site in ("north", "south", "west"):
             assert world.put(site, "heart", 1, world.answer(site, "heart")).status_code == 201
-        started = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - started < 5
 
 
 #: The aggregation's process opens a pipe and never ends by itself; {pipe!r} closes with it.
@@ -288,9 +295,7 @@ def test_an_aggregation_in_a_process_ends_with_the_server(
             if how == "killed":
                 server.kill()
             else:
-                started = time.monotonic()
                 assert server.stop() == 0
-                assert time.monotonic() - started < 5
             assert there.read(1) == b"", "nobody has the other end any more"
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,6 +16,7 @@ from fedclust_service.http import protocol
 from fedclust_service.http.routes.events import STREAMS_PER_TOKEN
 from support.clock import ManualClock
 from support.inprocess import local_coordinator
+from support.patience import PATIENCE_S, eventually
 from support.world import World
 
 from .conftest import Running, populate
@@ -28,20 +28,11 @@ ROUTE = {"route": "/v1/sessions/{session}/events", "status": "200"}
 ROWS, BYTES = 2_000, 10_000
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(2_000):
-        if holds():
-            return
-        pause.wait(0.005)
-    raise AssertionError("not within the time")
-
-
 @contextlib.contextmanager
 def opened(world: World) -> Iterator[httpx.Response]:
     headers = {"Authorization": f"Bearer {world.tokens['ada']}"}
     with (
-        httpx.Client(base_url=world.base_url, trust_env=False, timeout=20) as client,
+        httpx.Client(base_url=world.base_url, trust_env=False, timeout=PATIENCE_S) as client,
         client.stream("GET", EVENTS, headers=headers) as response,
     ):
         yield response

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +14,7 @@ import pytest
 
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, JSON
+from support.patience import PATIENCE_S, eventually
 
 from .conftest import SITES, Running
 
@@ -36,16 +36,14 @@ def in_background(call: Callable[[], httpx.Response]) -> Future[httpx.Response]:
 def waiting(running: Running, count: int = 1) -> None:
     """Return once ``count`` requests are waiting, seen from inside the server."""
     notifier: Any = running.local.coordinator.notifier
-    give_up = time.monotonic() + 10
-    while notifier.waiting < count:
-        assert time.monotonic() < give_up, "nobody waits"
-        threading.Event().wait(0.005)
+    eventually(lambda: notifier.waiting >= count, lambda: f"{notifier.waiting} wait")
 
 
-def test_without_an_etag_it_answers_at_once(live: Running) -> None:
-    started = time.monotonic()
+def test_without_an_etag_it_answers_at_once(live: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[object] = []
+    monkeypatch.setattr(live.local.coordinator.notifier, "wait", lambda *args: waits.append(args))
     response = get(live, "north", wait=25)
-    assert time.monotonic() - started < 5
+    assert not waits
     assert response.status_code == 200
     body = response.json()
     assert body["status"] == "work"
@@ -88,7 +86,7 @@ def test_a_change_of_progress_alone_does_not_end_a_wait(live: Running) -> None:
     future = in_background(lambda: get(live, "south", etag, wait=1))
     waiting(live)
     live.world.put("north", "heart", 1, live.world.answer("north", "heart"))
-    assert future.result(20).status_code == 304
+    assert future.result(PATIENCE_S).status_code == 304
     # What was not counted for the wait is counted for a view that is sent.
     assert get(live, "south").json()["progress"]["answered"] == 1
 
@@ -107,7 +105,7 @@ def test_the_submissions_etag_waits_for_the_next_round(live: Running) -> None:
             )
             waiting(live, index + 1)
     for future in futures.values():
-        body = future.result(20).json()
+        body = future.result(PATIENCE_S).json()
         assert (body["status"], body["round"]) == ("work", 2)
 
 
@@ -138,7 +136,7 @@ def test_a_token_revoked_while_waiting_learns_nothing_new(live: Running) -> None
     live.world.ok("DELETE", f"/v1/sites/north/tokens/{token['id']}", live.world.operator)
     deadline = {"deadline": "2026-01-05T20:00:00Z"}
     live.world.ok("PATCH", "/v1/sessions/heart", "ada", json=deadline)
-    assert future.result(20).status_code == 401
+    assert future.result(PATIENCE_S).status_code == 401
 
 
 def test_hundreds_wait_without_holding_threads(live: Running) -> None:
@@ -146,20 +144,18 @@ def test_hundreds_wait_without_holding_threads(live: Running) -> None:
     limits = httpx.Limits(max_connections=200)
     headers = {"Authorization": f"Bearer {live.world.tokens['north']}", "If-None-Match": etag}
 
-    async def poll() -> tuple[float, set[int]]:
+    async def poll() -> set[int]:
         async with httpx.AsyncClient(
             base_url=live.local.base_url,
             headers=headers,
             limits=limits,
-            timeout=40,
+            timeout=PATIENCE_S,
             trust_env=False,
         ) as client:
             polls = [asyncio.create_task(client.get(TASK, params={"wait": 20})) for _ in range(120)]
             await asyncio.to_thread(waiting, live, 120)
-            started = time.monotonic()
-            served = await client.get("/v1/whoami")
-            took = time.monotonic() - started
-            assert served.status_code == 200
+            assert (await client.get("/v1/whoami")).status_code == 200
+            assert live.local.coordinator.notifier.waiting == 120
             await asyncio.to_thread(
                 live.world.ok,
                 "PATCH",
@@ -167,21 +163,17 @@ def test_hundreds_wait_without_holding_threads(live: Running) -> None:
                 "ada",
                 json={"deadline": "2026-01-05T20:00:00Z"},
             )
-            return took, {response.status_code for response in await asyncio.gather(*polls)}
+            return {response.status_code for response in await asyncio.gather(*polls)}
 
-    took, statuses = asyncio.run(poll())
-    assert statuses == {200}
-    assert took < 5
+    assert asyncio.run(poll()) == {200}
 
 
 def test_a_shutdown_ends_every_wait_with_503(live: Running) -> None:
     etag = get(live, "north").headers["ETag"]
     future = in_background(lambda: get(live, "north", etag, wait=25))
     waiting(live)
-    started = time.monotonic()
     live.local.end()
-    response = future.result(20)
+    response = future.result(PATIENCE_S)
     assert response.status_code == 503
     assert int(response.headers["Retry-After"]) > 0
     assert response.json()["type"].endswith(":unavailable")
-    assert time.monotonic() - started < 10

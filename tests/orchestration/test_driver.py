@@ -18,8 +18,7 @@ from fedclust_service.store import Store, StoreUnavailable
 from support import tally
 from support.clock import ManualClock
 from support.office import ANALYST, Office, site
-
-WAIT_S = 20
+from support.patience import PATIENCE_S, eventually
 
 
 class Crash(BaseException):
@@ -52,16 +51,6 @@ def crash_in(monkeypatch: pytest.MonkeyPatch, store: Store, name: str, *, after:
     monkeypatch.setattr(store, "run_tx", run_tx)
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    """Wait for another thread."""
-    ready = threading.Event()
-    for _ in range(int(WAIT_S / 0.005)):
-        if holds():
-            return
-        ready.wait(0.005)
-    raise AssertionError("not within the time")
-
-
 # --- the good way ---------------------------------------------------------------------------------
 
 
@@ -84,7 +73,7 @@ def test_the_threads_carry_a_session_and_stop(office: Office) -> None:
         eventually(lambda n=number: office.info("heart").round == n)
         office.answer_all("heart")
     eventually(lambda: office.info("heart").state == "completed")
-    office.co.stop(timeout_s=WAIT_S)
+    office.co.stop(timeout_s=PATIENCE_S)
     assert not office.co.alive
     assert office.co.notifier.closed
 
@@ -97,7 +86,7 @@ def test_the_sweeper_thread_closes_at_the_deadline(office: Office, clock: Manual
     office.co.start()
     clock.advance(3600)
     eventually(lambda: office.info("heart").round == 2)
-    office.co.stop(timeout_s=WAIT_S)
+    office.co.stop(timeout_s=PATIENCE_S)
 
 
 # --- deaths ---------------------------------------------------------------------------------------
@@ -156,7 +145,7 @@ def test_a_starting_process_takes_over_at_once_on_sqlite(
     other = office.another()
     other.start()
     eventually(lambda: office.info("heart").round == 2)
-    other.stop(timeout_s=WAIT_S)
+    other.stop(timeout_s=PATIENCE_S)
     assert office.tally("heart")[0].tolist() == [1, 1, 1]
 
 
@@ -177,7 +166,7 @@ def test_on_postgres_a_starting_process_respects_leases(
     assert office.info("heart").round == 1
     clock.advance(30)
     eventually(lambda: office.info("heart").round == 2)
-    other.stop(timeout_s=WAIT_S)
+    other.stop(timeout_s=PATIENCE_S)
     store.close()
 
 
@@ -210,14 +199,14 @@ def test_two_drivers_race_and_one_wins(both_office: Office) -> None:
         won: list[bool] = []
 
         def race(driver: Any, gate: threading.Barrier = barrier, out: list[bool] = won) -> None:
-            gate.wait(WAIT_S)
+            gate.wait(PATIENCE_S)
             out.append(driver.run_once())
 
         threads = [threading.Thread(target=race, args=(driver,)) for driver in drivers]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(WAIT_S)
+            thread.join(PATIENCE_S)
         assert sorted(won) == [False, False, False, True]
         assert office.store.read("t", lambda tx: tx.rounds.aggregating()) == []
         assert len(office.audit(action="round.closed")) == number
@@ -301,14 +290,14 @@ def test_submissions_race_and_the_round_closes_once(both_office: Office) -> None
     created: list[bool] = []
 
     def send(name: str) -> None:
-        barrier.wait(WAIT_S)
+        barrier.wait(PATIENCE_S)
         created.append(office.put("heart", name, bodies[name], 1).created)
 
     threads = [threading.Thread(target=send, args=(name,)) for name in names * 2]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT_S)
+        thread.join(PATIENCE_S)
     assert sorted(created) == [False] * 8 + [True] * 8
     assert len(office.audit(action="round.collected")) == 1
     assert office.drive() == 1
@@ -324,7 +313,7 @@ def test_joins_race_and_the_session_starts_once_with_all(both_office: Office) ->
     errors: list[BaseException] = []
 
     def come(name: str) -> None:
-        barrier.wait(WAIT_S)
+        barrier.wait(PATIENCE_S)
         try:
             office.join("heart", name)
         except BaseException as error:  # reported below
@@ -334,7 +323,7 @@ def test_joins_race_and_the_session_starts_once_with_all(both_office: Office) ->
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT_S)
+        thread.join(PATIENCE_S)
     assert errors == []
     assert len(office.audit(action="session.started")) == 1
     row = office.row("heart")
@@ -376,21 +365,21 @@ def test_an_aggregation_that_takes_too_long_fails_and_others_go_on(
     def hang() -> None:
         tally.HOOK.clear()
         stuck.set()
-        assert release.wait(WAIT_S)
+        assert release.wait(PATIENCE_S)
 
     tally.HOOK.append(hang)
     office.session("heart", rounds=2)
     office.session("lung", rounds=1)
     office.co.driver.start()
     office.answer_all("heart")
-    assert stuck.wait(WAIT_S)
+    assert stuck.wait(PATIENCE_S)
     clock.advance(51)
     eventually(lambda: office.info("heart").state == "failed")
     assert office.info("heart").stopped_because == "aggregation_timeout"
     office.answer_all("lung")
     eventually(lambda: office.info("lung").state == "completed")
     release.set()
-    office.co.driver.stop(WAIT_S)
+    office.co.driver.stop(PATIENCE_S)
     # What the stuck one came to at last is not written.
     assert office.info("heart").state == "failed"
     assert latest(office).number == 1
@@ -525,7 +514,7 @@ def test_the_worker_outlives_errors_of_the_database(
     office.co.driver.start()
     office.answer_all("heart")
     eventually(lambda: office.info("heart").round == 2)
-    office.co.driver.stop(WAIT_S)
+    office.co.driver.stop(PATIENCE_S)
 
 
 def test_stopping_does_not_wait_for_an_endless_aggregation(office: Office) -> None:
@@ -535,12 +524,12 @@ def test_stopping_does_not_wait_for_an_endless_aggregation(office: Office) -> No
 
     def hang() -> None:
         stuck.set()
-        release.wait(WAIT_S)
+        release.wait(PATIENCE_S)
 
     tally.HOOK.append(hang)
     office.co.driver.start()
     office.answer_all("heart")
-    assert stuck.wait(WAIT_S)
+    assert stuck.wait(PATIENCE_S)
     office.co.driver.stop(timeout_s=0.05)
     assert latest(office).state is RoundState.AGGREGATING
     release.set()

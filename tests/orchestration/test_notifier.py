@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import pytest
 
 from fedclust_service.orchestration.notifier import Notifier
 from support.office import Office
+from support.patience import PATIENCE_S
 
 
 def run(coroutine: object) -> object:
@@ -17,7 +17,7 @@ def run(coroutine: object) -> object:
 
 
 async def _started(notifier: Notifier, n: int = 1) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while notifier.waiting < n:
             await asyncio.sleep(0)
 
@@ -26,20 +26,18 @@ def test_a_bump_from_another_thread_wakes() -> None:
     notifier = Notifier()
 
     async def main() -> bool:
-        waiting = asyncio.create_task(notifier.wait("heart", 3, 5))
+        waiting = asyncio.create_task(notifier.wait("heart", 3, PATIENCE_S))
         await _started(notifier)
         threading.Thread(target=notifier.bump, args=("heart", 4)).start()
         return await waiting
 
-    began = time.monotonic()
     assert run(main()) is True
-    assert time.monotonic() - began < 2
 
 
 def test_a_change_between_reading_and_waiting_is_not_missed() -> None:
     notifier = Notifier()
     notifier.bump("heart", 4)
-    assert run(notifier.wait("heart", 3, 5)) is True
+    assert run(notifier.wait("heart", 3, PATIENCE_S)) is True
 
 
 @pytest.mark.parametrize("bump", [("lung", 9), ("heart", 3)])
@@ -60,7 +58,7 @@ def test_commits_reported_out_of_order_count_once() -> None:
     notifier = Notifier()
     notifier.bump("heart", 5)
     notifier.bump("heart", 4)
-    assert run(notifier.wait("heart", 4, 5)) is True
+    assert run(notifier.wait("heart", 4, PATIENCE_S)) is True
     assert run(notifier.wait("heart", 5, 0.01)) is False
 
 
@@ -68,10 +66,10 @@ def test_closing_wakes_everybody_now_and_later() -> None:
     notifier = Notifier()
 
     async def main() -> list[bool]:
-        waiting = [asyncio.create_task(notifier.wait(f"s{i}", 1, 60)) for i in range(20)]
+        waiting = [asyncio.create_task(notifier.wait(f"s{i}", 1, PATIENCE_S)) for i in range(20)]
         await _started(notifier, 20)
         threading.Thread(target=notifier.close).start()
-        return await asyncio.gather(*waiting, notifier.wait("late", 1, 60))
+        return await asyncio.gather(*waiting, notifier.wait("late", 1, PATIENCE_S))
 
     assert run(main()) == [False] * 21
     assert notifier.closed
@@ -80,7 +78,7 @@ def test_closing_wakes_everybody_now_and_later() -> None:
 def test_a_loop_that_is_gone_does_not_harm_the_writer() -> None:
     notifier = Notifier()
     loop = asyncio.new_event_loop()
-    task = loop.create_task(notifier.wait("heart", 1, 60))
+    task = loop.create_task(notifier.wait("heart", 1, PATIENCE_S))
     loop.run_until_complete(_started(notifier))
     loop.close()
     notifier.bump("heart", 2)
@@ -92,7 +90,7 @@ def test_a_cancelled_wait_leaves_nothing_behind() -> None:
     notifier = Notifier()
 
     async def main() -> None:
-        waiting = asyncio.create_task(notifier.wait("heart", 1, 60))
+        waiting = asyncio.create_task(notifier.wait("heart", 1, PATIENCE_S))
         await _started(notifier)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -37,9 +37,8 @@ from fedclust_service.store import StoreUnavailable
 from support import rounds, tally
 from support.clock import ManualClock
 from support.office import ANALYST, Office
+from support.patience import PATIENCE_S, eventually
 
-pytestmark = pytest.mark.timeout(120)
-WAIT_S = 30
 ALWAYS = Limits(aggregation_process_bytes=0, heartbeat_s=0.01, driver_poll_s=0.01)
 #: The process as it is, to which the method of the tests was added; a hook as in `tally`.
 WITH_TALLY = """
@@ -89,16 +88,6 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[byt
     for each in left:
         each.kill()
     assert left == []
-
-
-def eventually(holds: Callable[[], Any]) -> None:
-    """Wait for another thread or process."""
-    pause = threading.Event()
-    for _ in range(int(WAIT_S / 0.01)):
-        if holds():
-            return
-        pause.wait(0.01)
-    raise AssertionError("not within the time")
 
 
 # --- the same bytes -------------------------------------------------------------------------------
@@ -274,7 +263,7 @@ def test_a_killed_process_is_a_lease_that_runs_out(
         driving.start()
         eventually(lambda: begun)
         begun[0].kill()
-        driving.join(WAIT_S)
+        driving.join(PATIENCE_S)
     assert not driving.is_alive()
     assert [each["event"] for each in logged] == ["aggregation_process_lost"]
     assert (office.info("heart").state, office.info("heart").round) == ("running", 1)
@@ -304,7 +293,7 @@ def test_stopping_ends_the_process_and_leaves_the_round(
     with structlog.testing.capture_logs() as logged:
         office.co.start()
         eventually(lambda: begun)
-        office.co.stop(timeout_s=WAIT_S)
+        office.co.stop(timeout_s=PATIENCE_S)
     assert not office.co.alive
     assert begun[0].poll() is not None
     assert [each["event"] for each in logged] == []
@@ -315,7 +304,7 @@ def test_stopping_ends_the_process_and_leaves_the_round(
     other = office.another()
     other.start()  # on SQLite it takes leases over at once
     eventually(lambda: office.info("heart").round == 2)
-    other.stop(WAIT_S)
+    other.stop(PATIENCE_S)
     assert office.tally("heart")[0].tolist() == [1, 1, 1]
 
 
@@ -333,7 +322,7 @@ def test_too_long_an_aggregation_ends_with_its_process(
     process_runs(monkeypatch)
     office.answer_all("lung")
     eventually(lambda: office.info("lung").state == "completed")
-    office.co.driver.stop(WAIT_S)
+    office.co.driver.stop(PATIENCE_S)
 
 
 def test_a_cancelled_session_does_not_hold_the_others_up(
@@ -344,7 +333,7 @@ def test_a_cancelled_session_does_not_hold_the_others_up(
     driving.start()
     eventually(lambda: begun)
     sessions.cancel_session(office.co, ANALYST, "heart")
-    driving.join(WAIT_S)
+    driving.join(PATIENCE_S)
     assert not driving.is_alive()
     assert begun[0].poll() is not None
     assert office.info("heart").state == "cancelled"
@@ -401,7 +390,7 @@ def test_it_does_not_outlive_a_coordinator_that_is_killed(
         eventually(there.exists)
         assert child.poll() is None
         child.stdin.close()
-        assert child.wait(WAIT_S) == 1
+        assert child.wait(PATIENCE_S) == 1
 
 
 def test_it_is_not_told_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable
 
 from fedclust_service.orchestration.change import commit
 from fedclust_service.orchestration.coordinator import Coordinator, Limits
 from fedclust_service.store import Store
 from support.clock import ManualClock
 from support.office import Office
-
-WAIT_S = 10.0
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    """Wait for another thread."""
-    pause = threading.Event()
-    for _ in range(int(WAIT_S / 0.005)):
-        if holds():
-            return
-        pause.wait(0.005)
-    raise AssertionError("not within the time")
+from support.patience import PATIENCE_S, eventually
 
 
 def write(co: Coordinator, subject: str = "heart") -> None:
@@ -51,7 +38,7 @@ def test_a_flow_of_entries_costs_few_transactions(office: Office) -> None:
     assert calls(co, "seal") == 1
     assert waiting(co) == 50
     co.sealer.ask_to_stop()
-    co.sealer.join(WAIT_S)
+    co.sealer.join(PATIENCE_S)
     assert waiting(co) == 0
     assert calls(co, "seal") == 2
     # Whoever follows a session is told from what was sealed: nothing is read again for it.
@@ -84,7 +71,7 @@ def test_after_a_death_on_sqlite_sealing_goes_on_at_once(
     other.sealer.start()
     eventually(lambda: waiting(other) == 0)
     other.sealer.ask_to_stop()
-    other.sealer.join(WAIT_S)
+    other.sealer.join(PATIENCE_S)
     assert not other.sealer.alive
 
 
@@ -103,7 +90,7 @@ def test_on_postgresql_another_worker_seals_within_two_seconds(
     clock.advance(2)
     eventually(lambda: waiting(living) == 0)
     living.sealer.ask_to_stop()
-    living.sealer.join(WAIT_S)
+    living.sealer.join(PATIENCE_S)
     store.close()
 
 
@@ -121,7 +108,7 @@ def test_what_another_worker_seals_is_told_here(both_office: Office) -> None:
 
 
 async def after_a_look(co: Coordinator, number: int) -> bool:
-    waiter = asyncio.ensure_future(co.sealer.streams.wait("heart", number, WAIT_S))
+    waiter = asyncio.ensure_future(co.sealer.streams.wait("heart", number, PATIENCE_S))
     await asyncio.sleep(0)
     await asyncio.to_thread(co.sealer.run_once)
     return await waiter

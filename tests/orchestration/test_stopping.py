@@ -8,8 +8,7 @@ from fedclust_service.domain.round import Round, RoundState
 from fedclust_service.orchestration.coordinator import Limits
 from support import tally
 from support.office import Office
-
-WAIT_S = 10.0
+from support.patience import PATIENCE_S
 
 
 def latest(office: Office) -> Round:
@@ -29,12 +28,12 @@ def test_nobody_waits_for_the_lease_of_one_that_stopped(both_office: Office) -> 
     def hang() -> None:
         tally.HOOK.clear()
         stuck.set()
-        go_on.wait(WAIT_S)
+        go_on.wait(PATIENCE_S)
 
     tally.HOOK.append(hang)
     office.co.driver.start()
     office.answer_all("heart")
-    assert stuck.wait(WAIT_S)
+    assert stuck.wait(PATIENCE_S)
     (left,) = [each for each in threading.enumerate() if each.name == "fedclust-driver"]
     office.co.driver.stop(timeout_s=0.05)
     assert (latest(office).state, latest(office).lease) == (RoundState.AGGREGATING, None)
@@ -42,7 +41,7 @@ def test_nobody_waits_for_the_lease_of_one_that_stopped(both_office: Office) -> 
     assert office.another().driver.run_once()
     assert latest(office).number == 2
     go_on.set()
-    left.join(WAIT_S)
+    left.join(PATIENCE_S)
     assert latest(office).number == 2
     assert len(office.audit(action="round.closed")) == 1
     office.answer_all("heart")

@@ -21,6 +21,7 @@ from fedclust.privacy.files import write_atomically
 from fedclust.privacy.ledger import Ledger
 from fedclust.site import Site
 from support.fake_coordinator import EPOCH, URL, FakeCoordinator
+from support.patience import PATIENCE_S
 
 
 def rows(n: int, seed: int) -> np.ndarray:
@@ -186,10 +187,10 @@ def test_weeks_without_a_coordinator_leave_nothing_open(post: Post) -> None:
     process, seen = psutil.Process(), []
     for _ in range(3):
         for _ in range(10):
-            assert tries.acquire(timeout=20)
+            assert tries.acquire(timeout=PATIENCE_S)
         seen.append((process.num_fds(), threading.active_count()))
     stopping.set()
-    agent.join(20)
+    agent.join(PATIENCE_S)
     # One try may be under way at either look.
     assert seen[-1][0] <= seen[0][0] + 2
     assert seen[-1][1] <= seen[0][1] + 1

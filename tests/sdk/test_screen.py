@@ -16,6 +16,7 @@ from rich.console import Console
 
 from fedclust.cli import screen
 from fedclust.site import Progress
+from support.patience import PATIENCE_S
 from support.server import clean_environment
 
 EVENTS = [
@@ -174,7 +175,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(ledger: list[str], form: list
     process.stdout.close()
     said = process.stderr.read()
     process.stderr.close()
-    assert (process.wait(30), said) == (0, b"")
+    assert (process.wait(PATIENCE_S), said) == (0, b"")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

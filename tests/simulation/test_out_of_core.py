@@ -204,7 +204,6 @@ def test_spreads_that_few_would_make_up_are_held_back_alike(tmp_path: Path) -> N
         assert encode_model(found.payload) == encode_model(expected.payload)
 
 
-@pytest.mark.timeout(120)
 def test_a_site_takes_part_in_a_session_of_the_service_out_of_core(tmp_path: Path) -> None:
     tables = {site: frame(200 + i, i)[list(NUMERIC)] for i, site in enumerate(("ada", "brno"))}
     sources: dict[str, Any] = {

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import fedclust
+from support.patience import PATIENCE_S
 
 
 def test_every_exported_name_resolves() -> None:
@@ -16,7 +17,11 @@ def test_every_exported_name_resolves() -> None:
 
 def _python(code: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
     )
     return done.stdout.strip()
 

@@ -10,6 +10,7 @@ import pytest
 from fedclust_service.domain.round import RoundState
 from fedclust_service.store import Store
 from support.clock import ManualClock
+from support.patience import PATIENCE_S
 from support.rows import open_round
 
 CHILD = """
@@ -48,7 +49,10 @@ def test_kill_around_the_commit(database_url: str, clock: ManualClock, when: str
 
     arguments = [database_url, when, str(session.id), str(opened.id)]
     child = subprocess.run(
-        [sys.executable, "-c", CHILD, *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", CHILD, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert child.returncode != 0
     assert child.stderr == ""

@@ -13,6 +13,7 @@ from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import Session
 from fedclust_service.store import AlreadyExists, Store, Tx
 from support.clock import ManualClock
+from support.patience import PATIENCE_S
 from support.rows import (
     SITES,
     add_session,
@@ -41,7 +42,7 @@ def crowd(stores: list[Store], step: Callable[[Store, int], bool]) -> list[int]:
     ready = threading.Barrier(CROWD)
 
     def one(number: int) -> bool:
-        ready.wait(timeout=30)
+        ready.wait(PATIENCE_S)
         return step(stores[number % len(stores)], number)
 
     with ThreadPoolExecutor(CROWD) as pool:
@@ -199,7 +200,7 @@ def test_readers_do_not_wait_for_a_writer(store: Store) -> None:
         tx.sessions.touch(session.id)
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(store.read, "get", lambda tx: tx.sessions.get("heart"))
-            found = future.result(timeout=10)
+            found = future.result(PATIENCE_S)
         assert found is not None
         return found.version
 

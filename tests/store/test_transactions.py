@@ -28,6 +28,7 @@ from fedclust_service.store import (
 from fedclust_service.store import store as module
 from support.clock import ManualClock
 from support.databases import PostgresServer
+from support.patience import PATIENCE_S
 from support.rows import add_session, at, open_round, submission
 
 # What PostgreSQL asks a client to repeat, raised by PostgreSQL itself.
@@ -286,7 +287,7 @@ def test_two_that_wait_for_each_other_both_get_through(postgres: Store) -> None:
             tries.append(1)
             tx.sessions.lock_by_id(mine.id)
             if len(tries) == 1:
-                meet.wait(timeout=10)
+                meet.wait(PATIENCE_S)
             tx.sessions.lock_by_id(theirs.id)
             tx.sessions.touch(theirs.id)
 

@@ -24,6 +24,7 @@ from fedclust.client import Client
 from fedclust.site import Site, SiteResult
 from fedclust.wire.models import ResultDocument, SessionInfo
 from support import forked
+from support.patience import PATIENCE_S
 from support.server import clean_environment
 
 
@@ -104,7 +105,7 @@ class Consortium:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120)
+            thread.join(PATIENCE_S)
         if errors:
             raise errors[0]
         assert set(results) == set(data), "a site did not end"
@@ -178,6 +179,6 @@ class Command:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
 
-    def wait(self, timeout_s: float = 120) -> int:
+    def wait(self) -> int:
         assert self._process is not None
-        return self._process.wait(timeout_s)
+        return self._process.wait(PATIENCE_S)

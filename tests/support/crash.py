@@ -21,6 +21,7 @@ from fedclust.wire.codec import encode, sha256, to_tree
 from fedclust.wire.models import ResultDocument
 from support.consortium import Command, Consortium, declared, read_labels, write_csv
 from support.methods import TRIED, busy
+from support.patience import PATIENCE_S
 from support.server import ServerProcess, running_server
 from support.wiretap import Exchange, Wiretap
 
@@ -167,7 +168,7 @@ class _Killer:
     def run(self) -> None:
         for victim in self._victims:
             for _ in range(int(self._rng.integers(1, self._between + 1))):
-                arrived = self._passed.acquire(timeout=60)
+                arrived = self._passed.acquire(timeout=PATIENCE_S)
                 assert arrived, "the session stands still"
             # Up to about as long as a request and an aggregation take.
             time.sleep(float(self._rng.uniform(0, 0.04)))

@@ -34,6 +34,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from support.patience import PATIENCE_S
+
 #: How the tests start the coordinator and the sites' command.
 SERVICE = "import sys; from fedclust_service.cli import main; sys.exit(main())"
 SITE = "import sys, fedclust.cli.main as cli; sys.exit(cli.main())"
@@ -76,7 +78,7 @@ def popen(command: Sequence[str], **options: Any) -> Any:
 
 
 def run(
-    command: Sequence[str], *, env: Mapping[str, str], timeout: float
+    command: Sequence[str], *, env: Mapping[str, str], timeout: float = PATIENCE_S
 ) -> subprocess.CompletedProcess[str]:
     """Run a process to its end, and return what it said."""
     pipe = subprocess.PIPE
@@ -117,7 +119,7 @@ class _Parent:
 
     def close(self) -> None:
         self._socket.close()
-        self._process.wait(20)
+        self._process.wait(PATIENCE_S)
 
 
 class Forked:

@@ -20,6 +20,7 @@ from fedclust.privacy.bands import size_band
 from fedclust.wire.codec import task_digest, to_tree
 from fedclust.wire.models import Definition
 from fedclust.wire.submissions import JSON, write_submission
+from support.patience import PATIENCE_S
 from support.world import NOBODY
 
 
@@ -32,7 +33,7 @@ class HandmadeSite:
         self.name, self.X = name, X
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {token}"},
-            timeout=40,
+            timeout=PATIENCE_S,
             trust_env=False,
             verify=NOBODY,
         )

@@ -37,6 +37,7 @@ from sqlalchemy import MetaData, create_engine, func, select
 
 from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.http.examples import recorded
+from support.patience import PATIENCE_S
 from support.world import World
 
 MARK = "Zx9SecretValueZx9"
@@ -416,7 +417,7 @@ def _machine(schema: Any, send: _Sender) -> Any:
 
     class Machine(schema.as_state_machine()):  # type: ignore[misc]  # a class made at run time
         def get_call_kwargs(self, case: Any) -> dict[str, Any]:
-            return {"base_url": send.world.base_url, "timeout": 40}
+            return {"base_url": send.world.base_url, "timeout": PATIENCE_S}
 
         def call(self, case: Any, **keywords: Any) -> Any:
             return send.call(case, keywords)

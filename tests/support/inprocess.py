@@ -23,6 +23,7 @@ from fedclust_service import logging, server
 from fedclust_service.clock import Clock
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.settings import Settings, load_settings
+from support.patience import PATIENCE_S
 from support.world import NOBODY
 
 
@@ -42,7 +43,11 @@ class LocalCoordinator:
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         client = httpx.Client(
-            base_url=self.base_url, headers=headers, timeout=40, trust_env=False, verify=NOBODY
+            base_url=self.base_url,
+            headers=headers,
+            timeout=PATIENCE_S,
+            trust_env=False,
+            verify=NOBODY,
         )
         return self._stack.enter_context(client)
 
@@ -66,12 +71,12 @@ def local_coordinator(
         co.start()
     thread.start()
     assert opened.operator_token is not None
-    assert started.wait(20)
+    assert started.wait(PATIENCE_S)
 
     def end() -> None:
         if thread.is_alive():
             running.handle_exit(signal.SIGTERM, None)
-        thread.join(20)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive(), "the server did not end"
 
     address = server.address_of(listener, read)

@@ -19,20 +19,19 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from support import forked
+from support.patience import PATIENCE_S, eventually
 
 _COMMAND = [sys.executable, "-c", forked.SERVICE]
-_START_S = 30.0
 
 
 def service(
-    *arguments: str, env: Mapping[str, str] | None = None, timeout: float = 60.0
+    *arguments: str, env: Mapping[str, str] | None = None, timeout: float = PATIENCE_S
 ) -> subprocess.CompletedProcess[str]:
     """Run ``fedclust-service`` with arguments, to its end."""
     return forked.run([*_COMMAND, *arguments], env=clean_environment(env), timeout=timeout)
@@ -95,11 +94,8 @@ class ServerProcess:
                 cwd=self.data_dir.parent,
                 env=clean_environment(self.env),
             )
-        give_up = time.monotonic() + _START_S
-        while not ready.exists():
-            if self.process.poll() is not None or time.monotonic() > give_up:
-                raise AssertionError(f"the coordinator did not start:\n{self.output()}")
-            time.sleep(0.01)
+        eventually(lambda: ready.exists() or self.process.poll() is not None, self.output)
+        assert ready.exists(), f"the coordinator did not start:\n{self.output()}"
         self.base_url = ready.read_text("ascii").strip()
         self._port = int(self.base_url.rpartition(":")[2])
         token = re.search(r"operator token \(shown once\): (fco_\S+)", self.output())
@@ -110,14 +106,14 @@ class ServerProcess:
         """End the process with SIGKILL, as a power cut would."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(PATIENCE_S)
 
-    def stop(self, timeout: float = 20.0) -> int:
+    def stop(self) -> int:
         """End the process with SIGTERM and return its exit code."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout)
+        return self.process.wait(PATIENCE_S)
 
     def restart(self) -> None:
         """Start again on the same data and port; a process that still runs is killed first."""

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from support.patience import PATIENCE_S
+
 
 @dataclass
 class Exchange:
@@ -110,7 +112,9 @@ class Wiretap:
     def _serve(self, client: socket.socket) -> None:
         where = urlsplit(self.target)
         try:
-            server = socket.create_connection((where.hostname or "", where.port or 80), timeout=5)
+            server = socket.create_connection(
+                (where.hostname or "", where.port or 80), timeout=PATIENCE_S
+            )
         except OSError:
             client.close()
             return

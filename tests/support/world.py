@@ -27,6 +27,7 @@ from fedclust.definition import plan_of, read_definition
 from fedclust.privacy.bands import size_band
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, JSON, write_submission
+from support.patience import PATIENCE_S
 
 FEATURES = [
     {"name": "age", "unit": "years", "lower": 0.0, "upper": 120.0},
@@ -59,7 +60,7 @@ class World:
 
     @cached_property
     def _client(self) -> httpx.Client:
-        options = {"timeout": 40, "trust_env": False, "verify": NOBODY, **self.options}
+        options = {"timeout": PATIENCE_S, "trust_env": False, "verify": NOBODY, **self.options}
         return httpx.Client(base_url=self.base_url, **options)
 
     def ok(self, method: str, path: str, token: str, **keywords: Any) -> Any:
