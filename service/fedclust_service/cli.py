@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 settings refused; 4 the address cannot be listened
 on; 5 the database cannot be used; 6 the database's schema is older or newer than this program;
-7 another coordinator serves the database.
+7 another coordinator serves the database; 8 the clock is wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ app = typer.Typer(
     help="The coordinator of fedclust.",
     epilog="Every setting is a flag, a variable FEDCLUST_* and a line of .env; secrets are no "
     "flags. Exit codes: 0 done, 1 failed, 2 usage, 3 settings, 4 address, 5 database, "
-    "6 schema older or newer, 7 another server on the database.",
+    "6 schema older or newer, 7 another server on the database, 8 the clock is wrong.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -184,6 +184,14 @@ def serve(
         Path | None,
         typer.Option(help="Written with the address once requests are answered."),
     ] = None,
+    accept_clock: Annotated[
+        bool,
+        typer.Option(
+            "--accept-clock",
+            help="Serve although the clock is behind the last entry of the audit trail, which "
+            "was written while the clock was wrong.",
+        ),
+    ] = False,
 ) -> None:
     """Run the coordinator until it is told to end (SIGINT or SIGTERM).
 
@@ -192,7 +200,7 @@ def serve(
     """
     from fedclust_service import server
 
-    server.serve(settings, _say, ready_file)
+    server.serve(settings, _say, ready_file, accept_clock=accept_clock)
 
 
 @app.command()
@@ -317,7 +325,7 @@ def audit_verify(
     Works beside a running coordinator. Note the head that it prints outside this machine: a trail
     that was cut at its end, or rewritten whole, is found by --head alone, or by a site's ledger.
     """
-    from fedclust_service.clock import SystemClock
+    from fedclust_service.clock import StoreClock
     from fedclust_service.domain.chain import Head
     from fedclust_service.orchestration.audit import verify_trail
     from fedclust_service.server import explained
@@ -327,7 +335,7 @@ def audit_verify(
     if head is not None and noted is None:
         raise typer.BadParameter("give 64 hexadecimal digits, or NUMBER:HASH", param_hint="--head")
     with explained(settings):
-        store = Store.open(settings.store_url, SystemClock(), create=False)
+        store = Store.open(settings.store_url, StoreClock(), create=False)
         try:
             verdict, waiting = verify_trail(store, noted)
         finally:

@@ -1,16 +1,205 @@
-"""The clock, injected wherever time matters."""
+"""The time that the coordinator goes by. Leases, deadlines and retention need one time, not two.
+
+A store gives one `StoreClock` to everything that asks for the time. It starts from the database's
+clock on PostgreSQL, which all workers share, and from this machine's on SQLite, which one process
+serves. From there it counts this machine's monotonic clock: setting a clock moves nothing. Each
+`StoreClock.check` reads the clocks again, follows small corrections and refuses large ones.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Protocol
 
+import structlog
 
-class Clock(Protocol):
+log = structlog.get_logger(__name__)
+
+#: Machines that keep time by NTP agree within this.
+WARNING_S = 2.0
+#: What is done once and for all by the clock waits until the clocks have agreed for so long.
+SETTLING_S = 3600.0
+# An answer that took longer says too little about the moment it was given.
+_LONGEST_ROUND_TRIP_S = 1.0
+_FIRST_READINGS = 3
+
+
+class Machine(Protocol):
+    """The clocks of one machine."""
+
+    def wall(self) -> datetime:
+        """Return the time of day, aware, in UTC; somebody may set it."""
+
+    def monotonic(self) -> float:
+        """Return seconds since some moment; nobody can set them."""
+
+
+class ThisMachine:
+    """The clocks of the machine that the process runs on."""
+
+    def wall(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        # Linux stops CLOCK_MONOTONIC while the machine is suspended.
+        if sys.platform == "linux":
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.monotonic()
+
+
+class ClockFault(StrEnum):
+    """Which clock is further from the coordinator's time than the limit."""
+
+    MACHINE = "machine-clock"
+    DATABASE = "database-clock"
+
+
+@dataclass(frozen=True)
+class Skew:
+    """How far other clocks were ahead of the coordinator's time when they were last read.
+
+    Attributes
+    ----------
+    machine_s : float
+        This machine's clock.
+    database_s : float or None
+        The database's; None on SQLite, which has none.
+    """
+
+    machine_s: float = 0.0
+    database_s: float | None = None
+
+
+class StoreClock:
+    """One store's time. Safe to share between threads; it never goes back.
+
+    Parameters
+    ----------
+    limit_s : float
+        A clock that is further off than this is not followed, and is a `fault`.
+    machine : Machine
+        Tests give one whose clocks they move.
+    """
+
+    def __init__(self, limit_s: float = 60.0, machine: Machine | None = None) -> None:
+        self.limit_s = limit_s
+        self._machine: Machine = machine or ThisMachine()
+        self._database: Callable[[], datetime] | None = None
+        self._lock = threading.Lock()
+        self._skew = Skew()
+        self._anchor = (self._machine.wall(), self._machine.monotonic())
+        self._last = self._anchor[0]
+        self._agreed_since: float | None = self._anchor[1]
+
+    def follow(self, database: Callable[[], datetime] | None) -> None:
+        """Start anew, from the database's clock; from this machine's where ``database`` is None.
+
+        What ``database`` raises is raised.
+        """
+        self._database = database
+        if database is None:
+            self._start(self._machine.wall(), self._machine.monotonic())
+            return
+        readings = [self._read_database(database) for _ in range(_FIRST_READINGS)]
+        _, time_there, at = min(readings)
+        self._start(time_there, at)
+        self.check()
+
     def now(self) -> datetime:
         """Return the time, aware, in UTC."""
+        with self._lock:
+            self._last = max(self._last, self._at(self._machine.monotonic()))
+            return self._last
+
+    def check(self) -> None:
+        """Read the clocks and compare them with the time. What the database raises is raised."""
+        wall, at = self._machine.wall(), self._machine.monotonic()
+        there: tuple[float, datetime, float] | None = None
+        if self._database is not None:
+            there = self._read_database(self._database)
+            if there[0] > _LONGEST_ROUND_TRIP_S:
+                return
+        with self._lock:
+            database_s = None
+            if there is None:
+                machine_s = (wall - self._at(at)).total_seconds()
+                self._correct(machine_s, wall, at)
+            else:
+                _, time_there, at_there = there
+                database_s = (time_there - self._at(at_there)).total_seconds()
+                self._correct(database_s, time_there, at_there)
+                machine_s = (wall - self._at(at)).total_seconds()
+            before, self._skew = self._level(), Skew(machine_s, database_s)
+            level = self._level()
+            if self._fault() is not None:
+                self._agreed_since = None
+            elif self._agreed_since is None:
+                self._agreed_since = at
+        if level != before:
+            _tell(level, Skew(machine_s, database_s), self.limit_s)
+
+    @property
+    def skew(self) -> Skew:
+        """How far the other clocks were off at the last `check`."""
+        with self._lock:
+            return self._skew
+
+    @property
+    def fault(self) -> ClockFault | None:
+        """Which clock is off by more than the limit. The time goes on without it."""
+        with self._lock:
+            return self._fault()
+
+    @property
+    def settled(self) -> bool:
+        """Whether all clocks have agreed for an hour, so that no single reading made the time."""
+        at = self._machine.monotonic()
+        with self._lock:
+            return self._agreed_since is not None and at - self._agreed_since >= SETTLING_S
+
+    def _start(self, time_of_day: datetime, at: float) -> None:
+        with self._lock:
+            self._anchor = (time_of_day, at)
+            self._last = time_of_day
+            self._skew = Skew(database_s=None if self._database is None else 0.0)
+            self._agreed_since = at
+
+    def _at(self, monotonic: float) -> datetime:
+        time_of_day, at = self._anchor
+        return time_of_day + timedelta(seconds=monotonic - at)
+
+    def _correct(self, ahead_s: float, time_of_day: datetime, at: float) -> None:
+        if abs(ahead_s) <= self.limit_s:
+            self._anchor = (time_of_day, at)
+
+    def _fault(self) -> ClockFault | None:
+        if self._skew.database_s is not None and abs(self._skew.database_s) > self.limit_s:
+            return ClockFault.DATABASE
+        return ClockFault.MACHINE if abs(self._skew.machine_s) > self.limit_s else None
+
+    def _level(self) -> str | None:
+        worst = max(abs(self._skew.machine_s), abs(self._skew.database_s or 0.0))
+        return self._fault() or ("warning" if worst > WARNING_S else None)
+
+    def _read_database(self, database: Callable[[], datetime]) -> tuple[float, datetime, float]:
+        """Return how long the answer took, the answer, and when it was given at this machine."""
+        asked = self._machine.monotonic()
+        time_there = database()
+        took = self._machine.monotonic() - asked
+        return took, time_there, asked + took / 2
 
 
-class SystemClock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
+def _tell(level: str | None, skew: Skew, limit_s: float) -> None:
+    facts = {"machine_s": skew.machine_s, "database_s": skew.database_s, "limit_s": limit_s}
+    if level is None:
+        log.info("clocks_agree", **facts)
+    elif level == "warning":
+        log.warning("clocks_differ", **facts)
+    else:
+        log.error("clock_refused", clock=level, **facts)

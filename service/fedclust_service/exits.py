@@ -16,6 +16,7 @@ class Exit(IntEnum):
     DATABASE = 5
     SCHEMA = 6
     LOCKED = 7
+    CLOCK = 8
 
 
 class StartFailure(Exception):

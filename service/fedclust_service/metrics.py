@@ -140,6 +140,15 @@ class _State(Collector):
             "1 while driver, sweeper and sealer run.",
             int(self._co.alive),
         )
+        skew = GaugeMetricFamily(
+            "fedclust_clock_skew_seconds",
+            "How far a clock is ahead of the coordinator's time: this machine's, the database's.",
+            labels=["clock"],
+        )
+        skew.add_metric(["machine"], self._co.clock.skew.machine_s)
+        if self._co.clock.skew.database_s is not None:
+            skew.add_metric(["database"], self._co.clock.skew.database_s)
+        yield skew
         try:
             stored = tuple(self._co.store.read("metrics", self._stored))
         except StoreError:

@@ -24,7 +24,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from fedclust_service.clock import Clock, SystemClock
+from fedclust_service.clock import ClockFault, StoreClock
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.exits import Exit, StartFailure
@@ -32,6 +32,7 @@ from fedclust_service.http.app import create_app
 from fedclust_service.http.protocol import Protocol
 from fedclust_service.orchestration import principals
 from fedclust_service.orchestration.coordinator import Coordinator, Limits
+from fedclust_service.orchestration.restored import record_accepted_clock
 from fedclust_service.settings import (
     MIN_KEY_LENGTH,
     Settings,
@@ -79,7 +80,13 @@ class Opened:
         self.coordinator.store.close()
 
 
-def open_coordinator(settings: Settings, *, serving: bool, clock: Clock | None = None) -> Opened:
+def open_coordinator(
+    settings: Settings,
+    *,
+    serving: bool,
+    clock: StoreClock | None = None,
+    accept_clock: bool = False,
+) -> Opened:
     """Open the database and the secret key, making what is missing on an empty machine.
 
     Parameters
@@ -87,23 +94,27 @@ def open_coordinator(settings: Settings, *, serving: bool, clock: Clock | None =
     settings : Settings
     serving : bool
         Whether this process will serve requests; commands beside a running server will not.
-    clock : Clock, optional
+    clock : StoreClock, optional
+    accept_clock : bool
+        Whether an operator has said that the time is right, however late the last audit entry is.
 
     Raises
     ------
     StartFailure
     """
-    clock = clock or SystemClock()
+    clock = clock or StoreClock(settings.clock_limit_s)
     made = _make_data_dir(settings)
     keys, made_key = _secret_keys(settings, make=True)
     if made_key:
         made.append(f"wrote a secret key to {settings.key_file}")
     with explained(settings):
         store = Store.open(settings.store_url, clock, serving=serving)
-    coordinator = Coordinator(store=store, clock=clock, keys=keys, limits=_limits(settings))
+    coordinator = Coordinator(store=store, keys=keys, limits=_limits(settings))
     token = None
     try:
         with explained(settings):
+            if serving:
+                _check_clock(coordinator, accept=accept_clock)
             if not _has_operator(store):
                 token = principals.bootstrap_operator(coordinator)
             elif made_key:
@@ -115,6 +126,43 @@ def open_coordinator(settings: Settings, *, serving: bool, clock: Clock | None =
         store.close()
         raise
     return Opened(coordinator, tuple(made), token)
+
+
+def _check_clock(co: Coordinator, *, accept: bool) -> None:
+    """Refuse to serve by a time that this machine, or what the database holds, contradicts."""
+    limit_s, ahead_s = co.clock.limit_s, co.clock.skew.machine_s
+    if co.clock.fault is ClockFault.MACHINE:
+        raise StartFailure(
+            Exit.CLOCK,
+            f"this machine's clock is {_span(ahead_s)} {_side(ahead_s)} the database's, and "
+            f"{limit_s:g} s are allowed: set both machines' clocks, by NTP for instance, or "
+            "--clock-limit-s",
+        )
+    last = co.store.read("clock.last_entry", lambda tx: tx.audit.list(1))
+    behind_s = (last[0].at - co.clock.now()).total_seconds() if last else 0.0
+    if behind_s <= limit_s:
+        return
+    if not accept:
+        source = "this machine's" if co.store.single_process else "the database's"
+        raise StartFailure(
+            Exit.CLOCK,
+            f"{source} clock is {_span(behind_s)} behind the last entry of the audit trail, and "
+            f"{limit_s:g} s are allowed: set it. If it is right, the entry was written while it "
+            "was wrong: start once with --accept-clock",
+        )
+    record_accepted_clock(co, behind_s)
+
+
+def _side(ahead_s: float) -> str:
+    return "ahead of" if ahead_s > 0 else "behind"
+
+
+def _span(seconds: float) -> str:
+    """Return a length of time in its largest fitting unit: ``31 days``."""
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if abs(seconds) >= 2 * length:
+            return f"{abs(seconds) / length:.0f} {unit}"
+    return f"{abs(seconds):.1f} s"
 
 
 def _has_operator(store: Store) -> bool:
@@ -305,7 +353,13 @@ def http_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     )
 
 
-def serve(settings: Settings, say: Callable[[str], None], ready_file: Path | None = None) -> None:
+def serve(
+    settings: Settings,
+    say: Callable[[str], None],
+    ready_file: Path | None = None,
+    *,
+    accept_clock: bool = False,
+) -> None:
     """Run a coordinator until SIGINT or SIGTERM.
 
     Parameters
@@ -315,6 +369,8 @@ def serve(settings: Settings, say: Callable[[str], None], ready_file: Path | Non
         Takes each line meant for the operator.
     ready_file : Path, optional
         Written with the address once requests are answered.
+    accept_clock : bool
+        See `open_coordinator`.
 
     Raises
     ------
@@ -325,7 +381,7 @@ def serve(settings: Settings, say: Callable[[str], None], ready_file: Path | Non
         raise StartFailure(Exit.SETTINGS, f"the folder of the ready file {ready_file} is missing")
     listener = listen(settings.host, settings.port)
     try:
-        opened = open_coordinator(settings, serving=True)
+        opened = open_coordinator(settings, serving=True, accept_clock=accept_clock)
         try:
             for line in opened.made:
                 say(line)

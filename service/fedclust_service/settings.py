@@ -110,6 +110,13 @@ class Settings(BaseSettings):
     sweep_every_s: Annotated[
         Seconds, Field(description="How often deadlines are looked at, s.")
     ] = 1.0
+    clock_limit_s: Annotated[
+        Seconds,
+        Field(
+            description="How far a machine's clock may be from the coordinator's time, s; beyond "
+            "that the coordinator does not start, or is not ready."
+        ),
+    ] = 60.0
     retention_days: Annotated[
         int,
         Field(

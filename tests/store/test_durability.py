@@ -16,7 +16,7 @@ from support.rows import open_round
 CHILD = """
 import os, signal, sys
 from datetime import UTC, datetime
-from fedclust_service.clock import SystemClock
+from fedclust_service.clock import StoreClock
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import Store
@@ -35,7 +35,7 @@ def work(tx):
     if when == "before":
         die()
 
-store = Store.open(url, SystemClock(), serving=True)
+store = Store.open(url, StoreClock(), serving=True)
 store.run_tx("submit", work)
 die()
 """

@@ -236,9 +236,9 @@ def test_a_failed_start_leaves_no_lock(empty_database_url: str, clock: ManualClo
 
 CHILD = """
 import sys
-from fedclust_service.clock import SystemClock
+from fedclust_service.clock import StoreClock
 from fedclust_service.store import Store
-store = Store.open(sys.argv[1], SystemClock(), serving=True)
+store = Store.open(sys.argv[1], StoreClock(), serving=True)
 print("serving", flush=True)
 sys.stdin.read()
 """

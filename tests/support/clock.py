@@ -1,25 +1,70 @@
-"""A clock that tests move."""
+"""Clocks that tests move."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from fedclust_service.clock import StoreClock
 
-class ManualClock:
-    """Stands still until `advance` is called. Safe to share between threads."""
+BEGIN = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 
-    def __init__(self, start: datetime | None = None) -> None:
-        self._now = start or datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
+
+class ManualMachine:
+    """A machine whose clocks stand still until they are moved. Safe to share between threads."""
+
+    def __init__(self, start: datetime = BEGIN) -> None:
+        self._wall, self._monotonic = start, 0.0
         self._lock = threading.Lock()
 
-    def now(self) -> datetime:
-        """Return the time, aware, in UTC."""
+    def wall(self) -> datetime:
+        """Return the time of day."""
         with self._lock:
-            return self._now
+            return self._wall
+
+    def monotonic(self) -> float:
+        """Return the seconds that have passed."""
+        with self._lock:
+            return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        with self._lock:
+            self._wall += timedelta(seconds=seconds)
+            self._monotonic += seconds
+
+    def set_ahead(self, seconds: float) -> None:
+        """Set the time of day, as somebody with the wrong time would; no time passes."""
+        with self._lock:
+            self._wall += timedelta(seconds=seconds)
+
+
+class ManualClock(StoreClock):
+    """A store's time that tests move. It follows its machine, on PostgreSQL too."""
+
+    def __init__(self, start: datetime = BEGIN) -> None:
+        self.machine = ManualMachine(start)
+        super().__init__(machine=self.machine)
+
+    def follow(self, database: Callable[[], datetime] | None) -> None:
+        super().follow(None)
 
     def advance(self, seconds: float) -> datetime:
-        """Move the time forward and return it."""
-        with self._lock:
-            self._now += timedelta(seconds=seconds)
-            return self._now
+        """Let time pass and return the time."""
+        self.machine.advance(seconds)
+        return self.now()
+
+
+#: ``python -c WRONG_TIME FILE serve …`` is the coordinator on a machine whose clock is ahead by as
+#: many seconds as the file says at the moment.
+WRONG_TIME = """
+import sys
+from datetime import timedelta
+from pathlib import Path
+from fedclust_service.clock import ThisMachine
+from fedclust_service.cli import main
+right, ahead = ThisMachine.wall, Path(sys.argv.pop(1))
+ThisMachine.wall = lambda self: right(self) + timedelta(seconds=float(ahead.read_text()))
+sys.exit(main())
+"""

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from fedclust_service import logging, server
-from fedclust_service.clock import Clock
+from fedclust_service.clock import StoreClock
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.settings import Settings, load_settings
 from support.patience import PATIENCE_S
@@ -54,7 +54,7 @@ class LocalCoordinator:
 
 @contextmanager
 def local_coordinator(
-    place: Path, *, clock: Clock | None = None, threads: bool = False, **settings: str
+    place: Path, *, clock: StoreClock | None = None, threads: bool = False, **settings: str
 ) -> Iterator[LocalCoordinator]:
     """Serve a new coordinator on a free port for the length of a ``with`` block."""
     logging.through_logging()

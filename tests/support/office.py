@@ -18,7 +18,7 @@ from fedclust.algorithms.base import Feature, Policy
 from fedclust.wire import codec
 from fedclust.wire.models import Consents, Participation, SessionCreate, SessionInfo
 from fedclust.wire.submissions import BINARY, JSON, write_submission
-from fedclust_service.clock import Clock
+from fedclust_service.clock import StoreClock
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.domain.session import Session
 from fedclust_service.domain.tokens import SecretKeys
@@ -49,14 +49,14 @@ def site(name: str) -> Actor:
 class Office:
     """A coordinator and whoever speaks to it."""
 
-    def __init__(self, store: Store, clock: Clock, limits: Limits | None = None) -> None:
+    def __init__(self, store: Store, clock: StoreClock, limits: Limits | None = None) -> None:
         self.store = store
         self.clock = clock
-        self.co = Coordinator(store, clock, KEYS, limits or Limits(heartbeat_s=0.01))
+        self.co = Coordinator(store, KEYS, limits or Limits(heartbeat_s=0.01))
 
     def another(self) -> Coordinator:
         """Return the coordinator of another process on the same database."""
-        return Coordinator(self.store, self.clock, KEYS, self.co.limits)
+        return Coordinator(self.store, KEYS, self.co.limits)
 
     def register(self, *names: str) -> None:
         """Register sites that are not registered yet."""

@@ -56,6 +56,7 @@ class ServerProcess:
     data_dir: Path
     flags: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    command: Sequence[str] = tuple(_COMMAND)
     base_url: str = ""
     operator_token: str = ""
     process: subprocess.Popen[bytes] | None = None
@@ -78,7 +79,7 @@ class ServerProcess:
         with self.log.open("ab") as log:
             self.process = forked.popen(
                 [
-                    *_COMMAND,
+                    *self.command,
                     "serve",
                     "--data-dir",
                     str(self.data_dir),

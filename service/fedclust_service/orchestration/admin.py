@@ -90,8 +90,21 @@ class Versions(Model):
     sdk: Mapping[str, int]
 
 
+class ClockSkew(Model):
+    """How far clocks are ahead of the coordinator's time, in seconds, and how far they may be.
+
+    ``machine_s``: the clock of the machine that answers. ``database_s``: null on SQLite. ``fault``:
+    the clock that is off by more than ``limit_s``.
+    """
+
+    machine_s: float
+    database_s: float | None
+    limit_s: float
+    fault: Literal["machine-clock", "database-clock"] | None
+
+
 class Overview(Model):
-    """The coordinator at one glance. ``threads_alive`` is of the process that answers."""
+    """The coordinator at one glance. Threads and clock are of the process that answers."""
 
     at: Timestamp
     sessions: Mapping[str, int]
@@ -103,6 +116,7 @@ class Overview(Model):
     database_bytes: int
     disk_free_bytes: int
     threads_alive: bool
+    clock: ClockSkew
     versions: Versions
 
 
@@ -149,6 +163,7 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
             database_bytes=tx.standings.database_bytes(),
             disk_free_bytes=free,
             threads_alive=co.alive,
+            clock=_skew(co),
             versions=Versions(
                 server=server_version(),
                 python=platform.python_version(),
@@ -159,6 +174,16 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
         )
 
     return co.store.read("admin.overview", work)
+
+
+def _skew(co: Coordinator) -> ClockSkew:
+    skew, fault = co.clock.skew, co.clock.fault
+    return ClockSkew(
+        machine_s=skew.machine_s,
+        database_s=skew.database_s,
+        limit_s=co.clock.limit_s,
+        fault=fault.value if fault else None,
+    )
 
 
 def list_sessions(

@@ -37,7 +37,7 @@ class Change:
 
     def __init__(self, co: Coordinator, tx: Tx) -> None:
         self.tx = tx
-        self.now: datetime = co.clock.now()
+        self.now: datetime = tx.now
         self._co = co
         self._said: list[tuple[str, str, str, dict[str, Detail]]] = []
         self._wake = False

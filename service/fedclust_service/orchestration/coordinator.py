@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fedclust_service.clock import Clock
+from fedclust_service.clock import StoreClock
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.orchestration.driver import Driver
 from fedclust_service.orchestration.notifier import Notifier
@@ -49,7 +49,8 @@ class Limits:
         A sealer that has sealed nothing for this long has lost its lease. Short: the lease spares
         others the work, and keeps nothing apart that the chain's locked row does not.
     retention_days : float or None
-        Payloads of sessions that ended this long ago are scrubbed; None keeps them.
+        Payloads of sessions that ended this long ago are scrubbed, once the clocks have agreed
+        for an hour; None keeps them. 0 asks no clock.
     token_touch_s : float
         A token's last use is recorded at most this often.
     """
@@ -88,7 +89,6 @@ class Coordinator:
     Attributes
     ----------
     store : Store
-    clock : Clock
     keys : SecretKeys
     limits : Limits
     notifier : Notifier
@@ -106,7 +106,6 @@ class Coordinator:
     """
 
     store: Store
-    clock: Clock
     keys: SecretKeys
     limits: Limits = field(default_factory=Limits)
     notifier: Notifier = field(default_factory=Notifier)
@@ -122,6 +121,11 @@ class Coordinator:
         self.sweeper = Sweeper(self)
         self.sealer = Sealer(self)
         self.store.on_touch(self._changed)
+
+    @property
+    def clock(self) -> StoreClock:
+        """The store's clock: the time that everything here goes by."""
+        return self.store.clock
 
     def _changed(self, touched: Sequence[tuple[str, int]]) -> None:
         for session, version in touched:

@@ -23,6 +23,7 @@ import structlog
 
 from fedclust.algorithms.engine import Plan
 from fedclust.definition import DefinitionError
+from fedclust_service.clock import ClockFault
 from fedclust_service.domain.round import (
     ROUND_TRANSITIONS,
     FailureReason,
@@ -219,6 +220,9 @@ class Driver:
         return True
 
     def _take(self) -> _Work | None:
+        if self._co.clock.fault is ClockFault.DATABASE:
+            # Other workers would read another time in the lease.
+            return None
         now = self._co.clock.now()
         waiting = self._co.store.read("driver.look", lambda tx: tx.rounds.aggregating())
         for each in waiting:

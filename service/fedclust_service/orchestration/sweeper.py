@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from fedclust_service.clock import ClockFault
 from fedclust_service.domain.round import Round, RoundState
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.orchestration.change import COORDINATOR, Change, commit
@@ -60,7 +61,10 @@ class Sweeper:
 
 
 def sweep(co: Coordinator) -> None:
-    """Do once all that is due by the clock."""
+    """Do once all that is due by the clock, unless the database's clock is in doubt."""
+    co.clock.check()
+    if co.clock.fault is ClockFault.DATABASE:
+        return
     for each in co.store.read("sweep.look", lambda tx: tx.rounds.due(co.clock.now())):
         try:
             if co.store.read("sweep.judge", functools.partial(_is_due, co, each)):
@@ -91,7 +95,7 @@ def _settle(due: Round, change: Change) -> None:
 
 def _scrub(co: Coordinator) -> None:
     days = co.limits.retention_days
-    if days is None:
+    if days is None or (days and not co.clock.settled):
         return
     before = co.clock.now() - timedelta(days=days)
     for session in co.store.read("sweep.retention", lambda tx: tx.sessions.to_scrub(before)):

@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TypeVar
 
 from sqlalchemy import URL, Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from fedclust_service.clock import Clock
+from fedclust_service.clock import StoreClock
 from fedclust_service.store import engine as engines
 from fedclust_service.store import migrate as migrations
 from fedclust_service.store.errors import (
@@ -73,13 +74,14 @@ class Store:
     def __init__(
         self,
         made: engines.Engines,
-        clock: Clock,
+        clock: StoreClock,
         lock: ServingLock | None,
         url: URL,
         pause: Callable[[float], None],
     ) -> None:
         self._engines = made
-        self._clock = clock
+        #: The time that everything on this store goes by.
+        self.clock = clock
         self._lock = lock
         self._url = url
         self._pause = pause
@@ -93,7 +95,7 @@ class Store:
     def open(
         cls,
         url: str,
-        clock: Clock,
+        clock: StoreClock,
         *,
         serving: bool = False,
         create: bool = True,
@@ -107,8 +109,8 @@ class Store:
         ----------
         url : str
             ``sqlite:///path`` or ``postgresql+psycopg://…``.
-        clock : Clock
-            Gives `Tx.now`.
+        clock : StoreClock
+            Becomes `Store.clock`: it is made to follow the database's clock, where it has one.
         serving : bool
             Whether this process will serve requests: on SQLite only one may at a time. Commands
             beside a running server open the store without it.
@@ -137,6 +139,7 @@ class Store:
                 lock = ServingLock(file)
             store = cls(made, clock, lock, parsed, pause)
             store._ensure_schema(create)
+            clock.follow(None if made.file else store._database_time)
         except BaseException:
             made.dispose()
             if lock:
@@ -240,6 +243,11 @@ class Store:
             raise translate(error, self.address) from None
         migrations.upgrade_with(self._engines.write)
 
+    def _database_time(self) -> datetime:
+        ask = text("SELECT clock_timestamp()")
+        found: datetime = self._direct("clock", lambda each: each.execute(ask).scalar_one())
+        return found
+
     def _direct(self, name: str, fn: Callable[[Connection], T]) -> T:
         try:
             with self._engines.read.connect() as connection:
@@ -307,7 +315,7 @@ class Store:
         # Leaving the block without a commit rolls back.
         with engine.connect() as connection:
             transaction = connection.begin()
-            tx = Tx(connection, self._clock.now())
+            tx = Tx(connection, self.clock.now())
             value = fn(tx)
             if not engines.is_intact(connection):
                 # Committing would quietly do nothing, and the caller believe that it was done.

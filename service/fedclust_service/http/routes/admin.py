@@ -39,7 +39,7 @@ SinceOf = Annotated[Timestamp | None, Query(description="Nothing earlier; RFC 33
     description="Operators. Sessions and rounds by state; what needs attention (rounds past their "
     "deadline, aggregations whose worker died, sessions that failed within a week, tokens that "
     "end within two weeks and have no successor, at most 50 of each); the database's size, what "
-    "is free on the coordinator's disk, versions.",
+    "is free on the coordinator's disk, how far clocks differ, versions.",
     **described(
         {200: ("How it stands.", ref(admin.Overview))},
         "unauthenticated",

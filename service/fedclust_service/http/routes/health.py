@@ -16,6 +16,19 @@ from fedclust_service.http.describe import described
 from fedclust_service.orchestration.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
+#: What `/readyz` may name in ``reasons``, and what its operator should know or do.
+REASONS = {
+    "shutting-down": "The coordinator is shutting down.",
+    "thread-ended": "The thread that aggregates or the one that watches deadlines has ended: "
+    "restart.",
+    "machine-clock": "This machine's clock disagrees with the coordinator's time: set the clock, "
+    "or restart the coordinator if it is right.",
+    "database-clock": "The database's clock was set while the coordinator ran: set it back, or "
+    "restart the coordinator if it is right.",
+    "database-silent": "The database does not answer.",
+    "database-schema": "The database's schema is not this program's: run fedclust-service db "
+    "upgrade.",
+}
 router = APIRouter(tags=["health"])
 _CHECK_SECONDS = 5.0
 _STATUS = {"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]}
@@ -36,33 +49,39 @@ async def healthz() -> Response:
     "/readyz",
     operation_id="readyz",
     summary="Readiness",
-    description="The database answers and has this program's schema; driver and sweeper run.",
+    description="The database answers and has this program's schema; driver and sweeper run; "
+    "clocks agree. Otherwise `reasons` of the problem names what is wrong: "
+    + ", ".join(f"`{reason}`" for reason in REASONS)
+    + ".",
     **described({200: ("It can serve.", _STATUS)}, "unavailable"),
 )
 async def readyz(request: Request) -> Response:
     co = service_of(request).coordinator
     try:
         async with asyncio.timeout(_CHECK_SECONDS):
-            fault = await run_in_threadpool(_fault, co)
+            reasons = await run_in_threadpool(_reasons, co)
     except TimeoutError:
-        fault = "The database does not answer in time."
-    if fault is not None:
-        raise Refusal("unavailable", fault, retry_after_s=5)
+        reasons = ["database-silent"]
+    if reasons:
+        raise Refusal("unavailable", REASONS[reasons[0]], retry_after_s=5, reasons=reasons)
     return Response('{"status":"ok"}', media_type=JSON)
 
 
-def _fault(co: Coordinator) -> str | None:
+def _reasons(co: Coordinator) -> list[str]:
+    """Return why the coordinator cannot serve, the most telling first."""
     if co.notifier.closed:
-        return "The coordinator is shutting down."
+        return ["shutting-down"]
+    reasons = []
+    if co.clock.fault is not None:
+        reasons.append(co.clock.fault.value)
     if not co.alive:
-        return "The thread that aggregates or the one that watches deadlines has ended: restart."
+        reasons.append("thread-ended")
     try:
         co.store.ping()
-        current, expected = co.store.migration_head(), co.store.expected_migration()
+        if co.store.migration_head() != co.store.expected_migration():
+            reasons.append("database-schema")
     except Exception as error:
         # Whatever the driver raises, the answer is that the database is not usable now.
         log.warning("not_ready", exc_info=error)
-        return "The database does not answer."
-    if current != expected:
-        return "The database's schema is not this program's: run fedclust-service db upgrade."
-    return None
+        reasons.append("database-silent")
+    return reasons

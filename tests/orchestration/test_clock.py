@@ -1,0 +1,289 @@
+"""Clocks that are wrong: set while the coordinator runs, wrong at its start, wrong at the database.
+
+The machines' clocks are moved by hand; on PostgreSQL the time is the real server's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from fedclust_service.clock import SETTLING_S, ClockFault, StoreClock
+from fedclust_service.exits import Exit, StartFailure
+from fedclust_service.orchestration.sweeper import sweep
+from fedclust_service.server import open_coordinator
+from fedclust_service.settings import load_settings
+from fedclust_service.store import Store, Tx
+from support.clock import BEGIN, ManualClock, ManualMachine
+from support.inprocess import local_coordinator
+from support.office import SITES, Office
+from support.world import World
+
+DAY = 86_400.0
+RETENTION_DAYS = 30
+
+
+@contextlib.contextmanager
+def coordinator(url: str, clock: StoreClock) -> Iterator[Office]:
+    """Yield the coordinator of a process on a database, with its lease and retention."""
+    with contextlib.closing(Store.open(url, clock)) as store:
+        office = Office(store, clock)
+        office.co.limits = dataclasses.replace(office.co.limits, retention_days=RETENTION_DAYS)
+        yield office
+
+
+@contextlib.contextmanager
+def worker(url: str, ahead_s: float = 0.0) -> Iterator[tuple[Office, ManualMachine]]:
+    """Yield a worker on PostgreSQL and its machine, whose clock is ahead of the database's."""
+    machine = ManualMachine(datetime.now(UTC) + timedelta(seconds=ahead_s))
+    with coordinator(url, StoreClock(machine=machine)) as office:
+        yield office, machine
+
+
+def payloads(office: Office, name: str = "heart") -> int:
+    """Return how many of a session's payloads are stored."""
+    row = office.row(name)
+
+    def count(tx: Tx) -> int:
+        found = [tx.submissions.list(each) for each in tx.rounds.numbers(row.id)]
+        return sum(each.payload is not None for answers in found for each in answers)
+
+    return office.store.read("test.payloads", count)
+
+
+# --- the clock itself -----------------------------------------------------------------------------
+
+
+def test_setting_the_clock_moves_nothing(clock: ManualClock) -> None:
+    clock.machine.set_ahead(31 * DAY)
+    assert clock.now() == BEGIN
+    clock.check()
+    clock.machine.advance(5)
+    clock.check()
+    assert (clock.now(), clock.fault) == (BEGIN + timedelta(seconds=5), ClockFault.MACHINE)
+    assert clock.skew.machine_s == 31 * DAY
+    clock.machine.set_ahead(-31 * DAY)
+    clock.check()
+    assert (clock.now(), clock.fault) == (BEGIN + timedelta(seconds=5), None)
+
+
+def test_small_corrections_are_followed_and_time_never_goes_back(clock: ManualClock) -> None:
+    clock.machine.set_ahead(40)
+    clock.check()
+    assert clock.now() == BEGIN + timedelta(seconds=40)
+    clock.machine.set_ahead(-30)
+    clock.check()
+    assert clock.now() == BEGIN + timedelta(seconds=40)
+    clock.machine.advance(29)
+    assert clock.now() == BEGIN + timedelta(seconds=40)
+    clock.machine.advance(2)
+    assert clock.now() == BEGIN + timedelta(seconds=41)
+
+
+def test_the_database_gives_the_time_and_a_slow_answer_is_not_used() -> None:
+    machine, database = ManualMachine(BEGIN), ManualMachine(BEGIN + timedelta(seconds=30))
+    takes_s = 0.5
+
+    def ask() -> datetime:
+        machine.advance(takes_s)
+        return database.wall()
+
+    clock = StoreClock(machine=machine)
+    clock.follow(ask)
+    # The database's time stands for the middle of the question.
+    assert clock.now() == BEGIN + timedelta(seconds=30.25)
+    database.set_ahead(20)
+    takes_s = 10.0
+    clock.check()
+    assert clock.now() == BEGIN + timedelta(seconds=40.25)
+    takes_s = 0.0
+    clock.check()
+    assert clock.now() == BEGIN + timedelta(seconds=50)
+
+
+def test_it_is_settled_after_an_hour_of_agreement(clock: ManualClock) -> None:
+    clock.advance(SETTLING_S - 1)
+    assert not clock.settled
+    clock.advance(1)
+    assert clock.settled
+    clock.machine.set_ahead(DAY)
+    clock.check()
+    clock.machine.set_ahead(-DAY)
+    assert not clock.settled
+    clock.check()
+    clock.advance(SETTLING_S - 1)
+    assert not clock.settled
+    clock.advance(1)
+    assert clock.settled
+
+
+# --- leases ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["at its start", "while it runs"])
+def test_a_worker_a_day_ahead_strands_no_round(postgres_url: str, when: str) -> None:
+    early = when == "at its start"
+    with worker(postgres_url, DAY if early else 0) as (wrong, its), worker(postgres_url) as right:
+        other, machine = right
+        other.session(rounds=1)
+        other.answer_all("heart")
+        if not early:
+            its.set_ahead(DAY)
+        sweep(wrong.co)
+        assert wrong.co.clock.fault is ClockFault.MACHINE
+        # Taken, and never finished: the process is killed here.
+        assert wrong.co.driver._take() is not None
+        assert other.drive() == 0
+        machine.advance(other.co.limits.lease_s + 1)
+        assert other.drive() == 1
+        assert other.info("heart").state == "completed"
+
+
+# --- retention ------------------------------------------------------------------------------------
+
+
+def test_a_jump_of_31_days_scrubs_nothing(both_office: Office, clock: ManualClock) -> None:
+    office = both_office
+    office.session(rounds=1)
+    office.finish("heart")
+    clock.advance(DAY)
+    for ahead in (31 * DAY, -31 * DAY):
+        clock.machine.set_ahead(ahead)
+        for _ in range(3):
+            clock.machine.advance(1)
+            sweep(office.co)
+    assert payloads(office) == 3
+    clock.advance(31 * DAY)
+    sweep(office.co)
+    assert payloads(office) == 0
+
+
+def test_a_start_with_a_wrong_clock_scrubs_nothing(sqlite_url: str) -> None:
+    with coordinator(sqlite_url, ManualClock()) as office:
+        office.session(rounds=1)
+        office.finish("heart")
+    wrong = ManualClock(BEGIN + timedelta(days=31))
+    with coordinator(sqlite_url, wrong) as office:
+        for _ in range(60):
+            wrong.advance(10)
+            sweep(office.co)
+        # Put right ten minutes later; the process goes on by the time that it began with.
+        wrong.machine.set_ahead(-31 * DAY)
+        for _ in range(30):
+            wrong.machine.advance(SETTLING_S)
+            sweep(office.co)
+        assert payloads(office) == 3
+        assert office.co.clock.fault is ClockFault.MACHINE
+    again = ManualClock(BEGIN + timedelta(days=31))
+    with coordinator(sqlite_url, again) as office:
+        again.advance(SETTLING_S)
+        sweep(office.co)
+        assert payloads(office) == 0
+
+
+def test_a_database_whose_clock_jumps(office: Office, clock: ManualClock) -> None:
+    """Nothing is taken, closed or scrubbed by its time until the clocks agree again."""
+    database = ManualMachine(clock.now())
+    StoreClock.follow(clock, database.wall)
+
+    def passes(seconds: float) -> None:
+        database.advance(seconds)
+        clock.machine.advance(seconds)
+
+    office.session("done", rounds=1)
+    office.finish("done")
+    passes(2 * SETTLING_S)
+    office.session("heart", rounds=1)
+    office.answer_all("heart")
+    office.session("slow", policy={"quorum": 3}, sites=(*SITES, "east"))
+    for site in SITES:
+        office.answer("slow", site)
+    database.set_ahead(31 * DAY)
+    for _ in range(3):
+        passes(1)
+        sweep(office.co)
+    assert clock.fault is ClockFault.DATABASE
+    assert office.drive() == 0
+    # Not even what is due by both clocks: the process cannot tell which of them is right.
+    passes(4 * SETTLING_S)
+    sweep(office.co)
+    assert (office.info("slow").state, office.drive()) == ("running", 0)
+    assert payloads(office, "done") == 3
+    database.set_ahead(-31 * DAY)
+    sweep(office.co)
+    assert clock.fault is None
+    assert office.drive() == 2
+    assert office.info("heart").state == "completed"
+    assert payloads(office, "done") == 3
+
+
+# --- starting, being ready, being seen ------------------------------------------------------------
+
+
+def test_a_worker_a_day_off_is_refused_at_its_start(postgres_url: str, tmp_path: Path) -> None:
+    flags = {"data_dir": str(tmp_path), "database_url": postgres_url}
+    settings = load_settings(flags, env_file=None)
+    for ahead, said in ((DAY, "24 hours ahead of"), (-DAY, "24 hours behind"), (90, " s ahead of")):
+        clock = StoreClock(machine=ManualMachine(datetime.now(UTC) + timedelta(seconds=ahead)))
+        with pytest.raises(StartFailure) as refused:
+            open_coordinator(settings, serving=True, clock=clock)
+        assert refused.value.code == Exit.CLOCK
+        for each in (said, "NTP", "--clock-limit-s"):
+            assert each in refused.value.message
+    near = StoreClock(machine=ManualMachine(datetime.now(UTC) + timedelta(seconds=30)))
+    opened = open_coordinator(settings, serving=True, clock=near)
+    assert opened.coordinator.clock.skew.machine_s != 0
+    opened.close()
+
+
+def test_a_clock_behind_the_audit_trail_is_refused_until_it_is_accepted(tmp_path: Path) -> None:
+    settings = load_settings({"data_dir": str(tmp_path)}, env_file=None)
+
+    def begin(days: float, *, accept: bool = False) -> list[str]:
+        clock = ManualClock(BEGIN + timedelta(days=days))
+        opened = open_coordinator(settings, serving=True, clock=clock, accept_clock=accept)
+        trail = opened.coordinator.store.read("test.audit", lambda tx: tx.audit.list(10))
+        opened.close()
+        return [each.action for each in trail]
+
+    begin(31)
+    with pytest.raises(StartFailure) as refused:
+        begin(0)
+    assert refused.value.code == Exit.CLOCK
+    assert "31 days behind" in refused.value.message
+    assert "--accept-clock" in refused.value.message
+    assert begin(0, accept=True)[0] == "clock.accepted"
+    # The trail goes on from the right time: the next start asks for nothing.
+    assert begin(1).count("clock.accepted") == 1
+
+
+def test_a_fault_is_seen_by_operators_and_by_readiness(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with local_coordinator(tmp_path, clock=clock, threads=True, sweep_every_s="3600") as local:
+        world = World(local.base_url, local.operator_token)
+
+        def seen() -> tuple[float, str | None]:
+            told = world.ok("GET", "/v1/admin/overview", world.operator)["clock"]
+            assert (told["database_s"], told["limit_s"]) == (None, 60.0)
+            return told["machine_s"], told["fault"]
+
+        assert seen() == (0.0, None)
+        assert world.request("GET", "/readyz").status_code == 200
+        clock.machine.set_ahead(-DAY)
+        clock.check()
+        assert seen() == (-DAY, "machine-clock")
+        ready = world.request("GET", "/readyz")
+        assert (ready.status_code, ready.json()["reasons"]) == (503, ["machine-clock"])
+        assert (
+            'fedclust_clock_skew_seconds{clock="machine"} -86400.0'
+            in local.http().get("/metrics").text.splitlines()
+        )
+        clock.machine.set_ahead(DAY)
+        clock.check()
+        assert seen() == (0.0, None)
+        assert world.request("GET", "/readyz").status_code == 200
