@@ -309,6 +309,10 @@ class DisclosureRefused(CoordinatorError):
     slug = "disclosure-refused"
 
 
+class HeadersTooLarge(CoordinatorError):
+    slug = "headers-too-large"
+
+
 class Internal(CoordinatorError):
     slug = "internal"
 

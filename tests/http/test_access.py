@@ -6,6 +6,8 @@ The cases come from the application's routes. A route that `EXPECTED` does not n
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from fastapi.routing import APIRoute
 
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.tokens import SecretKeys, new_token
-from fedclust_service.http.app import api_routes
+from fedclust_service.http.app import api_routes, openapi_text
 from support.clock import ManualClock
 from support.inprocess import LocalCoordinator, local_coordinator
 from support.world import World
@@ -230,6 +232,42 @@ def test_without_a_good_token_every_route_answers_401(populated: Populated, oper
             assert response.headers["WWW-Authenticate"].startswith("Bearer")
             assert response.headers["Content-Type"] == "application/problem+json"
             assert token is None or token not in response.text
+
+
+#: What no parameter of a path, a query or a header can be, as it is sent.
+_MALFORMED = {"number": "x", "limit": "x", "wait": "x", "k": "x", "Last-Event-ID": "x"}
+_ODD = "Bad%20Name%00"
+
+
+def _odd_requests() -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Yield every documented request with each of its parameters malformed, and with all."""
+    for template, methods in json.loads(openapi_text())["paths"].items():
+        for method, operation in methods.items():
+            if EXPECTED[operation["operationId"]] == OPEN:
+                continue
+            parameters = [(each["name"], each["in"]) for each in operation.get("parameters", ())]
+            for odd in [*([each] for each in parameters), parameters]:
+                values = {name: _MALFORMED.get(name, _ODD) for name, _ in odd}
+                path = template.format_map(defaultdict(lambda: "1", values))
+                asked = [name for name, where in odd if where == "query"]
+                query = "&".join(f"{name}={values[name]}" for name in asked)
+                sent = {name: values[name] for name, where in odd if where == "header"}
+                yield method, f"{path}?{query}", sent
+
+
+def test_the_token_is_looked_at_before_anything_else(populated: Populated) -> None:
+    client = populated.local.http()
+    asked = 0
+    for method, path, headers in _odd_requests():
+        for kind in ("none", "unknown", "revoked"):
+            token = populated.bad[kind]
+            sent = {**headers, "Content-Type": "application/json"}
+            if token is not None:
+                sent["Authorization"] = f"Bearer {token}"
+            response = client.request(method, path, headers=sent, content=b'{"a":1,"a":')
+            assert response.status_code == 401, f"{method} {path} with {kind}: {response.text}"
+            asked += 1
+    assert asked > 3 * len(ROUTES)
 
 
 @pytest.mark.parametrize("operation", [name for name in _ORDER if EXPECTED[name] == OPEN])

@@ -37,6 +37,7 @@ CATALOGUE: dict[str, tuple[int, str]] = {
     "invalid": (422, "The request's contents are not valid"),
     "disclosure-refused": (422, "The submission would disclose too much"),
     "too-many-streams": (429, "This token has too many event streams open"),
+    "headers-too-large": (431, "The request's headers are larger than this coordinator takes"),
     "internal": (500, "The coordinator failed"),
     "unavailable": (503, "The coordinator cannot answer now"),
 }

@@ -58,10 +58,13 @@ def bearer_token(request: Request) -> str:
     return match.group(1)
 
 
-def _actor(request: Request, _: Annotated[object, Depends(bearer)], co: CoordinatorOf) -> Actor:
-    actor = principals.authenticate(co, bearer_token(request))
-    trace_of(request).actor = actor
-    return actor
+def actor_of(request: Request, _: Annotated[object, Depends(bearer)] = None) -> Actor:
+    """Return who asks; Refusal (401) without a valid token. Looked up once a request."""
+    trace = trace_of(request)
+    if trace.actor is None:
+        co = service_of(request).coordinator
+        trace.actor = principals.authenticate(co, bearer_token(request))
+    return trace.actor
 
 
 def allowed(action: str) -> Any:
@@ -81,9 +84,9 @@ def allowed(action: str) -> Any:
 
 CoordinatorOf = Annotated[Coordinator, Depends(_coordinator)]
 #: First among a route's parameters: nothing is read of a caller that is not known.
-ActorOf = Annotated[Actor, Depends(_actor)]
+ActorOf = Annotated[Actor, Depends(actor_of)]
 #: For routes that any token may ask.
-Authenticated = Depends(_actor)
+Authenticated = Depends(actor_of)
 
 SLUG = r"^[a-z0-9][a-z0-9-]{0,62}$"
 SessionName = Annotated[str, Path(pattern=SLUG, description="The session's name.")]

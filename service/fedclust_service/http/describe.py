@@ -21,6 +21,7 @@ _EVERYWHERE = (
     "malformed-request",
     "body-too-large",
     "unsupported-media-type",
+    "headers-too-large",
     "internal",
     "unavailable",
 )

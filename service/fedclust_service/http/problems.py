@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Match
 from fedclust.wire import problems
 from fedclust.wire.submissions import field_errors
 from fedclust_service.domain.refusal import Refusal
+from fedclust_service.http.context import actor_of
 from fedclust_service.http.trace import trace_of
 
 log = structlog.get_logger(__name__)
@@ -77,6 +78,12 @@ def _model(request: Request, error: Exception) -> Response:
 
 
 def _request(request: Request, error: Exception) -> Response:
+    """Answer parameters that cannot be: 401 first, also where a route reads the token later."""
+    try:
+        if request.url.path.startswith("/v1/"):
+            actor_of(request)
+    except Refusal as refusal:
+        return refused(refusal, request_id(request))
     items = cast(RequestValidationError, error).errors()
     # A path segment that no name or number can be says no more than an unknown one.
     if any(item["loc"][:1] == ("path",) for item in items):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -11,6 +13,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedclust.wire import problems
 
+#: A request line and headers of more bytes are refused, however they arrive.
+MAX_HEAD = 65_536
+_HEAD_END = re.compile(rb"\n\r?\n")
+#: How long a refused client may go on sending, so that it can read why it was refused.
+LINGER_SECONDS = 1.0
 #: A connection whose request line and headers take longer is closed: it holds a file descriptor.
 HEAD_SECONDS = 30.0
 #: So is one whose other end takes nothing of an answer for so long: it holds the answer, too.
@@ -19,16 +26,43 @@ STUCK_SECONDS = 60.0
 _ENDING_STUCK_SECONDS = 0.5
 
 
+class _Connection(h11.Connection):
+    """Bounds a request's head also when all of it arrives in one read.
+
+    h11 compares its buffer with the bound only while a head is incomplete.
+    """
+
+    head_too_large = False
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, MAX_HEAD)
+
+    def next_event(self) -> Any:
+        """Return what comes next; RemoteProtocolError where it is no HTTP or too large."""
+        if self.their_state is h11.IDLE:
+            received, _ = self.trailing_data
+            if len(received) > MAX_HEAD and not _HEAD_END.search(received, 0, MAX_HEAD):
+                self.head_too_large = True
+                raise h11.RemoteProtocolError("head too large", error_status_hint=431)
+        return super().next_event()
+
+
 class Protocol(H11Protocol):
     """Uvicorn's HTTP with the refusals of the catalogue, and bounds on a request's head and on
     the time in which nothing of an answer is read.
 
-    h11 by name, whatever else is installed: it takes at most 64 KiB of headers, others any number.
+    h11 by name, whatever else is installed: its connection takes a bound on a request's head.
     """
 
+    conn: _Connection
+    _refused = False
     _head_timer: asyncio.TimerHandle | None = None
     _stuck_timer: asyncio.TimerHandle | None = None
     _ending = False
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.conn = _Connection()
 
     def connection_made(self, transport: Any) -> None:
         """Begin a connection."""
@@ -36,7 +70,9 @@ class Protocol(H11Protocol):
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
-        """Take what has arrived."""
+        """Take what has arrived; drop what a refused client still sends."""
+        if self._refused:
+            return
         super().data_received(data)
         self._watch_head()
 
@@ -65,9 +101,11 @@ class Protocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn's words are for people
         """Refuse what cannot be read as HTTP, and close."""
-        problem = problems.problem(
-            "malformed-request", "This is not HTTP/1.1, or its headers are too long."
-        )
+        if self.conn.head_too_large:
+            slug, detail = "headers-too-large", f"Send at most {MAX_HEAD} bytes of headers."
+        else:
+            slug, detail = "malformed-request", "This is not HTTP/1.1: check address and port."
+        problem = problems.problem(slug, detail)
         problem.request_id = secrets.token_hex(8)
         body = problem.model_dump_json(exclude_none=True).encode()
         headers = [
@@ -77,10 +115,18 @@ class Protocol(H11Protocol):
             ("Fedclust-Request-Id", problem.request_id),
             ("Connection", "close"),
         ]
-        start = h11.Response(status_code=problem.status, headers=headers, reason=b"Bad Request")
+        reason = HTTPStatus(problem.status).phrase.encode()
+        start = h11.Response(status_code=problem.status, headers=headers, reason=reason)
         for event in (start, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.close()
+            return
+        # Closing at once, with bytes unread, would reset the connection and lose the answer.
+        self._refused = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def _watch_head(self) -> None:
         idle = self.cycle is None or self.cycle.response_complete
