@@ -111,7 +111,7 @@ class Http:
         #: How long one request is repeated; a site that has joined is more patient.
         self.patience_s = self.options.give_up_after_s
         self._sleep, self._monotonic = sleep, monotonic
-        self._tls_unproven = not plain
+        self._plain, self._unproven = plain, True
         tls = None if plain else tls_context(self.options)
         try:
             self._client = httpx.Client(
@@ -208,7 +208,7 @@ class Http:
                 response.close()
         except httpx.TransportError as error:
             raise self._classified(error) from None
-        self._tls_unproven = False
+        self._unproven = False
         status, headers = response.status_code, response.headers
         if status < 300 or status == 304:
             return Reply(status, headers, body)
@@ -243,14 +243,16 @@ class Http:
             return ProxyError(_PROXY_CREDENTIALS)
         unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError))
         what = type(error).__name__
-        if self._tls_unproven and isinstance(error, _CLOSED):
-            # How a refused client certificate looks where the server's alert gets lost; but a
-            # coordinator that is just being stopped looks the same, so it is tried again.
-            message = (
-                f"{self.url} closes the connection without an answer: it may want a client "
-                "certificate, or another one"
-            )
-            return _Retry(TLSError(message), what)
+        if self._unproven and isinstance(error, _CLOSED):
+            # How a refused client certificate looks where the server's alert gets lost, and plain
+            # HTTP to a port that speaks TLS; but a coordinator that is just being stopped looks
+            # the same, so it is tried again.
+            kind: type[TransportError] = CoordinatorUnreachable if self._plain else TLSError
+            hint = "use https:// if it speaks TLS"
+            if not self._plain:
+                hint = "it may want a client certificate (--client-cert)"
+            what = f"the connection is closed without an answer: {hint}"
+            return _Retry(kind(f"{self.url}: {what}"), what)
         reason = _os_reason(error)
         message = f"{self.url} cannot be reached ({reason or what})"
         if unsent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import pytest
 from fedclust._http import Options
 from fedclust.client import Client
 from fedclust.errors import ProxyError, TLSError, UsageError
+from support import forked
 from support.consortium import Consortium
 from support.forward_proxy import ForwardProxy
-from support.pki import Authority
-from support.server import ServerProcess, running_server, service
+from support.pki import Authority, self_signed
+from support.server import ServerProcess, clean_environment, running_server, service
 
 SITES = ("north", "south", "west")
 #: A test fails in seconds where it would otherwise wait for a coordinator to come back.
@@ -128,6 +130,54 @@ def test_a_required_client_certificate(tmp_path: Path, authority: Authority) -> 
         for options in (none, wrong):
             with pytest.raises(TLSError):
                 whoami(server, options)
+
+
+def participate(url: str, place: Path, *flags: str) -> tuple[int, str]:
+    """Run a site's command that tries once; return its exit code and standard error."""
+    place.mkdir()
+    rows = place / "rows.csv"
+    rows.write_text("age\n40\n", "utf-8")
+    done = forked.run(
+        [
+            *(sys.executable, "-m", "fedclust.cli", "participate", "heart", "--data", str(rows)),
+            *("--coordinator", url, "--journal-dir", str(place / "journal")),
+            *("--give-up-after", "0", *flags),
+        ],
+        env=clean_environment({"FEDCLUST_TOKEN": "fcs_none"}),
+        timeout=60,
+    )
+    return done.returncode, done.stderr
+
+
+def test_one_line_with_the_remedy_where_tls_fails(tmp_path: Path, authority: Authority) -> None:
+    alone = self_signed(tmp_path / "alone", "localhost")
+    flags = ("--tls-cert", str(alone.cert), "--tls-key", str(alone.key))
+    with running_server(tmp_path / "alone" / "server", *flags) as server:
+        url = f"https://localhost:{server.port}"
+        code, said = participate(url, tmp_path / "untrusted")
+        assert (code, said.count("\n")) == (6, 1)
+        assert "self-signed" in said
+        assert "--ca-bundle" in said
+        code, said = participate(url, tmp_path / "trusted", "--ca-bundle", str(alone.cert))
+        assert code == 5, said  # the token is none: it was asked for one
+        code, said = participate(url.replace("https", "http"), tmp_path / "plain")
+        assert (code, said.count("\n")) == (6, 1)
+        assert "use https://" in said
+    with tls_server(tmp_path / "private", authority) as server:
+        code, said = participate(f"https://localhost:{server.port}", tmp_path / "private-ca")
+        assert (code, said.count("\n")) == (6, 1)
+        assert "--ca-bundle" in said
+    with tls_server(tmp_path / "expired", authority, expired=True) as server:
+        bundle = ("--ca-bundle", str(authority.bundle))
+        code, said = participate(f"https://localhost:{server.port}", tmp_path / "ended", *bundle)
+        assert (code, said.count("\n")) == (6, 1)
+        assert "expired" in said
+        assert "--ca-bundle" not in said
+    with running_server(tmp_path / "clear") as server:
+        code, said = participate(f"https://localhost:{server.port}", tmp_path / "no-tls")
+        assert (code, said.count("\n")) == (6, 1)
+        assert "does not speak TLS" in said
+        assert "http:// on this machine" in said
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,18 @@ def test_a_connection_that_is_always_closed_without_an_answer_hints_at_client_ce
         client.request("GET", "/v1/x")
 
 
+def test_plain_http_that_is_always_closed_without_an_answer_hints_at_https() -> None:
+    closed = httpx.RemoteProtocolError("Server disconnected without sending a response.")
+    client = Http(
+        "http://127.0.0.1:8400",
+        SECRET,
+        Options(give_up_after_s=0),
+        transport=Script(closed),
+    )
+    with pytest.raises(CoordinatorUnreachable, match="use https://"):
+        client.request("GET", "/v1/x")
+
+
 def test_a_proxy_that_wants_a_password_is_not_asked_again() -> None:
     script, time = Script(httpx.ProxyError("407 Proxy Authentication Required")), Time()
     with pytest.raises(ProxyError):

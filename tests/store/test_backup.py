@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import stat
 from pathlib import Path
 
+import psycopg
 import pytest
+from sqlalchemy.engine import make_url
 
 from fedclust.wire.codec import sha256
 from fedclust_service.domain.access import Role
@@ -133,9 +136,27 @@ def test_a_damaged_copy_is_not_put_back(copy: Path, tmp_path: Path) -> None:
 def test_postgresql_is_told_its_own_tools_and_no_secret(tmp_path: Path) -> None:
     with pytest.raises(UrlRefused, match="pg_dump --format=custom --file=") as dump:
         backup.backup(POSTGRES, tmp_path / "copy.db")
-    assert "--dbname=postgresql://fedclust@db.example:5433/clusters" in str(dump.value)
+    said = "--dbname=host=db.example dbname=clusters user=fedclust port=5433"
+    assert said in shlex.split(str(dump.value))
     with pytest.raises(UrlRefused, match="pg_restore") as restored:
         backup.restore(tmp_path / "copy.db", POSTGRES)
     for caught in (dump, restored):
         assert "secret-word" not in str(caught.value)
         assert "hush" not in str(caught.value)
+
+
+def test_the_dump_of_a_postgresql_that_is_reached_by_a_socket(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """The command that is printed reaches the database: the folder is in the address's query."""
+    there = make_url(postgres_url)
+    assert there.query["host"]
+    url = there.set(password="secret-word").update_query_dict({"application_name": "a 'b\\ c"})
+    with pytest.raises(UrlRefused) as caught:
+        backup.backup(url.render_as_string(hide_password=False), tmp_path / "my copy")
+    assert "secret-word" not in str(caught.value)
+    command = shlex.split(str(caught.value).partition("pgpass: ")[2])
+    assert command[:3] == ["pg_dump", "--format=custom", f"--file={tmp_path / 'my copy'}"]
+    with psycopg.connect(command[3].removeprefix("--dbname=")) as connection:
+        found = connection.execute("SELECT current_database(), current_setting('application_name')")
+        assert found.fetchone() == (there.database, "a 'b\\ c")

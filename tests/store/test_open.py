@@ -76,6 +76,14 @@ def test_addresses_that_are_refused_are_not_repeated(url: str, clock: ManualCloc
     assert "pass-word" not in str(caught.value)
 
 
+def test_postgresql_without_its_driver(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(UrlRefused, match="pip install") as caught:
+        Store.open("postgresql+psycopg://user:pass-word@host/db", clock)
+    assert "fedclust[service,postgres]" in str(caught.value)
+    assert "pass-word" not in str(caught.value)
+
+
 def test_the_address_is_shown_without_its_password(postgres_url: str, clock: ManualClock) -> None:
     url = make_url(postgres_url).set(password="pass-word")
     store = Store.open(url.render_as_string(hide_password=False), clock)

@@ -7,6 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 
 @dataclass(frozen=True)
@@ -42,3 +46,28 @@ class Authority:
         issued.private_key_pem.write_to_path(str(pair.key))
         pair.key.chmod(0o600)
         return pair
+
+
+def self_signed(directory: Path, host: str) -> Pair:
+    """Return a certificate that vouches for itself, as a first installation may have."""
+    directory.mkdir(parents=True, exist_ok=True)
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=10))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pair = Pair(directory / "self.cert.pem", directory / "self.key.pem")
+    pair.cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    pair.key.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    pair.key.chmod(0o600)
+    return pair

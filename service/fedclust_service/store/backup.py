@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import secrets
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,6 +24,7 @@ from fedclust_service.store.errors import NotOurDatabase, StoreError, Unwritable
 from fedclust_service.store.lock import ServingLock
 
 _BUSY_S = 30.0
+_PASSWORDS = frozenset({"password", "sslpassword"})
 
 
 @dataclass(frozen=True)
@@ -51,17 +54,32 @@ def backup(url: str, target: Path) -> Copy:
     parsed = engines.parse_url(url)
     file = engines.sqlite_file(parsed)
     if file is None:
-        shown = URL.create(
-            "postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database
-        )
+        command = ["pg_dump", "--format=custom", f"--file={target}"]
+        command.append(f"--dbname={_connection_string(parsed)}")
         raise UrlRefused(
             "PostgreSQL is copied by its own tools; the password is asked for or read from "
-            f"~/.pgpass: pg_dump --format=custom --file={target} "
-            f"--dbname={shown.render_as_string()}"
+            f"~/.pgpass: {shlex.join(command)}"
         )
     if not file.is_file():
         raise Unwritable(f"there is no database {file}")
     return _copy(file, target)
+
+
+def _connection_string(url: URL) -> str:
+    """Return a PostgreSQL address as its own tools take it, without passwords.
+
+    The address's query is part of it: the folder of a socket, certificates.
+    """
+    _, given = url.get_dialect()().create_connect_args(url)
+    shown = {name: str(value) for name, value in given.items() if name not in _PASSWORDS}
+    return " ".join(f"{name}={_quoted(value)}" for name, value in shown.items())
+
+
+def _quoted(value: str) -> str:
+    if re.fullmatch(r"[^\s'\\]+", value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def restore(source: Path, url: str) -> Copy:

@@ -135,6 +135,12 @@ def _begin_reading(connection: Connection) -> None:
 
 
 def _postgres(url: URL, busy_timeout_s: float, pool_size: int) -> Engines:
+    try:
+        import psycopg  # noqa: F401  # the extra [postgres], which SQLite does without
+    except ImportError:
+        raise UrlRefused(
+            "PostgreSQL needs the package psycopg: pip install 'fedclust[service,postgres]'"
+        ) from None
     settings = {
         "timezone": "UTC",
         "synchronous_commit": "on",
