@@ -176,6 +176,23 @@ def test_overview_tells_states_sizes_and_versions(watched: Watched) -> None:
     assert watched.get("overview")["audit_unsealed"] == 0
 
 
+def test_the_sdks_of_sites_are_known_after_their_sessions_have_ended(watched: Watched) -> None:
+    """Each site counts once, with what it said when it last joined."""
+    world = watched.world
+    _start(watched, "heart")
+    world.ok("POST", "/v1/sessions/heart/cancel", "ada")
+    assert list(watched.get("overview")["versions"]["sdk"].values()) == [3]
+    watched.clock.advance(60)
+    world.define("ada", "liver", list(SITES))
+    newer = world.participation("north", "liver") | {"sdk_version": "99.1"}
+    world.ok("PUT", "/v1/sessions/liver/participation", "north", json=newer)
+    counts = watched.get("overview")["versions"]["sdk"]
+    assert counts.pop("99.1") == 1
+    assert list(counts.values()) == [2]
+    world.ok("DELETE", "/v1/sessions/liver/participation", "north")
+    assert watched.get("overview")["versions"]["sdk"]["99.1"] == 1
+
+
 def test_what_needs_attention(watched: Watched) -> None:
     """A worker that died, a session that failed, a token without a successor: each alone."""
     world, co = watched.world, watched.local.coordinator

@@ -81,7 +81,7 @@ class Attention(Model):
 
 
 class Versions(Model):
-    """What runs here, and how many sites of open sessions run which SDK."""
+    """What runs here, and how many sites last joined a session with which SDK."""
 
     server: str
     python: str

@@ -240,18 +240,21 @@ class Standings:
         ]
 
     def sdk_versions(self) -> dict[str, int]:
-        """Return how many participations in sessions that have not ended run each SDK version."""
-        p, s = tables.participations, tables.sessions
-        open_states = [state.value for state in SessionState if not state.ended]
+        """Return how many sites last joined a session with each SDK version.
+
+        Sessions that have ended count: what a site runs does not end with them.
+        """
+        p = tables.participations
+        order = (p.c.joined_at.desc(), p.c.session_id.desc())
+        latest = select(
+            p.c.sdk_version,
+            func.row_number().over(partition_by=p.c.site, order_by=order).label("nth"),
+        )
+        joins = latest.where(p.c.sdk_version.is_not(None)).subquery()
         query = (
-            select(p.c.sdk_version, func.count())
-            .join(s, s.c.id == p.c.session_id)
-            .where(
-                s.c.state.in_(open_states),
-                p.c.state == ParticipationState.JOINED.value,
-                p.c.sdk_version.is_not(None),
-            )
-            .group_by(p.c.sdk_version)
+            select(joins.c.sdk_version, func.count())
+            .where(joins.c.nth == 1)
+            .group_by(joins.c.sdk_version)
         )
         return {row[0]: row[1] for row in self._connection.execute(query)}
 
