@@ -137,7 +137,7 @@ class _State(Collector):
         )
         yield _gauge(
             "fedclust_threads_alive",
-            "1 while driver, sweeper and sealer run.",
+            "1 while driver, sweeper, sealer and listener run.",
             int(self._co.alive),
         )
         skew = GaugeMetricFamily(
@@ -149,6 +149,17 @@ class _State(Collector):
         if self._co.clock.skew.database_s is not None:
             skew.add_metric(["database"], self._co.clock.skew.database_s)
         yield skew
+        if self._co.listener is not None:
+            yield _gauge(
+                "fedclust_listening",
+                "1 while other workers' changes are heard at once. On PostgreSQL.",
+                int(self._co.listener.connected),
+            )
+            yield CounterMetricFamily(
+                "fedclust_changes_missed",
+                "Changes that were found by reading again before they were heard of.",
+                value=self._co.listener.missed,
+            )
         try:
             stored = tuple(self._co.store.read("metrics", self._stored))
         except StoreError:

@@ -171,6 +171,7 @@ def test_overview_tells_states_sizes_and_versions(watched: Watched) -> None:
     assert seen["disk_free_bytes"] > 0
     assert seen["audit_unsealed"] > 0
     assert seen["threads_alive"] is False
+    assert seen["listening"] is (None if seen["versions"]["database"] == "sqlite" else False)
     assert list(seen["versions"]["sdk"].values()) == [3]
     watched.local.coordinator.sealer.run_once()
     assert watched.get("overview")["audit_unsealed"] == 0

@@ -148,6 +148,9 @@ def test_repetitions_are_counted_and_a_lost_database_is_told(
         samples = scrape(local)
         build = next(dict(pairs) for key, pairs in samples if key == "fedclust_build_info")
         assert build["database"] == "postgresql"
+        # Its threads do not run.
+        assert value(samples, "fedclust_listening") == 0
+        assert value(samples, "fedclust_changes_missed_total") == 0
         cuts = iter([True])
 
         def cut_once(tx: Tx) -> None:

@@ -7,7 +7,10 @@ import threading
 
 import pytest
 
+from fedclust_service.orchestration.coordinator import Limits
 from fedclust_service.orchestration.notifier import Notifier
+from fedclust_service.store import Store
+from support.clock import ManualClock
 from support.office import Office
 from support.patience import PATIENCE_S
 
@@ -98,6 +101,57 @@ def test_a_cancelled_wait_leaves_nothing_behind() -> None:
 
     run(main())
     assert notifier.waiting == 0
+
+
+def test_what_is_waited_for_is_known_by_its_newest_version() -> None:
+    notifier = Notifier()
+
+    async def main() -> list[dict[str, int]]:
+        seen = [notifier.waited_for()]
+        waits = [
+            asyncio.create_task(notifier.wait(session, version, 60))
+            for session, version in (("heart", 3), ("heart", 4), ("lungs", 7))
+        ]
+        await _started(notifier, 3)
+        seen.append(notifier.waited_for())
+        notifier.bump("heart", 4)  # wakes the one that has seen 3
+        await waits[0]
+        seen.append(notifier.waited_for())
+        notifier.close()
+        await asyncio.gather(*waits)
+        return [*seen, notifier.waited_for()]
+
+    assert run(main()) == [{}, {"heart": 3, "lungs": 7}, {"heart": 4, "lungs": 7}, {}]
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["notified", "read again"])
+def test_a_commit_of_another_process_wakes(
+    postgres_url: str, clock: ManualClock, told: bool
+) -> None:
+    here, there = (Office(Store.open(postgres_url, clock), clock) for _ in range(2))
+    here.co.limits = Limits(reread_s=3600 if told else 0.01)
+    there.session(rounds=2)
+    version = here.view("heart", "north").version
+    if not told:
+        # A pooler in transaction mode takes LISTEN and forwards nothing.
+        assert here.co.listener is not None
+        here.co.listener._tell = lambda *_: None  # type: ignore[method-assign]
+
+    async def main() -> bool:
+        waiting = asyncio.create_task(here.co.notifier.wait("heart", version, PATIENCE_S))
+        await _started(here.co.notifier)
+        here.co.start()
+        async with asyncio.timeout(PATIENCE_S):
+            while not here.co.listening:
+                await asyncio.sleep(0)
+        there.co.start()
+        there.answer_all("heart")
+        return await waiting
+
+    assert run(main()) is True
+    for office in (here, there):
+        office.co.stop()
+        office.store.close()
 
 
 def test_commits_reach_the_notifier(office: Office) -> None:

@@ -107,6 +107,25 @@ def test_what_another_worker_seals_is_told_here(both_office: Office) -> None:
         assert here.sealer.head == there.sealer.head
 
 
+def test_streams_of_another_worker_are_woken_by_the_seal(
+    postgres_url: str, clock: ManualClock
+) -> None:
+    """Looks without being told are an hour apart."""
+    offices = [
+        Office(Store.open(postgres_url, clock), clock, Limits(seal_look_s=3600, reread_s=3600))
+        for _ in range(2)
+    ]
+    here, there = (office.co for office in offices)
+    here.start()
+    eventually(lambda: here.sealer.head is not None and bool(here.listening))
+    write(there)
+    assert there.sealer.run_once()
+    assert asyncio.run(here.sealer.streams.wait("heart", 0, PATIENCE_S))
+    here.stop()
+    for office in offices:
+        office.store.close()
+
+
 async def after_a_look(co: Coordinator, number: int) -> bool:
     waiter = asyncio.ensure_future(co.sealer.streams.wait("heart", number, PATIENCE_S))
     await asyncio.sleep(0)

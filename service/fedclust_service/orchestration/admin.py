@@ -104,7 +104,11 @@ class ClockSkew(Model):
 
 
 class Overview(Model):
-    """The coordinator at one glance. Threads and clock are of the process that answers."""
+    """The coordinator at one glance. Threads, clock and listening are of the process that answers.
+
+    ``listening``: whether it hears at once of what other workers change; null on SQLite, where
+    there is one process.
+    """
 
     at: Timestamp
     sessions: Mapping[str, int]
@@ -117,6 +121,7 @@ class Overview(Model):
     disk_free_bytes: int
     threads_alive: bool
     clock: ClockSkew
+    listening: bool | None
     versions: Versions
 
 
@@ -164,6 +169,7 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
             disk_free_bytes=free,
             threads_alive=co.alive,
             clock=_skew(co),
+            listening=co.listening,
             versions=Versions(
                 server=server_version(),
                 python=platform.python_version(),

@@ -16,7 +16,7 @@ from fedclust_service.orchestration.notifier import Notifier
 from fedclust_service.orchestration.observer import Nobody, Observer
 from fedclust_service.orchestration.sealing import Sealer
 from fedclust_service.orchestration.sweeper import Sweeper
-from fedclust_service.store import Store
+from fedclust_service.store import Listener, Store
 
 #: For a thread to end that has been asked to long before: what else was open took the time.
 _LEAST_S = 0.1
@@ -48,6 +48,9 @@ class Limits:
     seal_lease_s : float
         A sealer that has sealed nothing for this long has lost its lease. Short: the lease spares
         others the work, and keeps nothing apart that the chain's locked row does not.
+    reread_s : float
+        How often the versions waited for are read without being told. It bounds a long poll's wake
+        where notifications do not arrive: behind a connection pooler in transaction mode.
     retention_days : float or None
         Payloads of sessions that ended this long ago are scrubbed, once the clocks have agreed
         for an hour; None keeps them. 0 asks no clock.
@@ -65,6 +68,7 @@ class Limits:
     seal_look_s: float = 0.7
     seal_pause_s: float = 0.5
     seal_lease_s: float = 1.5
+    reread_s: float = 1.0
     retention_days: float | None = 30.0
     token_touch_s: float = 60.0
 
@@ -103,6 +107,8 @@ class Coordinator:
         Watches deadlines.
     sealer : Sealer
         Chains the audit trail.
+    listener : Listener or None
+        Tells notifier and sealer of other processes' commits; None where there is one process.
     """
 
     store: Store
@@ -115,12 +121,18 @@ class Coordinator:
     sweeper: Sweeper = field(init=False, repr=False)
     _asked_at: float | None = field(default=None, init=False, repr=False)
     sealer: Sealer = field(init=False, repr=False)
+    listener: Listener | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.driver = Driver(self)
         self.sweeper = Sweeper(self)
         self.sealer = Sealer(self)
         self.store.on_touch(self._changed)
+        self.listener = self.store.listener(
+            changed=self.notifier.bump,
+            sealed=self.sealer.hear,
+            waited_for=self.notifier.waited_for,
+        )
 
     @property
     def clock(self) -> StoreClock:
@@ -132,19 +144,21 @@ class Coordinator:
             self.notifier.bump(session, version)
 
     def start(self) -> None:
-        """Start the driver, the sweeper and the sealer."""
+        """Start the threads."""
         self.driver.start()
         self.sweeper.start()
         self.sealer.start()
+        if self.listener is not None:
+            self.listener.start(self.limits.reread_s)
 
     def ask_to_stop(self) -> None:
         """Wake all waiters and have the threads end, without waiting for them. Any thread."""
         if self._asked_at is None:
             self._asked_at = time.monotonic()
         self.notifier.close()
-        self.sweeper.ask_to_stop()
         self.driver.ask_to_stop()
-        self.sealer.ask_to_stop()
+        for thread in self._watchers:
+            thread.ask_to_stop()
 
     def stop(self, timeout_s: float = 1.5) -> None:
         """Wake all waiters and end the threads; what they leave is taken up by the next start.
@@ -153,11 +167,21 @@ class Coordinator:
         """
         self.ask_to_stop()
         until = (self._asked_at or time.monotonic()) + timeout_s
-        for thread in (self.sweeper, self.sealer):
+        for thread in self._watchers:
             thread.join(max(_LEAST_S, until - time.monotonic()))
         self.driver.stop(max(_LEAST_S, until - time.monotonic()))
 
     @property
     def alive(self) -> bool:
-        """Whether the driver, the sweeper and the sealer run (part of readiness)."""
-        return self.driver.alive and self.sweeper.alive and self.sealer.alive
+        """Whether all threads run (part of readiness)."""
+        return self.driver.alive and all(thread.alive for thread in self._watchers)
+
+    @property
+    def _watchers(self) -> list[Sweeper | Sealer | Listener]:
+        listening = [] if self.listener is None else [self.listener]
+        return [self.sweeper, self.sealer, *listening]
+
+    @property
+    def listening(self) -> bool | None:
+        """Whether other processes' commits are heard at once; None where there is one process."""
+        return None if self.listener is None else self.listener.connected

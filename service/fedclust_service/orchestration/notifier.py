@@ -74,6 +74,14 @@ class Notifier:
                     del self._waiters[session]
         return not self.closed
 
+    def waited_for(self) -> dict[str, int]:
+        """Return the sessions that are waited for, each with the newest version known of it."""
+        with self._lock:
+            return {
+                session: max(self._versions.get(session, 0), min(w.seen for w in waiters))
+                for session, waiters in self._waiters.items()
+            }
+
     def close(self) -> None:
         """Wake everybody, now and from now on. Any thread."""
         with self._lock:

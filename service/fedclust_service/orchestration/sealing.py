@@ -45,6 +45,7 @@ class Sealer:
     def __init__(self, co: Coordinator) -> None:
         self._co = co
         self._wake = threading.Event()
+        self._heard = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._head: Head | None = None
@@ -67,6 +68,12 @@ class Sealer:
     def wake(self) -> None:
         """Look for entries soon. Any thread."""
         self._wake.set()
+
+    def hear(self, number: int) -> None:
+        """Look now where the head of this number, sealed in some process, is news. Any thread."""
+        if self._head is None or number > self._head.number:
+            self._heard.set()
+            self._wake.set()
 
     def ask_to_stop(self) -> None:
         """End all streams, and the thread after one last look. Any thread."""
@@ -127,11 +134,12 @@ class Sealer:
         limits = self._co.limits
         while not self._stopping.is_set():
             self._once()
-            if self._wake.wait(limits.seal_look_s):
+            if self._wake.wait(limits.seal_look_s) and not self._heard.is_set():
                 # What is written in a burst is sealed in one batch, with one flush to disk.
                 rest = self._found_at + limits.seal_pause_s - time.monotonic()
                 self._stopping.wait(max(_GATHER_S, rest))
             self._wake.clear()
+            self._heard.clear()
         self._once()
         self._release()
 

@@ -20,6 +20,7 @@ from fedclust_service.store.errors import (
     Unwritable,
     UrlRefused,
 )
+from fedclust_service.store.listen import Listener
 from fedclust_service.store.results import StoredResult, StoredState
 from fedclust_service.store.rounds import RoundChanges
 from fedclust_service.store.store import Store, TxMetrics
@@ -28,6 +29,7 @@ from fedclust_service.store.tx import Tx
 __all__ = [
     "AlreadyExists",
     "ConstraintViolated",
+    "Listener",
     "NotOurDatabase",
     "RoundChanges",
     "SchemaMissing",

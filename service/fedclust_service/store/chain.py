@@ -87,10 +87,14 @@ class Batch:
 
 
 class Chain:
-    """Seals entries and reads what is sealed. Rows keep what they said when they were written."""
+    """Seals entries and reads what is sealed. Rows keep what they said when they were written.
 
-    def __init__(self, connection: Connection) -> None:
+    ``heads`` gathers the numbers of the heads written, for the notification at the commit.
+    """
+
+    def __init__(self, connection: Connection, heads: list[int]) -> None:
         self._connection = connection
+        self._heads = heads
 
     def look(self, *, lock: bool = False) -> Look:
         """Return the head, its lease, and whether there is something to do."""
@@ -123,6 +127,8 @@ class Chain:
         said = {"number": head.number, "hash": head.hash}
         lease = {"lease_holder": holder, "lease_expires_at": expires_at}
         self._connection.execute(_MOVE, {**said, **lease})
+        if marks:
+            self._heads.append(head.number)
         return Batch(look.head.number, head, subjects, len(marks) == limit)
 
     def release(self, holder: str | None = None) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from fedclust_service.store.errors import Unwritable, UrlRefused
 
@@ -32,10 +32,20 @@ _FORMS = "sqlite:///path/to/file.db or postgresql+psycopg://user@host/name"
 
 @dataclass(frozen=True)
 class Engines:
-    """The engines of one database; ``file`` is the SQLite file, None for PostgreSQL."""
+    """The engines of one database.
+
+    Attributes
+    ----------
+    write, read : Engine
+    listen : Engine or None
+        On PostgreSQL, for the listening connection: outside the pool, each statement committed.
+    file : Path or None
+        The SQLite file.
+    """
 
     write: Engine
     read: Engine
+    listen: Engine | None
     file: Path | None
 
     def dispose(self) -> None:
@@ -125,7 +135,7 @@ def _sqlite(path: Path, busy_timeout_s: float, pool_size: int) -> Engines:
     event.listen(read, "connect", forbid_writing)
     event.listen(write, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
     event.listen(read, "begin", _begin_reading)
-    return Engines(write, read, path)
+    return Engines(write, read, None, path)
 
 
 def _begin_reading(connection: Connection) -> None:
@@ -148,15 +158,9 @@ def _postgres(url: URL, busy_timeout_s: float, pool_size: int) -> Engines:
         # A worker that hangs inside a transaction must not hold a session's lock for ever.
         "idle_in_transaction_session_timeout": "60000",
     }
-    write = create_engine(
-        url,
-        pool_size=pool_size,
-        max_overflow=4 * pool_size,
-        pool_timeout=POOL_TIMEOUT_S,
-        pool_pre_ping=True,
-        hide_parameters=True,
-        isolation_level="READ COMMITTED",
-        connect_args={
+    common: dict[str, Any] = {
+        "hide_parameters": True,
+        "connect_args": {
             "application_name": "fedclust",
             "connect_timeout": 10,
             # A network that swallows packets is noticed, by reads and by writes.
@@ -164,9 +168,19 @@ def _postgres(url: URL, busy_timeout_s: float, pool_size: int) -> Engines:
             "tcp_user_timeout": 20_000,
             "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
         },
+    }
+    write = create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=4 * pool_size,
+        pool_timeout=POOL_TIMEOUT_S,
+        pool_pre_ping=True,
+        isolation_level="READ COMMITTED",
+        **common,
     )
     read = write.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-    return Engines(write, read, None)
+    listen = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", **common)
+    return Engines(write, read, listen, None)
 
 
 def is_intact(connection: Connection) -> bool:

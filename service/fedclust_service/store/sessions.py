@@ -163,6 +163,12 @@ class Sessions:
         self._touched[row.name] = row.version
         return int(row.version)
 
+    def versions(self, names: Sequence[str]) -> dict[str, int]:
+        """Return the versions of the sessions of these names; of no others."""
+        t = tables.sessions
+        query = select(t.c.name, t.c.version).where(t.c.name.in_(names))
+        return {row.name: row.version for row in self._connection.execute(query)}
+
     def list(
         self,
         *,

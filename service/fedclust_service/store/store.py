@@ -7,7 +7,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
@@ -28,6 +28,7 @@ from fedclust_service.store.errors import (
     is_transient,
     translate,
 )
+from fedclust_service.store.listen import Listener, announce
 from fedclust_service.store.lock import ServingLock
 from fedclust_service.store.tables import SCHEMA_REVISION
 from fedclust_service.store.tx import Tx
@@ -203,6 +204,25 @@ class Store:
         """
         self._callbacks.append(callback)
 
+    def listener(
+        self,
+        changed: Callable[[str, int], None],
+        sealed: Callable[[int], None],
+        waited_for: Callable[[], Mapping[str, int]],
+    ) -> Listener | None:
+        """Return what tells of other processes' commits; None on SQLite, where there are none.
+
+        The parameters are those of `Listener`.
+        """
+        engine = self._engines.listen
+        if engine is None:
+            return None
+
+        def read_versions(names: list[str]) -> Mapping[str, int]:
+            return self.read("listen.versions", lambda tx: tx.sessions.versions(names))
+
+        return Listener(engine, read_versions, changed, sealed, waited_for)
+
     def metrics(self) -> dict[str, TxMetrics]:
         """Return what was counted so far in this process, by name of transaction."""
         with self._metrics_lock:
@@ -320,6 +340,8 @@ class Store:
             if not engines.is_intact(connection):
                 # Committing would quietly do nothing, and the caller believe that it was done.
                 raise StoreError(f"{name}: an error of the database was not let through")
+            if self._engines.listen is not None:
+                announce(connection, tx)
             try:
                 transaction.commit()
             except DBAPIError as error:

@@ -31,6 +31,7 @@ class Tx:
         self._connection = connection
         self._touched: dict[str, int] = {}
         self._scrubbed: list[int] = []
+        self._heads: list[int] = []
         self.now = now
         self.principals = Principals(connection, now)
         self.tokens = Tokens(connection)
@@ -41,7 +42,7 @@ class Tx:
         self.states = States(connection)
         self.results = Results(connection)
         self.audit = Audit(connection)
-        self.chain = Chain(connection)
+        self.chain = Chain(connection, self._heads)
         self.standings = Standings(connection)
 
     @property
@@ -53,6 +54,11 @@ class Tx:
     def scrubbed(self) -> bool:
         """Whether this transaction forgot payloads."""
         return bool(self._scrubbed)
+
+    @property
+    def sealed(self) -> int | None:
+        """The number of the audit trail's head that this transaction wrote."""
+        return self._heads[-1] if self._heads else None
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

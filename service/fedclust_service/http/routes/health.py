@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import structlog
 from fastapi import APIRouter, Request
@@ -31,7 +32,17 @@ REASONS = {
 }
 router = APIRouter(tags=["health"])
 _CHECK_SECONDS = 5.0
-_STATUS = {"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]}
+_OK = {"const": "ok"}
+_STATUS = {"type": "object", "properties": {"status": _OK}, "required": ["status"]}
+_LISTENING = {
+    "type": ["boolean", "null"],
+    "description": "Whether this worker hears at once of what others change; null on SQLite.",
+}
+_READY = {
+    "type": "object",
+    "properties": {"status": _OK, "listening": _LISTENING},
+    "required": ["status", "listening"],
+}
 
 
 @router.get(
@@ -50,10 +61,9 @@ async def healthz() -> Response:
     operation_id="readyz",
     summary="Readiness",
     description="The database answers and has this program's schema; driver and sweeper run; "
-    "clocks agree. Otherwise `reasons` of the problem names what is wrong: "
-    + ", ".join(f"`{reason}`" for reason in REASONS)
-    + ".",
-    **described({200: ("It can serve.", _STATUS)}, "unavailable"),
+    "clocks agree. A worker whose listening connection is broken can serve. Otherwise `reasons` of "
+    "the problem names what is wrong: " + ", ".join(f"`{reason}`" for reason in REASONS) + ".",
+    **described({200: ("It can serve.", _READY)}, "unavailable"),
 )
 async def readyz(request: Request) -> Response:
     co = service_of(request).coordinator
@@ -64,7 +74,8 @@ async def readyz(request: Request) -> Response:
         reasons = ["database-silent"]
     if reasons:
         raise Refusal("unavailable", REASONS[reasons[0]], retry_after_s=5, reasons=reasons)
-    return Response('{"status":"ok"}', media_type=JSON)
+    ready = {"status": "ok", "listening": co.listening}
+    return Response(json.dumps(ready, separators=(",", ":")), media_type=JSON)
 
 
 def _reasons(co: Coordinator) -> list[str]:

@@ -1,0 +1,159 @@
+"""Changes that other processes commit, heard through PostgreSQL's LISTEN and NOTIFY.
+
+A transaction notifies before it commits: PostgreSQL delivers at the commit, and nothing after a
+rollback. A notification can still be missed, for a connection breaks and a pooler in transaction
+mode forwards none. So the versions waited for are read again after each reconnect and every now
+and then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from sqlalchemy import Connection, Engine, text
+
+from fedclust_service.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from fedclust_service.store.tx import Tx
+
+log = structlog.get_logger(__name__)
+
+_SESSIONS, _HEAD = "fedclust_session", "fedclust_head"
+_NOTIFY = text("SELECT pg_notify(:channel, :payload)")
+#: How long the thread waits for the connection before it looks whether it should end.
+_LOOK_S = 0.2
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+
+def announce(connection: Connection, tx: Tx) -> None:
+    """Notify all processes of what the transaction changed, once it is committed."""
+    told = [{"channel": _SESSIONS, "payload": f"{name} {v}"} for name, v in tx.touched]
+    if tx.sealed is not None:
+        told.append({"channel": _HEAD, "payload": str(tx.sealed)})
+    if told:
+        connection.execute(_NOTIFY, told)
+
+
+class Listener:
+    """Hears of commits in a thread of its own; made by `Store.listener`.
+
+    Parameters
+    ----------
+    engine : Engine
+        Gives connections of its own, which commit each statement.
+    read_versions : callable
+        Returns the versions of the sessions of these names.
+    changed : callable
+        Gets a session's name and version. Called for this process's own commits, too.
+    sealed : callable
+        Gets the number of the audit trail's new head.
+    waited_for : callable
+        Returns the sessions waited for here, each with the newest version known.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        read_versions: Callable[[list[str]], Mapping[str, int]],
+        changed: Callable[[str, int], None],
+        sealed: Callable[[int], None],
+        waited_for: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._engine = engine
+        self._read_versions = read_versions
+        self._changed = changed
+        self._sealed = sealed
+        self._waited_for = waited_for
+        self._reread_s = 1.0
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._connected = False
+        self._missed = 0
+
+    def start(self, reread_s: float) -> None:
+        """Start the thread; it reads the versions waited for at least every ``reread_s``."""
+        self._reread_s = reread_s
+        self._thread = threading.Thread(target=self._run, name="fedclust-listener", daemon=True)
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        """Have the thread end. Any thread."""
+        self._stopping.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread to end."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the listening connection stands."""
+        return self._connected
+
+    @property
+    def missed(self) -> int:
+        """Changes that were found by reading again: a notification did not come, or not yet."""
+        return self._missed
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE_S
+        while not self._stopping.is_set():
+            try:
+                with self._engine.connect() as connection:
+                    try:
+                        for channel in (_SESSIONS, _HEAD):
+                            connection.exec_driver_sql(f"LISTEN {channel}")
+                        self._connected, pause = True, _FIRST_PAUSE_S
+                        self._hear(connection)
+                    except BaseException:
+                        connection.invalidate()
+                        raise
+            except Exception as error:  # whatever the driver raises, it is tried again
+                if not self._stopping.is_set():
+                    log.warning("listener_disconnected", error=type(error).__name__)
+                self._connected = False
+                self._read_again()
+                self._stopping.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+        self._connected = False
+
+    def _hear(self, connection: Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        due = time.monotonic()
+        while not self._stopping.is_set():
+            if time.monotonic() >= due:
+                self._read_again()
+                due = time.monotonic() + self._reread_s
+            for each in driver.notifies(timeout=_LOOK_S, stop_after=1):
+                self._tell(each.channel, each.payload)
+
+    def _tell(self, channel: str, payload: str) -> None:
+        if channel == _HEAD:
+            self._sealed(int(payload))
+        else:
+            session, _, version = payload.rpartition(" ")
+            self._changed(session, int(version))
+
+    def _read_again(self) -> None:
+        known = self._waited_for()
+        if not known:
+            return
+        try:
+            versions = self._read_versions(sorted(known))
+        except StoreError as error:
+            log.warning("listener_store_error", error=type(error).__name__)
+            return
+        for session, version in versions.items():
+            if version > known[session]:
+                self._missed += 1
+                self._changed(session, version)

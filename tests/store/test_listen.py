@@ -1,0 +1,144 @@
+"""What another process commits is heard at once, or found by reading again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from queue import Empty, Queue
+
+import pytest
+from sqlalchemy.engine import make_url
+
+from fedclust_service.store import Listener, Store, Tx
+from support.clock import ManualClock
+from support.databases import PostgresServer
+from support.patience import PATIENCE_S, eventually
+from support.rows import add_session
+
+NEVER_S = 3600.0
+
+
+class Ear:
+    """A listener of its own process, and what it has told."""
+
+    def __init__(self, url: str, clock: ManualClock) -> None:
+        self.store = Store.open(url, clock)
+        self.changed: Queue[tuple[str, int]] = Queue()
+        self.heads: Queue[int] = Queue()
+        self.waited_for: dict[str, int] = {}
+        made = self.store.listener(
+            lambda session, version: self.changed.put((session, version)),
+            self.heads.put,
+            lambda: self.waited_for,
+        )
+        assert made is not None
+        self.listener: Listener = made
+
+    def start(self, reread_s: float = NEVER_S) -> None:
+        self.listener.start(reread_s)
+        self.until_connected()
+
+    def until_connected(self) -> None:
+        eventually(lambda: self.listener.connected)
+
+    def close(self) -> None:
+        self.listener.ask_to_stop()
+        self.listener.join(PATIENCE_S)
+        assert not self.listener.alive
+        self.store.close()
+
+
+@pytest.fixture
+def ear(postgres_url: str, clock: ManualClock) -> Iterator[Ear]:
+    made = Ear(postgres_url, clock)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def writer(postgres_url: str, clock: ManualClock) -> Iterator[Store]:
+    """Return the store of another process, with two sessions of version 1."""
+    opened = Store.open(postgres_url, clock)
+    for name in ("heart", "lungs"):
+        opened.run_tx("add", lambda tx, name=name: add_session(tx, name))
+    yield opened
+    opened.close()
+
+
+def touch(store: Store, name: str) -> None:
+    def work(tx: Tx) -> None:
+        session = tx.sessions.lock(name)
+        assert session is not None
+        tx.sessions.touch(session.id)
+
+    store.run_tx("touch", work)
+
+
+def test_a_commit_is_heard(ear: Ear, writer: Store) -> None:
+    ear.start()
+    touch(writer, "heart")
+    assert ear.changed.get(timeout=PATIENCE_S) == ("heart", 2)
+    assert ear.listener.missed == 0
+
+
+def test_nothing_is_heard_of_what_was_rolled_back(ear: Ear, writer: Store) -> None:
+    ear.start()
+
+    def fail(tx: Tx) -> None:
+        session = tx.sessions.lock("heart")
+        assert session is not None
+        tx.sessions.touch(session.id)
+        raise RuntimeError("undone")
+
+    with pytest.raises(RuntimeError):
+        writer.run_tx("fail", fail)
+    touch(writer, "lungs")
+    assert ear.changed.get(timeout=PATIENCE_S) == ("lungs", 2)
+    with pytest.raises(Empty):
+        ear.changed.get_nowait()
+
+
+def test_a_new_head_of_the_trail_is_heard(ear: Ear, writer: Store, clock: ManualClock) -> None:
+    ear.start()
+    for number in (1, 2):
+        writer.run_tx(
+            "write", lambda tx: tx.audit.append("coordinator", "did", "heart", {}, clock.now())
+        )
+        writer.run_tx("seal", lambda tx: tx.chain.seal("here", clock.now(), clock.now(), 9))
+        # Sealing nothing tells nothing.
+        writer.run_tx("seal", lambda tx: tx.chain.seal("here", clock.now(), clock.now(), 9))
+        assert ear.heads.get(timeout=PATIENCE_S) == number
+    assert ear.heads.empty()
+
+
+def test_what_is_waited_for_is_read_again_without_being_told(ear: Ear, writer: Store) -> None:
+    """Behind a pooler in transaction mode no notification arrives."""
+    touch(writer, "heart")
+    ear.start(reread_s=0.01)
+    assert ear.changed.empty()
+    ear.waited_for = {"heart": 1, "lungs": 1, "unknown": 1}
+    assert ear.changed.get(timeout=PATIENCE_S) == ("heart", 2)
+    assert ear.listener.missed >= 1
+
+
+def test_a_reconnect_reads_again_at_once(
+    ear: Ear, writer: Store, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    ear.start()
+    touch(writer, "heart")
+    assert ear.changed.get(timeout=PATIENCE_S) == ("heart", 2)
+    # As if it had been committed while nobody listened.
+    ear.waited_for = {"heart": 1}
+    for _ in range(2):
+        assert postgres_server.terminate_clients(str(make_url(postgres_url).database))
+        assert ear.changed.get(timeout=PATIENCE_S) == ("heart", 2)
+    ear.waited_for = {}
+    ear.until_connected()
+    touch(writer, "lungs")
+    while ear.changed.get(timeout=PATIENCE_S) != ("lungs", 2):
+        pass
+
+
+def test_sqlite_has_no_listener(sqlite_url: str, clock: ManualClock) -> None:
+    store = Store.open(sqlite_url, clock)
+    assert store.listener(lambda *_: None, lambda _: None, dict) is None
+    store.close()
