@@ -89,7 +89,7 @@ class _Comparison:
                     yield f"{here}: {part} in only one"
                 elif before[part] is not None:
                     yield from self._schema(before[part], after[part], here, sent=False)
-            one, other = before["submission"], after["submission"]
+            one, other = before["payload"], after["payload"]
             yield from self._schema(one, other, f"{here}: answer", sent=True)
 
     def operations(self) -> Iterator[str]:
@@ -188,6 +188,9 @@ class _Comparison:
 
     def _compared(self, old: Any, new: Any, at: str, sent: bool) -> Iterator[str]:
         old, new = self._resolved(old, self.old), self._resolved(new, self.new)
+        if "discriminator" in old or "discriminator" in new:
+            yield from self._variants(old, new, at, sent)
+            return
         yield from self._kinds(old, new, at, sent)
         yield from self._limits(old, new, at, sent)
         yield from self._fields(old, new, at, sent)
@@ -295,6 +298,22 @@ class _Comparison:
                     name = choice.get("title") or choice.get("$ref") or choice.get("type", key)
                     verb = "no longer taken" if sent else "may be answered"
                     yield f"{at}: {str(name).split('/')[-1]} {verb}"
+
+    def _variants(
+        self, old: dict[str, Any], new: dict[str, Any], at: str, sent: bool
+    ) -> Iterator[str]:
+        """Compare a choice by its discriminator; as a whole with what has none."""
+        if "discriminator" not in old or "discriminator" not in new:
+            yield from self._choices(old, new, at, sent)
+            return
+        before, after = (schema["discriminator"]["mapping"] for schema in (old, new))
+        for name in sorted(before):
+            if name in after:
+                one, other = {"$ref": before[name]}, {"$ref": after[name]}
+                yield from self._schema(one, other, at, sent=sent)
+            elif sent:
+                yield f"{at}: {name} no longer taken"
+        # Further variants break nobody: a site gets tasks only of methods that it joined with.
 
     def _fits(self, choice: Any, other: Any, sent: bool) -> bool:
         old, new = (choice, other) if sent else (other, choice)

@@ -391,7 +391,7 @@ def _show_disclosures(analyst: Client, sessions: Sequence[SessionInfo], out: Con
             out.print(f"{phase.name}: {phase.summary}")
             table = Table.grid(padding=(0, 2))
             for line in phase.discloses:
-                table.add_row(f"  {line['field']}", line["shape"], line["meaning"])
+                table.add_row(f"  {line.field}", line.shape, line.meaning)
             out.print(table)
     guard = "on" if definition.policy.differencing == "guard" else "off"
     out.print(

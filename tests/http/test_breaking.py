@@ -57,6 +57,7 @@ def waited(document: dict[str, Any]) -> dict[str, Any]:
 SESSIONS, TASK = "/v1/sessions", "/v1/sessions/{session}/task"
 PUT = "/v1/sessions/{session}/rounds/{number}/submission"
 JOIN = "/v1/sessions/{session}/participation"
+DEFINITION = "LloydSessionCreate"
 CREATE: dict[str, Any] = {"name": "mode", "in": "query", "schema": {"type": "string"}}
 
 BREAKS: dict[str, tuple[Change, str]] = {
@@ -126,17 +127,17 @@ BREAKS: dict[str, tuple[Change, str]] = {
     ),
     "a new required field": (
         lambda d: (
-            schema(d, "SessionCreate")["properties"].update(owner={"type": "string"}),
-            schema(d, "SessionCreate")["required"].append("owner"),
+            schema(d, DEFINITION)["properties"].update(owner={"type": "string"}),
+            schema(d, DEFINITION)["required"].append("owner"),
         ),
         f"POST {SESSIONS}: request: field owner is required",
     ),
     "a field that became required": (
-        lambda d: schema(d, "SessionCreate")["required"].append("policy"),
+        lambda d: schema(d, DEFINITION)["required"].append("policy"),
         f"POST {SESSIONS}: request: field policy is required",
     ),
     "a field no longer taken": (
-        lambda d: schema(d, "SessionCreate")["properties"].pop("seed"),
+        lambda d: schema(d, DEFINITION)["properties"].pop("seed"),
         f"POST {SESSIONS}: request: field seed removed",
     ),
     "a type narrowed": (
@@ -148,7 +149,7 @@ BREAKS: dict[str, tuple[Change, str]] = {
         f"POST {SESSIONS}: request/features/*/weight: type narrowed from number to integer",
     ),
     "null no longer taken": (
-        lambda d: field(d, "seed", "SessionCreate")["anyOf"].pop(),
+        lambda d: field(d, "seed", DEFINITION)["anyOf"].pop(),
         f"POST {SESSIONS}: request/seed: null no longer taken",
     ),
     "a value no longer taken": (
@@ -176,7 +177,7 @@ BREAKS: dict[str, tuple[Change, str]] = {
         f"PUT {JOIN}: request/size_band: maxLength lowered",
     ),
     "another pattern": (
-        lambda d: field(d, "name", "SessionCreate").update(pattern="^x$"),
+        lambda d: field(d, "name", DEFINITION).update(pattern="^x$"),
         f"POST {SESSIONS}: request/name: pattern changed",
     ),
     "an answer's field removed": (
@@ -209,20 +210,32 @@ BREAKS: dict[str, tuple[Change, str]] = {
         "method spectral: removed",
     ),
     "a method's option no longer taken": (
-        lambda d: schema(d, "fedclust__algorithms__lloyd__Config")["properties"].pop("tol"),
+        lambda d: schema(d, "LloydConfig")["properties"].pop("tol"),
         "method lloyd: options: field tol removed",
     ),
     "a task without what its site computes with": (
         lambda d: schema(d, "StepTask")["properties"].pop("centroids"),
         "method lloyd: lloyd: field centroids removed",
     ),
+    "a phase's payload of another type": (
+        lambda d: field(d, "counts", "Step").update(items={"type": "boolean"}),
+        f"PUT {PUT}: request/payload: Step no longer taken",
+    ),
+    "a phase's task of another type": (
+        lambda d: field(d, "centroids", "StepTask").update(items={"type": "string"}),
+        f"GET {TASK}: answer 200/task: TaskDocument may be answered",
+    ),
+    "a choice that became one schema": (
+        lambda d: d["components"]["schemas"].update(TaskDocument={"type": "string"}),
+        f"GET {TASK}: answer 200/task: TaskDocument may be answered",
+    ),
     "another phase in the same version": (
         lambda d: method(d, "lloyd")["phases"].pop(0),
         "method lloyd: other phases in the same version",
     ),
     "a phase's payload no longer taken": (
-        lambda d: schema(d, "Submission")["oneOf"].pop(0),
-        f"PUT {PUT}: request: ",
+        lambda d: schema(d, "Submission")["discriminator"]["mapping"].pop("cells"),
+        f"PUT {PUT}: request: cells no longer taken",
     ),
 }
 
@@ -232,7 +245,7 @@ HARMLESS: dict[str, Change] = {
     "a new optional parameter": lambda d: operation(d, SESSIONS, "post").update(
         parameters=[CREATE]
     ),
-    "a new optional field": lambda d: schema(d, "SessionCreate")["properties"].update(
+    "a new optional field": lambda d: schema(d, DEFINITION)["properties"].update(
         note={"type": "string"}
     ),
     "a new field of an answer": lambda d: (
@@ -261,6 +274,12 @@ HARMLESS: dict[str, Change] = {
     ),
     "another description": lambda d: field(d, "weight", "Feature").update(description="rounded"),
     "other words": lambda d: operation(d, TASK, "get").update(summary="Other", description="Words"),
+    "a task of a new phase": lambda d: schema(d, "TaskDocument")["discriminator"]["mapping"].update(
+        better="#/components/schemas/LloydTaskDocument"
+    ),
+    "a method's definition for new ones alone": lambda d: schema(d, "SessionCreate")[
+        "discriminator"
+    ]["mapping"].update(better="#/components/schemas/LloydSessionCreate"),
     "a schema of another name": lambda d: _renamed(d, "Receipt", "StoredReceipt"),
 }
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openapi_spec_validator
 import pytest
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from fedclust.algorithms import engine
-from fedclust.algorithms.base import Result
+from fedclust.algorithms.base import Model, Result
 from fedclust.algorithms.registry import METHODS
 from fedclust.wire import codec
 from fedclust.wire.models import (
@@ -28,6 +29,7 @@ from fedclust.wire.models import (
 )
 from fedclust.wire.problems import CATALOGUE, PREFIX, Problem
 from fedclust.wire.submissions import BINARY, JSON, read_head, read_payload
+from fedclust_service.http import openapi
 from fedclust_service.http.app import api_routes, openapi_text
 from fedclust_service.http.examples import recorded
 from support.examples import SITE, SITES, make, session_of
@@ -127,12 +129,83 @@ def test_every_problem_type_is_listed() -> None:
         assert f"`{PREFIX}{slug}` ({status}): {title}." in DOCUMENT["info"]["description"]
 
 
-def test_every_phase_has_its_submission() -> None:
+def test_every_phase_has_its_task_and_its_submission() -> None:
     assert set(PARTS) == set(PHASES)
-    answers = DOCUMENT["components"]["schemas"]["Submission"]["oneOf"]
-    assert {phase for _, phase in PHASES} == {
-        each["allOf"][1]["properties"]["phase"]["const"] for each in answers
-    }
+    schemas, names = DOCUMENT["components"]["schemas"], {phase for _, phase in PHASES}
+    for choice in ("TaskDocument", "Submission"):
+        assert schemas[choice]["discriminator"]["propertyName"] == "phase"
+        assert schemas[choice]["discriminator"]["mapping"].keys() == names
+    algorithms = schemas["SessionCreate"]["discriminator"]
+    assert algorithms["propertyName"] == "algorithm"
+    assert algorithms["mapping"].keys() == METHODS.keys()
+
+
+# --- what generators of clients need --------------------------------------------------------------
+
+
+def within(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a schema and all that it is made of, references not followed."""
+    yield schema
+    parts = [*schema.get("properties", {}).values(), *schema.get("prefixItems", ())]
+    parts += [schema[key] for key in ("items", "additionalProperties") if key in schema]
+    parts += [part for key in ("allOf", "anyOf", "oneOf") for part in schema.get(key, ())]
+    for part in parts:
+        if isinstance(part, dict):
+            yield from within(part)
+
+
+def of_routes(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every schema that is written at a route."""
+    for name, item in value.items() if isinstance(value, dict) else ():
+        if name == "schema":
+            yield from within(item)
+        elif name != "examples":
+            yield from of_routes(item)
+    for item in value if isinstance(value, list) else ():
+        yield from of_routes(item)
+
+
+def test_it_is_valid_openapi() -> None:
+    openapi_spec_validator.validate(DOCUMENT)
+
+
+def test_schemas_have_the_names_that_generated_clients_get() -> None:
+    inner = list(of_routes(DOCUMENT["paths"]))
+    assert len(inner) > 500
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        assert schema["title"] == name
+        assert re.fullmatch("[A-Z][A-Za-z0-9]*", name)
+        # Generated code calls an object so while it puts it together.
+        assert re.sub("(?<!^)(?=[A-Z])", "_", name).lower() not in schema.get("properties", {})
+        inner += list(within(schema))[1:]
+    for part in inner:
+        assert "title" not in part, part
+        assert "properties" not in part, f"an object without a name: {part}"
+        assert not {"const", "enum"} & part.keys() or "type" in part, part
+
+
+def test_choices_of_objects_say_which_one_it_is() -> None:
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        for part in within(schema):
+            assert "allOf" not in part, name
+            if any("$ref" in choice for choice in part.get("oneOf", ())):
+                named = part["discriminator"]["mapping"]
+                assert sorted(named.values()) == sorted(each["$ref"] for each in part["oneOf"])
+                for value, reference in named.items():
+                    key = part["discriminator"]["propertyName"]
+                    variant = resolve(reference, DOCUMENT)
+                    assert variant["properties"][key] == {"const": value, "type": "string"}
+                    assert key in variant["required"]
+                    assert variant["additionalProperties"] is False
+
+
+def test_two_models_of_one_title_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(Model, title="LloydConfig"):
+        """A model whose title is taken."""
+
+    monkeypatch.setattr(openapi, "_MODELS", (*openapi._MODELS, Other))
+    with pytest.raises(ValueError, match="LloydConfig"):
+        openapi_text()
 
 
 def test_every_body_and_every_problem_has_an_example_that_fits() -> None:
@@ -230,6 +303,7 @@ def test_examples_of_a_phase_fit_models_and_schemas(method: str, phase: str) -> 
     body = (EXAMPLES / folder / "submission.json").read_bytes()
     binary = (EXAMPLES / folder / "submission.msgpack").read_bytes()
     fits(json.loads(body), "Submission")
+    fits(json.loads(body)["payload"], parts["payload"])
     head = read_head(body, JSON)
     assert head == read_head(binary, BINARY)
     assert (head.phase, head.task_digest) == (phase, response.task.digest)

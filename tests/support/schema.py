@@ -97,7 +97,17 @@ def _not(value: Any, schema: Any, _: Any, document: Any, at: str) -> Iterator[st
         yield f"{at}: is what it may not be"
 
 
+def _discriminator(value: Any, said: Any, schema: Any, _: Any, at: str) -> Iterator[str]:
+    if not isinstance(value, dict):
+        return
+    if value.get(said["propertyName"]) not in said["mapping"]:
+        yield f"{at}/{said['propertyName']}: names no alternative"
+    if {part["$ref"] for part in schema["oneOf"]} != set(said["mapping"].values()):
+        yield f"{at}: the discriminator does not name every alternative"
+
+
 _CHECKS: dict[str, Callable[..., Iterator[str]]] = {
+    "discriminator": _discriminator,
     "items": _items,
     "properties": _properties,
     "additionalProperties": _additional,

@@ -109,7 +109,7 @@ _CANDIDATES = 10
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(Model):
+class Config(Model, title="DualConfig"):
     """What the analyst chooses.
 
     Attributes

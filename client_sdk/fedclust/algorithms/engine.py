@@ -485,7 +485,7 @@ def _tree(state: Model) -> dict[str, Tree]:
 def read_task(plan: Plan, common: Tree, site: Tree | None) -> SiteTask:
     """Read what :func:`write_task` wrote; RuleViolation where it is not a task of this plan."""
     try:
-        envelope = _Common.model_validate(common)
+        envelope = TaskCommon.model_validate(common)
         described = phase(plan, envelope.phase)
         parameters = described.task.model_validate(envelope.parameters)
         part = None
@@ -720,21 +720,25 @@ def _label_run(
         return method.label(result, run if mask is None else _with_columns(result, run, mask), None)
 
 
-class _SpaceTree(Model):
+class TaskSpace(Model):
+    """The scaled space in a task: ``center``, ``scale`` and ``impute`` (d,) in own units."""
+
     center: FloatVector
     scale: FloatVector
     impute: FloatVector | None
 
 
-class _Common(Model):
+class TaskCommon(Model):
+    """The part of a task that all sites get; ``parameters`` are the phase's own."""
+
     session: Slug
     round: int
     phase: str
-    space: _SpaceTree | None
+    space: TaskSpace | None
     parameters: dict[str, Tree]
 
 
-def _read_space(plan: Plan, tree: _SpaceTree) -> Space:
+def _read_space(plan: Plan, tree: TaskSpace) -> Space:
     d = len(plan.columns)
     vectors = [tree.center, tree.scale] + ([] if tree.impute is None else [tree.impute])
     if any(vector.shape != (d,) for vector in vectors) or not (tree.scale > 0).all():

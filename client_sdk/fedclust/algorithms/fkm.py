@@ -68,7 +68,7 @@ _SWEPT_CANDIDATES = 2
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(SweptOptions):
+class Config(SweptOptions, title="FkmConfig"):
     """What the analyst chooses.
 
     Attributes

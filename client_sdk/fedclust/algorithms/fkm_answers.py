@@ -64,7 +64,7 @@ class MeansTask(Model):
     drop_empty: bool
 
 
-class Means(Model):
+class Means(Model, title="FkmMeans"):
     """A site's means after one k-means iteration.
 
     Attributes

@@ -86,7 +86,7 @@ _MOST_FILLED = 500
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(SweptOptions):
+class Config(SweptOptions, title="KfedConfig"):
     """What the analyst chooses.
 
     Attributes
@@ -161,7 +161,7 @@ def check_config(config: RunConfig) -> None:
 # --- Payloads -------------------------------------------------------------------------------------
 
 
-class CellsTask(Model):
+class CellsTask(Model, title="KfedCellsTask"):
     """Cluster your rows by yourself.
 
     Attributes

@@ -79,7 +79,7 @@ VERSION = 2
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(SweptOptions):
+class Config(SweptOptions, title="LloydConfig"):
     """What the analyst chooses.
 
     Attributes

@@ -64,7 +64,7 @@ VERSION = 2
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(Model):
+class Config(Model, title="OverlapConfig"):
     """What the analyst chooses.
 
     Attributes
@@ -139,7 +139,7 @@ def check_roster(config: RunConfig) -> None:
 # --- Payloads -------------------------------------------------------------------------------------
 
 
-class CellsTask(Model):
+class CellsTask(Model, title="OverlapCellsTask"):
     """Cluster your rows by the features that you have into at most ``n_clusters`` cells.
 
     Attributes

@@ -74,7 +74,7 @@ _MOST_NUMBERS = 3_000_000
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(Model):
+class Config(Model, title="OverlapOneshotConfig"):
     """What the analyst chooses.
 
     Attributes
@@ -144,7 +144,7 @@ def check_config(config: RunConfig) -> None:
 # --- Payloads -------------------------------------------------------------------------------------
 
 
-class GaussiansTask(CellsTask):
+class GaussiansTask(CellsTask, title="GaussiansTask"):
     """Cluster your rows by the features that you have, and describe each cell by a Gaussian.
 
     Attributes

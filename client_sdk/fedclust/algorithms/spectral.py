@@ -86,7 +86,7 @@ IntArray = NDArray[np.int64]
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(Model):
+class Config(Model, title="SpectralConfig"):
     """What the analyst chooses.
 
     Attributes

@@ -109,16 +109,22 @@ def _phase(phase: Phase) -> Phase:
 
 @functools.cache
 def _tasks(task: Any) -> type[Model]:
-    name = f"Sweep{task.__name__}"
     parts: Any = (tuple[task, ...], ...)
-    return create_model(name, __base__=SweepTask, __module__=task.__module__, parts=parts)
+    return create_model(
+        _swept_name(task), __base__=SweepTask, __module__=task.__module__, parts=parts
+    )
 
 
 @functools.cache
 def _payloads(payload: Any) -> type[Model]:
-    name = f"Sweep{payload.__name__}"
     parts: Any = (tuple[payload | None, ...], ...)
-    return create_model(name, __base__=SweepPayload, __module__=payload.__module__, parts=parts)
+    return create_model(
+        _swept_name(payload), __base__=SweepPayload, __module__=payload.__module__, parts=parts
+    )
+
+
+def _swept_name(model: type[Model]) -> str:
+    return f"Sweep{model.model_config.get('title') or model.__name__}"
 
 
 def _line(line: Disclosure) -> Disclosure:

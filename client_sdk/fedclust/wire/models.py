@@ -9,7 +9,15 @@ from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from fedclust.algorithms.arrays import FloatMatrix, IntVector
-from fedclust.algorithms.base import Feature, FeatureName, Model, Policy, Slug, Tree
+from fedclust.algorithms.base import (
+    Disclosure,
+    Feature,
+    FeatureName,
+    Model,
+    Policy,
+    Slug,
+    Tree,
+)
 
 PROTOCOL_VERSION = 1
 MAX_SEED = 2**53 - 1
@@ -118,7 +126,7 @@ class PhaseInfo(Model):
     name: str
     summary: str
     needs_all: bool
-    discloses: tuple[dict[str, str], ...]
+    discloses: tuple[Disclosure, ...]
 
 
 class AlgorithmInfo(Model):

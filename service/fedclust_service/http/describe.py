@@ -46,25 +46,15 @@ class Described(TypedDict):
     openapi_extra: dict[str, Any]
 
 
-def ref(model: type[BaseModel]) -> Content:
-    """Return a reference to a model's schema; :func:`openapi.build` replaces it by the name."""
-    return {"$ref": f"#/components/schemas/{model.__name__}"}
+def ref(model: type[BaseModel] | str) -> Content:
+    """Return a reference to the schema of a model, or of the one that has this name."""
+    name = model if isinstance(model, str) else model.__name__
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def page_of(model: type[BaseModel]) -> Content:
-    """Return the schema of a page of a list."""
-    return {
-        "type": "object",
-        "required": ["items", "next"],
-        "additionalProperties": False,
-        "properties": {
-            "items": {"type": "array", "items": ref(model)},
-            "next": {
-                "anyOf": [{"type": "string"}, {"type": "null"}],
-                "description": "The cursor of the next page; null on the last one.",
-            },
-        },
-    }
+    """Return a reference to the schema of a page of a list."""
+    return ref(f"{model.__name__}Page")
 
 
 def described(

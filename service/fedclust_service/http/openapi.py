@@ -6,32 +6,27 @@ method, so that the description cannot say anything else than what is read and w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from fedclust.algorithms import engine, sweep
-from fedclust.algorithms.base import Method, Phase, Result
+from fedclust.algorithms.base import Method, Result
 from fedclust.algorithms.registry import METHODS
 from fedclust.wire import models
 from fedclust.wire.codec import CONTENT_TYPE as BINARY
 from fedclust.wire.problems import CATALOGUE, PREFIX, Problem
-from fedclust.wire.submissions import submission_model
-from fedclust_service.http import examples
+from fedclust_service.http import examples, schemas
 from fedclust_service.http.describe import problem_examples
+from fedclust_service.http.routes import health
 from fedclust_service.orchestration import admin
 
 _PREFIX = "#/components/schemas/"
-#: Stands for "one of every phase's submission" until the methods are known.
-_ANY_SUBMISSION = {"$ref": f"{_PREFIX}Submission"}
-SUBMISSION: dict[str, Any] = {
-    "application/json": {"schema": _ANY_SUBMISSION},
-    BINARY: {"schema": {"type": "string", "format": "binary"}},
-}
 _MODELS: tuple[type[BaseModel], ...] = (
     admin.AdminAuditEntry,
     admin.AdminSession,
@@ -46,17 +41,16 @@ _MODELS: tuple[type[BaseModel], ...] = (
     models.PrincipalInfo,
     models.PrincipalPatch,
     models.Receipt,
-    models.ResultDocument,
     models.RoundInfo,
-    models.SessionCreate,
     models.SessionInfo,
     models.SessionPatch,
-    models.TaskResponse,
     models.TokenCreate,
     models.TokenIssued,
     models.WhoAmI,
     Problem,
     Result,
+    health.Liveness,
+    health.Readiness,
 )
 _DESCRIPTION = """\
 Clustering across organisations that may not pool their data. Sites keep their rows and send small
@@ -100,61 +94,19 @@ def build(app: FastAPI) -> dict[str, Any]:
         tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
         routes=app.routes,
     )
-    phases = _phases(METHODS)
-    every_k = {name: sweep.swept(each) for name, each in METHODS.items() if each.sweeps}
-    several = {phase: who for phase, who in _phases(every_k).items() if phase not in phases}
-    bodies = {phase: submission_model(phase.payload) for phase in (*phases, *several)}
-    wanted = [*_MODELS, *(method.options for method in METHODS.values())]
-    for phase, body in bodies.items():
-        wanted += [body, phase.task] + ([phase.site_part] if phase.site_part else [])
-    unique = list(dict.fromkeys(wanted))
-    refs, shared = models_json_schema(
-        [(model, "validation") for model in unique], ref_template=_PREFIX + "{model}"
-    )
-    schemas: dict[str, Any] = dict(shared["$defs"])
-    names = {model: ref["$ref"].removeprefix(_PREFIX) for (model, _), ref in refs.items()}
-    schemas["Submission"] = {
-        "description": "The answer to a round; `payload` depends on the phase of its task.",
-        "oneOf": [
-            {
-                "title": f"{name} ({', '.join(sorted(each))})",
-                "allOf": [
-                    {"$ref": _PREFIX + names[body]},
-                    {"properties": {"phase": {"const": name}}},
-                ],
-            }
-            for (name, body), each in _answers(phases, bodies).items()
-        ]
-        + [
-            {
-                "title": f"{name} ({', '.join(sorted(each))}), of several n_clusters",
-                "allOf": [
-                    {"$ref": _PREFIX + names[body]},
-                    # An empty answer is one of the above.
-                    {
-                        "properties": {
-                            "phase": {"const": name},
-                            "payload": {"not": {"type": "null"}},
-                        }
-                    },
-                ],
-            }
-            for (name, body), each in _answers(several, bodies).items()
-        ],
-    }
+    found, names = _schemas()
     parts = document["components"]
     # FastAPI's own: the enumerations of parameters.
     own = {name: part for name, part in parts.get("schemas", {}).items() if "enum" in part}
-    parts["schemas"] = dict(sorted((own | schemas).items()))
-    schemas["ResultDocument"]["properties"]["result"] = {"$ref": _PREFIX + names[Result]}
+    parts["schemas"] = dict(sorted((own | found).items()))
 
     def described(method: Method) -> list[dict[str, Any]]:
         return [
             {
                 "name": phase.name,
-                "parameters": {"$ref": _PREFIX + names[phase.task]},
-                "site": phase.site_part and {"$ref": _PREFIX + names[phase.site_part]},
-                "submission": {"$ref": _PREFIX + names[bodies[phase]]},
+                "parameters": names[phase.task],
+                "site": phase.site_part and names[phase.site_part],
+                "payload": names[phase.payload],
             }
             for phase in engine.all_phases(method)
         ]
@@ -163,13 +115,17 @@ def build(app: FastAPI) -> dict[str, Any]:
         {
             "name": name,
             "version": method.version,
-            "options": {"$ref": _PREFIX + names[method.options]},
+            "options": names[method.options],
             "phases": described(method),
             # Of sessions that compare several n_clusters.
-            **({"phases_of_several": described(every_k[name])} if method.sweeps else {}),
+            **({"phases_of_several": described(sweep.swept(method))} if method.sweeps else {}),
         }
         for name, method in sorted(METHODS.items())
     ]
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            for parameter in operation.get("parameters", ()):
+                del parameter["schema"]["title"]
     for operation in document["paths"].get("/metrics", {}).values():
         operation["security"].append({})  # from the coordinator's own machine it needs no token
     parts["examples"] = problem_examples()
@@ -177,23 +133,40 @@ def build(app: FastAPI) -> dict[str, Any]:
     return document
 
 
-def _answers(
-    phases: dict[Phase, list[str]], bodies: dict[Phase, type[BaseModel]]
-) -> dict[tuple[str, type[BaseModel]], set[str]]:
-    """Return what an answer may be: a phase's name and a body, with the methods that ask for it.
+class _Schemas(GenerateJsonSchema):
+    """JSON Schema without titles of fields: a title is the name of one schema."""
 
-    Phases of several methods may share both and differ in their tasks.
-    """
-    found: dict[tuple[str, type[BaseModel]], set[str]] = {}
-    for phase, users in phases.items():
-        found.setdefault((phase.name, bodies[phase]), set()).update(users)
-    return found
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  # pydantic's own
+        return False
 
 
-def _phases(methods: Mapping[str, Method]) -> dict[Phase, list[str]]:
-    """Return every phase, the engine's included, with the methods that have it."""
-    found: dict[Phase, list[str]] = {}
-    for name, method in sorted(methods.items()):
-        for phase in engine.all_phases(method):
-            found.setdefault(phase, []).append(name)
-    return found
+def _schemas() -> tuple[dict[str, Any], dict[type[BaseModel], dict[str, str]]]:
+    """Return the schemas by title, and a reference to that of each model."""
+    wanted: list[type[BaseModel]] = [*_MODELS, *schemas.derived()]
+    wanted += [method.options for method in METHODS.values()]
+    for phase in itertools.chain(*schemas.phases().values()):
+        wanted += [phase.task, phase.payload]
+        wanted += [] if phase.site_part is None else [phase.site_part]
+    refs, shared = models_json_schema(
+        [(model, "validation") for model in dict.fromkeys(wanted)],
+        ref_template=_PREFIX + "{model}",
+        schema_generator=_Schemas,
+    )
+    # Pydantic names classes that share a name by their modules.
+    names = {_PREFIX + name: _PREFIX + part["title"] for name, part in shared["$defs"].items()}
+    found: dict[str, Any] = {}
+    for part in shared["$defs"].values():
+        title = part["title"]
+        if title in found:
+            raise ValueError(f"two models have the title {title}: give one of them another")
+        found[title] = _renamed(part, names)
+    return found, {model: _renamed(refs[model, "validation"], names) for model in wanted}
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """Return a part of a schema with its references to others renamed."""
+    if isinstance(value, dict):
+        return {key: _renamed(item, names) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_renamed(item, names) for item in value]
+    return names.get(value, value) if isinstance(value, str) else value

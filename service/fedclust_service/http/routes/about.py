@@ -79,7 +79,7 @@ def _describe(method: Method) -> AlgorithmInfo:
                 name=phase.name,
                 summary=phase.summary,
                 needs_all=phase.needs_all,
-                discloses=tuple(line.model_dump() for line in phase.discloses),
+                discloses=phase.discloses,
             )
             for phase in engine.all_phases(method)
         ),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
+from typing import Literal
 
 import structlog
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from fedclust.algorithms.base import Model
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.bodies import JSON
+from fedclust_service.http.bodies import reply
 from fedclust_service.http.context import service_of
-from fedclust_service.http.describe import described
+from fedclust_service.http.describe import described, ref
 from fedclust_service.orchestration.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
@@ -32,17 +33,22 @@ REASONS = {
 }
 router = APIRouter(tags=["health"])
 _CHECK_SECONDS = 5.0
-_OK = {"const": "ok"}
-_STATUS = {"type": "object", "properties": {"status": _OK}, "required": ["status"]}
-_LISTENING = {
-    "type": ["boolean", "null"],
-    "description": "Whether this worker hears at once of what others change; null on SQLite.",
-}
-_READY = {
-    "type": "object",
-    "properties": {"status": _OK, "listening": _LISTENING},
-    "required": ["status", "listening"],
-}
+
+
+class Liveness(Model):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Readiness(Model):
+    """The process can serve.
+
+    ``listening``: whether this worker hears at once of what others change; null on SQLite.
+    """
+
+    status: Literal["ok"]
+    listening: bool | None
 
 
 @router.get(
@@ -50,10 +56,10 @@ _READY = {
     operation_id="healthz",
     summary="Liveness",
     description="Answers while the process runs; touches no database.",
-    **described({200: ("It lives.", _STATUS)}),
+    **described({200: ("It lives.", ref(Liveness))}),
 )
 async def healthz() -> Response:
-    return Response('{"status":"ok"}', media_type=JSON)
+    return reply(Liveness(status="ok"))
 
 
 @router.get(
@@ -63,7 +69,7 @@ async def healthz() -> Response:
     description="The database answers and has this program's schema; driver and sweeper run; "
     "clocks agree. A worker whose listening connection is broken can serve. Otherwise `reasons` of "
     "the problem names what is wrong: " + ", ".join(f"`{reason}`" for reason in REASONS) + ".",
-    **described({200: ("It can serve.", _READY)}, "unavailable"),
+    **described({200: ("It can serve.", ref(Readiness))}, "unavailable"),
 )
 async def readyz(request: Request) -> Response:
     co = service_of(request).coordinator
@@ -74,8 +80,7 @@ async def readyz(request: Request) -> Response:
         reasons = ["database-silent"]
     if reasons:
         raise Refusal("unavailable", REASONS[reasons[0]], retry_after_s=5, reasons=reasons)
-    ready = {"status": "ok", "listening": co.listening}
-    return Response(json.dumps(ready, separators=(",", ":")), media_type=JSON)
+    return reply(Readiness(status="ok", listening=co.listening))
 
 
 def _reasons(co: Coordinator) -> list[str]:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from fedclust.wire.models import Receipt
 from fedclust_service.domain.access import Actor, require
-from fedclust_service.http.bodies import EitherBody, either_body, reply
+from fedclust_service.http.bodies import BINARY, JSON, EitherBody, either_body, reply
 from fedclust_service.http.context import (
     CoordinatorOf,
     RoundNumber,
@@ -22,7 +22,6 @@ from fedclust_service.http.context import (
 )
 from fedclust_service.http.describe import described, ref
 from fedclust_service.http.direct import direct, named, numbered
-from fedclust_service.http.openapi import SUBMISSION
 from fedclust_service.http.sealed_head import SEALED_HEAD, with_head
 from fedclust_service.http.trace import trace_of
 from fedclust_service.orchestration import principals, rounds
@@ -31,6 +30,7 @@ from fedclust_service.orchestration.rounds import Admitted, Submitted
 
 TASK_ETAG = "Fedclust-Task-ETag"
 _ACTION = "submission.put"
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
 def _plain(request: Request) -> Awaitable[Response] | None:
@@ -92,7 +92,7 @@ router = APIRouter(tags=["submissions"], route_class=direct(_plain))
         "unsupported-media-type",
         "invalid",
         "disclosure-refused",
-        body=SUBMISSION,
+        body={JSON: {"schema": ref("Submission")}, BINARY: _BINARY},
         headers={
             TASK_ETAG: "The task's ETag from now on: wait with it for what comes next. Absent "
             "where something new is to be read already.",

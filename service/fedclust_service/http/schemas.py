@@ -1,0 +1,164 @@
+"""Models that ``openapi.json`` shows in place of the wire's own where those leave a field open.
+
+What a session's options, a task's parameters and a submission's payload hold depends on the method
+or the phase. The wire's models say "any map" there, and the engine checks the rest. A generated
+client needs a name for each of these maps, and a discriminator: so one model is derived here for
+every method or phase. Nothing is read or written with them.
+
+The definition in an answer stays open: a session may pin a version of its method that had other
+options, and a client should be able to list sessions of methods that it does not know.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import Annotated, Any, Literal, cast, get_args
+
+from pydantic import BaseModel, Field, RootModel, create_model
+
+from fedclust.algorithms import engine, sweep
+from fedclust.algorithms.base import Phase, Result
+from fedclust.algorithms.registry import METHODS
+from fedclust.wire import models
+from fedclust_service.orchestration import admin
+
+#: What lists consist of.
+_LISTED: tuple[type[BaseModel], ...] = (
+    admin.AdminAuditEntry,
+    admin.AdminSession,
+    models.AlgorithmInfo,
+    models.PrincipalInfo,
+    models.RoundInfo,
+    models.SessionInfo,
+)
+
+
+def derived() -> list[type[BaseModel]]:
+    """Return the models, each under the name that routes refer to."""
+    by_name = phases()
+    tasks = _choice(
+        "TaskDocument",
+        models.TaskDocument.__doc__,
+        "phase",
+        [_task(name, each) for name, each in by_name.items()],
+    )
+    return [
+        *map(_page, _LISTED),
+        _with(models.ResultDocument, result=Result),
+        _with(models.TaskResponse, task=(tasks | None, None)),
+        _choice(
+            "SessionCreate",
+            models.SessionCreate.__doc__,
+            "algorithm",
+            [_definition(name) for name in METHODS],
+        ),
+        _choice(
+            "Submission",
+            "A site's answer to a round.",
+            "phase",
+            [_submission(name, each) for name, each in by_name.items()],
+        ),
+    ]
+
+
+def phases() -> dict[str, list[Phase]]:
+    """Return the phases of all methods by name; with one n_clusters and with several."""
+    found: dict[str, list[Phase]] = {}
+    for method in METHODS.values():
+        for each in (method, sweep.swept(method)) if method.sweeps else (method,):
+            for phase in engine.all_phases(each):
+                found.setdefault(phase.name, []).append(phase)
+    return found
+
+
+def _task(name: str, users: Sequence[Phase]) -> type[BaseModel]:
+    parameters = _union(sorted((phase.task for phase in users), key=_demands, reverse=True))
+    common = create_model(
+        f"{_camel(name)}TaskCommon",
+        __base__=engine.TaskCommon,
+        __doc__=engine.TaskCommon.__doc__,
+        phase=_only(name),
+        parameters=parameters,
+    )
+    parts = [phase.site_part for phase in users if phase.site_part is not None]
+    return create_model(
+        f"{_camel(name)}TaskDocument",
+        __base__=models.TaskDocument,
+        __doc__=f"The task of the phase `{name}`.",
+        phase=_only(name),
+        common=common,
+        site=(_union([*parts, None]), None),
+    )
+
+
+def _submission(name: str, users: Sequence[Phase]) -> type[BaseModel]:
+    return create_model(
+        f"{_camel(name)}Submission",
+        __base__=models.SubmissionHead,
+        __doc__=f"An answer in the phase `{name}`; `payload` null is an empty one.",
+        phase=_only(name),
+        payload=_union([*(phase.payload for phase in users), None]),
+    )
+
+
+def _definition(method: str) -> type[BaseModel]:
+    return create_model(
+        f"{_camel(method)}SessionCreate",
+        __base__=models.SessionCreate,
+        __doc__=f"A session of the method `{method}`.",
+        algorithm=_only(method),
+        config=METHODS[method].options,
+    )
+
+
+def _page(model: type[BaseModel]) -> type[BaseModel]:
+    following = Field(description="The cursor of the next page; null on the last one.")
+    return create_model(
+        f"{model.__name__}Page",
+        __base__=models.Page,
+        __doc__="A page of a list.",
+        items=tuple[model, ...],  # type: ignore[valid-type]
+        next=(str | None, following),
+    )
+
+
+def _with(model: type[BaseModel], **fields: Any) -> type[BaseModel]:
+    """Return a model in which some fields are of other types."""
+    changed: type[BaseModel] = create_model(
+        model.__name__, __base__=model, __doc__=model.__doc__, **fields
+    )
+    return changed
+
+
+def _choice(
+    name: str, doc: str | None, discriminator: str, variants: Sequence[type[BaseModel]]
+) -> type[BaseModel]:
+    root: Any = Annotated[_union(variants), Field(discriminator=discriminator)]
+    base = cast("type[BaseModel]", RootModel.__class_getitem__(root))
+    return create_model(name, __base__=base, __doc__=doc)
+
+
+def _only(value: str) -> Any:
+    return Literal[value]
+
+
+def _union(kinds: Iterable[Any]) -> Any:
+    return reduce(operator.or_, dict.fromkeys(kinds))
+
+
+def _demands(task: type[BaseModel]) -> tuple[bool, int]:
+    """Return what orders alternatives so that the first whose required fields are there fits.
+
+    Some generated clients read them in this way. ``parts`` tell several n_clusters from one; then
+    the number of fields, of a part where there are parts.
+    """
+    several, model = issubclass(task, sweep.SweepTask), task
+    if several:
+        (model, _) = get_args(task.model_fields["parts"].annotation)
+    return several, sum(field.is_required() for field in model.model_fields.values())
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))

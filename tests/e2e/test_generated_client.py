@@ -1,0 +1,154 @@
+"""A client generated from ``openapi.json`` is complete and typed, and finishes a session."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclust import simulate
+from support.patience import PATIENCE_S
+from support.server import running_server
+from support.world import FEATURES, rows_of
+
+ROOT = Path(__file__).parents[2]
+OPENAPI = ROOT / "openapi"
+DOCUMENT: dict[str, Any] = json.loads((OPENAPI / "openapi.json").read_text("utf-8"))
+PROGRAM = ROOT / "tests" / "support" / "lloyd_by_client.py"
+PACKAGE = "fedclust_coordinator_client"
+SITES = ("north", "south", "west")
+
+
+def run(command: list[str], place: Path, text: str | None = None) -> str:
+    """Run a command of this environment; AssertionError with its output if it fails."""
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=place,
+        env={**os.environ, "PATH": tools, "PYTHONPATH": "client", "NO_COLOR": "1"},
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command[0]}: {done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return where the package was generated, by the command of the page, and what was printed."""
+    place = tmp_path_factory.mktemp("generated")
+    (place / "openapi").mkdir()
+    shutil.copy(OPENAPI / "openapi.json", place / "openapi")
+    page = (ROOT / "docs" / "protocol.md").read_text("utf-8")
+    (command,) = re.findall(r"^openapi-python-client generate .*$", page, re.MULTILINE)
+    return place, run(shlex.split(command), place)
+
+
+def test_nothing_is_left_out(generated: tuple[Path, str]) -> None:
+    place, printed = generated
+    # The page tells of the binary form. Any other line names a part that no client would get.
+    usual = ("Generating client", "Warning(s) encountered", "WARNING parsing", "If you believe")
+    said = {line for line in printed.splitlines() if line[:1].isupper()}
+    left_out = {line for line in said if not line.startswith(usual)}
+    assert left_out <= {"Unsupported content type application/vnd.fedclust.v1+msgpack"}
+    assert "Endpoint will not be generated" not in printed
+    operations = {
+        operation["operationId"]
+        for methods in DOCUMENT["paths"].values()
+        for operation in methods.values()
+    }
+    package = place / "client" / PACKAGE
+    assert operations == {path.stem for path in package.glob("api/*/[a-z]*.py")}
+    exported = (package / "models" / "__init__.py").read_text("utf-8")
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        assert "oneOf" in schema or f'"{name}"' in exported, name
+
+
+def test_it_is_typed_and_finishes_a_session(generated: tuple[Path, str], tmp_path: Path) -> None:
+    place, _ = generated
+    shutil.copy(PROGRAM, place)
+    mypy = ["mypy", "--strict", "--cache-dir", "mypy", f"client/{PACKAGE}", PROGRAM.name]
+    run([sys.executable, "-m", *mypy], place)
+    rows = {site: rows_of(site).X for site in SITES}
+    with running_server(tmp_path / "coordinator") as server:
+        command = [sys.executable, PROGRAM.name, server.base_url, server.operator_token]
+        text = json.dumps({site: X.tolist() for site, X in rows.items()})
+        document = json.loads(run(command, place, text))
+    result = document["result"]
+    own = simulate("lloyd", rows, config={"n_clusters": 2}, features=FEATURES, seed=7)
+    assert [entry["phase"] for entry in result["history"]][:2] == ["prepare", "cells"]
+    assert result["history"][-1]["phase"] == "evaluate"
+    assert len(document["provenance"]["submissions"]) == 3 * len(result["history"])
+    assert np.allclose(result["centroids_original"], own.cluster_centers_, rtol=1e-9, atol=0)
+    assert np.isclose(result["quality"]["inertia"], own.inertia_, rtol=1e-9)
+
+
+def test_examples_go_through_it_unchanged(generated: tuple[Path, str]) -> None:
+    """A choice without a discriminator is read as what it is: nothing of a body is lost."""
+    place, _ = generated
+    run([sys.executable, "-c", _ROUND_TRIPS], place, json.dumps(list(_bodies())))
+
+
+_KINDS = {
+    "assignment_request": "AssignmentRequest",
+    "assignments": "Assignments",
+    "participation": "Participation",
+    "problem": "Problem",
+    "receipt": "Receipt",
+    "result": "ResultDocument",
+    "session": "SessionCreate",
+    "submission": "Submission",
+    "task": "TaskResponse",
+}
+_ROUND_TRIPS = f"""
+import json, sys
+from {PACKAGE} import models
+for kind, body in json.load(sys.stdin):
+    written = getattr(models, kind).from_dict(body).to_dict()
+    # Python writes a time in UTC in another way.
+    body = json.loads(json.dumps(body).replace(".000Z", "+00:00"))
+    assert written == body, (kind, body, written)
+"""
+
+
+def _bodies() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the class and the body of each example, and what it is with several n_clusters."""
+    several = {
+        (method["name"], phase["name"])
+        for method in DOCUMENT["x-fedclust-methods"]
+        for phase in method.get("phases_of_several", ())
+        if phase not in method["phases"]
+    }
+    for path in sorted((OPENAPI / "examples").rglob("*.json")):
+        body = json.loads(path.read_text("utf-8"))
+        yield _kind(path.stem, body), body
+        if path.parts[-3:-1] not in several:
+            continue
+        if path.stem == "task":
+            common = body["task"]["common"]
+            common["parameters"] = {"n_clusters": [2, 3], "parts": [common["parameters"]] * 2}
+            yield _kind(path.stem, body), body
+        if path.stem == "submission":
+            body["payload"] = {"parts": [body["payload"], None]}
+            yield _kind(path.stem, body), body
+
+
+def _kind(name: str, body: dict[str, Any]) -> str:
+    """Return the class of a body; of a choice, that of its discriminator's value."""
+    choice = DOCUMENT["components"]["schemas"][_KINDS[name]].get("discriminator")
+    if choice is None:
+        return _KINDS[name]
+    return str(choice["mapping"][body[choice["propertyName"]]].rpartition("/")[2])
