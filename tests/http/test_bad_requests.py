@@ -126,6 +126,7 @@ JSON_ROUTES = [
     ("POST", "/v1/sessions", "ada"),
     ("PATCH", "/v1/sessions/heart", "ada"),
     ("PUT", "/v1/sessions/heart/participation", "north"),
+    ("POST", "/v1/sessions/heart/assignments", "north"),
 ]
 GARBAGE = [
     b"{",
@@ -160,6 +161,21 @@ def test_garbage_is_refused_everywhere(
     large = b" " * (32 * 2**20 + 1)
     response = running.world.request(method, path, caller, content=large, headers=headers)
     problem(response, "body-too-large")
+
+
+@pytest.mark.parametrize(("method", "path", "caller"), JSON_ROUTES)
+def test_a_key_that_is_there_twice_is_refused_everywhere(
+    running: Running, method: str, path: str, caller: str
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    for body, pointer in (
+        (b'{"title": "a", "t\\u0069tle": "b"}', "/title"),
+        (b'{"policy": {"quorum": 3, "quorum": 3}}', "/policy/quorum"),
+        (f'{{"config": {{"{MARK}": 1, "{MARK}": 1}}}}'.encode(), "/config"),
+    ):
+        response = running.world.request(method, path, caller, content=body, headers=headers)
+        (error,) = problem(response, "invalid").errors
+        assert (error.pointer, error.rule) == (pointer, "repeated-key")
 
 
 def test_a_body_too_large_is_refused_before_it_is_known_who_sends_it(running: Running) -> None:

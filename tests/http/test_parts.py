@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgpack
@@ -81,3 +82,38 @@ def test_claims_and_depth_are_refused_as_too_many(head: bytes) -> None:
             with pytest.raises(Refusal) as caught:
                 parts.check_packed(body)
             assert caught.value.slug == "body-too-large"
+
+
+REPEATED = {
+    "first level": (b'{"name": "north", "name": "south"}', "/name"),
+    "an escape": (b'{"name": "north", "n\\u0061me": "south"}', "/name"),
+    "a surrogate pair": ('{"\U0001f600": 1, "\\ud83d\\ude00": 2}'.encode(), ""),
+    "the same value": (b'{"seed": 7, "seed": 7}', "/seed"),
+    "nested": (b'{"policy": {"quorum": 3, "min_sites": 3, "quorum": 2}}', "/policy/quorum"),
+    "in a list": (b'{"features": [{"name": "a"}, {"name": "b", "name": "c"}]}', "/features/1/name"),
+    "the sender's own": (b'{"config": {"x-secret": 1, "x-secret": 2}}', "/config"),
+    "a list at the top": (b'[1, [2, {"name": 1, "name": 1}]]', "/1/1/name"),
+    "before what is no JSON": (b'{"name": 1, "name": 2', ""),
+    "before what is too deep": (b'{"name": 1, "name": 2, "x": ' + b"[" * 100_000, ""),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_key_that_an_object_has_twice(name: str) -> None:
+    body, pointer = REPEATED[name]
+    with pytest.raises(Refusal) as caught:
+        parts.check_json(body)
+    (error,) = caught.value.errors
+    assert (caught.value.status, error.rule, error.pointer) == (422, "repeated-key", pointer)
+    assert re.search(r"\(line 1 column \d+\)", error.message)
+    assert "secret" not in f"{caught.value.detail}{error}"
+
+
+@given(TREES.map(lambda tree: json.dumps(tree, default=str)))
+def test_json_of_distinct_keys_is_let_through(text: str) -> None:
+    parts.check_json(text.encode())
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_json_are_left_to_the_parser(body: bytes) -> None:
+    parts.check_json(body.replace(b":", b""))

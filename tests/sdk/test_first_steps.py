@@ -89,6 +89,32 @@ def test_a_slip_is_no_unexpected_error(run: Run, tmp_path: Path) -> None:
         assert (code, "a-z, 0-9 and hyphens" in said) == (2, True)
 
 
+def test_a_key_that_a_file_has_twice(run: Run, tmp_path: Path) -> None:
+    """The last would win without a word, while people read the first."""
+    file = tmp_path / "heart.json"
+    text = json.dumps({**BODY, "policy": {"min_sites": 2}})
+    rows = tmp_path / "rows.csv"
+    rows.write_text("age\n40\n41\n", "utf-8")
+    for old, new, key in (
+        ('{"name"', '{"name": "other", "name"', "name"),
+        ('"policy": {', '"policy": {"min_sites": 3, ', "min_sites"),
+        ('"policy": {', '"policy": {"min\\u005fsites": 3, ', "min_sites"),
+    ):
+        file.write_text(text.replace(old, new), "utf-8")
+        for command in (
+            ("session", "create", "heart", "--file", str(file)),
+            ("check", "--definition", str(file), "--data", str(rows)),
+        ):
+            code, said = run(*command)
+            assert (code, said.count("\n")) == (2, 1), said
+            assert f"{key!r} twice" in said
+    code, said = run(
+        *("simulate", "lloyd", "--site", f"north={rows}", "--clusters", "2"),
+        *("--config", '{"tol": 1e-3, "tol": 1e-4}'),
+    )
+    assert (code, "'tol' twice" in said) == (2, True), said
+
+
 @pytest.mark.parametrize("name", ["", "South", "a b", "-a", "a\n", "a" * 64, "ä"])
 def test_what_no_name_can_be(name: str) -> None:
     with pytest.raises(UsageError):

@@ -110,3 +110,19 @@ def test_deep_nesting_is_refused_before_it_is_walked() -> None:
         tree = [tree]
     with pytest.raises(codec.CodecError, match="deep"):
         codec.decode(msgpack.packb(tree))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x82\xa1a\x01\xa1a\x02",
+        b"\x91\x82\xa1a\x01\xa1a\x01",
+        # The same text with a longer head.
+        b"\x82\xa1a\x01\xd9\x01a\x02",
+        codec.encode({"a": np.zeros(1), "b": 1}).replace(b"\xa1b", b"\xa1a"),
+    ],
+    ids=["first level", "nested, the same value", "another head", "an array"],
+)
+def test_a_map_with_the_same_key_twice_is_refused(data: bytes) -> None:
+    with pytest.raises(codec.CodecError, match="same key twice"):
+        codec.decode(data)

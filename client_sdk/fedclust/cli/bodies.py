@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,26 @@ def slug(name: str) -> str:
         return TypeAdapter(Slug).validate_python(name)
     except ValidationError:
         raise UsageError(f"a name is {_SLUG}") from None
+
+
+def read_json(text: str | bytes, source: object) -> Any:
+    """Return what JSON text holds; UsageError where it is none, or an object has a key twice."""
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise UsageError(f"{source}: one object has the key {key!r} twice: keep one")
+            found[key] = value
+        return found
+
+    try:
+        plain = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        return json.loads(plain, object_pairs_hook=distinct)
+    except UnicodeDecodeError:
+        raise UsageError(f"{source}: no text in UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{source}, line {error.lineno}: no JSON ({error.msg})") from None
 
 
 def definition(body: Mapping[str, Any]) -> SessionCreate:

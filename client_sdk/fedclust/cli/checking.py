@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import textwrap
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from pydantic import ValidationError
 
 from fedclust.answers import accepted_plan, count_usable
 from fedclust.cli import options as o
+from fedclust.cli.bodies import read_json
 from fedclust.cli.screen import consent_screen, out, print_json, show
 from fedclust.cli.texts import epilog
 from fedclust.consent import ConsentRequest
@@ -107,15 +107,17 @@ def check(
 def _read(path: Path) -> SessionCreate:
     """Read a definition: what creates a session, or what `fedclust session show --json` prints."""
     try:
-        tree = json.loads(path.read_text(encoding="utf-8-sig"))
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    tree = read_json(data, path)
+    try:
         if isinstance(tree, dict) and isinstance(tree.get("definition"), dict):
             tree = tree["definition"]
         if isinstance(tree, dict):
             tree = {key: value for key, value in tree.items() if key != "method_version"}
         body = SessionCreate.model_validate_json(canonical_json(tree))
         check_definition(body)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
     except DefinitionError as error:
         raise UsageError(f"{path}: {error}") from None
     except ValidationError as error:

@@ -17,7 +17,7 @@ from fedclust import errors
 from fedclust.algorithms.base import Bounds
 from fedclust.algorithms.columns import columns_of
 from fedclust.cli import options as o
-from fedclust.cli.bodies import definition
+from fedclust.cli.bodies import definition, read_json
 from fedclust.cli.clusters import Clusters, OneK, read_clusters, show_bounds, show_sweep
 from fedclust.cli.files import check_outputs, check_report, is_document, is_report, write
 from fedclust.cli.screen import Table, err, feature_text, out, print_json, show, write_out
@@ -387,13 +387,9 @@ def result(
 def _definition(path: Path) -> dict[str, Any]:
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-        found = json.loads(data.decode("utf-8-sig"))
     except OSError as error:
         raise errors.UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except json.JSONDecodeError as error:
-        raise errors.UsageError(f"{path}, line {error.lineno}: no JSON ({error.msg})") from None
-    except ValueError:
-        raise errors.UsageError(f"{path}: no text in UTF-8") from None
+    found = read_json(data, path)
     if not isinstance(found, dict):
         raise errors.UsageError(f"{path}: a definition is one JSON object, {{...}}")
     return {key: value for key, value in found.items() if key != "method_version"}

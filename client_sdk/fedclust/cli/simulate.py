@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from fedclust import errors
 from fedclust.cli import options as o
+from fedclust.cli.bodies import read_json
 from fedclust.cli.clusters import Clusters, read_clusters, show_bounds, show_sweep
 from fedclust.cli.files import check_outputs, check_report, is_labels, is_report, write_labels
 from fedclust.cli.screen import Table, err, out, print_json, show
@@ -145,10 +145,7 @@ def _files(given: list[str], option: str) -> dict[str, Path]:
 
 
 def _object(text: str, option: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
+    found = read_json(text, option)
     if not isinstance(found, dict):
         raise errors.UsageError(f"{option} wants a JSON object, for example '{{\"tol\": 0.001}}'")
     return found

@@ -61,10 +61,19 @@ def _plain(tree: Tree) -> Any:
 def decode(data: bytes) -> Tree:
     """Read the binary form; CodecError where it is cut short, too deep or lies about a shape."""
     try:
-        raw = msgpack.unpackb(data, use_list=False, raw=False, strict_map_key=True)
+        raw = msgpack.unpackb(data, use_list=False, raw=False, object_pairs_hook=_distinct)
+    except CodecError:
+        raise
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise CodecError("the body is not valid msgpack") from error
     return _revive(raw, 0)
+
+
+def _distinct(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise CodecError("a map has the same key twice")
+    return found
 
 
 def _revive(raw: Any, depth: int) -> Tree:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -94,7 +95,7 @@ def field_errors(error: ValidationError, at: str = "") -> list[FieldError]:
 
     The name of a field that does not exist is the sender's: its parent is named instead.
     """
-    errors, known = [], _field_names(Model)
+    errors = []
     if error.error_count() > 10_000:  # to write down millions takes minutes, and gigabytes
         return [FieldError(pointer=at, rule="too-many-errors", message="nearly all of it is wrong")]
     for item in error.errors(include_url=False, include_context=False, include_input=False)[:20]:
@@ -103,11 +104,15 @@ def field_errors(error: ValidationError, at: str = "") -> list[FieldError]:
             location, message = location[:-1], "there is a field here that is not in the schema"
         elif item["type"] == "value_error":
             message = "the value is not valid"
-        # A map's key is the sender's too.
-        ours = [part for part in location if isinstance(part, int) or part in known]
-        pointer = "".join(f"/{part}" for part in ours)
-        errors.append(FieldError(pointer=at + pointer, rule=item["type"], message=message))
+        place = at + pointer(location)
+        errors.append(FieldError(pointer=place, rule=item["type"], message=message))
     return errors
+
+
+def pointer(location: Iterable[str | int]) -> str:
+    """Return a JSON pointer of our own names alone: other keys of a map are the sender's."""
+    known = _field_names(Model)
+    return "".join(f"/{part}" for part in location if isinstance(part, int) or part in known)
 
 
 def _field_names(model: type[Model]) -> set[str]:

@@ -6,8 +6,15 @@ without this, the 32 MiB of a body became 8 GB and minutes in which nobody else 
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
 
+import jiter
+
+from fedclust.wire.problems import FieldError
+from fedclust.wire.submissions import pointer
 from fedclust_service.domain.refusal import Refusal
 
 #: In JSON: values that follow another, where arrays are expected and elsewhere; texts, lists and
@@ -29,15 +36,70 @@ _FIXED: Final = dict(enumerate((4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17), s
 
 
 def check_json(body: bytes, most: int = MOST_VALUES) -> None:
-    """Raise Refusal (413) for JSON of too many values; commas within texts count as well."""
-    if len(body) <= _SMALL:
-        return
-    parts = body.count(b'"') // 2 + body.count(b"[") + body.count(b"{")
-    if parts > MOST_PARTS or body.count(b",") >= most:
-        raise Refusal(
-            "body-too-large",
-            f"Send at most {most} values, and at most {MOST_PARTS} texts, lists and objects.",
+    """Raise Refusal for JSON of too many values (413) or with a key twice in an object (422).
+
+    Commas within texts count as well.
+    """
+    if len(body) > _SMALL:
+        parts = body.count(b'"') // 2 + body.count(b"[") + body.count(b"{")
+        if parts > MOST_PARTS or body.count(b",") >= most:
+            raise Refusal(
+                "body-too-large",
+                f"Send at most {most} values, and at most {MOST_PARTS} texts, lists and objects.",
+            )
+    _check_keys(body)
+
+
+def _check_keys(body: bytes) -> None:
+    """Refuse a key that an object has twice: the parser behind the models keeps the last.
+
+    JSON that is not valid is left to that parser.
+    """
+    try:
+        jiter.from_json(body, catch_duplicate_keys=True)
+    except ValueError as error:
+        said = str(error)
+        if not said.startswith("Detected duplicate key"):
+            return
+        # The key itself is the sender's; line and column follow it.
+        place = " ".join(said.rsplit(" ", 4)[1:])
+        fault = FieldError(
+            pointer=pointer(_first_repeated(body)),
+            rule="repeated-key",
+            message=f"one object has this key twice ({place}): keep one of them",
         )
+        detail = "Send each key of an object once."
+        raise Refusal("invalid", detail, [fault]) from None
+
+
+@dataclass(frozen=True)
+class _Repeated:
+    key: str
+
+
+def _first_repeated(body: bytes) -> tuple[str | int, ...]:
+    """Return the path to a key that its object has twice; empty where the rest is not valid."""
+
+    def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Repeated:
+        seen: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in seen:
+                return _Repeated(key)
+            seen[key] = value
+        return seen
+
+    def paths(tree: Any, at: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+        if isinstance(tree, _Repeated):
+            yield (*at, tree.key)
+        elif isinstance(tree, dict | list):
+            for place, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+                if isinstance(value, _Repeated | dict | list):
+                    yield from paths(value, (*at, place))
+
+    try:
+        return next(paths(json.loads(body, object_pairs_hook=keep), ()), ())
+    except (ValueError, RecursionError):
+        return ()
 
 
 def check_packed(body: bytes) -> None:
