@@ -328,6 +328,10 @@ class Internal(CoordinatorError):
     slug = "internal"
 
 
+class StoredDataDamaged(CoordinatorError):
+    slug = "stored-data-damaged"
+
+
 class Unavailable(CoordinatorError):
     slug = "unavailable"
 

@@ -165,3 +165,33 @@ def test_the_migrations_are_found_in_an_installed_package(
     shutil.rmtree(package / "_migrations")
     with pytest.raises(FileNotFoundError, match="missing from this installation"):
         migrate.folder()
+
+
+def test_what_was_stored_before_is_hashed(store: Store, database_url: str) -> None:
+    session, opened = open_round(store)
+
+    def arrange(tx: Any) -> None:
+        tx.submissions.insert(submission(opened, "zurich", b"payload"))
+        tx.submissions.insert(submission(opened, "budapest", None))
+        tx.states.put(session.id, 1, b"\x00state\xff")
+        tx.results.put(session.id, b"\x00result\xff", b"provenance", opened.opened_at)
+
+    store.run_tx("arrange", arrange)
+
+    def read(opened_store: Store) -> Any:
+        return opened_store.read(
+            "read",
+            lambda tx: (
+                tx.submissions.list(opened.id),
+                tx.states.get(session.id, 1),
+                tx.results.get(session.id),
+            ),
+        )
+
+    before = read(store)
+    store.close()
+    migrate.downgrade(database_url, "0002")
+    migrate.upgrade(database_url)
+    again = Store.open(database_url, ManualClock())
+    assert read(again) == before
+    again.close()

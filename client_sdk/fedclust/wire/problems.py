@@ -39,6 +39,7 @@ CATALOGUE: dict[str, tuple[int, str]] = {
     "too-many-streams": (429, "This token has too many event streams open"),
     "headers-too-large": (431, "The request's headers are larger than this coordinator takes"),
     "internal": (500, "The coordinator failed"),
+    "stored-data-damaged": (500, "Stored data is damaged"),
     "unavailable": (503, "The coordinator cannot answer now"),
 }
 

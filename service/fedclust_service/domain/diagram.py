@@ -50,6 +50,10 @@ departure and moved deadline, and by the clock.
   `operator`.
 - It has been overdue for `fail_after_s`: round and session fail, `quorum_not_reached`.
 
+An aggregating round fails, and its session with it, when the method says so or for
+`aggregation_error`, `aggregation_timeout`, `aggregation_abandoned`, `method_version_unsupported`
+or `stored_data_damaged`.
+
 The closing evaluation only measures a clustering that is finished, and fails no session. Once
 nobody is waited for it is aggregated, `all_answered`; once it has been overdue for `fail_after_s`,
 too, `fail_after`. From fewer than `min_sites` answers with contents nothing is made: sizes and

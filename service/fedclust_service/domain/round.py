@@ -44,6 +44,7 @@ class FailureReason(StrEnum):
     AGGREGATION_TIMEOUT = "aggregation_timeout"
     AGGREGATION_ABANDONED = "aggregation_abandoned"
     METHOD_VERSION_UNSUPPORTED = "method_version_unsupported"
+    STORED_DATA_DAMAGED = "stored_data_damaged"
 
 
 @dataclass(frozen=True)

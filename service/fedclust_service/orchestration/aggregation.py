@@ -6,8 +6,9 @@ ones in a process (:mod:`~fedclust_service.orchestration.process`), by this one 
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -150,15 +151,27 @@ def prepare(
     task = following.task
     sites = sorted(task.sites if task.sites is not None else roster)
     common, _ = engine.write_task(plan, session, number, task, None)
-    parts = {}
-    for site in sites:
-        _, own = engine.write_task(plan, session, number, task, site)
-        parts[site] = (codec.encode(own), codec.task_digest(common, own))
+    shared = codec.encode(common)
+    own = [codec.encode(engine.write_task(plan, session, number, task, site)[1]) for site in sites]
+    parts = zip(own, task_digests(shared, own), strict=True)
     return Opening(
         number=number,
         phase=task.phase,
         needs_all=task.needs_all or engine.phase(plan, task.phase).needs_all,
-        common=codec.encode(common),
-        parts=parts,
+        common=shared,
+        parts=dict(zip(sites, parts, strict=True)),
         state=codec.encode_model(following.state),
     )
+
+
+def task_digests(common: bytes, parts: Iterable[bytes]) -> Iterator[str]:
+    """Yield `codec.task_digest` of the common part with each site's, from their canonical bytes.
+
+    The common part may be long and the sites many: it is hashed once.
+    """
+    # A map of two, its keys sorted: what precedes each value in the binary form.
+    begun = hashlib.sha256(b"\x82\xa6common" + common + b"\xa4site")
+    for part in parts:
+        whole = begun.copy()
+        whole.update(part)
+        yield whole.hexdigest()

@@ -29,7 +29,7 @@ from fedclust_service.domain.session import (
 from fedclust_service.domain.transition import advance
 from fedclust_service.orchestration.change import COORDINATOR, Change
 from fedclust_service.orchestration.lookup import definition_of, plan_for
-from fedclust_service.store import Tx
+from fedclust_service.store import DataDamaged, Tx
 
 MESSAGES = {
     FailureReason.TOO_FEW_CONTRIBUTORS: (
@@ -54,6 +54,10 @@ MESSAGES = {
     FailureReason.METHOD_VERSION_UNSUPPORTED: (
         "The coordinator no longer runs this session's version of its method. Create the session "
         "again, or ask the operator for the earlier version of fedclust."
+    ),
+    FailureReason.STORED_DATA_DAMAGED: (
+        "What the coordinator had stored for this session is damaged; the audit trail says what. "
+        "Ask its operator to restore a backup from before, or create the session again."
     ),
 }
 
@@ -140,6 +144,20 @@ def _to_aggregation(
         tx.sessions.touch(session.id)
     change.audit(actor, "round.collected", session.name, round=current.number, reason=reason)
     change.wake_driver()
+
+
+def fail_damaged(change: Change, session: Session, number: int, damage: DataDamaged) -> None:
+    """Fail a session whose stored data is damaged, and say in the audit trail what is."""
+    change.audit(
+        COORDINATOR,
+        "round.damaged",
+        session.name,
+        round=number,
+        what=damage.what,
+        site=damage.site,
+    )
+    reason = FailureReason.STORED_DATA_DAMAGED
+    end_session(change, session, SessionState.FAILED, reason=reason.value, failure=MESSAGES[reason])
 
 
 def end_session(

@@ -43,15 +43,16 @@ from fedclust_service.orchestration.aggregation import (
     Opening,
     Raised,
     compute,
+    task_digests,
 )
 from fedclust_service.orchestration.change import COORDINATOR, Change, commit
-from fedclust_service.orchestration.closing import MESSAGES, end_session
+from fedclust_service.orchestration.closing import MESSAGES, end_session, fail_damaged
 from fedclust_service.orchestration.lookup import joined_of, masks_of, plan_for, smallest_p
 from fedclust_service.orchestration.observer import AggregationEnd
 from fedclust_service.orchestration.opening import open_round
 from fedclust_service.orchestration.process import AggregationProcess, NotStarted, ProcessLost
 from fedclust_service.orchestration.provenance import platform_of
-from fedclust_service.store import StoreError, Tx
+from fedclust_service.store import DataDamaged, StoreError, Tx
 
 if TYPE_CHECKING:
     from fedclust_service.orchestration.coordinator import Coordinator
@@ -80,6 +81,8 @@ class _Stored:
     large: bool
 
     def answer(self, full: Submission) -> Answer:
+        if full.empty is not (full.payload is None):
+            raise DataDamaged("submission", full.site)
         return Answer(full.site, self.ps[full.site], full.payload)
 
 
@@ -87,7 +90,7 @@ class _Stored:
 class _Outcome:
     """What an aggregation came to, ready to be written."""
 
-    what: Opening | Finished | Failure
+    what: Opening | Finished | Failure | DataDamaged
     metrics: dict[str, float]
     seconds: float
 
@@ -279,14 +282,16 @@ class Driver:
         StoreError
         ProcessLost
         """
+        most = self._co.limits.aggregation_process_bytes
         try:
             plan = plan_for(work.session)
+            job, stored = self._co.store.read("driver.load", lambda tx: _load(tx, plan, work, most))
+            began = time.perf_counter()
+            computed = self._compute(plan, work, job, stored, process)
         except DefinitionError:
             return _Outcome(_failure(FailureReason.METHOD_VERSION_UNSUPPORTED), {}, 0.0)
-        most = self._co.limits.aggregation_process_bytes
-        job, stored = self._co.store.read("driver.load", lambda tx: _load(tx, plan, work, most))
-        began = time.perf_counter()
-        computed = self._compute(plan, work, job, stored, process)
+        except DataDamaged as damage:
+            return _Outcome(damage, {}, 0.0)
         seconds = time.perf_counter() - began
         what = computed.what
         if isinstance(what, Raised):  # whatever a method raises fails its own session alone
@@ -334,6 +339,9 @@ class Driver:
             # Cancelled, failed, timed out, or another driver's by now: nothing of this is written.
             return "lost"
         session, current = held
+        if isinstance(outcome.what, DataDamaged):
+            fail_damaged(change, session, current.number, outcome.what)
+            return "failed"
         if isinstance(outcome.what, Failure):
             _fail(change, session, outcome.what)
             return "failed"
@@ -400,6 +408,7 @@ def _logged_as(work: _Work) -> AbstractContextManager[object]:
 
 def _load(tx: Tx, plan: Plan, work: _Work, most: int) -> tuple[Job, _Stored]:
     """Read a round; of ``most`` bytes or more, what its sites sent is left to be read singly."""
+    _check_tasks(tx, work.round)
     participations = tx.participations.list(work.session.id)
     state = tx.states.get(work.session.id, work.round.number - 1)
     job = Job(
@@ -416,6 +425,15 @@ def _load(tx: Tx, plan: Plan, work: _Work, most: int) -> tuple[Job, _Stored]:
     large = len(job.state or b"") + tx.submissions.size(work.round.id) >= most
     read = tx.submissions.summaries if large else tx.submissions.list
     return job, _Stored(read(round_id=work.round.id), ps, large)
+
+
+def _check_tasks(tx: Tx, current: Round) -> None:
+    """Raise DataDamaged unless every site was given the task that its digest stands for."""
+    asked = tx.rounds.addressees(current.id)
+    digests = task_digests(current.common, (each.site_part for each in asked))
+    for each, digest in zip(asked, digests, strict=True):
+        if digest != each.task_digest:
+            raise DataDamaged("task", each.site)
 
 
 def _read_answer(round_id: int, site: str, tx: Tx) -> Submission:

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from fedclust.algorithms import engine
 from fedclust.algorithms.engine import Plan
 from fedclust.definition import DefinitionError, plan_of, read_definition
+from fedclust.wire import codec
 from fedclust.wire.models import Definition
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.access import Actor, Role, absent, sees_session
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.round import Round
 from fedclust_service.domain.session import Participation, ParticipationState, Session
-from fedclust_service.store import Tx
+from fedclust_service.store import DataDamaged, Tx
 
 T = TypeVar("T")
 MAX_PAGE = 200
@@ -99,8 +100,18 @@ def _plan(definition: bytes) -> Plan:
     return plan_of(_read(definition))
 
 
+def check_definition(session: Session) -> None:
+    """Raise DataDamaged unless the stored definition is the one that sites consented to."""
+    if codec.sha256(session.definition) != session.definition_sha256:
+        raise DataDamaged("definition")
+
+
 def plan_for(session: Session) -> Plan:
-    """Return what the engine runs; DefinitionError where this program does not speak it."""
+    """Return what the engine runs; DefinitionError where this program does not speak it.
+
+    Raises as `check_definition`.
+    """
+    check_definition(session)
     return _plan(session.definition)
 
 
@@ -114,6 +125,17 @@ def plan_or_refuse(session: Session) -> Plan:
             "The coordinator does not run this session's version of its method; its operator "
             "must install a version of fedclust that does.",
         ) from error
+    except DataDamaged:
+        raise data_damaged("definition") from None
+
+
+def data_damaged(what: str) -> Refusal:
+    """Return the refusal of a request for what is damaged in the database."""
+    return Refusal(
+        "stored-data-damaged",
+        f"The stored {what} is not what was stored. The coordinator's operator must restore a "
+        "backup.",
+    )
 
 
 def masks_of(plan: Plan, participations: Iterable[Participation]) -> dict[str, NDArray[np.bool_]]:

@@ -25,10 +25,15 @@ from fedclust_service.domain.access import (
 )
 from fedclust_service.domain.refusal import Refusal, broken_rule
 from fedclust_service.domain.session import Session, SessionState
-from fedclust_service.orchestration.change import Change, commit
+from fedclust_service.orchestration.change import COORDINATOR, Change, commit
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.lookup import definition_of, plan_or_refuse, session_for
-from fedclust_service.store import StoredResult, Tx
+from fedclust_service.orchestration.lookup import (
+    data_damaged,
+    definition_of,
+    plan_or_refuse,
+    session_for,
+)
+from fedclust_service.store import DataDamaged, StoredResult, Tx
 
 #: Cells of one request; each is assigned by itself, so that more can be asked for in parts.
 MAX_CELLS = 1_000
@@ -51,7 +56,10 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
             raise _not_ready(found)
         return found, stored, _provenance(tx, actor, found, stored)
 
-    found, stored, provenance = co.store.read("result.get", look)
+    try:
+        found, stored, provenance = co.store.read("result.get", look)
+    except DataDamaged:
+        raise _damaged(co, session) from None
     definition = definition_of(found)
     shown = visible_result(
         actor, codec.decode_model(Result, stored.result), definition.policy.min_cluster_size
@@ -100,7 +108,10 @@ def assign(co: Coordinator, actor: Actor, session: str, request: AssignmentReque
             raise _not_ready(found)
         return found, stored
 
-    found, stored = co.store.read("result.assign", look)
+    try:
+        found, stored = co.store.read("result.assign", look)
+    except DataDamaged:
+        raise _damaged(co, session) from None
     definition = definition_of(found)
     result = codec.decode_model(Result, stored.result)
     if not len(result.centroids):
@@ -129,6 +140,16 @@ def assign(co: Coordinator, actor: Actor, session: str, request: AssignmentReque
 
     commit(co, "result.assign", record)
     return Assignments(session=found.name, clusters=tuple(clusters.tolist()))
+
+
+def _damaged(co: Coordinator, session: str) -> Refusal:
+    """Have the audit trail say that a session's result is damaged; return the refusal."""
+    commit(
+        co,
+        "result.damaged",
+        lambda change: change.audit(COORDINATOR, "result.damaged", session),
+    )
+    return data_damaged("result")
 
 
 def _not_ready(session: Session) -> Refusal:

@@ -13,8 +13,14 @@ from fedclust_service.clock import ClockFault
 from fedclust_service.domain.round import Round, RoundState
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.orchestration.change import COORDINATOR, Change, commit
-from fedclust_service.orchestration.closing import changes_anything, settle, verdict_on
-from fedclust_service.store import StoreError, Tx
+from fedclust_service.orchestration.closing import (
+    changes_anything,
+    fail_damaged,
+    settle,
+    verdict_on,
+)
+from fedclust_service.orchestration.lookup import check_definition
+from fedclust_service.store import DataDamaged, StoreError, Tx
 
 if TYPE_CHECKING:
     from fedclust_service.orchestration.coordinator import Coordinator
@@ -69,6 +75,8 @@ def sweep(co: Coordinator) -> None:
         try:
             if co.store.read("sweep.judge", functools.partial(_is_due, co, each)):
                 commit(co, "sweep.round", functools.partial(_settle, each))
+        except DataDamaged as damage:
+            commit(co, "sweep.damaged", functools.partial(_fail, each, damage))
         except StoreError:
             raise
         except Exception as error:  # a session that cannot be judged keeps no other one waiting
@@ -81,7 +89,14 @@ def _is_due(co: Coordinator, current: Round, tx: Tx) -> bool:
     session = tx.sessions.get_by_id(current.session_id)
     if session is None or session.state is not SessionState.RUNNING:
         return False
+    check_definition(session)
     return changes_anything(current, verdict_on(tx, session, current, co.clock.now()))
+
+
+def _fail(due: Round, damage: DataDamaged, change: Change) -> None:
+    session = change.tx.sessions.lock_by_id(due.session_id)
+    if session is not None and session.state is SessionState.RUNNING:
+        fail_damaged(change, session, due.number, damage)
 
 
 def _settle(due: Round, change: Change) -> None:

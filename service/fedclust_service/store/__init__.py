@@ -8,6 +8,7 @@ dataclasses of `fedclust_service.domain`. Tables, engines and migrations are pri
 from fedclust_service.store.errors import (
     AlreadyExists,
     ConstraintViolated,
+    DataDamaged,
     NotOurDatabase,
     SchemaMissing,
     SchemaNewer,
@@ -29,6 +30,7 @@ from fedclust_service.store.tx import Tx
 __all__ = [
     "AlreadyExists",
     "ConstraintViolated",
+    "DataDamaged",
     "Listener",
     "NotOurDatabase",
     "RoundChanges",

@@ -8,6 +8,7 @@
     ├── Unwritable           missing folder, no permission, disk full, read-only
     ├── StoreBusy            still contended after all tries: ask again later
     ├── StoreUnavailable     connection lost, or not made
+    ├── DataDamaged          stored bytes are not those that were stored
     ├── ConstraintViolated   a rule of the schema refused a row: a defect of ours
     │   └── AlreadyExists    what was to be added is there already
     └── SchemaProblem
@@ -72,6 +73,23 @@ class StoreBusy(StoreError):
 
 class StoreUnavailable(StoreError):
     """No connection, or it was lost. What was being committed may or may not have been."""
+
+
+class DataDamaged(StoreError):
+    """Stored bytes do not have the hash that was stored with them.
+
+    Attributes
+    ----------
+    what : str
+        ``submission``, ``state``, ``task``, ``definition`` or ``result``.
+    site : str or None
+        Whose it is, where it is one site's.
+    """
+
+    def __init__(self, what: str, site: str | None = None) -> None:
+        super().__init__(f"a stored {what} is damaged: restore a backup")
+        self.what = what
+        self.site = site
 
 
 class ConstraintViolated(StoreError):

@@ -7,9 +7,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, select
 
+from fedclust.wire.codec import sha256
 from fedclust_service.store import tables
-from fedclust_service.store._sql import insert_unless_there
-from fedclust_service.store.errors import AlreadyExists
+from fedclust_service.store._sql import Row, insert_unless_there
+from fedclust_service.store.errors import AlreadyExists, DataDamaged
 
 _NUMBERED = select(tables.states).where(
     tables.states.c.session_id == bindparam("session_id"),
@@ -44,25 +45,40 @@ class States:
 
     def put(self, session_id: int, round_number: int, state: bytes) -> None:
         """Store the state after a round; AlreadyExists when that round has one."""
-        values = {"session_id": session_id, "round_number": round_number, "state": state}
+        values = {
+            "session_id": session_id,
+            "round_number": round_number,
+            "state": state,
+            "sha256": sha256(state),
+        }
         key = ("session_id", "round_number")
         if not insert_unless_there(self._connection, tables.states, values, key):
             raise AlreadyExists("the round has a state")
 
     def latest(self, session_id: int) -> StoredState | None:
-        """Return the state after the last round; None before the first and once scrubbed."""
+        """Return the state after the last round; None before the first and once scrubbed.
+
+        DataDamaged if it is not as stored.
+        """
         t = tables.states
         query = (
             select(t).where(t.c.session_id == session_id).order_by(t.c.round_number.desc()).limit(1)
         )
         row = self._connection.execute(query).mappings().one_or_none()
-        return StoredState(**row) if row else None
+        return _intact_state(row) if row else None
 
     def get(self, session_id: int, round_number: int) -> StoredState | None:
-        """Return the state after one round."""
+        """Return the state after one round. Raises as `latest`."""
         asked = {"session_id": session_id, "round_number": round_number}
         row = self._connection.execute(_NUMBERED, asked).mappings().one_or_none()
-        return StoredState(**row) if row else None
+        return _intact_state(row) if row else None
+
+
+def _intact_state(row: Row) -> StoredState:
+    values = dict(row)
+    if values.pop("sha256") != sha256(values["state"]):
+        raise DataDamaged("state")
+    return StoredState(**values)
 
 
 class Results:
@@ -80,13 +96,19 @@ class Results:
             "result": result,
             "provenance": provenance,
             "completed_at": completed_at,
+            "sha256": sha256(result + provenance),
         }
         if not insert_unless_there(self._connection, tables.results, values, ("session_id",)):
             raise AlreadyExists("the session has a result")
 
     def get(self, session_id: int) -> StoredResult | None:
-        """Return a session's result."""
+        """Return a session's result; DataDamaged if it is not as stored."""
         t = tables.results
         row = self._connection.execute(select(t).where(t.c.session_id == session_id)).mappings()
         found = row.one_or_none()
-        return StoredResult(**found) if found else None
+        if found is None:
+            return None
+        values = dict(found)
+        if values.pop("sha256") != sha256(values["result"] + values["provenance"]):
+            raise DataDamaged("result")
+        return StoredResult(**values)

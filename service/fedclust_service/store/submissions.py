@@ -7,12 +7,15 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, delete, func, literal, select, update
 
+from fedclust.wire.codec import sha256
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import tables
-from fedclust_service.store._sql import insert_unless_there
+from fedclust_service.store._sql import Row, insert_unless_there
+from fedclust_service.store.errors import DataDamaged
 
-_SUMMARY = [column for column in tables.submissions.c if column.name not in {"id", "payload"}]
-_FULL = [*_SUMMARY, tables.submissions.c.payload]
+_UNTOLD = {"id", "payload", "payload_sha256"}
+_SUMMARY = [column for column in tables.submissions.c if column.name not in _UNTOLD]
+_FULL = [*_SUMMARY, tables.submissions.c.payload, tables.submissions.c.payload_sha256]
 #: What is told of an answer without reading its payload.
 SUMMARY = [*_SUMMARY, literal(None).label("payload")]
 # Every request of a site asks this: building it anew costs more than running it.
@@ -53,16 +56,17 @@ class Submissions:
             "empty": submission.empty,
             "received_at": submission.received_at,
             "payload": submission.payload,
+            "payload_sha256": _hash_of(submission.payload),
         }
         key = ("round_id", "site")
         return insert_unless_there(self._connection, tables.submissions, values, key)
 
     def get(self, round_id: int, site: str) -> Submission | None:
-        """Return one site's answer, with its payload."""
+        """Return one site's answer, with its payload; DataDamaged if that is not as stored."""
         t = tables.submissions
         query = select(*_FULL).where(t.c.round_id == round_id, t.c.site == site)
         row = self._connection.execute(query).mappings().one_or_none()
-        return Submission(**row) if row else None
+        return _intact(row) if row else None
 
     def summary(self, round_id: int, site: str) -> Submission | None:
         """Return one site's answer, without its payload."""
@@ -71,9 +75,9 @@ class Submissions:
         return Submission(**row) if row else None
 
     def list(self, round_id: int) -> Sequence[Submission]:
-        """Return a round's answers with their payloads, sorted by site."""
+        """Return a round's answers with their payloads, sorted by site. Raises as `get`."""
         rows = self._connection.execute(_OF_ROUND, {"round_id": round_id}).mappings()
-        return [Submission(**row) for row in rows]
+        return [_intact(row) for row in rows]
 
     def size(self, round_id: int) -> int:
         """Return how many bytes a round's answers took when they came."""
@@ -106,7 +110,7 @@ class Submissions:
         gone = self._connection.execute(
             update(t)
             .where(t.c.session_id == session_id, t.c.payload.is_not(None))
-            .values(payload=None)
+            .values(payload=None, payload_sha256=None)
         ).rowcount
         self._connection.execute(
             delete(tables.states).where(tables.states.c.session_id == session_id)
@@ -117,3 +121,15 @@ class Submissions:
         )
         self._scrubbed.append(session_id)
         return gone
+
+
+def _hash_of(payload: bytes | None) -> str | None:
+    return None if payload is None else sha256(payload)
+
+
+def _intact(row: Row) -> Submission:
+    """Return a row's answer; DataDamaged where its payload is not what was stored."""
+    values = dict(row)
+    if values.pop("payload_sha256") != _hash_of(values["payload"]):
+        raise DataDamaged("submission", values["site"])
+    return Submission(**values)

@@ -34,7 +34,7 @@ from fedclust_service.domain.access import Role
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 
-SCHEMA_REVISION = "0002"
+SCHEMA_REVISION = "0003"
 """The migration that makes exactly these tables: Alembic's head (a test compares)."""
 
 NAMING = {
@@ -281,6 +281,7 @@ class SubmissionRow(Row, table=True):
     empty: bool
     received_at: datetime = Field(sa_type=UtcDateTime)
     payload: bytes | None = Field(sa_type=LargeBinary)
+    payload_sha256: str | None = Field(sa_type=Word)
 
 
 class StateRow(Row, table=True):
@@ -292,10 +293,14 @@ class StateRow(Row, table=True):
     session_id: int = Field(primary_key=True, sa_type=Whole)
     round_number: int = Field(primary_key=True, sa_type=Integer)
     state: bytes = Field(sa_type=LargeBinary)
+    sha256: str | None = Field(sa_type=Word)
 
 
 class ResultRow(Row, table=True):
-    """Results of completed sessions; provenance apart, since it differs between platforms."""
+    """Results of completed sessions; provenance apart, since it differs between platforms.
+
+    ``sha256`` is of the one followed by the other.
+    """
 
     __tablename__ = "results"
     __table_args__ = (ForeignKeyConstraint(["session_id"], ["sessions.id"]),)
@@ -304,6 +309,7 @@ class ResultRow(Row, table=True):
     completed_at: datetime = Field(sa_type=UtcDateTime)
     result: bytes = Field(sa_type=LargeBinary)
     provenance: bytes = Field(sa_type=LargeBinary)
+    sha256: str | None = Field(sa_type=Word)
 
 
 class AuditRow(Row, table=True):

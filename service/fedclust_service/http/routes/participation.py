@@ -45,6 +45,7 @@ router = APIRouter(prefix="/v1/sessions/{session}/participation", tags=["partici
         "body-too-large",
         "unsupported-media-type",
         "invalid",
+        "stored-data-damaged",
         body=ref(Participation),
     ),
 )

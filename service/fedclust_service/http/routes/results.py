@@ -51,6 +51,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
         "not-acceptable",
         "result-not-ready",
         "invalid",
+        "stored-data-damaged",
     ),
 )
 def get_result(
@@ -97,6 +98,7 @@ def get_result(
         "unsupported-media-type",
         "invalid",
         "disclosure-refused",
+        "stored-data-damaged",
         body={JSON: {"schema": ref(AssignmentRequest)}, BINARY: _BINARY},
     ),
 )

@@ -121,6 +121,7 @@ def change(
         "wrong-state",
         "quorum-missing",
         "sites-unsuitable",
+        "stored-data-damaged",
     ),
 )
 def start(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:

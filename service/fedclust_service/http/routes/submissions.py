@@ -92,6 +92,7 @@ router = APIRouter(tags=["submissions"], route_class=direct(_plain))
         "unsupported-media-type",
         "invalid",
         "disclosure-refused",
+        "stored-data-damaged",
         body={JSON: {"schema": ref("Submission")}, BINARY: _BINARY},
         headers={
             TASK_ETAG: "The task's ETag from now on: wait with it for what comes next. Absent "

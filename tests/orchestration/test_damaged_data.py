@@ -1,0 +1,134 @@
+"""Stored bytes that have changed: nothing is concluded from them, and everybody is told."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from fedclust.wire import codec
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.orchestration import results
+from fedclust_service.orchestration.aggregation import task_digests
+from fedclust_service.orchestration.sweeper import sweep
+from fedclust_service.store import tables
+from support.clock import ManualClock
+from support.damage import change_stored, two_bytes_changed
+from support.office import ANALYST, Office, site
+
+MARK = "stored_data_damaged"
+
+
+def failed(office: Office, what: str, where: str | None, number: int = 1) -> None:
+    """Assert that the session failed for damage, and that it is told of in fixed words alone."""
+    info = office.info("heart")
+    assert (info.state, info.stopped_because) == ("failed", MARK)
+    row = office.row("heart")
+    found = office.store.read("test.round", lambda tx: tx.rounds.latest(row.id))
+    assert found is not None
+    assert (found.number, found.state.value, found.close_reason) == (number, "failed", MARK)
+    told = {"round": number, "what": what, "site": where}
+    assert office.audit(action="round.damaged") == [("coordinator", "round.damaged", told)]
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["in a thread", "in a process"])
+def test_no_round_closes_on_a_changed_payload(both_office: Office, large: bool) -> None:
+    office = both_office
+    if large:
+        office.co.limits = dataclasses.replace(office.co.limits, aggregation_process_bytes=0)
+    office.session(rounds=1)
+    office.answer_all("heart")
+    change_stored(office.store, "submissions", "payload", two_bytes_changed, site="south")
+    assert office.drive() == 1
+    failed(office, "submission", "south")
+
+
+def test_no_round_closes_on_a_payload_that_is_gone(office: Office) -> None:
+    office.session(rounds=1)
+    office.answer_all("heart")
+    gone = update(tables.submissions).where(tables.submissions.c.site == "west")
+    with office.store._engines.write.begin() as connection:
+        connection.execute(gone.values(payload=None, payload_sha256=None))
+    office.drive()
+    failed(office, "submission", "west")
+
+
+def test_no_round_closes_on_a_changed_state(both_office: Office) -> None:
+    office = both_office
+    office.session(rounds=3)
+    office.answer_all("heart")
+    office.drive()
+    office.answer_all("heart")
+    change_stored(office.store, "states", "state", two_bytes_changed, round_number=1)
+    office.drive()
+    failed(office, "state", None, 2)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "other", "where"),
+    [
+        ("rounds", "common", {"number": 2}, {}),
+        ("addressees", "site_part", {"place": 2}, {"site": "north"}),
+    ],
+    ids=["of all", "of one"],
+)
+def test_no_round_closes_that_asked_something_else(
+    both_office: Office, table: str, column: str, other: Any, where: dict[str, str]
+) -> None:
+    office = both_office
+    office.session(rounds=1)
+    office.answer_all("heart")
+    change_stored(office.store, table, column, lambda _: codec.encode(other), **where)
+    office.drive()
+    failed(office, "task", "north")
+
+
+def test_a_changed_definition_ends_the_session(both_office: Office, clock: ManualClock) -> None:
+    office = both_office
+    office.session(rounds=1)
+    bodies = {name: office.body("heart", name) for name in ("north", "south")}
+    office.put("heart", "north", bodies["north"], 1)
+    store = office.store
+    change_stored(
+        store, "sessions", "definition", lambda old: old.replace(b'"seed":7', b'"seed":8')
+    )
+    with pytest.raises(Refusal) as refused:
+        office.put("heart", "south", bodies["south"], 1)
+    assert (refused.value.slug, refused.value.status) == ("stored-data-damaged", 500)
+    clock.advance(3601)
+    sweep(office.co)
+    failed(office, "definition", None)
+
+
+def test_another_session_goes_on(office: Office) -> None:
+    office.session("heart", rounds=1)
+    office.session("lung", rounds=1)
+    for name in ("heart", "lung"):
+        office.answer_all(name)
+    chosen = {"site": "south", "session_id": 1}
+    change_stored(office.store, "submissions", "payload", two_bytes_changed, **chosen)
+    assert office.drive() == 2
+    assert office.info("heart").state == "failed"
+    assert office.info("lung").state == "completed"
+
+
+@pytest.mark.parametrize("column", ["result", "provenance"])
+def test_a_changed_result_is_not_served(both_office: Office, column: str) -> None:
+    office = both_office
+    office.session(rounds=1)
+    office.finish("heart")
+    change_stored(office.store, "results", column, lambda old: old[:-1] + b"\x00")
+    for reader in (ANALYST, site("south")):
+        with pytest.raises(Refusal) as refused:
+            results.get_result(office.co, reader, "heart")
+        assert refused.value.slug == "stored-data-damaged"
+    assert office.audit(action="result.damaged") == [("coordinator", "result.damaged", {})] * 2
+
+
+def test_digests_of_stored_tasks_are_those_that_sites_name() -> None:
+    common: Any = {"number": 3, "centroids": [1.0, 2.0], "prepared": None}
+    parts: list[Any] = [{"place": place} for place in range(3)] + [None, {}]
+    found = task_digests(codec.encode(common), map(codec.encode, parts))
+    assert list(found) == [codec.task_digest(common, part) for part in parts]

@@ -1,0 +1,31 @@
+"""Damage to what is stored: bytes of a column changed behind the program's back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import select, update
+
+from fedclust_service.store import Store, tables
+
+
+def change_stored(
+    store: Store, table: str, column: str, change: Callable[[bytes], bytes], **where: Any
+) -> None:
+    """Put something else in the place of one row's stored bytes."""
+    rows = tables.metadata.tables[table]
+    chosen = [rows.c[name] == value for name, value in where.items()]
+    with store._engines.write.begin() as connection:
+        stored = connection.execute(select(rows.c[column]).where(*chosen)).scalar_one()
+        changed = update(rows).where(*chosen).values({column: change(stored)})
+        assert connection.execute(changed).rowcount == 1
+
+
+def two_bytes_changed(stored: bytes) -> bytes:
+    """Change the two in front of the last 1.0: it decodes, to another number."""
+    at = bytes(stored).rindex(b"\xf0\x3f")
+    damaged = bytearray(stored)
+    damaged[at - 1] ^= 0xFF
+    damaged[at - 2] ^= 0x10
+    return bytes(damaged)
