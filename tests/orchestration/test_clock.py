@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -19,12 +19,12 @@ from fedclust_service.orchestration.sweeper import sweep
 from fedclust_service.server import open_coordinator
 from fedclust_service.settings import load_settings
 from fedclust_service.store import Store, Tx
-from support.clock import BEGIN, ManualClock, ManualMachine
+from support.clock import BEGIN, ManualClock, ManualMachine, SetMachine
 from support.inprocess import local_coordinator
 from support.office import SITES, Office
 from support.world import World
 
-DAY = 86_400.0
+HOUR, DAY = 3_600.0, 86_400.0
 RETENTION_DAYS = 30
 
 
@@ -38,10 +38,12 @@ def coordinator(url: str, clock: StoreClock) -> Iterator[Office]:
 
 
 @contextlib.contextmanager
-def worker(url: str, ahead_s: float = 0.0) -> Iterator[tuple[Office, ManualMachine]]:
+def worker(url: str, ahead_s: float = 0.0) -> Iterator[tuple[Office, SetMachine]]:
     """Yield a worker on PostgreSQL and its machine, whose clock is ahead of the database's."""
-    machine = ManualMachine(datetime.now(UTC) + timedelta(seconds=ahead_s))
+    machine = SetMachine(ahead_s)
     with coordinator(url, StoreClock(machine=machine)) as office:
+        # Nothing that a busy machine could wait for.
+        office.co.limits = dataclasses.replace(office.co.limits, lease_s=HOUR)
         yield office, machine
 
 
@@ -133,13 +135,13 @@ def test_a_worker_a_day_ahead_strands_no_round(postgres_url: str, when: str) -> 
         other.session(rounds=1)
         other.answer_all("heart")
         if not early:
-            its.set_ahead(DAY)
+            its.ahead_s = DAY
         sweep(wrong.co)
         assert wrong.co.clock.fault is ClockFault.MACHINE
         # Taken, and never finished: the process is killed here.
         assert wrong.co.driver._take() is not None
         assert other.drive() == 0
-        machine.advance(other.co.limits.lease_s + 1)
+        machine.skip(2 * HOUR)
         assert other.drive() == 1
         assert other.info("heart").state == "completed"
 
@@ -229,13 +231,13 @@ def test_a_worker_a_day_off_is_refused_at_its_start(postgres_url: str, tmp_path:
     flags = {"data_dir": str(tmp_path), "database_url": postgres_url}
     settings = load_settings(flags, env_file=None)
     for ahead, said in ((DAY, "24 hours ahead of"), (-DAY, "24 hours behind"), (90, " s ahead of")):
-        clock = StoreClock(machine=ManualMachine(datetime.now(UTC) + timedelta(seconds=ahead)))
+        clock = StoreClock(machine=SetMachine(ahead))
         with pytest.raises(StartFailure) as refused:
             open_coordinator(settings, serving=True, clock=clock)
         assert refused.value.code == Exit.CLOCK
         for each in (said, "NTP", "--clock-limit-s"):
             assert each in refused.value.message
-    near = StoreClock(machine=ManualMachine(datetime.now(UTC) + timedelta(seconds=30)))
+    near = StoreClock(machine=SetMachine(30))
     opened = open_coordinator(settings, serving=True, clock=near)
     assert opened.coordinator.clock.skew.machine_s != 0
     opened.close()

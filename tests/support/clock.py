@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from fedclust_service.clock import StoreClock
+from fedclust_service.clock import StoreClock, ThisMachine
 
 BEGIN = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 
@@ -38,6 +38,25 @@ class ManualMachine:
         """Set the time of day, as somebody with the wrong time would; no time passes."""
         with self._lock:
             self._wall += timedelta(seconds=seconds)
+
+
+class SetMachine(ThisMachine):
+    """This machine with its clock set ahead; time passes as it does, and faster when told to."""
+
+    def __init__(self, ahead_s: float = 0.0) -> None:
+        self.ahead_s, self._skipped_s = ahead_s, 0.0
+
+    def wall(self) -> datetime:
+        """Return the time of day."""
+        return super().wall() + timedelta(seconds=self.ahead_s + self._skipped_s)
+
+    def monotonic(self) -> float:
+        """Return the seconds that have passed."""
+        return super().monotonic() + self._skipped_s
+
+    def skip(self, seconds: float) -> None:
+        """Let time pass that did not."""
+        self._skipped_s += seconds
 
 
 class ManualClock(StoreClock):
