@@ -34,12 +34,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from support.clock import WRONG_TIME
 from support.patience import PATIENCE_S
 
 #: How the tests start the coordinator and the sites' command.
 SERVICE = "import sys; from fedclust_service.cli import main; sys.exit(main())"
 SITE = "import sys, fedclust.cli.main as cli; sys.exit(cli.main())"
-KNOWN = (("-c", SERVICE), ("-c", SITE), ("-m", "fedclust.cli"))
+KNOWN = (("-c", SERVICE), ("-c", WRONG_TIME), ("-c", SITE), ("-m", "fedclust.cli"))
 
 _MODULES = (
     *("fedclust_service.cli", "fedclust_service.server", "fedclust_service.http.app"),

@@ -39,14 +39,17 @@ class _Forwarder:
 
     def close(self) -> None:
         """Stop listening and break all connections."""
-        self._server.close()
-        self.cut()
+        self._call(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)
         self._loop.close()
 
     def _call(self, what: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(PATIENCE_S)
+
+    async def _end(self) -> None:
+        self._server.close()
+        await self._cut()
 
     async def _cut(self) -> None:
         ending = list(self._open)

@@ -1,0 +1,87 @@
+"""Three coordinators on one PostgreSQL under faults drawn from seeds, and what they broke.
+
+For each seed: workers are killed, stopped and cut off, connections to sites are cut, the machines'
+clocks are hours apart (``tests/support/havoc.py``). What sites and database have seen is checked
+against a model (``tests/support/history.py``). Prints a line per seed and every violation, and ends
+with an error if there is one. ``--seed N --seeds 1`` replays one seed; threads and processes run at
+their own pace, so that the same faults may meet other requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from _report import write  # noqa: E402
+from support import forked  # noqa: E402
+from support.databases import PostgresServer  # noqa: E402
+from support.havoc import LEASE_S, STILL_S, Havoc, wreak  # noqa: E402
+from support.history import wakes  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="the first")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--faults", type=int, default=15, help="for each seed")
+    options = parser.parse_args()
+    forked.allow()
+    postgres = PostgresServer()
+    done: list[Havoc] = []
+    try:
+        for seed in range(options.seed, options.seed + options.seeds):
+            with tempfile.TemporaryDirectory() as name:
+                done.append(wreak(Path(name), postgres, seed, options.faults))
+    finally:
+        forked.end()
+        postgres.stop()
+    write("history", [_row(each) for each in done], note=_NOTE)
+    found = [violation for each in done for violation in each.violations]
+    for violation in found:
+        print(violation)
+    print(f"{len(found)} violations")
+    return bool(found)
+
+
+_NOTE = (
+    f"Leases of {LEASE_S} s; stopped or out of reach for {STILL_S} s. wakes: how long after the "
+    "first site the others were told of a round, away from faults."
+)
+
+
+def _row(havoc: Havoc) -> dict[str, object]:
+    requests = [each for history in havoc.histories for each in history.requests]
+    late = [
+        each
+        for history in havoc.histories
+        for each in wakes(history.requests, havoc.faults, 2 * STILL_S)
+    ]
+    statuses = Counter(each.status for each in requests)
+    return {
+        "seed": havoc.seed,
+        "faults": len(havoc.faults),
+        "sessions": len(havoc.histories),
+        "requests": len(requests),
+        "unanswered": statuses[None],
+        "503": statuses[503],
+        "repeated": sum(each.kind == "submit" and each.status == 200 for each in requests),
+        "takeovers": havoc.takeovers,
+        "wakes": len(late),
+        "p50 s": float(np.quantile(late, 0.5)),
+        "p99 s": float(np.quantile(late, 0.99)),
+        "most s": max(late),
+        "seconds": havoc.seconds,
+        "violations": len(havoc.violations),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
