@@ -23,6 +23,7 @@ from fedclust.wire import codec, models
 from fedclust.wire.submissions import BINARY, JSON
 
 M = TypeVar("M", bound=Model)
+Kind = Literal["sites", "analysts", "operators"]
 
 
 class Client:
@@ -79,44 +80,35 @@ class Client:
         """Return one method: options, phases, what each discloses."""
         return self._get(models.AlgorithmInfo, _path("algorithms", name))
 
-    # --- sites and analysts -----------------------------------------------------------------------
+    # --- sites, analysts and operators ------------------------------------------------------------
 
-    def add(
-        self, kind: Literal["sites", "analysts"], name: str, title: str = ""
-    ) -> models.PrincipalInfo:
-        """Register a site or an analyst."""
+    def add(self, kind: Kind, name: str, title: str = "") -> models.PrincipalInfo:
+        """Register a site, an analyst or an operator."""
         body = models.PrincipalCreate(name=name, title=title)
         return self._send(models.PrincipalInfo, "POST", _path(kind), body)
 
-    def principals(self, kind: Literal["sites", "analysts"]) -> Iterator[models.PrincipalInfo]:
-        """Yield the registered sites or analysts."""
+    def principals(self, kind: Kind) -> Iterator[models.PrincipalInfo]:
+        """Yield the registered ones of a kind."""
         return self._pages(models.PrincipalInfo, _path(kind))
 
-    def principal(self, kind: Literal["sites", "analysts"], name: str) -> models.PrincipalInfo:
-        """Return one site or analyst."""
+    def principal(self, kind: Kind, name: str) -> models.PrincipalInfo:
+        """Return one of them."""
         return self._get(models.PrincipalInfo, _path(kind, name))
 
     def change(
-        self,
-        kind: Literal["sites", "analysts"],
-        name: str,
-        *,
-        title: str | None = None,
-        disabled: bool | None = None,
+        self, kind: Kind, name: str, *, title: str | None = None, disabled: bool | None = None
     ) -> models.PrincipalInfo:
-        """Rename, disable or enable a site or an analyst."""
+        """Rename, disable or enable one of them."""
         body = models.PrincipalPatch(title=title, disabled=disabled)
         return self._send(models.PrincipalInfo, "PATCH", _path(kind, name), body)
 
-    def issue_token(
-        self, kind: Literal["sites", "analysts"], name: str, expires_in_days: int = 365
-    ) -> models.TokenIssued:
+    def issue_token(self, kind: Kind, name: str, expires_in_days: int = 365) -> models.TokenIssued:
         """Issue a token; its secret is shown this once. Not repeated if the answer gets lost."""
         body = models.TokenCreate(expires_in_days=expires_in_days)
         path = _path(kind, name, "tokens")
         return self._send(models.TokenIssued, "POST", path, body, repeatable=False)
 
-    def revoke_token(self, kind: Literal["sites", "analysts"], name: str, token_id: str) -> None:
+    def revoke_token(self, kind: Kind, name: str, token_id: str) -> None:
         """Revoke a token."""
         self._http.request("DELETE", _path(kind, name, "tokens", token_id))
 

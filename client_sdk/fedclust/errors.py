@@ -296,6 +296,10 @@ class TaskMismatch(CoordinatorError):
     slug = "task-mismatch"
 
 
+class LastOperatorToken(CoordinatorError):
+    slug = "last-operator-token"
+
+
 class ResultNotReady(CoordinatorError):
     slug = "result-not-ready"
 

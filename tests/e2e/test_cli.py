@@ -19,7 +19,9 @@ import pytest
 from fedclust import Site, simulate
 from fedclust._http import Http, Options
 from fedclust.cli.serving import Agent, Entries, Entry
+from fedclust.client import Client
 from fedclust.results import SiteResult
+from fedclust_service.orchestration.admin import AdminAuditEntry
 from support import forked
 from support.patience import PATIENCE_S
 from support.server import ServerProcess, clean_environment, running_server
@@ -87,6 +89,42 @@ def _write(path: Path, rows: np.ndarray) -> Path:
         writer.writerow(["mrn", "x", "y"])
         writer.writerows([f"p{i}", *map(repr, row)] for i, row in enumerate(rows.tolist()))
     return path
+
+
+def test_a_stolen_operator_token_is_found_and_ended(shell: Shell) -> None:
+    """By commands alone; what the thief made is named in the audit trail, and ended too."""
+
+    def listed() -> dict[str, Any]:
+        found = json.loads(shell.run("grace", "operator", "list", "--json"))
+        return {each["name"]: each for each in found}
+
+    shell.run("operator", "operator", "add", "grace", "--token-out", "grace.token")
+    assert "fco_" not in shell.out + shell.err
+    # The thief makes an operator with the token that was stolen, and that one an analyst.
+    shell.run("operator", "operator", "add", "mallory", "--token-out", "mallory.token")
+    shell.run("mallory", "analyst", "add", "eva", "--token-out", "eva.token")
+    shell.run("eva", "operator", "list", code=5)
+    with Client(shell.url, (shell.place / "grace.token").read_text("utf-8").strip()) as grace:
+        trail = list(grace.admin(AdminAuditEntry, "audit", actor="operator:operator"))
+    issued = {each.subject for each in trail if each.action == "token.issued"}
+    assert issued == {"operator:grace", "operator:mallory"}
+    (stolen,) = listed()["operator"]["tokens"]
+    shell.run("grace", "operator", "revoke", "operator", stolen["id"])
+    shell.run("grace", "operator", "disable", "mallory")
+    for who in ("operator", "mallory"):
+        shell.run(who, "site", "list", code=5)
+        assert "401" in shell.err
+    known = listed()
+    assert known["operator"]["tokens"][0]["revoked_at"]
+    assert known["mallory"]["disabled"]
+    (last,) = known["grace"]["tokens"]
+    for given in (("revoke", "grace", last["id"]), ("disable", "grace")):
+        shell.run("grace", "operator", *given, code=5)
+        assert "fedclust operator token" in shell.err
+        assert shell.err.count("\n") == 1
+    shell.run("grace", "operator", "token", "grace", "--token-out", "grace.new")
+    shell.run("grace", "operator", "revoke", "grace", last["id"])
+    shell.run("grace", "site", "list", code=5)
 
 
 def test_from_the_first_token_to_labels_with_agents(shell: Shell) -> None:

@@ -70,6 +70,12 @@ EXPECTED: dict[str, Access | str] = {
     "change_analyst": _OPERATORS_ONLY,
     "issue_analyst_token": _OPERATORS_ONLY,
     "revoke_analyst_token": _OPERATORS_ONLY,
+    "create_operator": Access(_NOBODY, _NOBODY, _NO_OBJECT),
+    "list_operators": Access(_NOBODY, _NOBODY, _NO_OBJECT),
+    "get_operator": _OPERATORS_ONLY,
+    "change_operator": _OPERATORS_ONLY,
+    "issue_operator_token": _OPERATORS_ONLY,
+    "revoke_operator_token": _OPERATORS_ONLY,
     "create_session": Access(_NOBODY, _NO_OBJECT, _NO_OBJECT),
     "list_sessions": _ANY_TOKEN,
     "get_session": _SEEN,
@@ -96,8 +102,10 @@ EXPECTED: dict[str, Access | str] = {
 BODIES: dict[str, Any] = {
     "create_site": {"name": "new-site"},
     "create_analyst": {"name": "new-analyst"},
+    "create_operator": {"name": "new-operator"},
     "change_site": {"title": "changed"},
     "change_analyst": {"title": "changed"},
+    "change_operator": {"title": "changed"},
     "create_session": {"name": "incomplete"},
     "change_session": {},
     "join_session": {
@@ -110,6 +118,8 @@ BODIES: dict[str, Any] = {
     "put_submission": {},
     "assign_cells": {"centroids": [[50.0, 200.0]], "counts": [5]},
 }
+#: Whom routes about people are asked about: nobody whose token another test needs.
+_OTHERS = {"sites": "south", "analysts": "bob", "operators": "grace"}
 CALLERS = {"site": "north", "analyst": "ada", "operator": "operator"}
 ROUTES = {route.operation_id or route.name: route for route in api_routes()}
 
@@ -133,6 +143,7 @@ def populated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Populated]:
         world.tokens["operator"] = local.operator_token
         world.register("sites", "north", "south", "west", "lima", "oslo", "rome")
         world.register("analysts", "ada", "bob")
+        world.register("operators", "grace")
         sessions = {"ada": ["north", "south", "west"], "bob": ["lima", "oslo", "rome"]}
         for analyst, sites in sessions.items():
             world.define(analyst, f"of-{analyst}", sites)
@@ -141,7 +152,7 @@ def populated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Populated]:
         # The thread that does this does not run here.
         local.coordinator.sealer.run_once()
         ids = {}
-        for kind, name in (("sites", "south"), ("analysts", "bob")):
+        for kind, name in _OTHERS.items():
             issued = world.ok("POST", f"/v1/{kind}/{name}/tokens", local.operator_token)
             ids[kind] = issued["id"]
         yield Populated(local, world, ids, _bad_tokens(world, clock, place))
@@ -177,13 +188,13 @@ def _as_operator(token: str) -> str:
 
 def _path(route: APIRoute, which: str, ids: dict[str, str]) -> str:
     """Fill a route's path for an object of ada's, of bob's, or for one that is not there."""
-    kind = "analysts" if "/analysts/" in route.path else "sites"
+    kind = route.path.split("/")[2] if "{name}" in route.path else "sites"
     owners = {OWN: "of-ada", FOREIGN: "of-bob", ABSENT: "of-nobody"}
     names = {
         "session": owners[which],
         "number": "1",
         "site": {OWN: "west", FOREIGN: "rome", ABSENT: "nowhere"}[which],
-        "name": ("nobody" if which == ABSENT else {"sites": "south", "analysts": "bob"}[kind]),
+        "name": "nobody" if which == ABSENT else _OTHERS[kind],
         "token_id": "absent" if which == ABSENT else ids[kind],
         "algorithm": "nothing" if which == ABSENT else "lloyd",
     }

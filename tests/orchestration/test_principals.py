@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from fedclust.wire.models import PrincipalCreate, PrincipalPatch, TokenCreate
@@ -11,6 +15,7 @@ from fedclust_service.domain.tokens import SecretKeys, TokenText, new_token
 from fedclust_service.orchestration import principals as use
 from support.clock import ManualClock
 from support.office import ANALYST, OPERATOR, Office, site
+from support.patience import PATIENCE_S
 
 DAY = 86_400
 
@@ -44,6 +49,93 @@ def test_several_tokens_are_valid_until_revoked(office: Office) -> None:
     assert "revoked" in refused(office, one)
     assert use.authenticate(office.co, two).name == "north"
     assert len(office.audit(action="token.revoked")) == 1
+
+
+def operator_token(office: Office, name: str, days: int = 365) -> str:
+    """Register an operator and issue a token; return the token's id."""
+    use.create_principal(office.co, OPERATOR, Role.OPERATOR, PrincipalCreate(name=name))
+    body = TokenCreate(expires_in_days=days)
+    return use.issue_token(office.co, OPERATOR, Role.OPERATOR, name, body).id
+
+
+def is_kept(call: Callable[..., object], *given: object) -> bool:
+    """Say whether a call is refused because no operator token would be left."""
+    try:
+        call(*given)
+    except Refusal as refusal:
+        if refusal.slug != "last-operator-token":
+            raise
+        return "fedclust-service operator-token" in refusal.detail
+    return False
+
+
+def test_the_last_valid_operator_token_stays(both_office: Office, clock: ManualClock) -> None:
+    office = both_office
+    co, role = office.co, Role.OPERATOR
+    first, second = operator_token(office, "grace"), operator_token(office, "grace")
+    soon, other = operator_token(office, "grace", 1), operator_token(office, "henry")
+    disable = PrincipalPatch(disabled=True)
+    clock.advance(2 * DAY)  # the third has expired
+    assert not is_kept(use.revoke_token, co, OPERATOR, role, "henry", other)
+    assert not is_kept(use.revoke_token, co, OPERATOR, role, "grace", first)
+    for _ in range(2):
+        assert is_kept(use.revoke_token, co, OPERATOR, role, "grace", second)
+        assert is_kept(use.patch_principal, co, OPERATOR, role, "grace", disable)
+    # What is not valid any more is no way in: it may go.
+    assert not is_kept(use.revoke_token, co, OPERATOR, role, "grace", soon)
+    assert not is_kept(use.patch_principal, co, OPERATOR, role, "henry", disable)
+    again = operator_token(office, "henry")
+    assert is_kept(use.revoke_token, co, OPERATOR, role, "grace", second), "henry is disabled"
+    use.patch_principal(co, OPERATOR, role, "henry", PrincipalPatch(disabled=False))
+    assert not is_kept(use.patch_principal, co, OPERATOR, role, "grace", disable)
+    assert is_kept(use.revoke_token, co, OPERATOR, role, "henry", again)
+    who = OPERATOR.key
+    assert office.audit(action="token.revoked") == [
+        (who, "token.revoked", {"token_id": token_id}) for token_id in (other, first, soon)
+    ]
+    assert office.audit(action="operator.disabled") == [(who, "operator.disabled", {})] * 2
+
+
+def test_of_many_who_revoke_each_other_one_operator_is_left(both_office: Office) -> None:
+    office = both_office
+    crowd = 8
+    names = [f"operator-{number}" for number in range(crowd)]
+    ids = [operator_token(office, name) for name in names]
+    ready = threading.Barrier(crowd)
+
+    def end(number: int) -> bool:
+        ready.wait(PATIENCE_S)
+        if number % 2:
+            given = (
+                office.co,
+                OPERATOR,
+                Role.OPERATOR,
+                names[number],
+                PrincipalPatch(disabled=True),
+            )
+            return is_kept(use.patch_principal, *given)
+        given_id = (office.co, OPERATOR, Role.OPERATOR, names[number], ids[number])
+        return is_kept(use.revoke_token, *given_id)
+
+    with ThreadPoolExecutor(crowd) as pool:
+        assert sum(pool.map(end, range(crowd))) == 1
+    valid = office.store.read("valid", lambda tx: tx.tokens.any_valid(Role.OPERATOR, tx.now))
+    assert valid
+
+
+def test_the_coordinators_machine_lets_a_disabled_operator_in_again(office: Office) -> None:
+    lost = use.bootstrap_operator(office.co, "grace")
+    operator_token(office, "henry")
+    use.patch_principal(office.co, OPERATOR, Role.OPERATOR, "grace", PrincipalPatch(disabled=True))
+    assert "disabled" in refused(office, lost)
+    assert use.authenticate(office.co, use.bootstrap_operator(office.co, "grace")).name == "grace"
+    assert office.audit(action="operator.enabled") == [("coordinator", "operator.enabled", {})]
+
+
+def test_a_refused_operator_is_told_who_issues_tokens(office: Office, clock: ManualClock) -> None:
+    token = use.bootstrap_operator(office.co, "grace")
+    clock.advance(400 * DAY)
+    assert "fedclust-service operator-token" in refused(office, token)
 
 
 def test_a_token_expires(office: Office, clock: ManualClock) -> None:

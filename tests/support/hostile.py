@@ -240,6 +240,9 @@ def hostile_bodies(world: World, session: str, n: int, seed: int) -> Iterator[Se
         yield Sent(operation, method, path, token, content, headers)
 
 
+_OTHERS = {"sites": "other", "analysts": "other-analyst", "operators": "other-operator"}
+
+
 def _targets(world: World, session: str) -> list[tuple[str, str, str, str, Any, bool]]:
     document = world.ok("GET", "/openapi.json", world.operator)
     site = next(name for name in world.tokens if name not in {"operator", "bob"})
@@ -251,7 +254,7 @@ def _targets(world: World, session: str) -> list[tuple[str, str, str, str, Any, 
             if good is None:
                 continue
             # Nobody whose token the rest depends on is changed.
-            who = "other-analyst" if "/analysts/" in path else "other"
+            who = _OTHERS[path.split("/")[2]] if "{name}" in path else ""
             filled = path.format(session=session, number=1, name=who, site=site)
             caller = site if name in _SITE else "bob" if name in _ANALYST else "operator"
             if name == "put_submission":
@@ -514,7 +517,7 @@ def populate(world: World, session: str) -> None:
     world.tokens["operator"] = world.operator
     world.register("sites", "lima", "oslo", "rome")
     world.register("analysts", "bob")
-    for kind, name in (("sites", "other"), ("analysts", "other-analyst")):
+    for kind, name in _OTHERS.items():
         world.ok("POST", f"/v1/{kind}", "operator", json={"name": name})
     sites = ["lima", "oslo", "rome"]
     world.define("bob", session, sites)

@@ -26,6 +26,7 @@ MEASURED: dict[str, Any] = {
     "disk_free_bytes": 100_000_000_000,
     "python": "3.11.9",
 }
+_NAMES = {"sites": "north", "analysts": "ada", "operators": "grace"}
 CELLS = {"centroids": [[45.5, 190.0], [66.0, 251.0]], "counts": [12, 9]}
 
 
@@ -60,6 +61,9 @@ class _Story:
         self._do("create_analyst", "operator", {"name": "ada"})
         world.tokens["ada"] = self._do("issue_analyst_token", "operator", {})
         self._do("change_analyst", "operator", {"title": "Ada"})
+        self._do("create_operator", "operator", {"name": "grace", "title": "Grace"})
+        self._do("issue_operator_token", "operator", {"expires_in_days": 30})
+        self._do("change_operator", "operator", {"title": "Grace, on call"})
         self._do("create_session", "ada", definition())
         self._do("join_session", "north", world.participation("north", SESSION))
         for site in ("south", "west"):
@@ -104,7 +108,7 @@ class _Story:
         path = template.format(
             session=session,
             number=1,
-            name="ada" if "/analysts/" in template else "north",
+            name=next((name for kind, name in _NAMES.items() if f"/{kind}/" in template), ""),
             site="west",
             algorithm="lloyd",
             token_id=TOKEN_ID,

@@ -32,6 +32,7 @@ app.add_typer(simulate.app)
 app.add_typer(session.app, name="session")
 app.add_typer(principals.sites, name="site")
 app.add_typer(principals.analysts, name="analyst")
+app.add_typer(principals.operators, name="operator")
 
 
 def main() -> None:

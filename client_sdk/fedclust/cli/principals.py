@@ -1,9 +1,9 @@
-"""Who may speak to the coordinator: sites and analysts, and their tokens. For operators."""
+"""Who may speak to the coordinator: sites, analysts, operators, their tokens. For operators."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,9 @@ from fedclust.cli.bodies import slug
 from fedclust.cli.files import check_outputs, is_token, write
 from fedclust.cli.screen import Table, err, print_json, show, write_out
 from fedclust.cli.texts import epilog
+from fedclust.client import Kind
 from fedclust.wire.models import PrincipalInfo, TokenIssued
 
-Kind = Literal["sites", "analysts"]
 Name = Annotated[str, typer.Argument(help="A slug: a-z, 0-9 and hyphens.", show_default=False)]
 TokenOut = Annotated[
     Path | None,
@@ -27,15 +27,15 @@ TokenOut = Annotated[
 Days = Annotated[int, typer.Option("--days", help="Days until it expires.", min=1, max=3650)]
 
 
-def _group(kind: Kind, one: str) -> typer.Typer:
-    """Return the commands for sites, or for analysts."""
+def _group(kind: Kind, one: str, example: str) -> typer.Typer:
+    """Return the commands for sites, for analysts or for operators."""
     app = typer.Typer(
         help=f"Register {kind} and issue their tokens; for operators.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
 
-    @app.command("add", epilog=epilog(f"fedclust {one} add cleveland --token-out cleveland.token"))
+    @app.command("add", epilog=epilog(f"fedclust {one} add {example} --token-out {example}.token"))
     @o.connected
     def add(
         connection: o.Connection,
@@ -69,7 +69,7 @@ def _group(kind: Kind, one: str) -> typer.Typer:
         if not found:
             show(err, f"none yet: fedclust {one} add NAME registers one")
 
-    @app.command("token", epilog=epilog(f"fedclust {one} token cleveland --days 30"))
+    @app.command("token", epilog=epilog(f"fedclust {one} token {example} --days 30"))
     @o.connected
     def token(
         connection: o.Connection,
@@ -83,7 +83,7 @@ def _group(kind: Kind, one: str) -> typer.Typer:
         with connection.client() as client:
             _give(name, client.issue_token(kind, name, days), token_out, as_json)
 
-    @app.command("revoke", epilog=epilog(f"fedclust {one} revoke cleveland TOKEN-ID"))
+    @app.command("revoke", epilog=epilog(f"fedclust {one} revoke {example} TOKEN-ID"))
     @o.connected
     def revoke(
         connection: o.Connection,
@@ -94,10 +94,13 @@ def _group(kind: Kind, one: str) -> typer.Typer:
         """End a token at once."""
         with connection.client() as client:
             client.revoke_token(kind, name, token_id)
-            known = client.principal(kind, name)
-        _done(known, f"{name}: token {token_id} is revoked", as_json)
+        # Nothing is read afterwards: it may have been the token of this command.
+        if as_json:
+            print_json({"name": name, "id": token_id, "revoked": True})
+        else:
+            show(err, f"{name}: token {token_id} is revoked")
 
-    @app.command("disable", epilog=epilog(f"fedclust {one} disable cleveland"))
+    @app.command("disable", epilog=epilog(f"fedclust {one} disable {example}"))
     @o.connected
     def disable(connection: o.Connection, name: Name, as_json: o.AsJson = False) -> None:
         """Let none of its tokens work, until `enable`."""
@@ -105,7 +108,7 @@ def _group(kind: Kind, one: str) -> typer.Typer:
             known = client.change(kind, name, disabled=True)
         _done(known, f"{name} is disabled; fedclust {one} enable {name} undoes it", as_json)
 
-    @app.command("enable", epilog=epilog(f"fedclust {one} enable cleveland"))
+    @app.command("enable", epilog=epilog(f"fedclust {one} enable {example}"))
     @o.connected
     def enable(connection: o.Connection, name: Name, as_json: o.AsJson = False) -> None:
         """Let its tokens work again."""
@@ -153,5 +156,6 @@ def _tokens(one: PrincipalInfo) -> str:
     return ", ".join(f"{each.id} (to {each.expires_at:%Y-%m-%d})" for each in valid)
 
 
-sites = _group("sites", "site")
-analysts = _group("analysts", "analyst")
+sites = _group("sites", "site", "cleveland")
+analysts = _group("analysts", "analyst", "ada")
+operators = _group("operators", "operator", "grace")

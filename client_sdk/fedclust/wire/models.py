@@ -69,14 +69,14 @@ class WhoAmI(Model):
 
 
 class PrincipalCreate(Model):
-    """Register a site or an analyst."""
+    """Register a site, an analyst or an operator."""
 
     name: Slug
     title: Line = ""
 
 
 class PrincipalPatch(Model):
-    """Change a site or an analyst; a disabled one's tokens stop working."""
+    """Change a site, an analyst or an operator; a disabled one's tokens stop working."""
 
     title: Line | None = None
     disabled: bool | None = None
@@ -93,7 +93,7 @@ class TokenInfo(Model):
 
 
 class PrincipalInfo(Model):
-    """A site or an analyst. Token metadata is shown to operators only."""
+    """A site, an analyst or an operator. Token metadata is shown to operators only."""
 
     name: Slug
     title: str

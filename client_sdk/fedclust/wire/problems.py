@@ -30,6 +30,7 @@ CATALOGUE: dict[str, tuple[int, str]] = {
     "needs-all-sites": (409, "This phase waits for all its sites"),
     "submission-differs": (409, "Another submission of this site is stored for this round"),
     "task-mismatch": (409, "The submission answers another task"),
+    "last-operator-token": (409, "No valid operator token would be left"),
     "result-not-ready": (409, "The session has no result"),
     "round-closed": (410, "The round takes no more submissions"),
     "body-too-large": (413, "The body is larger than this coordinator takes"),

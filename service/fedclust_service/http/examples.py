@@ -15,7 +15,7 @@ from fedclust.wire.problems import CONTENT_TYPE as PROBLEM
 
 FILE = Path(__file__).with_name("examples.json")
 _JSON = "application/json"
-_NAMES = {"sites": "north", "analysts": "ada"}
+_NAMES = {"sites": "north", "analysts": "ada", "operators": "grace"}
 _PARAMETERS: dict[str, Any] = {
     "algorithm": "lloyd",
     "number": 1,
@@ -34,6 +34,10 @@ _LEADS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         {"name": f"{_BODY}name"},
         ("get_analyst", "change_analyst", "issue_analyst_token"),
     ),
+    "create_operator": (
+        {"name": f"{_BODY}name"},
+        ("get_operator", "change_operator", "issue_operator_token"),
+    ),
     "issue_site_token": (
         {"name": "$request.path.name", "token_id": f"{_BODY}id"},
         ("revoke_site_token",),
@@ -41,6 +45,10 @@ _LEADS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "issue_analyst_token": (
         {"name": "$request.path.name", "token_id": f"{_BODY}id"},
         ("revoke_analyst_token",),
+    ),
+    "issue_operator_token": (
+        {"name": "$request.path.name", "token_id": f"{_BODY}id"},
+        ("revoke_operator_token",),
     ),
     "create_session": (
         {"session": f"{_BODY}name"},

@@ -68,6 +68,7 @@ _TAGS = {
     "about": "The caller, and what methods compute and disclose.",
     "sites": "Sites and their tokens.",
     "analysts": "Analysts and their tokens.",
+    "operators": "Operators and their tokens.",
     "sessions": "Sessions: defined, started, read.",
     "participation": "Sites join with consent and leave.",
     "tasks": "What a site should do now.",

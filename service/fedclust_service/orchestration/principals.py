@@ -36,7 +36,15 @@ from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.store import Tx
 
 T = TypeVar("T")
-_ASK_OPERATOR = "Ask the coordinator's operator for a new one."
+
+
+def _remedy(role: Role) -> str:
+    if role is Role.OPERATOR:
+        return (
+            "Another operator issues one (fedclust operator token NAME); without any, run "
+            "fedclust-service operator-token on the coordinator's machine."
+        )
+    return "Ask the coordinator's operator for a new one."
 
 
 # --- tokens ---------------------------------------------------------------------------------------
@@ -103,12 +111,12 @@ def _parsed(token: str) -> TokenText:
 def _valid(co: Coordinator, tx: Tx, text: TokenText, now: datetime) -> tuple[Token, Principal]:
     found = tx.tokens.with_owner(text.id)
     if found is None or not co.keys.verify(text, found[0].secret_hmac):
-        raise _unauthenticated(f"This coordinator does not know the token. {_ASK_OPERATOR}")
+        raise _unauthenticated(f"This coordinator does not know the token. {_remedy(text.role)}")
     row, principal = found
     if row.revoked_at is not None:
-        raise _unauthenticated(f"The token has been revoked. {_ASK_OPERATOR}")
+        raise _unauthenticated(f"The token has been revoked. {_remedy(text.role)}")
     if row.expires_at <= now:
-        raise _unauthenticated(f"The token has expired. {_ASK_OPERATOR}")
+        raise _unauthenticated(f"The token has expired. {_remedy(text.role)}")
     if principal.disabled:
         raise _unauthenticated(
             f"The {principal.role.value} of this token is disabled. Ask the coordinator's operator."
@@ -171,18 +179,40 @@ def _issue(
 
 
 def revoke_token(co: Coordinator, actor: Actor, role: Role, name: str, token_id: str) -> None:
-    """Revoke a token (operators); a second time changes nothing."""
+    """Revoke a token (operators); a second time changes nothing.
+
+    The last valid operator token stays: Refusal ``last-operator-token``.
+    """
     require(actor, "token.revoke")
 
     def work(change: Change) -> None:
+        _lock(change.tx, role)
         principal = _named(change.tx, role, name)
         row = change.tx.tokens.get(token_id) if token_id.isalnum() else None
         if row is None or row.principal_id != principal.id:
             raise absent("token")
         if change.tx.tokens.revoke(token_id, change.now):
+            _keep_an_operator(change, role)
             change.audit(actor, "token.revoked", _subject(principal), token_id=token_id)
 
     commit(co, "token.revoke", work)
+
+
+def _lock(tx: Tx, role: Role) -> None:
+    """Let one transaction at a time take tokens from operators, so that each sees the others."""
+    if role is Role.OPERATOR:
+        tx.principals.lock(role)
+
+
+def _keep_an_operator(change: Change, role: Role) -> None:
+    """Refuse what the transaction has done where no operator token is valid any more."""
+    if role is Role.OPERATOR and not change.tx.tokens.any_valid(role, change.now):
+        raise Refusal(
+            "last-operator-token",
+            "Issue another operator token first (fedclust operator token NAME). A token that is "
+            "lost or stolen is replaced on the coordinator's machine: fedclust-service "
+            "operator-token.",
+        )
 
 
 def bootstrap_operator(co: Coordinator, name: str = "operator") -> str:
@@ -200,6 +230,7 @@ def bootstrap_operator(co: Coordinator, name: str = "operator") -> str:
             change.audit(COORDINATOR, "operator.created", _subject(principal))
         if principal.disabled:
             principals.update(dataclasses.replace(principal, disabled=False))
+            change.audit(COORDINATOR, "operator.enabled", _subject(principal))
         lifetime = timedelta(days=TokenCreate().expires_in_days)
         return _issue(co, change, COORDINATOR, principal, lifetime).token
 
@@ -212,7 +243,7 @@ def bootstrap_operator(co: Coordinator, name: str = "operator") -> str:
 def create_principal(
     co: Coordinator, actor: Actor, role: Role, body: PrincipalCreate
 ) -> tuple[PrincipalInfo, bool]:
-    """Register a site or an analyst (operators). True: created; False: it was there already."""
+    """Register a principal (operators). True: created; False: it was there already."""
     require(actor, "principal.create")
 
     def work(change: Change) -> tuple[PrincipalInfo, bool]:
@@ -236,7 +267,7 @@ def create_principal(
 def list_principals(
     co: Coordinator, actor: Actor, role: Role, limit: int = 50, cursor: str | None = None
 ) -> Page:
-    """List sites (operators, analysts) or analysts (operators), by name."""
+    """List sites (operators, analysts), analysts or operators (operators), by name."""
     require(actor, f"{role.value}.read")
     size = page_size(limit)
     after = read_cursor(cursor, name_in_list)
@@ -258,10 +289,14 @@ def get_principal(co: Coordinator, actor: Actor, role: Role, name: str) -> Princ
 def patch_principal(
     co: Coordinator, actor: Actor, role: Role, name: str, body: PrincipalPatch
 ) -> PrincipalInfo:
-    """Change a title, disable or enable (operators)."""
+    """Change a title, disable or enable (operators).
+
+    The last operator with a valid token stays enabled: Refusal ``last-operator-token``.
+    """
     require(actor, "principal.change")
 
     def work(change: Change) -> PrincipalInfo:
+        _lock(change.tx, role)
         before = _named(change.tx, role, name)
         after = dataclasses.replace(
             before,
@@ -273,6 +308,7 @@ def patch_principal(
         if after.title != before.title:
             change.audit(actor, f"{role.value}.titled", _subject(after))
         if after.disabled != before.disabled:
+            _keep_an_operator(change, role)
             done = "disabled" if after.disabled else "enabled"
             change.audit(actor, f"{role.value}.{done}", _subject(after))
         return _info(change.tx, actor, after)

@@ -73,6 +73,15 @@ class Principals:
             .values(title=principal.title, disabled=principal.disabled)
         )
 
+    def lock(self, role: Role) -> None:
+        """Make others who lock the principals of a role wait until this transaction ends.
+
+        On SQLite a transaction that writes has no others beside it.
+        """
+        t = tables.principals
+        query = select(t.c.id).where(t.c.role == role.value).order_by(t.c.id).with_for_update()
+        self._connection.execute(query).all()
+
     def touch_seen(self, principal_id: int, at: datetime) -> None:
         """Record when a principal was last heard of; never moves backwards."""
         t = tables.principals
@@ -122,6 +131,18 @@ class Tokens:
         t = tables.tokens
         query = select(t).where(t.c.principal_id == principal_id).order_by(t.c.created_at, t.c.id)
         return [_token(row) for row in self._connection.execute(query).mappings()]
+
+    def any_valid(self, role: Role, at: datetime) -> bool:
+        """Say whether an enabled principal of a role has a token that is valid at a time."""
+        t, p = tables.tokens, tables.principals
+        query = (
+            select(t.c.id)
+            .join(p, p.c.id == t.c.principal_id)
+            .where(p.c.role == role.value, p.c.disabled.is_(False))
+            .where(t.c.revoked_at.is_(None), t.c.expires_at > at)
+            .limit(1)
+        )
+        return self._connection.execute(query).first() is not None
 
     def revoke(self, token_id: str, at: datetime) -> bool:
         """Revoke a token; False when there is none or it was revoked before."""

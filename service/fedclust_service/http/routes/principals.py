@@ -1,4 +1,4 @@
-"""Sites and analysts: registered, disabled, given tokens. The same routes for both."""
+"""Sites, analysts and operators: registered, disabled, given tokens. The same routes for all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _BODY = (
 
 def _router(role: Role, readers: str) -> APIRouter:
     one, many = role.value, f"{role.value}s"
-    article = "an" if one == "analyst" else "a"
+    article = "a" if role is Role.SITE else "an"
+    # Of operators one must be left who can go on.
+    last = ["last-operator-token"] if role is Role.OPERATOR else []
+    kept = " The last valid operator token stays." if last else ""
     router = APIRouter(prefix=f"/v1/{many}", tags=[many])
 
     @router.post(
@@ -96,12 +99,13 @@ def _router(role: Role, readers: str) -> APIRouter:
         "/{name}",
         operation_id=f"change_{one}",
         summary=f"Change {article} {one}'s title, disable or enable it",
-        description="Operators. The tokens of a disabled one stop working at once.",
+        description=f"Operators. The tokens of a disabled one stop working at once.{kept}",
         **described(
             {200: ("Changed.", ref(PrincipalInfo))},
             "unauthenticated",
             "forbidden",
             "not-found",
+            *last,
             *_BODY,
             body=ref(PrincipalPatch),
         ),
@@ -144,8 +148,8 @@ def _router(role: Role, readers: str) -> APIRouter:
         "/{name}/tokens/{token_id}",
         operation_id=f"revoke_{one}_token",
         summary="Revoke a token",
-        description="Operators. It stops working at once; a second time changes nothing.",
-        **described({204: ("Revoked.", None)}, "unauthenticated", "forbidden", "not-found"),
+        description=f"Operators. It stops working at once; a second time changes nothing.{kept}",
+        **described({204: ("Revoked.", None)}, "unauthenticated", "forbidden", "not-found", *last),
     )
     def revoke(
         actor: ActorOf, co: CoordinatorOf, name: PrincipalName, token_id: TokenId
@@ -159,4 +163,5 @@ def _router(role: Role, readers: str) -> APIRouter:
 routers = (
     _router(Role.SITE, "Operators and analysts"),
     _router(Role.ANALYST, "Operators"),
+    _router(Role.OPERATOR, "Operators"),
 )
