@@ -54,9 +54,12 @@ def in_turn(cases: Sequence[Any], ids: Sequence[str]) -> list[Any]:
 
 
 class PostgresServer:
-    """A server shared by the workers of one test run, with a migrated template database."""
+    """A server shared by the workers of one test run, with a migrated template database.
 
-    def __init__(self) -> None:
+    ``fsync`` is for measurements: they wait for the disk as a real server does.
+    """
+
+    def __init__(self, *, fsync: bool = False) -> None:
         # Short, since a Unix socket's path may have some 100 characters.
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"p{os.getpid()}")[:16]
         folder = Path(tempfile.gettempdir()) / f"fedclust-pg-{run}"
@@ -68,7 +71,7 @@ class PostgresServer:
         self._admin = create_engine(
             self.url("postgres"), isolation_level="AUTOCOMMIT", pool_size=1, max_overflow=4
         )
-        self._execute("ALTER SYSTEM SET fsync = off")
+        self._execute(f"ALTER SYSTEM SET fsync = {'on' if fsync else 'off'}")
         self._execute("SELECT pg_reload_conf()")
         self._execute(f'CREATE DATABASE "{self._template}"')
         migrate.upgrade(self.url(self._template))

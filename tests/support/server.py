@@ -51,7 +51,7 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @dataclass
 class ServerProcess:
-    """One coordinator over its restarts."""
+    """One coordinator over its restarts; ``command`` is what ``serve`` is said to."""
 
     data_dir: Path
     flags: Sequence[str] = ()
