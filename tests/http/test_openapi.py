@@ -28,7 +28,7 @@ from fedclust.wire.models import (
     TaskResponse,
 )
 from fedclust.wire.problems import CATALOGUE, PREFIX, Problem
-from fedclust.wire.submissions import BINARY, JSON, read_head, read_payload
+from fedclust.wire.submissions import BINARY, JSON, read_head, read_submission
 from fedclust_service.http import openapi
 from fedclust_service.http.app import api_routes, openapi_text
 from fedclust_service.http.examples import recorded
@@ -307,7 +307,10 @@ def test_examples_of_a_phase_fit_models_and_schemas(method: str, phase: str) -> 
     head = read_head(body, JSON)
     assert head == read_head(binary, BINARY)
     assert (head.phase, head.task_digest) == (phase, response.task.digest)
-    payload, same = read_payload(described, body, JSON), read_payload(described, binary, BINARY)
+    payload, same = (
+        read_submission(described, sent, media)[1]
+        for sent, media in ((body, JSON), (binary, BINARY))
+    )
     assert payload is not None
     assert same is not None
     assert codec.encode_model(payload) == codec.encode_model(same)

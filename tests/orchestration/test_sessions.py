@@ -212,9 +212,8 @@ def test_who_joins_or_leaves_while_the_first_round_is_made(
     sessions.start_session(office.co, ANALYST, "heart")
     asked = rounds.get_round(office.co, ANALYST, "heart", 1)
     assert [each.name for each in asked.sites] == ["b", "c", "d", "e"]
-    row = office.row("heart")
-    asked_of = office.store.read("t", lambda tx: tx.rounds.get_for(row.id, 1, "e"))
-    assert decode(asked_of.addressee.site_part) == {"rank": 3}
+    seen = office.store.read("t", lambda tx: tx.exchange.seen("heart", "e", 1))
+    assert decode(seen.round.addressee.site_part) == {"rank": 3}
 
 
 def test_a_method_that_cannot_start_fails_the_session_not_the_site(office: Office) -> None:

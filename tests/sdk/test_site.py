@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedclust import errors, simulate
 from fedclust.algorithms import engine
+from fedclust.algorithms.registry import METHODS
 from fedclust.consent import ConsentRequest
 from fedclust.definition import canonical
 from fedclust.journal import Journal, recorded
@@ -397,18 +398,23 @@ def test_a_method_version_that_is_not_spoken_says_how_to_upgrade(tmp_path: Path)
 def test_an_answer_that_breaks_a_rule_stays_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The local step goes wrong; the site's own check stands in the way."""
-    sound = engine.local_step
+    """The method's local step goes wrong; the site's own check stands in the way."""
+    sound, method, asked = engine.local_step, METHODS["lloyd"], []
 
-    def leaky(*args: Any, **kwargs: Any) -> Any:
-        payload, memory = sound(*args, **kwargs)
-        if kwargs["site"] == "me" and hasattr(payload, "counts"):
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        asked.append(kwargs["site"])
+        return sound(*args, **kwargs)
+
+    def leaky(*args: Any) -> Any:
+        payload, memory = method.local_step(*args)
+        if asked[-1] == "me":
             counts = np.array(payload.counts)
             counts[0] = 1
             payload = payload.model_copy(update={"counts": counts})
         return payload, memory
 
-    monkeypatch.setattr(engine, "local_step", leaky)
+    monkeypatch.setattr(engine, "local_step", noted)
+    monkeypatch.setitem(METHODS, "lloyd", dataclasses.replace(method, local_step=leaky))
     fake = coordinator()
     with pytest.raises(errors.DisclosureError):
         fake.site(tmp_path).participate("heart", MINE)

@@ -283,13 +283,46 @@ def test_a_round_and_its_addressees(store: Store) -> None:
         assert {addressee.round_id for addressee in found} == {opened.id}
         assert found[2].site_part == b"part of zurich"
         assert not found[2].released
-        assert tx.rounds.get_for(session.id, 1, "zurich") == (opened, found[2], None)
-        assert tx.rounds.get_for(session.id, 1, "basel") == (opened, None, None)
-        assert tx.rounds.get_for(session.id, 2, "zurich") is None
-        assert tx.rounds.latest_for(session.id, "zurich") == (opened, found[2], None)
-        assert tx.rounds.latest_for(10**12, "zurich") is None
 
     store.read("read", read)
+
+
+def test_what_a_site_asks_is_read_in_one_statement(store: Store) -> None:
+    session, opened = open_round(store)
+
+    def write(tx: Tx) -> None:
+        tx.rounds.add(new_round(session, 2), addressees(["budapest"]))
+        assert tx.submissions.insert(submission(opened, "zurich"))
+        for name in ("zurich", "basel"):
+            owner = tx.principals.get(Role.SITE, name) or tx.principals.add(Role.SITE, name, "")
+            tx.tokens.add(Token(f"t-{name}", owner.id, "h" * 64, at(0), at(99)))
+        tx.tokens.revoke("t-basel", at(7))
+
+    store.run_tx("write", write)
+
+    def read(tx: Tx) -> None:
+        own = tx.participations.get(session.id, "zurich")
+        answer = tx.submissions.summary(opened.id, "zurich")
+        part = tx.rounds.addressees(opened.id)[2]
+        first, second = tx.rounds.get(session.id, 1), tx.rounds.get(session.id, 2)
+        stored = tx.sessions.get(session.name)
+        seen = (stored, own, (first, part, answer))
+        assert tx.exchange.seen(session.name, "zurich", 1) == seen
+        assert tx.exchange.seen(session.name, "zurich") == (stored, own, (second, None, None))
+        assert tx.exchange.seen(session.name, "zurich", 3) == (stored, own, None)
+        assert tx.exchange.seen(session.name, "basel", 1) == (stored, None, (first, None, None))
+        assert tx.exchange.seen("none", "zurich", 1) is None
+        asking = tx.exchange.asking("t-zurich", session.name, 1)
+        assert asking == (*tx.tokens.with_owner("t-zurich"), seen)
+        for number in (1, None):
+            other = tx.exchange.asking("t-basel", "none", number)
+            assert other == (*tx.tokens.with_owner("t-basel"), None)
+            assert other.token.revoked_at == at(7)
+            assert tx.exchange.asking("t-none", session.name, number) is None
+
+    store.read("read", read)
+    locked = store.run_tx("lock", lambda tx: tx.exchange.seen(session.name, "zurich", 1, lock=True))
+    assert locked == store.read("t", lambda tx: tx.exchange.seen(session.name, "zurich", 1))
 
 
 def test_a_round_number_is_given_once(store: Store) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedclust.algorithms import engine
 from fedclust.algorithms.registry import METHODS
-from fedclust.wire.submissions import BINARY, JSON, read_head, read_payload, write_submission
+from fedclust.wire.submissions import BINARY, JSON, read_head, read_submission, write_submission
 from support.clock import ManualClock
 from support.inprocess import local_coordinator
 from support.methods import TRIED
@@ -117,7 +117,7 @@ class _Session:
 
     def _in_binary(self, body: bytes) -> bytes:
         head = read_head(body, JSON)
-        payload = read_payload(engine.phase(METHODS[self.method], head.phase), body, JSON)
+        _, payload = read_submission(engine.phase(METHODS[self.method], head.phase), body, JSON)
         return write_submission(head.phase, head.task_digest, payload, BINARY)
 
 

@@ -24,7 +24,7 @@ from fedclust.definition import canonical, freeze, plan_of
 from fedclust.site import Site
 from fedclust.wire import codec, models
 from fedclust.wire.problems import CONTENT_TYPE, problem
-from fedclust.wire.submissions import read_head, read_payload
+from fedclust.wire.submissions import read_head, read_submission
 
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 URL = "https://coordinator.example"
@@ -218,7 +218,7 @@ class FakeCoordinator(httpx.BaseTransport):
         if read_head(body, media).task_digest != codec.task_digest(common, part):
             return refusal("task-mismatch")
         phase = engine.phase(self.plan, self.step.task.phase)
-        payload = read_payload(phase, body, media)
+        _, payload = read_submission(phase, body, media)
         task = engine.read_task(self.plan, common, part)
         engine.check(self.plan, task, payload, p=self.p, size_band=self.joined.size_band)
         self.answers[self.me] = payload

@@ -132,7 +132,11 @@ class Office:
 
     def view(self, name: str, who: str) -> rounds.TaskView:
         """Return what a site is told."""
-        return self.store.read("test.view", lambda tx: rounds.task_view(tx, site(who), name))
+
+        def work(tx: Any) -> rounds.TaskView:
+            return rounds.task_view(tx, site(who), rounds.seen_by(tx, site(who), name))
+
+        return self.store.read("test.view", work)
 
     def body(
         self,
@@ -160,11 +164,10 @@ class Office:
 
     def digest(self, name: str, who: str, number: int) -> str:
         """Return the digest of a site's task; of no task where it has none."""
-        row = self.row(name)
 
         def work(tx: Any) -> str | None:
-            found = tx.rounds.get_for(row.id, number, who)
-            return found.addressee.task_digest if found and found.addressee else None
+            asked = tx.exchange.seen(name, who, number).round
+            return asked.addressee.task_digest if asked and asked.addressee else None
 
         return self.store.read("test.digest", work) or codec.sha256(b"none")
 
@@ -173,7 +176,7 @@ class Office:
     ) -> rounds.Submitted:
         """Send bytes as a site."""
         n = number or self.info(name).round or 1
-        return rounds.submit(self.co, site(who), name, n, body, media)
+        return rounds.submit(self.co, site(who), name, n, body, media).result()
 
     def answer(self, name: str, who: str, **given: Any) -> rounds.Submitted:
         """Send a site's honest answer to the open round."""

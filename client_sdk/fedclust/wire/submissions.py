@@ -49,11 +49,11 @@ def read_head(body: bytes, media: str) -> SubmissionHead:
     return SubmissionHead(phase=head.phase, task_digest=head.task_digest)
 
 
-def read_payload(phase: Phase, body: bytes, media: str) -> Model | None:
-    """Read a body's payload strictly; None for an empty answer. SubmissionError."""
+def read_submission(phase: Phase, body: bytes, media: str) -> tuple[SubmissionHead, Model | None]:
+    """Read a body and its payload strictly, None for an empty answer; SubmissionError."""
     submission: Any = read_body(submission_model(phase.payload), body, media)
     payload: Model | None = submission.payload
-    return payload
+    return submission, payload
 
 
 def read_body(model: type[M], body: bytes, media: str) -> M:

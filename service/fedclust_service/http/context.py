@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Path, Request
 from fastapi.security import HTTPBearer
@@ -17,6 +21,8 @@ from fedclust_service.orchestration import principals
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.settings import Settings
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Service:
@@ -25,12 +31,20 @@ class Service:
     coordinator: Coordinator
     settings: Settings
     metrics: Metrics
+    site_threads: ThreadPoolExecutor
 
 
 def service_of(request: Request) -> Service:
     """Return the service that answers a request."""
     service: Service = request.app.state.service
     return service
+
+
+async def for_site(request: Request, work: Callable[[], T]) -> T:
+    """Run ``work``, which may wait for the database, in a thread for what sites ask each round."""
+    context = contextvars.copy_context()
+    threads = service_of(request).site_threads
+    return await asyncio.get_running_loop().run_in_executor(threads, context.run, work)
 
 
 # Those that wait for nothing are coroutines: a function would be sent to a thread.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fedclust_service.clock import StoreClock
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.orchestration.driver import Driver
+from fedclust_service.orchestration.grouping import Group
 from fedclust_service.orchestration.notifier import Notifier
 from fedclust_service.orchestration.observer import Nobody, Observer
 from fedclust_service.orchestration.sealing import Sealer
@@ -109,6 +110,8 @@ class Coordinator:
         Chains the audit trail.
     listener : Listener or None
         Tells notifier and sealer of other processes' commits; None where there is one process.
+    submissions : Group
+        Commits submissions.
     """
 
     store: Store
@@ -122,11 +125,13 @@ class Coordinator:
     _asked_at: float | None = field(default=None, init=False, repr=False)
     sealer: Sealer = field(init=False, repr=False)
     listener: Listener | None = field(init=False, repr=False)
+    submissions: Group = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.driver = Driver(self)
         self.sweeper = Sweeper(self)
         self.sealer = Sealer(self)
+        self.submissions = Group(self, "submission.store")
         self.store.on_touch(self._changed)
         self.listener = self.store.listener(
             changed=self.notifier.bump,

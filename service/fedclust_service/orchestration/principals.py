@@ -33,7 +33,7 @@ from fedclust_service.orchestration.change import COORDINATOR, Change, commit
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.lookup import is_slug, name_in_list, page_size, read_cursor
 from fedclust_service.orchestration.provenance import server_version
-from fedclust_service.store import Tx
+from fedclust_service.store import Seen, Tx
 
 T = TypeVar("T")
 
@@ -52,24 +52,34 @@ def _remedy(role: Role) -> str:
 
 def authenticate(co: Coordinator, token: str) -> Actor:
     """Return who a bearer token speaks for; Refusal ``unauthenticated``."""
-    return read_as(co, token, "token.check", lambda _tx, actor: actor)
+    text, now = _parsed(token), co.clock.now()
+    found = co.store.read("token.check", lambda tx: tx.tokens.with_owner(text.id))
+    row, principal = _valid(co, text, found, now)
+    _touch(co, row, principal, now)
+    return _actor(row, principal)
 
 
-def read_as(
+def read_as_site(
     co: Coordinator,
     token: str,
     name: str,
-    look: Callable[[Tx, Actor], T],
+    session: str,
+    number: int | None,
+    look: Callable[[Tx, Actor, Seen | None], T],
     *,
     recorded: bool = True,
 ) -> T:
-    """Authenticate and read in one transaction, for what is asked most often.
+    """Authenticate and read what a site asks in every round, in one statement.
 
     Parameters
     ----------
     name : str
         Of the transaction.
+    session : str
+    number : int or None
+        Of the round; None for the latest.
     look : callable
+        Gets what the token's owner sees as a site.
     recorded : bool
         Whether this counts as a use of the token, which is noted every now and then.
 
@@ -81,8 +91,9 @@ def read_as(
     text, now = _parsed(token), co.clock.now()
 
     def work(tx: Tx) -> tuple[Token, Principal, T]:
-        row, principal = _valid(co, tx, text, now)
-        return row, principal, look(tx, _actor(row, principal))
+        asking = tx.exchange.asking(text.id, session, number)
+        row, principal = _valid(co, text, asking and asking[:2], now)
+        return row, principal, look(tx, _actor(row, principal), asking and asking.seen)
 
     row, principal, value = co.store.read(name, work)
     if recorded:
@@ -92,7 +103,8 @@ def read_as(
 
 def authenticate_again(co: Coordinator, tx: Tx, token: str) -> Actor:
     """As :func:`authenticate`, in a transaction that goes on; a use that is not recorded."""
-    return _actor(*_valid(co, tx, _parsed(token), co.clock.now()))
+    text = _parsed(token)
+    return _actor(*_valid(co, text, tx.tokens.with_owner(text.id), co.clock.now()))
 
 
 def _actor(row: Token, principal: Principal) -> Actor:
@@ -108,8 +120,9 @@ def _parsed(token: str) -> TokenText:
         ) from None
 
 
-def _valid(co: Coordinator, tx: Tx, text: TokenText, now: datetime) -> tuple[Token, Principal]:
-    found = tx.tokens.with_owner(text.id)
+def _valid(
+    co: Coordinator, text: TokenText, found: tuple[Token, Principal] | None, now: datetime
+) -> tuple[Token, Principal]:
     if found is None or not co.keys.verify(text, found[0].secret_hmac):
         raise _unauthenticated(f"This coordinator does not know the token. {_remedy(text.role)}")
     row, principal = found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -20,7 +21,7 @@ from fedclust.wire.models import (
     TaskResponse,
 )
 from fedclust.wire.problems import FieldError
-from fedclust.wire.submissions import SubmissionError, payload_bytes, read_head, read_payload
+from fedclust.wire.submissions import SubmissionError, payload_bytes, read_head, read_submission
 from fedclust_service.domain.access import Actor, absent, require, sees_answer_details
 from fedclust_service.domain.refusal import Refusal, broken_rule
 from fedclust_service.domain.round import (
@@ -37,7 +38,7 @@ from fedclust_service.orchestration.closing import rules_of, settle
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.lookup import (
     is_row_number,
-    own_session,
+    is_slug,
     page_size,
     plan_or_refuse,
     read_cursor,
@@ -46,7 +47,7 @@ from fedclust_service.orchestration.lookup import (
     session_for,
     smallest_p,
 )
-from fedclust_service.store import Tx
+from fedclust_service.store import AskedOf, Seen, Tx
 
 
 @dataclass(frozen=True)
@@ -78,43 +79,50 @@ class Submitted:
 # --- what a site is asked -------------------------------------------------------------------------
 
 
-def task_view(tx: Tx, actor: Actor, session: str, known: Collection[str] = ()) -> TaskView:
+def task_view(tx: Tx, actor: Actor, seen: Seen | None, known: Collection[str] = ()) -> TaskView:
     """Return what a site should do now (sites, their own sessions).
 
     ``known`` are ETags that the site has; of a view with one of them, nothing but the ETag is
-    told, and the progress is not counted.
+    told: neither the task is read nor the progress counted.
     """
     require(actor, "task.read")
-    view, current = _view(tx, *own_session(tx, actor, session))
-    if view.etag in known:
+    session, own = _own(seen)
+    view = _view(session, own, seen.round if seen else None)
+    if view.etag in known or seen is None or seen.round is None:
         return view
-    counted = view.response.model_copy(update={"progress": _progress(tx, current)})
-    return replace(view, response=counted)
+    current, addressee, _ = seen.round
+    more: dict[str, object] = {"progress": _progress(tx, current)}
+    if addressee is not None and view.response.status == TaskStatus.WORK.value:
+        more["task"] = _document(current, addressee)
+    return replace(view, response=view.response.model_copy(update=more))
 
 
-def _view(tx: Tx, session: Session, own: Participation) -> tuple[TaskView, Round | None]:
-    """Return the view without its progress, and the round that it is of."""
-    latest = tx.rounds.latest_for(session.id, own.site)
-    if latest is None:
-        return _shown(session, own, None, None, answered=False), None
-    current, addressee, answer = latest
-    return _shown(session, own, current, addressee, answered=answer is not None), current
+def seen_by(
+    tx: Tx, actor: Actor, session: str, number: int | None = None, *, lock: bool = False
+) -> Seen | None:
+    """Return what a site sees of a session and one of its rounds, the latest by default."""
+    if not is_slug(session):
+        return None
+    # No round has the number 0.
+    number = number if number is None or is_row_number(number) else 0
+    return tx.exchange.seen(session, actor.name, number, lock=lock)
 
 
-def _shown(
-    session: Session,
-    own: Participation,
-    current: Round | None,
-    addressee: Addressee | None,
-    *,
-    answered: bool,
-) -> TaskView:
+def _own(seen: Seen | None) -> tuple[Session, Participation]:
+    if seen is None or seen.own is None:
+        raise absent("session")
+    return seen.session, seen.own
+
+
+def _view(session: Session, own: Participation, seen: AskedOf | None) -> TaskView:
+    """Return the view without its task and its progress."""
+    current, addressee, answer = seen or (None, None, None)
     status = status_of(
         session.state,
         own.state,
         current.state if current is not None else None,
         addressed=addressee is not None and not addressee.released,
-        answered=answered,
+        answered=answer is not None,
     )
     # A deadline concerns those who are asked in the open round, and nobody else is woken by it.
     asked = status in (TaskStatus.WORK, TaskStatus.ANSWERED)
@@ -123,14 +131,15 @@ def _shown(
         status=status.value,
         round=current.number if current is not None else None,
         deadline=current.deadline if asked and current is not None else None,
-        task=_document(current, addressee) if status is TaskStatus.WORK else None,
+        task=None,
     )
-    return TaskView(response, _etag(response), session.version)
+    digest = None
+    if status is TaskStatus.WORK and addressee is not None:
+        digest = addressee.task_digest
+    return TaskView(response, _etag(response, digest), session.version)
 
 
-def _document(current: Round | None, addressee: Addressee | None) -> TaskDocument | None:
-    if current is None or addressee is None:
-        return None
+def _document(current: Round, addressee: Addressee) -> TaskDocument:
     return TaskDocument(
         phase=current.phase,
         digest=addressee.task_digest,
@@ -150,31 +159,32 @@ def _progress(tx: Tx, current: Round | None) -> Progress | None:
     )
 
 
-def _etag(response: TaskResponse) -> str:
+def _etag(response: TaskResponse, digest: str | None) -> str:
     """Return a strong ETag over all but the progress; the digest stands for the whole task."""
-    shown = response.model_dump(mode="json", include={"session_state", "status", "round"})
-    shown["deadline"] = None
-    if response.deadline is not None:
-        shown["deadline"] = response.deadline.isoformat()
-    shown["task"] = response.task.digest if response.task is not None else None
+    shown = {
+        "session_state": response.session_state,
+        "status": response.status,
+        "round": response.round,
+        "deadline": None if response.deadline is None else response.deadline.isoformat(),
+        "task": digest,
+    }
     return f'"{codec.sha256(codec.canonical_json(shown))}"'
 
 
 # --- what a site answers --------------------------------------------------------------------------
 
 
-def foreseen(tx: Tx, actor: Actor, session: str, round_number: int) -> Admitted | None:
-    """Return what :func:`submit` can be spared to look for, where a submission is awaited.
+def foreseen(tx: Tx, seen: Seen | None) -> Admitted | None:
+    """Return what :func:`submit` need not look up again, where a submission is awaited.
 
-    For a caller that looks into the database anyhow, before it has read the body. None where
-    there is something to refuse, or was something stored: that takes the body's digest to say.
+    For a caller that reads the database anyway, before it has read the body. None where there is
+    something to refuse, or was something stored: that takes the body's digest to say.
     """
     try:
-        found, own = own_session(tx, actor, session)
-        seen = _admit(tx, found, own, round_number, "")
+        admitted = _admit(tx, seen, "")
     except Refusal:
         return None
-    return seen if isinstance(seen, Admitted) else None
+    return admitted if isinstance(admitted, Admitted) else None
 
 
 def submit(
@@ -185,7 +195,7 @@ def submit(
     body: bytes,
     media: str,
     seen: Admitted | None = None,
-) -> Submitted:
+) -> Future[Submitted]:
     """Store a site's answer exactly once; checks in the order of DESIGN §3.
 
     The contents are read and checked between two transactions: one that refuses what can be
@@ -200,46 +210,46 @@ def submit(
     seen : Admitted, optional
         What :func:`foreseen` found. However long the body took since then, the refusals and
         their order are those of the moment at which it had arrived.
+
+    Returns
+    -------
+    future of Submitted
+        Done once the answer is stored durably, or refused.
     """
     require(actor, "submission.put")
     digest = codec.sha256(body)
-
-    def look(tx: Tx) -> Submitted | Admitted:
-        found, own = own_session(tx, actor, session)
-        return _admit(tx, found, own, round_number, digest)
-
     if seen is None:
+
+        def look(tx: Tx) -> Submitted | Admitted:
+            return _admit(tx, seen_by(tx, actor, session, round_number), digest)
+
         now = co.store.read("submission.look", look)
         if isinstance(now, Submitted):
-            return now
+            done: Future[Submitted] = Future()
+            done.set_result(now)
+            return done
         seen = now
     plan = plan_or_refuse(seen.session)
-    # (5): parse, digest, contents. What a site declared does not change once it has joined.
+    refused: Refusal | None = None
+    payload: bytes | None = None
     try:
+        # (5): parse, digest, contents. What a site declared does not change once it has joined.
         payload = payload_bytes(_read(plan, seen, body, media))
     except Refusal as refusal:
-        rule = refusal.errors[0].rule if refusal.errors else refusal.slug
+        refused = refusal
 
-        def refuse(change: Change) -> Submitted | None:
-            found, own = own_session(change.tx, actor, session, lock=True)
-            # What comes before (5) goes before it, also where it came about meanwhile.
-            admitted = _admit(change.tx, found, own, round_number, digest)
-            if isinstance(admitted, Submitted):
-                return admitted
-            change.audit(actor, "submission.refused", found.name, round=round_number, rule=rule)
-            return None
-
-        stored = commit(co, "submission.refuse", refuse)
-        if stored is not None:
-            return stored
-        raise
-
-    def write(change: Change) -> Submitted:
+    def write(change: Change) -> Submitted | Refusal:
         tx = change.tx
-        found, own = own_session(tx, actor, session, lock=True)
-        admitted = _admit(tx, found, own, round_number, digest)
+        # What comes before (5) goes before it, also where it came about meanwhile.
+        now = seen_by(tx, actor, session, round_number, lock=True)
+        admitted = _admit(tx, now, digest)
         if isinstance(admitted, Submitted):
             return admitted
+        found, own = admitted.session, admitted.own
+        if refused is not None:
+            rule = refused.errors[0].rule if refused.errors else refused.slug
+            change.audit(actor, "submission.refused", found.name, round=round_number, rule=rule)
+            return refused
         answer = Submission(
             session_id=found.id,
             round_id=admitted.round.id,
@@ -266,10 +276,10 @@ def submit(
         if settled.state is RoundState.FAILED:
             # The session has ended with it: there is something new to read.
             return _submitted(found, answer, settled, None, created=True)
-        view = _shown(found, own, settled, admitted.addressee, answered=True)
+        view = _view(found, own, AskedOf(settled, admitted.addressee, answer))
         return _submitted(found, answer, settled, view, created=True)
 
-    return commit(co, "submission.store", write)
+    return co.submissions.commit(session, write)
 
 
 @dataclass(frozen=True)
@@ -282,15 +292,14 @@ class Admitted:
     addressee: Addressee
 
 
-def _admit(
-    tx: Tx, session: Session, own: Participation, number: int, digest: str
-) -> Submitted | Admitted:
+def _admit(tx: Tx, seen: Seen | None, digest: str) -> Submitted | Admitted:
     """Run the checks (1) to (4): stored before, session, round, addressed."""
-    seen = tx.rounds.get_for(session.id, number, own.site) if is_row_number(number) else None
-    asked, addressee, stored = seen or (None, None, None)
+    session, own = _own(seen)
+    asked, addressee, stored = (seen and seen.round) or (None, None, None)
     if asked is not None and stored is not None:
         if stored.sha256 == digest:
-            view, _ = _view(tx, session, own)
+            latest = tx.exchange.seen(session.name, own.site)
+            view = _view(session, own, latest and latest.round)
             return _submitted(session, stored, asked, view, created=False)
         raise Refusal(
             "submission-differs",
@@ -319,15 +328,21 @@ def _admit(
 
 
 def _read(plan: Plan, seen: Admitted, body: bytes, media: str) -> Model | None:
+    phase = engine.phase(plan, seen.round.phase)
     try:
-        head = read_head(body, media)
-        if head.phase != seen.round.phase:
-            raise _other_phase(plan, head.phase)
-        payload = read_payload(engine.phase(plan, head.phase), body, media)
+        try:
+            head, payload = read_submission(phase, body, media)
+        except SubmissionError:
+            # What an answer to another phase holds is no error of this one's payload.
+            head = read_head(body, media)
+            if head.phase == phase.name:
+                raise
     except SubmissionError as error:
         raise Refusal(
             "invalid", "Correct the fields that are named here. Nothing was stored.", error.errors
         ) from None
+    if head.phase != phase.name:
+        raise _other_phase(plan, head.phase)
     if head.task_digest != seen.addressee.task_digest:
         raise Refusal(
             "task-mismatch",

@@ -21,14 +21,16 @@ from fedclust_service.store.errors import (
     Unwritable,
     UrlRefused,
 )
+from fedclust_service.store.exchange import Seen
 from fedclust_service.store.listen import Listener
 from fedclust_service.store.results import StoredResult, StoredState
-from fedclust_service.store.rounds import RoundChanges
+from fedclust_service.store.rounds import AskedOf, RoundChanges
 from fedclust_service.store.store import Store, TxMetrics
 from fedclust_service.store.tx import Tx
 
 __all__ = [
     "AlreadyExists",
+    "AskedOf",
     "ConstraintViolated",
     "DataDamaged",
     "Listener",
@@ -38,6 +40,7 @@ __all__ = [
     "SchemaNewer",
     "SchemaOlder",
     "SchemaProblem",
+    "Seen",
     "Store",
     "StoreBusy",
     "StoreError",

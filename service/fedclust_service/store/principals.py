@@ -18,7 +18,7 @@ _OWNER = (
     .join(tables.principals, tables.principals.c.id == tables.tokens.c.principal_id)
     .where(tables.tokens.c.id == bindparam("id"))
 )
-_TOKEN_COLUMNS, _PRINCIPAL_COLUMNS = names(tables.tokens.c), names(tables.principals.c)
+TOKEN_COLUMNS, PRINCIPAL_COLUMNS = names(tables.tokens.c), names(tables.principals.c)
 
 
 class Principals:
@@ -48,7 +48,7 @@ class Principals:
         t = tables.principals
         query = select(t).where(t.c.role == role.value, t.c.name == name)
         row = self._connection.execute(query).mappings().one_or_none()
-        return _principal(row) if row else None
+        return to_principal(row) if row else None
 
     def list(self, role: Role, limit: int, after: str | None = None) -> Sequence[Principal]:
         """Return at most ``limit`` principals of a role by name, from behind the name ``after``."""
@@ -56,7 +56,7 @@ class Principals:
         query = select(t).where(t.c.role == role.value).order_by(t.c.name).limit(limit)
         if after is not None:
             query = query.where(t.c.name > after)
-        return [_principal(row) for row in self._connection.execute(query).mappings()]
+        return [to_principal(row) for row in self._connection.execute(query).mappings()]
 
     def existing(self, role: Role, names: Collection[str]) -> frozenset[str]:
         """Return those of ``names`` that are registered under a role, disabled ones included."""
@@ -123,14 +123,14 @@ class Tokens:
         row = self._connection.execute(_OWNER, {"id": token_id}).one_or_none()
         if row is None:
             return None
-        token, principal = split(row, _TOKEN_COLUMNS, _PRINCIPAL_COLUMNS)
-        return _token(token), _principal(principal)
+        shown, owner = split(row, TOKEN_COLUMNS, PRINCIPAL_COLUMNS)
+        return to_token(shown), to_principal(owner)
 
     def list_for(self, principal_id: int) -> Sequence[Token]:
         """Return all tokens of a principal, oldest first."""
         t = tables.tokens
         query = select(t).where(t.c.principal_id == principal_id).order_by(t.c.created_at, t.c.id)
-        return [_token(row) for row in self._connection.execute(query).mappings()]
+        return [to_token(row) for row in self._connection.execute(query).mappings()]
 
     def any_valid(self, role: Role, at: datetime) -> bool:
         """Say whether an enabled principal of a role has a token that is valid at a time."""
@@ -163,7 +163,8 @@ class Tokens:
         )
 
 
-def _principal(row: Row) -> Principal:
+def to_principal(row: Row) -> Principal:
+    """Return a principal from its columns."""
     return Principal(
         id=row["id"],
         role=Role(row["role"]),
@@ -175,5 +176,6 @@ def _principal(row: Row) -> Principal:
     )
 
 
-def _token(row: Row) -> Token:
+def to_token(row: Row) -> Token:
+    """Return a token from its columns."""
     return Token(**row)

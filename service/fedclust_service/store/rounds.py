@@ -28,7 +28,7 @@ from fedclust_service.domain.round import Addressee, Lease, Round, RoundState, T
 from fedclust_service.domain.session import ParticipationState
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Row, insert_unless_there, labelled, names, split
+from fedclust_service.store._sql import Row, insert_unless_there, names
 from fedclust_service.store.errors import AlreadyExists
 from fedclust_service.store.submissions import SUMMARY
 
@@ -122,15 +122,6 @@ class Rounds:
     def latest(self, session_id: int) -> Round | None:
         """Return the round of a session with the highest number."""
         return self._one(_LATEST, {"session_id": session_id})
-
-    def latest_for(self, session_id: int, site: str) -> AskedOf | None:
-        """As `latest`, with the site's part in it and its answer, in one statement."""
-        return self._asked(_LATEST_FOR, {"session_id": session_id, "site": site})
-
-    def get_for(self, session_id: int, number: int, site: str) -> AskedOf | None:
-        """As `get`, with the site's part in it and its answer, in one statement."""
-        asked = {"session_id": session_id, "number": number, "site": site}
-        return self._asked(_NUMBERED_FOR, asked)
 
     def list(self, session_id: int, limit: int, after: int | None = None) -> Sequence[Round]:
         """Return at most ``limit`` rounds by number, from behind the number ``after``.
@@ -267,17 +258,6 @@ class Rounds:
         row = self._connection.execute(query, asked).mappings().one_or_none()
         return _round(row) if row else None
 
-    def _asked(self, query: Executable, asked: dict[str, Any]) -> AskedOf | None:
-        row = self._connection.execute(query, asked).one_or_none()
-        if row is None:
-            return None
-        found, part, answer = split(row, *_PARTS)
-        return AskedOf(
-            _round(found),
-            Addressee(**part) if part["site"] is not None else None,
-            Submission(**answer) if answer["site"] is not None else None,
-        )
-
     def _many(self, query: Select[tuple[Any, ...]]) -> Sequence[Round]:
         return [_round(row) for row in self._connection.execute(query).mappings()]
 
@@ -317,23 +297,7 @@ _AGGREGATING = (
     .where(tables.rounds.c.state == RoundState.AGGREGATING.value)
     .order_by(tables.rounds.c.id)
 )
-_ADDRESSED = and_(
-    tables.addressees.c.round_id == tables.rounds.c.id,
-    tables.addressees.c.site == bindparam("site"),
-)
-_ANSWERED = and_(
-    tables.submissions.c.round_id == tables.rounds.c.id,
-    tables.submissions.c.site == bindparam("site"),
-)
-_FOR_SITE = (
-    select(tables.rounds, *labelled(tables.addressees.c), *labelled(SUMMARY))
-    .outerjoin(tables.addressees, _ADDRESSED)
-    .outerjoin(tables.submissions, _ANSWERED)
-    .where(tables.rounds.c.session_id == bindparam("session_id"))
-)
-_NUMBERED_FOR = _FOR_SITE.where(tables.rounds.c.number == bindparam("number"))
-_LATEST_FOR = _FOR_SITE.order_by(tables.rounds.c.number.desc()).limit(1)
-_PARTS = (names(tables.rounds.c), names(tables.addressees.c), names(SUMMARY))
+PARTS = (names(tables.rounds.c), names(tables.addressees.c), names(SUMMARY))
 
 
 # What an UPDATE sets is what it is executed with.
@@ -365,6 +329,15 @@ def _lease_values(lease: Lease) -> dict[str, Any]:
         "lease_holder": lease.holder,
         "lease_expires_at": lease.expires_at,
     }
+
+
+def asked_of(found: Row, part: Row, answer: Row) -> AskedOf:
+    """Return a round with a site's part and answer from their columns."""
+    return AskedOf(
+        _round(found),
+        Addressee(**part) if part["site"] is not None else None,
+        Submission(**answer) if answer["site"] is not None else None,
+    )
 
 
 def _round(row: Row) -> Round:

@@ -17,11 +17,11 @@ from fedclust_service.store import tables
 from fedclust_service.store._sql import Row, insert_unless_there, labelled, names, split
 from fedclust_service.store.errors import AlreadyExists
 
-_COLUMNS = [column for column in tables.sessions.c if column.name != "scrubbed_at"]
+COLUMNS = [column for column in tables.sessions.c if column.name != "scrubbed_at"]
 # Asked with every request of a site, or several times a round: building one of these anew costs
 # more than running it.
-_BY_NAME = select(*_COLUMNS).where(tables.sessions.c.name == bindparam("name"))
-_BY_ID = select(*_COLUMNS).where(tables.sessions.c.id == bindparam("id"))
+_BY_NAME = select(*COLUMNS).where(tables.sessions.c.name == bindparam("name"))
+_BY_ID = select(*COLUMNS).where(tables.sessions.c.id == bindparam("id"))
 _LOCK_BY_NAME = _BY_NAME.with_for_update(key_share=True)
 _LOCK_BY_ID = _BY_ID.with_for_update(key_share=True)
 _TOUCH = (
@@ -33,7 +33,7 @@ _VERSION = select(tables.sessions.c.name, tables.sessions.c.version).where(
     tables.sessions.c.id == bindparam("id")
 )
 _FOR_SITE = (
-    select(*_COLUMNS, *labelled(tables.participations.c))
+    select(*COLUMNS, *labelled(tables.participations.c))
     .outerjoin(
         tables.participations,
         and_(
@@ -43,7 +43,7 @@ _FOR_SITE = (
     )
     .where(tables.sessions.c.name == bindparam("name"))
 )
-_SESSION_COLUMNS, _PARTICIPATION_COLUMNS = names(_COLUMNS), names(tables.participations.c)
+_SESSION_COLUMNS, _PARTICIPATION_COLUMNS = names(COLUMNS), names(tables.participations.c)
 _PARTICIPATIONS = (
     select(tables.participations)
     .where(tables.participations.c.session_id == bindparam("session_id"))
@@ -107,7 +107,7 @@ class Sessions:
         if row is None:
             return None
         session, own = split(row, _SESSION_COLUMNS, _PARTICIPATION_COLUMNS)
-        return _session(session), _participation(own) if own["site"] is not None else None
+        return to_session(session), to_participation(own) if own["site"] is not None else None
 
     def lock(self, name: str) -> Session | None:
         """Return a session by name and keep other writers off it until this transaction ends.
@@ -130,7 +130,7 @@ class Sessions:
             return None
         asked = {"session_id": session.id, "site": site}
         row = self._connection.execute(_PARTICIPATION, asked).mappings().one_or_none()
-        return session, _participation(row) if row else None
+        return session, to_participation(row) if row else None
 
     def lock_by_id(self, session_id: int) -> Session | None:
         """As `lock`, by id."""
@@ -190,7 +190,7 @@ class Sessions:
             Only those in this state.
         """
         t = tables.sessions
-        query = select(*_COLUMNS).order_by(t.c.id.desc()).limit(limit)
+        query = select(*COLUMNS).order_by(t.c.id.desc()).limit(limit)
         if created_by is not None:
             query = query.where(t.c.created_by == created_by)
         if site is not None:
@@ -200,7 +200,7 @@ class Sessions:
             query = query.where(t.c.state == state.value)
         if after_id is not None:
             query = query.where(t.c.id < after_id)
-        return [_session(row) for row in self._connection.execute(query).mappings()]
+        return [to_session(row) for row in self._connection.execute(query).mappings()]
 
     def counts(self) -> dict[SessionState, int]:
         """Return how many sessions are in each state."""
@@ -211,24 +211,24 @@ class Sessions:
     def running(self) -> Sequence[Session]:
         """Return all running sessions, oldest first."""
         t = tables.sessions
-        query = select(*_COLUMNS).where(t.c.state == SessionState.RUNNING.value).order_by(t.c.id)
-        return [_session(row) for row in self._connection.execute(query).mappings()]
+        query = select(*COLUMNS).where(t.c.state == SessionState.RUNNING.value).order_by(t.c.id)
+        return [to_session(row) for row in self._connection.execute(query).mappings()]
 
     def to_scrub(self, ended_before: datetime, limit: int = 100) -> Sequence[Session]:
         """Return ended sessions whose payloads are still there past the retention time."""
         t = tables.sessions
         ended = [state.value for state in SessionState if state.ended]
         query = (
-            select(*_COLUMNS)
+            select(*COLUMNS)
             .where(t.c.state.in_(ended), t.c.ended_at < ended_before, t.c.scrubbed_at.is_(None))
             .order_by(t.c.id)
             .limit(limit)
         )
-        return [_session(row) for row in self._connection.execute(query).mappings()]
+        return [to_session(row) for row in self._connection.execute(query).mappings()]
 
     def _one(self, query: Executable, asked: dict[str, object]) -> Session | None:
         row = self._connection.execute(query, asked).mappings().one_or_none()
-        return _session(row) if row else None
+        return to_session(row) if row else None
 
 
 class Participations:
@@ -250,12 +250,12 @@ class Participations:
         """Return one site's participation."""
         asked = {"session_id": session_id, "site": site}
         row = self._connection.execute(_PARTICIPATION, asked).mappings().one_or_none()
-        return _participation(row) if row else None
+        return to_participation(row) if row else None
 
     def list(self, session_id: int) -> Sequence[Participation]:
         """Return all participations of a session, sorted by site."""
         rows = self._connection.execute(_PARTICIPATIONS, {"session_id": session_id}).mappings()
-        return [_participation(row) for row in rows]
+        return [to_participation(row) for row in rows]
 
     def update(self, participation: Participation) -> None:
         """Write all of a participation but its session and site."""
@@ -267,11 +267,13 @@ class Participations:
         )
 
 
-def _session(row: Row) -> Session:
+def to_session(row: Row) -> Session:
+    """Return a session from its columns."""
     return Session(**{**row, "state": SessionState(row["state"])})
 
 
-def _participation(row: Row) -> Participation:
+def to_participation(row: Row) -> Participation:
+    """Return a participation from its columns."""
     return Participation(
         **{
             **row,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -10,6 +11,7 @@ from sqlalchemy import Connection
 
 from fedclust_service.store.audit import Audit
 from fedclust_service.store.chain import Chain
+from fedclust_service.store.exchange import Exchange
 from fedclust_service.store.principals import Principals, Tokens
 from fedclust_service.store.results import Results, States
 from fedclust_service.store.rounds import Rounds
@@ -19,7 +21,9 @@ from fedclust_service.store.submissions import Submissions
 
 
 class Tx:
-    """The repositories of one transaction. MUST NOT be kept beyond the function it was given to.
+    """The repositories of one transaction, each made when it is first used.
+
+    MUST NOT be kept beyond the function it was given to.
 
     Attributes
     ----------
@@ -33,17 +37,54 @@ class Tx:
         self._scrubbed: list[int] = []
         self._heads: list[int] = []
         self.now = now
-        self.principals = Principals(connection, now)
-        self.tokens = Tokens(connection)
-        self.sessions = Sessions(connection, self._touched)
-        self.participations = Participations(connection)
-        self.rounds = Rounds(connection)
-        self.submissions = Submissions(connection, self._scrubbed)
-        self.states = States(connection)
-        self.results = Results(connection)
-        self.audit = Audit(connection)
-        self.chain = Chain(connection, self._heads)
-        self.standings = Standings(connection)
+
+    @functools.cached_property
+    def principals(self) -> Principals:
+        return Principals(self._connection, self.now)
+
+    @functools.cached_property
+    def tokens(self) -> Tokens:
+        return Tokens(self._connection)
+
+    @functools.cached_property
+    def sessions(self) -> Sessions:
+        return Sessions(self._connection, self._touched)
+
+    @functools.cached_property
+    def participations(self) -> Participations:
+        return Participations(self._connection)
+
+    @functools.cached_property
+    def rounds(self) -> Rounds:
+        return Rounds(self._connection)
+
+    @functools.cached_property
+    def exchange(self) -> Exchange:
+        return Exchange(self._connection)
+
+    @functools.cached_property
+    def submissions(self) -> Submissions:
+        return Submissions(self._connection, self._scrubbed)
+
+    @functools.cached_property
+    def states(self) -> States:
+        return States(self._connection)
+
+    @functools.cached_property
+    def results(self) -> Results:
+        return Results(self._connection)
+
+    @functools.cached_property
+    def audit(self) -> Audit:
+        return Audit(self._connection)
+
+    @functools.cached_property
+    def chain(self) -> Chain:
+        return Chain(self._connection, self._heads)
+
+    @functools.cached_property
+    def standings(self) -> Standings:
+        return Standings(self._connection)
 
     @property
     def touched(self) -> list[tuple[str, int]]:

@@ -2,69 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Annotated
+import asyncio
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
-from starlette.concurrency import run_in_threadpool
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from fedclust.wire.models import Receipt
 from fedclust_service.domain.access import Actor, require
-from fedclust_service.http.bodies import BINARY, JSON, EitherBody, either_body, reply
+from fedclust_service.http.bodies import BINARY, JSON, either_body, reply
 from fedclust_service.http.context import (
-    CoordinatorOf,
     RoundNumber,
     SessionName,
-    allowed,
+    bearer,
     bearer_token,
+    for_site,
     service_of,
 )
 from fedclust_service.http.describe import described, ref
-from fedclust_service.http.direct import direct, named, numbered
 from fedclust_service.http.sealed_head import SEALED_HEAD, with_head
 from fedclust_service.http.trace import trace_of
 from fedclust_service.orchestration import principals, rounds
-from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.rounds import Admitted, Submitted
+from fedclust_service.orchestration.rounds import Admitted
 
 TASK_ETAG = "Fedclust-Task-ETag"
-_ACTION = "submission.put"
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
-
-def _plain(request: Request) -> Awaitable[Response] | None:
-    session, number = named(request), numbered(request)
-    if session is None or number is None:
-        return None
-    return _submission(request, session, number)
-
-
-async def _submission(request: Request, session: str, number: int) -> Response:
-    """As `put_submission`; who asks and what is asked are read in one transaction."""
-    co, token = service_of(request).coordinator, bearer_token(request)
-
-    def look() -> tuple[Actor, Admitted | None]:
-        actor, seen = principals.read_as(
-            co,
-            token,
-            "submission.look",
-            lambda tx, actor: (actor, rounds.foreseen(tx, actor, session, number)),
-        )
-        trace_of(request).actor = actor
-        require(actor, _ACTION)
-        return actor, seen
-
-    actor, seen = await run_in_threadpool(look)
-    content, media = await either_body(request)
-
-    def submit() -> Response:
-        return _receipt(co, rounds.submit(co, actor, session, number, content, media, seen))
-
-    return await run_in_threadpool(submit)
-
-
-router = APIRouter(tags=["submissions"], route_class=direct(_plain))
+router = APIRouter(tags=["submissions"])
 
 
 @router.put(
@@ -101,18 +65,27 @@ router = APIRouter(tags=["submissions"], route_class=direct(_plain))
         },
     ),
 )
-def put_submission(
-    actor: Annotated[Actor, allowed(_ACTION)],
-    co: CoordinatorOf,
+async def put_submission(
+    request: Request,
+    _: Annotated[object, Depends(bearer)],
     session: SessionName,
     number: RoundNumber,
-    body: EitherBody,
 ) -> Response:
-    content, media = body
-    return _receipt(co, rounds.submit(co, actor, session, number, content, media))
+    co, token = service_of(request).coordinator, bearer_token(request)
 
+    # Who asks and what is asked are read in one transaction, before anything of the body is.
+    def look(tx: Any, actor: Actor, seen: Any) -> tuple[Actor, Admitted | None]:
+        trace_of(request).actor = actor
+        require(actor, "submission.put")
+        return actor, rounds.foreseen(tx, seen)
 
-def _receipt(co: Coordinator, submitted: Submitted) -> Response:
-    status = 201 if submitted.created else 200
-    headers = {TASK_ETAG: submitted.task_etag} if submitted.task_etag is not None else {}
-    return reply(submitted.receipt, status, with_head(co, headers))
+    asking = (co, token, "submission.look", session, number, look)
+    actor, seen = await for_site(request, lambda: principals.read_as_site(*asking))
+    content, media = await either_body(request)
+    stored = await for_site(
+        request, lambda: rounds.submit(co, actor, session, number, content, media, seen)
+    )
+    # What is under way is stored whether or not its sender still waits.
+    submitted = await asyncio.shield(asyncio.wrap_future(stored))
+    headers = {} if submitted.task_etag is None else {TASK_ETAG: submitted.task_etag}
+    return reply(submitted.receipt, 201 if submitted.created else 200, with_head(co, headers))

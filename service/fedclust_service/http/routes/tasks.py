@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Awaitable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from fedclust.wire.models import TaskResponse
@@ -19,27 +16,17 @@ from fedclust_service.http.context import (
     SessionName,
     bearer,
     bearer_token,
+    for_site,
     service_of,
 )
 from fedclust_service.http.describe import described, ref
-from fedclust_service.http.direct import direct, named
 from fedclust_service.http.sealed_head import SEALED_HEAD, with_head
 from fedclust_service.http.trace import trace_of
 from fedclust_service.orchestration import principals, rounds
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.rounds import TaskView
 
-_PLAIN_QUERY = re.compile(rb"(?:wait=([0-9]|1[0-9]|2[0-5]))?")
-
-
-def _plain(request: Request) -> Awaitable[Response] | None:
-    session, query = named(request), _PLAIN_QUERY.fullmatch(request.scope["query_string"])
-    if session is None or query is None:
-        return None
-    return _task(request, session, float(query[1] or 0))
-
-
-router = APIRouter(tags=["tasks"], route_class=direct(_plain))
+router = APIRouter(tags=["tasks"])
 WaitOf = Annotated[
     float,
     Query(
@@ -87,26 +74,23 @@ async def get_task(
     wait: WaitOf = 0.0,
     _known: KnownOf = None,
 ) -> Response:
-    return await _task(request, session, wait)
-
-
-async def _task(request: Request, session: str, wait: float) -> Response:
     service = service_of(request)
     co = service.coordinator
     token, media = bearer_token(request), negotiate(request, [JSON, BINARY])
     known = _etags(request)
     ends = time.monotonic() + min(wait, service.settings.long_poll_max)
 
-    def view_of(tx: Any, actor: Actor) -> TaskView:
+    def view_of(tx: Any, actor: Actor, seen: Any) -> TaskView:
         trace_of(request).actor = actor
-        return rounds.task_view(tx, actor, session, known)
+        return rounds.task_view(tx, actor, seen, known)
 
     # Who asks is found anew after each wait: a token may have been revoked in it.
     def look(recorded: bool) -> tuple[TaskView, Response | None]:
-        view = principals.read_as(co, token, "task.view", view_of, recorded=recorded)
+        asking = (co, token, "task.view", session, None, view_of)
+        view = principals.read_as_site(*asking, recorded=recorded)
         return _shown(co, view, known, media)
 
-    view, response = await run_in_threadpool(look, True)
+    view, response = await for_site(request, lambda: look(True))
     while response is None:
         left = ends - time.monotonic()
         if left <= 0:
@@ -114,7 +98,7 @@ async def _task(request: Request, session: str, wait: float) -> Response:
         await co.notifier.wait(session, view.version, left)
         if co.notifier.closed:
             raise Refusal("unavailable", "The coordinator restarts; ask again.", retry_after_s=2)
-        view, response = await run_in_threadpool(look, False)
+        view, response = await for_site(request, lambda: look(False))
     return response
 
 

@@ -1,0 +1,121 @@
+"""What a site asks in every round, read in one statement: its token, its session, its round.
+
+The statements are built once: building one anew costs more than running it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, bindparam, func, select
+
+from fedclust_service.domain.access import Principal, Token
+from fedclust_service.domain.session import Participation, Session
+from fedclust_service.store import tables
+from fedclust_service.store._sql import labelled, names, split
+from fedclust_service.store.principals import (
+    PRINCIPAL_COLUMNS,
+    TOKEN_COLUMNS,
+    to_principal,
+    to_token,
+)
+from fedclust_service.store.rounds import PARTS, AskedOf, asked_of
+from fedclust_service.store.sessions import COLUMNS, to_participation, to_session
+from fedclust_service.store.submissions import SUMMARY
+
+
+class Seen(NamedTuple):
+    """A session as it concerns one site: its participation, and the round that was asked for."""
+
+    session: Session
+    own: Participation | None
+    round: AskedOf | None
+
+
+class Asking(NamedTuple):
+    """Who shows a token, and what it sees."""
+
+    token: Token
+    owner: Principal
+    seen: Seen | None
+
+
+_SESSION = [*labelled(COLUMNS), *labelled(tables.participations.c)]
+_ROUND = [*labelled(tables.rounds.c), *labelled(tables.addressees.c), *labelled(SUMMARY)]
+_SESSION_PARTS = (names(COLUMNS), names(tables.participations.c))
+
+
+def _with_round(start: FromClause, site: ColumnElement[str], *, latest: bool) -> FromClause:
+    """Join what a site has in a session: its participation, and a round by number or the latest."""
+    s, p, r = tables.sessions, tables.participations, tables.rounds
+    a, answers = tables.addressees, tables.submissions
+    every = r.alias()
+    newest = select(func.max(every.c.number)).where(every.c.session_id == s.c.id)
+    number = newest.scalar_subquery() if latest else bindparam("number")
+    return (
+        start.outerjoin(p, and_(p.c.session_id == s.c.id, p.c.site == site))
+        .outerjoin(r, and_(r.c.session_id == s.c.id, r.c.number == number))
+        .outerjoin(a, and_(a.c.round_id == r.c.id, a.c.site == site))
+        .outerjoin(answers, and_(answers.c.round_id == r.c.id, answers.c.site == site))
+    )
+
+
+def _by_token(*, latest: bool) -> Select[Any]:
+    t, o, s = tables.tokens, tables.principals, tables.sessions
+    known = t.join(o, o.c.id == t.c.principal_id).outerjoin(s, s.c.name == bindparam("session"))
+    columns = [*labelled(t.c), *labelled(o.c), *_SESSION, *_ROUND]
+    joined = _with_round(known, o.c.name, latest=latest)
+    return select(*columns).select_from(joined).where(t.c.id == bindparam("token"))
+
+
+def _by_name(*, latest: bool) -> Select[Any]:
+    s = tables.sessions
+    joined = _with_round(s, bindparam("site"), latest=latest)
+    return select(*_SESSION, *_ROUND).select_from(joined).where(s.c.name == bindparam("session"))
+
+
+_BY_TOKEN = {latest: _by_token(latest=latest) for latest in (True, False)}
+_BY_NAME = {latest: _by_name(latest=latest) for latest in (True, False)}
+_LOCK = select(tables.sessions.c.id).where(tables.sessions.c.name == bindparam("session"))
+_LOCK = _LOCK.with_for_update(key_share=True)
+
+
+class Exchange:
+    """What sites ask. ``number`` None: the latest round."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def asking(self, token_id: str, name: str, number: int | None = None) -> Asking | None:
+        """Return whose token this is and what a site of its owner's name sees of a session.
+
+        None where there is no such token. Revoked and expired tokens are told as well.
+        """
+        asked = {"token": token_id, "session": name, "number": number}
+        row = self._connection.execute(_BY_TOKEN[number is None], asked).one_or_none()
+        if row is None:
+            return None
+        shown, owner, *rest = split(row, TOKEN_COLUMNS, PRINCIPAL_COLUMNS, *_SESSION_PARTS, *PARTS)
+        return Asking(to_token(shown), to_principal(owner), _seen(*rest))
+
+    def seen(
+        self, name: str, site: str, number: int | None = None, *, lock: bool = False
+    ) -> Seen | None:
+        """Return what a site sees of a session; with ``lock``, as `Sessions.lock` does."""
+        asked = {"session": name, "site": site, "number": number}
+        if lock and self._connection.dialect.name != "sqlite":
+            # By itself: what is joined to a row that was waited for may be older than the lock.
+            # On SQLite the transaction has had the whole database for itself since it began.
+            self._connection.execute(_LOCK, {"session": name})
+        row = self._connection.execute(_BY_NAME[number is None], asked).one_or_none()
+        return None if row is None else _seen(*split(row, *_SESSION_PARTS, *PARTS))
+
+
+def _seen(shown: Any, own: Any, *parts: Any) -> Seen | None:
+    if shown["id"] is None:
+        return None
+    return Seen(
+        to_session(shown),
+        to_participation(own) if own["site"] is not None else None,
+        asked_of(*parts) if parts[0]["id"] is not None else None,
+    )

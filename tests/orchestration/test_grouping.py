@@ -1,0 +1,271 @@
+"""Group commit: what waits is committed together, and each is answered for itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from fedclust.wire.submissions import BINARY
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.orchestration import rounds
+from fedclust_service.orchestration.change import Change
+from fedclust_service.orchestration.rounds import Submitted
+from fedclust_service.store import Store, StoreUnavailable
+from support.clock import ManualClock
+from support.office import Office, site
+from support.patience import PATIENCE_S
+
+SITES = ("a", "b", "c", "d", "e")
+
+
+@contextmanager
+def held(office: Office, work: Any = None) -> Iterator[None]:
+    """Have a writer inside its transaction for the length of the block; it does ``work`` last."""
+    inside, go = threading.Event(), threading.Event()
+
+    def hold(change: Change) -> None:
+        inside.set()
+        assert go.wait(PATIENCE_S)
+        if work is not None:
+            work(change)
+
+    writer = threading.Thread(target=lambda: office.co.submissions.commit("heart", hold))
+    writer.start()
+    assert inside.wait(PATIENCE_S)
+    try:
+        yield
+    finally:
+        go.set()
+        writer.join(PATIENCE_S)
+
+
+def send(office: Office, who: str, body: bytes, number: int = 1) -> Future[Submitted]:
+    return rounds.submit(office.co, site(who), "heart", number, body, BINARY)
+
+
+def slug(future: Future[Any]) -> str:
+    with pytest.raises(Refusal) as caught:
+        future.result(PATIENCE_S)
+    return caught.value.slug
+
+
+def stored(office: Office) -> set[str]:
+    row = office.row("heart")
+    kept = office.store.read("t", lambda tx: tx.submissions.summaries(session_id=row.id))
+    return {each.site for each in kept}
+
+
+def commits(office: Office) -> int:
+    return office.store.metrics()["submission.store"].calls
+
+
+def test_what_waits_is_committed_at_once_and_acknowledged_after_it(both_office: Office) -> None:
+    both_office.session(sites=SITES)
+    bodies = {name: both_office.body("heart", name) for name in SITES}
+    with held(both_office):
+        sent = [send(both_office, name, bodies[name]) for name in SITES]
+        assert not any(each.done() for each in sent)
+        assert stored(both_office) == set()
+    assert all(each.result(PATIENCE_S).created for each in sent)
+    assert stored(both_office) == set(SITES)
+    assert commits(both_office) == 2, "the one that held the writer, and all the others"
+    assert both_office.drive() == 1
+
+
+def test_a_refusal_undoes_itself_alone(both_office: Office) -> None:
+    both_office.session(sites=SITES)
+    bodies = {name: both_office.body("heart", name) for name in SITES}
+    bodies["b"] = both_office.body("heart", "b", weight=0.0)
+
+    row = both_office.row("heart")
+
+    def half(change: Change) -> None:
+        change.audit("c", "submission.stored", "heart")
+        change.tx.sessions.touch(row.id)
+        raise Refusal("wrong-state", "no")
+
+    with held(both_office):
+        first, bad = send(both_office, "a", bodies["a"]), send(both_office, "b", bodies["b"])
+        undone = both_office.co.submissions.commit("heart", half)
+        last = send(both_office, "d", bodies["d"])
+    assert (first.result(PATIENCE_S).created, last.result(PATIENCE_S).created) == (True, True)
+    assert (slug(bad), slug(undone)) == ("disclosure-refused", "wrong-state")
+    assert commits(both_office) == 2
+    assert stored(both_office) == {"a", "d"}
+    assert len(both_office.audit(action="submission.stored")) == 2
+    assert len(both_office.audit(action="submission.refused")) == 1
+    assert both_office.row("heart").version == row.version
+
+
+def test_a_defect_fails_whose_work_it_is_alone(both_office: Office) -> None:
+    both_office.session(sites=SITES)
+    bodies = {name: both_office.body("heart", name) for name in SITES}
+    with held(both_office):
+        first = send(both_office, "a", bodies["a"])
+        broken = both_office.co.submissions.commit("heart", lambda _: 1 // 0)
+        last = send(both_office, "d", bodies["d"])
+    with pytest.raises(ZeroDivisionError):
+        broken.result(PATIENCE_S)
+    assert (first.result(PATIENCE_S).created, last.result(PATIENCE_S).created) == (True, True)
+    assert len(both_office.audit(action="submission.stored")) == 2
+
+
+def test_the_same_bytes_twice_in_a_batch_are_stored_once(both_office: Office) -> None:
+    both_office.session(sites=SITES)
+    body = both_office.body("heart", "a")
+    with held(both_office):
+        first, again = send(both_office, "a", body), send(both_office, "a", body)
+        other = send(both_office, "a", both_office.body("heart", "a", empty=True))
+    assert (first.result(PATIENCE_S).created, again.result(PATIENCE_S).created) == (True, False)
+    assert first.result().receipt == again.result().receipt
+    assert slug(other) == "submission-differs"
+
+
+def test_one_that_closes_the_round_comes_before_the_rest_of_its_batch(
+    both_office: Office, clock: ManualClock
+) -> None:
+    policy = {"quorum": 3, "round_timeout_s": 60}
+    both_office.session(sites=SITES, policy=policy)
+    bodies = {name: both_office.body("heart", name) for name in SITES}
+    for name in ("a", "b"):
+        both_office.put("heart", name, bodies[name])
+    clock.advance(61)
+    with held(both_office):
+        sent = [send(both_office, name, bodies[name]) for name in ("c", "d", "a")]
+    assert sent[0].result(PATIENCE_S).created
+    assert slug(sent[1]) == "round-closed"
+    # What is stored already comes before the state of the round.
+    assert not sent[2].result(PATIENCE_S).created
+    assert stored(both_office) == {"a", "b", "c"}
+    assert both_office.drive() == 1
+
+
+def test_a_site_that_is_excluded_while_its_answer_waits_is_refused(both_office: Office) -> None:
+    both_office.session(sites=SITES)
+    body = both_office.body("heart", "a")
+    row = both_office.row("heart")
+
+    def exclude(change: Change) -> None:
+        current = change.tx.rounds.latest(row.id)
+        assert current is not None
+        assert change.tx.rounds.release(current.id, "a")
+
+    with held(both_office, exclude):
+        sent = send(both_office, "a", body)
+    assert slug(sent) == "not-addressed"
+    assert stored(both_office) == set()
+
+
+def test_a_busy_database_repeats_all_of_them_once_each(both_office: Office) -> None:
+    both_office.session(sites=SITES)
+    bodies = {name: both_office.body("heart", name) for name in SITES}
+    failures = [OperationalError("x", {}, Exception("database is locked"))]
+    if not both_office.store.single_process:
+        failures[0].orig.sqlstate = "40001"  # type: ignore[union-attr]
+
+    def fail_once(_: Change) -> None:
+        if failures:
+            raise failures.pop()
+
+    with held(both_office):
+        first = send(both_office, "a", bodies["a"])
+        both_office.co.submissions.commit("heart", fail_once)
+        last = send(both_office, "b", bodies["b"])
+    assert (first.result(PATIENCE_S).created, last.result(PATIENCE_S).created) == (True, True)
+    assert stored(both_office) == {"a", "b"}
+    assert len(both_office.audit(action="submission.stored")) == 2
+    assert not failures
+
+
+def test_a_connection_lost_in_the_commit_is_told_to_all(both_office: Office) -> None:
+    """Whether they are stored only the same bytes can tell: each is sent again."""
+    both_office.session(sites=SITES)
+    body = both_office.body("heart", "a")
+
+    def lose(_: Change) -> None:
+        raise StoreUnavailable("lost")
+
+    with held(both_office):
+        first, second = (
+            send(both_office, "a", body),
+            both_office.co.submissions.commit("heart", lose),
+        )
+    for each in (first, second):
+        with pytest.raises(StoreUnavailable):
+            each.result(PATIENCE_S)
+    assert stored(both_office) == set()
+    assert both_office.put("heart", "a", body).created
+
+
+_CHILD = """
+import os, signal, sys, threading
+from fedclust.algorithms.registry import METHODS
+from fedclust.wire.submissions import BINARY
+from fedclust_service.clock import StoreClock
+from fedclust_service.orchestration import rounds
+from fedclust_service.store import Store
+from support import tally
+from support.office import Office, site
+
+METHODS[tally.NAME] = tally.method()
+url, when = sys.argv[1:]
+store = Store.open(url, StoreClock(), serving=True)
+office = Office(store, store.clock)
+bodies = {name: office.body("heart", name) for name in "abc"}
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def tell(name):
+    os.write(2, name.encode())
+
+inside, go = threading.Event(), threading.Event()
+
+def hold(change):
+    inside.set()
+    go.wait()
+
+threading.Thread(target=lambda: office.co.submissions.commit("heart", hold), daemon=True).start()
+inside.wait()
+for name, body in bodies.items():
+    sent = rounds.submit(office.co, site(name), "heart", 1, body, BINARY)
+    sent.add_done_callback(lambda _, name=name: tell(name))
+if when == "before":
+    office.co.submissions.commit("heart", die)
+else:
+    sent.add_done_callback(die)
+go.set()
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_kill_around_the_commit_of_a_batch(
+    database_url: str, clock: ManualClock, when: str
+) -> None:
+    """Between the savepoints and the commit nobody has been told anything, and nothing is there."""
+    with_store = Store.open(database_url, clock)
+    Office(with_store, clock).session(sites=("a", "b", "c", "d"))
+    with_store.close()
+    child = subprocess.run(
+        [sys.executable, "-c", _CHILD, database_url, when],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=Path(__file__).parents[1],
+    )
+    store = Store.open(database_url, clock, serving=True)
+    try:
+        assert stored(Office(store, clock)) == set(child.stderr)
+        assert child.stderr == ("" if when == "before" else "abc")
+    finally:
+        store.close()
