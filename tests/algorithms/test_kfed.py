@@ -121,7 +121,7 @@ def test_the_third_rule_leaves_rows_between_two_seeds_out_of_the_first_centres(
     """Line 3: seeds at 0 and 12; the rows at 5 and 7 are in no S_r, those at 3 and 9 are."""
     rows = np.array([[0.0], [3.0], [5.0], [7.0], [9.0], [12.0]])
     seen: list[NDArray[np.float64]] = []
-    monkeypatch.setattr("sklearn.cluster.kmeans_plusplus", lambda X, *_, **__: (X[[0, 5]], None))
+    monkeypatch.setattr(kfed_cells, "plus_plus_rows", lambda X, *_: X[[0, 5]])
     monkeypatch.setattr(
         kfed_cells,
         "converged",
@@ -138,10 +138,7 @@ def test_a_centre_without_rows_within_a_third_is_its_voronoi_cells_mean(
     """Two of the seeds are so near each other that even they themselves are in no S_r but one."""
     rows = np.array([[0.0], [1.0], [1.2], [20.0], [21.0]])
     seen: list[NDArray[np.float64]] = []
-    monkeypatch.setattr(
-        "sklearn.cluster.kmeans_plusplus",
-        lambda *_, **__: (np.array([[0.0], [0.7], [20.5]]), None),
-    )
+    monkeypatch.setattr(kfed_cells, "plus_plus_rows", lambda *_: np.array([[0.0], [0.7], [20.5]]))
     monkeypatch.setattr(
         kfed_cells,
         "converged",

@@ -36,7 +36,8 @@ class WrongTime:
         draft.replace(self._ahead)
 
     def reasons(self) -> list[str]:
-        answer = httpx.get(f"{self.server.base_url}/readyz", trust_env=False)
+        url = f"{self.server.base_url}/readyz"
+        answer = httpx.get(url, timeout=PATIENCE_S, trust_env=False)
         return [] if answer.status_code == 200 else list(answer.json()["reasons"])
 
     def wait_for(self, reasons: list[str]) -> None:
@@ -47,7 +48,8 @@ class WrongTime:
         name = 'fedclust_store_calls_total{transaction="sweep.look"}'
 
         def swept() -> float:
-            text = httpx.get(f"{self.server.base_url}/metrics", trust_env=False).text
+            url = f"{self.server.base_url}/metrics"
+            text = httpx.get(url, timeout=PATIENCE_S, trust_env=False).text
             return next((float(x.split()[1]) for x in text.splitlines() if x.startswith(name)), 0.0)
 
         until = swept() + times

@@ -27,6 +27,8 @@ MEASURED: dict[str, Any] = {
     "python": "3.11.9",
 }
 _NAMES = {"sites": "north", "analysts": "ada", "operators": "grace"}
+#: Bytes of bodies, to how many places: numbers have more or fewer digits on another processor.
+PLACES = {"bytes_in": -3, "size": -2}
 CELLS = {"centroids": [[45.5, 190.0], [66.0, 251.0]], "counts": [12, 9]}
 
 
@@ -134,6 +136,8 @@ def _same(value: Any, name: str = "") -> Any:
         return SHOWN_TOKEN
     if name in MEASURED:
         return MEASURED[name]
+    if name in PLACES:
+        return round(value, PLACES[name])
     if name in {"id", "token_id"} and isinstance(value, str):
         return TOKEN_ID
     if isinstance(value, dict):

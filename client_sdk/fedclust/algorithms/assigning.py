@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.base import Result, RuleViolation, Space
+from fedclust.algorithms.canonical import lowest, tie_breaks
 from fedclust.privacy.counting import Labels
 
 #: Rows handled at once: bounds memory. Part of no result, for every row stands alone.
@@ -98,7 +99,7 @@ class Finder:
     """Finds the nearest of some centroids (K, d), up to ``m`` rows at a time.
 
     Among equal centroids the first takes all rows: a matrix product may give equal columns
-    different last bits, so the others do not compete. Ties go to the lowest.
+    different last bits, so the others do not compete. Ties, but for rounding, go to the lowest.
     """
 
     def __init__(self, centroids: NDArray[np.float64], m: int = 0) -> None:
@@ -108,7 +109,8 @@ class Finder:
         point = centre_of(centroids)
         centres = centroids[kept] - point
         self._directions = np.ascontiguousarray(-2.0 * centres.T)
-        self._norms = np.einsum("ij,ij->i", centres, centres)
+        squares = np.einsum("ij,ij->i", centres, centres)
+        self._norms = squares + tie_breaks(squares)
         self._make_room(point, m)
 
     def another(self, m: int) -> Finder:
@@ -167,7 +169,7 @@ def nearest(
     every = np.ones(centroids.shape[1], dtype=np.bool_)
     for begin in range(0, len(X), BLOCK):
         squares = masked_squares(X[begin : begin + BLOCK], every, distinct, seen)
-        labels[begin : begin + BLOCK] = kept[squares.argmin(axis=1)]
+        labels[begin : begin + BLOCK] = kept[lowest(squares)]
     return labels
 
 

@@ -26,6 +26,7 @@ from pydantic_core import PydanticCustomError
 
 from fedclust.algorithms.assigning import nearest
 from fedclust.algorithms.base import Model, SweepEntry
+from fedclust.algorithms.canonical import ascending, lowest
 from fedclust.algorithms.kmeans import restarts, single_start
 from fedclust.algorithms.seeding import server_rng
 
@@ -165,12 +166,13 @@ def recommend(entries: Sequence[SweepEntry]) -> tuple[int, str]:
     """
     judged = [entry for entry in entries if entry.simplified_silhouette is not None]
     if not judged:
-        best = max(entries, key=lambda entry: (_known(entry.stability), -entry.n_clusters))
+        best = _first(entries, [-_known(entry.stability) for entry in entries])
         return best.n_clusters, (
             f"K = {best.n_clusters}: quality was not measured. "
             f"{_stability_says(best, entries) or 'Nothing tells the numbers of clusters apart.'}"
         )
-    ranked = sorted(judged, key=lambda e: (-_known(e.simplified_silhouette), e.n_clusters))
+    by_k = sorted(judged, key=lambda entry: entry.n_clusters)
+    ranked = [by_k[i] for i in ascending([-_known(e.simplified_silhouette) for e in by_k])]
     best = ranked[0]
     score = _known(best.simplified_silhouette)
     says = [f"K = {best.n_clusters} has the highest simplified silhouette, {score:.3f}"]
@@ -192,12 +194,12 @@ def _index_says(best: SweepEntry, judged: Sequence[SweepEntry]) -> str | None:
     indexed = [entry for entry in judged if entry.davies_bouldin is not None]
     if best.davies_bouldin is None or len(indexed) < 2:
         return None
-    lowest = min(indexed, key=lambda e: (_known(e.davies_bouldin), e.n_clusters))
-    if lowest.n_clusters == best.n_clusters:
+    least = _first(indexed, [_known(entry.davies_bouldin) for entry in indexed])
+    if least.n_clusters == best.n_clusters:
         return f"Davies-Bouldin agrees: lowest there, {best.davies_bouldin:.3f}."
     return (
         f"Davies-Bouldin disagrees: {best.davies_bouldin:.3f} there, lowest at "
-        f"K = {lowest.n_clusters}, {_known(lowest.davies_bouldin):.3f}."
+        f"K = {least.n_clusters}, {_known(least.davies_bouldin):.3f}."
     )
 
 
@@ -207,11 +209,17 @@ def _stability_says(best: SweepEntry, entries: Sequence[SweepEntry]) -> str | No
     if best.stability >= _STABLE:
         return f"Different starts agree on it (stability {best.stability:.2f})."
     known = [entry for entry in entries if entry.stability is not None]
-    most = max(known, key=lambda entry: (_known(entry.stability), -entry.n_clusters))
+    most = _first(known, [-_known(entry.stability) for entry in known])
     line = f"Different starts disagree on it (stability {best.stability:.2f}"
     if most.n_clusters != best.n_clusters:
         line += f"; highest at K = {most.n_clusters}, {_known(most.stability):.2f}"
     return f"{line})."
+
+
+def _first(entries: Sequence[SweepEntry], values: Sequence[float]) -> SweepEntry:
+    """Return the entry of the lowest value; of equal ones the smallest K."""
+    by_k = sorted(range(len(entries)), key=lambda i: entries[i].n_clusters)
+    return entries[by_k[int(lowest([values[i] for i in by_k]))]]
 
 
 def _known(value: float | None) -> float:

@@ -44,6 +44,7 @@ from fedclust.algorithms.base import (
     Totals,
     relative_gap,
 )
+from fedclust.algorithms.canonical import snapped
 from fedclust.algorithms.dual_answers import (
     DUAL,
     PHASES,
@@ -85,7 +86,7 @@ from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.spaces import binary_columns, own_bounds, scaled_bounds
 from fedclust.algorithms.totals import site_parts
 
-VERSION = 1
+VERSION = 2
 
 _Known = TypeVar("_Known")
 
@@ -723,7 +724,7 @@ def _measured(
             continue
         own = {site: Step.of(answer, i) for site, answer in sorted(answers.items())}
         cost = cost_of(own, centroids, config)
-        if cost < min(costs, default=np.inf):
+        if cost < min(costs, default=np.inf) * (1.0 - _SAME):
             state = _with_assignments(state, own, centroids, config)
         costs.append(cost)
         state = _kept(state, cost, centroids)
@@ -752,7 +753,8 @@ def _with_assignments(
     # Imported here: it takes a while, and a site does without.
     from scipy.optimize import linear_sum_assignment
 
-    order = linear_sum_assignment(squared_distances(_known(state.references), centroids))[1]
+    squares = squared_distances(_known(state.references), centroids)
+    order = linear_sum_assignment(snapped(squares))[1]
     numbered = {site: own.numbered(order) for site, own in steps.items()}
     ascent = _learnt(state.ascent, numbered, state.sites, _origin(state), config)
     return state.model_copy(update={"ascent": ascent})
@@ -761,7 +763,9 @@ def _with_assignments(
 def _kept(state: State, cost: float, centroids: NDArray[np.float64]) -> State:
     if state.upper is not None and cost >= state.upper:
         return state
-    return state.model_copy(update={"upper": cost, "best": centroids})
+    # Of candidates that differ by rounding, the first.
+    better = state.upper is None or cost < state.upper * (1.0 - _SAME)
+    return state.model_copy(update={"upper": cost, "best": centroids if better else state.best})
 
 
 # --- Convergence ----------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.algorithms.canonical import closeness, highest, lexicographic, lowest, snapped
 from fedclust.algorithms.dual_region import Region
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ NODE_LIMIT = 200_000
 #: Bounds this near, relative to the terms of the cost, are not told apart: what a search drops, and
 #: what is subtracted from each proven bound for rounding.
 _SLACK = 1e-9
+#: Of that slack, what two processors may differ by.
+_ROUNDING = 0.01
 #: Vertices of a cell are looked for among so many choices of faces; beyond, the box must do.
 _CHOICES = 6_000
 #: Nodes that labels count for whose centroids had to be sought by splitting boxes.
@@ -132,7 +135,7 @@ def solve_node(
         labels, bound, visited, complete = scip_solution(
             problem.rows, problem.mu, region, first[0], node_limit
         )
-        labels, centroids, value, _ = min(first, problem.settled(labels), key=_value)
+        labels, centroids, value, _ = problem.better(first, problem.settled(labels))
         found = NodeSolution(labels, centroids, value, bound, visited, complete)
     else:
         found = _branch_and_bound(problem, start, node_limit)
@@ -185,7 +188,11 @@ class _Problem:
         """Return what the labels given cost, or those by the nearest reference."""
         if start is not None:
             return self.settled(start[self.order])
-        return self.settled(_squared_distances(self.rows, self.region.home).argmin(axis=1))
+        return self.settled(lowest(_squared_distances(self.rows, self.region.home)))
+
+    def better(self, best: _Settled, found: _Settled) -> _Settled:
+        """Return what costs less; ``best`` where the two differ by rounding alone."""
+        return found if found[2] < best[2] - _ROUNDING * self.slack else best
 
     def improved(self, start: IntArray | None) -> _Settled:
         """Return labels that rows' nearest centroids repeat, from the best of a few starts.
@@ -195,11 +202,11 @@ class _Problem:
         """
         away = _squared_distances(self.rows, self.region.home)
         starts = [] if start is None else [start[self.order]]
-        starts.append(away.argmin(axis=1))
+        starts.append(lowest(away))
         for left_out in range(len(self.mu) if len(self.mu) > 1 else 0):
             others = away.copy()
             others[:, left_out] = np.inf
-            starts.append(others.argmin(axis=1))
+            starts.append(lowest(others))
         best = self.settled(starts[0])
         seen: set[bytes] = set()
         for labels in starts:
@@ -209,16 +216,12 @@ class _Problem:
                     break
                 seen.add(labels.tobytes())
                 found = self.settled(labels)
-                best = min(best, found, key=_value)
+                best = self.better(best, found)
                 if found[2] >= before:
                     break
                 before = found[2]
-                labels = _squared_distances(self.rows, found[1]).argmin(axis=1)
+                labels = lowest(_squared_distances(self.rows, found[1]))
         return best
-
-
-def _value(settled: _Settled) -> float:
-    return settled[2]
 
 
 def _squared_distances(rows: FloatArray, centroids: FloatArray) -> FloatArray:
@@ -233,18 +236,18 @@ def _spread_out(rows: FloatArray) -> IntArray:
     """
     if len(rows) == 0:
         return np.zeros(0, dtype=np.int64)
-    by_value = np.lexsort(rows.T[::-1])
+    by_value = lexicographic(rows)
     sorted_rows = rows[by_value]
-    first = np.r_[True, (sorted_rows[1:] != sorted_rows[:-1]).any(axis=1)]
+    first = np.r_[True, (np.abs(np.diff(sorted_rows, axis=0)) > closeness(rows)).any(axis=1)]
     starts = np.flatnonzero(first)
     ends = np.r_[starts[1:], len(rows)]
     points = sorted_rows[starts]
-    order = [int(((points - sorted_rows.mean(axis=0)) ** 2).sum(axis=1).argmax())]
+    order = [int(highest(((points - sorted_rows.mean(axis=0)) ** 2).sum(axis=1)))]
     near = np.full(len(points), np.inf)
     for _ in range(len(points) - 1):
         near = np.minimum(near, ((points - points[order[-1]]) ** 2).sum(axis=1))
         near[order] = -1.0
-        order.append(int(near.argmax()))
+        order.append(int(highest(near)))
     together = np.concatenate([np.arange(starts[at], ends[at]) for at in order])
     return np.asarray(by_value[together], dtype=np.int64)
 
@@ -278,7 +281,7 @@ def _branch_and_bound(problem: _Problem, start: IntArray | None, node_limit: int
     floor, left, thorough = np.inf, node_limit - spent, False
     while left > 0:
         if not thorough and node_limit - spent - left >= _CHEAP:
-            best, thorough = min(best, problem.improved(start), key=_value), True
+            best, thorough = problem.better(best, problem.improved(start)), True
         cutoff = best[2] - problem.slack - problem.constant
         status, visits = search.run(cutoff, left if thorough else min(left, _CHEAP))
         left -= visits
@@ -289,9 +292,9 @@ def _branch_and_bound(problem: _Problem, start: IntArray | None, node_limit: int
             leaf = problem.settled(named, best[2])
             left -= _SPLIT if region.symmetry == "reference" and leaf[2] > leaf[3] else 0
             floor = min(floor, leaf[3])
-            best = min(best, leaf, key=_value)
+            best = problem.better(best, leaf)
     if left <= 0 and not thorough:
-        best = min(best, problem.improved(start), key=_value)
+        best = problem.better(best, problem.improved(start))
     # Dropped nodes cost at least the incumbent of their time less the slack, leaves what was
     # proven of them, open nodes their bound.
     floor = min(floor, best[2] - problem.slack, search.least + problem.constant)
@@ -352,7 +355,7 @@ def _renamed(labels: IntArray, problem: _Problem, region: Region) -> IntArray:
     for k in np.unique(labels):
         means[k] = problem.rows[labels == k].mean(axis=0)
     # No exchange of two names makes the sum of means times references greater.
-    _, names = linear_sum_assignment(-means @ region.references.T)
+    _, names = linear_sum_assignment(snapped(-means @ region.references.T))
     return np.asarray(names[labels], dtype=np.int64)
 
 

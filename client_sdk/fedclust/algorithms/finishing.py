@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedclust.algorithms.assigning import first_occurrences
 from fedclust.algorithms.base import Profile, Result, RunConfig
+from fedclust.algorithms.canonical import lexicographic
 from fedclust.algorithms.columns import undone
 
 _T = TypeVar("_T", bound=np.generic)
@@ -101,7 +102,7 @@ def complete(
     mask = None if raw.mask is None else raw.mask[firsts]
     # The mask settles ties, where a known 0 stands beside an unknown value.
     keys = distinct if mask is None else np.column_stack([np.where(mask, distinct, 0.0), mask])
-    order = np.lexsort(keys.T[::-1])
+    order = lexicographic(keys)
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     warnings = tuple(update.pop("warnings", ())) + raw.warnings
@@ -149,7 +150,7 @@ def _prototypes(raw: Result, place: NDArray[np.int64]) -> dict[str, Any]:
     """Return the prototypes sorted by value, and their clusters' new numbers."""
     if raw.prototypes is None or raw.prototype_labels is None:
         return {}
-    order = np.lexsort(raw.prototypes.T[::-1])
+    order = lexicographic(raw.prototypes)
     labels = place[np.array(raw.prototype_labels, dtype=np.int64)][order]
     return {
         "prototypes": _frozen(raw.prototypes[order]),

@@ -38,6 +38,7 @@ from fedclust.algorithms.base import (
     RunConfig,
     Task,
 )
+from fedclust.algorithms.canonical import ascending, snapped
 from fedclust.algorithms.choosing import SweptOptions
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.fkm_answers import (
@@ -56,7 +57,7 @@ from fedclust.algorithms.lloyd import Cells, CellsTask, Step
 from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.totals import site_parts
 
-VERSION = 2
+VERSION = 3
 #: What the authors' program uses.
 _PAPER_ROUNDS = 10
 _PAPER_RESTARTS = 10
@@ -263,7 +264,7 @@ def _candidates_step(
             metrics["inertia"] = float(sum(cost or 0.0 for cost in costs.values()))
             steps.append((i, moved, costs, metrics))
     # Candidates are compared within the round: the same sites and rows, the rest included.
-    steps.sort(key=lambda step: (step[3]["inertia"], step[0]))
+    steps = [steps[place] for place in ascending([step[3]["inertia"] for step in steps])]
     lead, _, costs, metrics = steps[0]
     best = judge(state.best, centroids[lead], costs, config, tol)
     going_on = []
@@ -375,12 +376,12 @@ def matched(
     """
     from scipy.optimize import linear_sum_assignment
 
-    squares = squared_distances(centroids, before)
-    new, old = linear_sum_assignment(squares)
+    new, old = linear_sum_assignment(snapped(squared_distances(centroids, before)))
     place = np.full(len(centroids), len(before))
     place[new] = old
     ordered = centroids[np.argsort(place, kind="stable")]
-    return ordered, float(np.sqrt(squares[new, old].max()))
+    shift = np.sqrt(((centroids[new] - before[old]) ** 2).sum(axis=1).max())
+    return ordered, float(shift)
 
 
 # --- Convergence ----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedclust.algorithms import lloyd
 from fedclust.algorithms.assigning import nearest, squared_distances
 from fedclust.algorithms.base import LocalAnswer, Memory, RunConfig, SiteData, SiteTask, Totals
+from fedclust.algorithms.canonical import ascending, highest
 from fedclust.algorithms.fkm_answers import (
     CandidatesTask,
     Means,
@@ -19,6 +20,7 @@ from fedclust.algorithms.fkm_answers import (
     SeedsTask,
     Steps,
 )
+from fedclust.algorithms.kmeans import plus_plus_rows
 from fedclust.algorithms.local_cells import LOCAL, settled
 from fedclust.algorithms.releasing import by_column, refuse_cells, release, site_totals
 from fedclust.algorithms.tallies import assign
@@ -78,11 +80,7 @@ def _seeds(
 ) -> LocalAnswer:
     """Algorithm 1, lines 3 to 5. The program sent the rows drawn; here their cells' means go."""
     X, seed = data.X, int(rng.integers(2**31))
-    # Imported here: it takes seconds, and only this step needs it.
-    from sklearn.cluster import kmeans_plusplus
-
-    seeds, _ = kmeans_plusplus(X, min(len(X), task.n_clusters), random_state=seed)
-    labels = nearest(X, seeds)
+    labels = nearest(X, plus_plus_rows(X, task.n_clusters, seed))
     released, memory = release(data, config, memory, labels, task.n_clusters, LOCAL)
     if released.empty:
         return None, memory
@@ -132,8 +130,8 @@ def refill(
         free = np.flatnonzero(gaps >= 0)
         if len(free) < p:
             break
-        farthest = X[gaps.argmax()]
-        order = np.argsort(squared_distances(X[free], farthest[None])[:, 0], kind="stable")
+        farthest = X[highest(gaps)]
+        order = ascending(squared_distances(X[free], farthest[None])[:, 0])
         labels[free[order[:p]]] = empty
         gaps[free[order[:p]]] = -1.0
     return labels

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.algorithms.canonical import TIE, ascending, highest
 from fedclust.algorithms.masked import Merged, Points, Ruler, merge, ranges
 
 __all__ = ["FLOOR", "Forces", "Tree", "best_cut", "forces", "merge_tree"]
@@ -207,7 +208,7 @@ _Merge = tuple[tuple[int, int], float]
 
 
 def _by_strength(merges: list[_Merge]) -> list[_Merge]:
-    return sorted(merges, key=lambda merged: -merged[1])
+    return [merges[place] for place in ascending([-strength for _, strength in merges])]
 
 
 class _Pool:
@@ -240,8 +241,8 @@ class _Pool:
                 path.pop()
                 continue
             row = self._row(last)
-            nearest = int(row.argmax())
-            if len(path) > 1 and row[path[-2]] == row[nearest]:
+            nearest = int(highest(row))
+            if len(path) > 1 and row[path[-2]] >= row[nearest] * (1.0 - TIE):
                 nearest = path[-2]  # Ties go back, or the chain could run in a circle.
             if not row[nearest] > 0:
                 waiting[last] = False
@@ -323,8 +324,9 @@ def best_cut(
         gaps[:, one] = measure.to(Merged(merged.sums[one], merged.counts[one]))
         gaps[:, gone] = np.inf
         scores[most - len(scores)] = _silhouette(gaps, groups, points.counts)
-    best = max(scores.values())
-    return min(k for k, score in scores.items() if score == best), best
+    numbers = sorted(scores)
+    best = numbers[int(highest([scores[k] for k in numbers]))]
+    return best, scores[best]
 
 
 class _Spread:

@@ -268,6 +268,7 @@ def proxies(
         else:
             # A covariance of few rows, or a rounded one, has eigenvalues of 0 or just below.
             values, vectors = np.linalg.eigh(covariances[cell])
-            drawn = (drawn * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+            # Its symmetric root: whatever signs, or order of equal ones, the vectors came in.
+            drawn = drawn @ (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
         found[cell][:, own] = means[cell, own] + drawn
     return found

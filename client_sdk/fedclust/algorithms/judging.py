@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedclust.algorithms.arrays import FloatMatrix
 from fedclust.algorithms.assigning import squared_distances
 from fedclust.algorithms.base import Model, RunConfig, Totals
+from fedclust.algorithms.canonical import TIE
 
 #: Comparable rounds without improvement that end a session.
 PATIENCE = 2
@@ -89,8 +90,9 @@ def judge(
         return judgement
     before = sum(best.costs[site] or 0.0 for site in shared)
     now = sum(judged.costs[site] or 0.0 for site in shared)
-    stale = 0 if now < before * (1.0 - tol) else judgement.stale + 1
-    return Judgement(roster=config.roster, best=judged if now < before else best, stale=stale)
+    stale = 0 if now < before * (1.0 - max(tol, TIE)) else judgement.stale + 1
+    better = now < before * (1.0 - TIE)
+    return Judgement(roster=config.roster, best=judged if better else best, stale=stale)
 
 
 def rest_cost(

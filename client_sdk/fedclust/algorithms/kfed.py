@@ -51,6 +51,7 @@ from fedclust.algorithms.base import (
     Task,
     Totals,
 )
+from fedclust.algorithms.canonical import highest
 from fedclust.algorithms.choosing import SweptOptions
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.kfed_cells import (
@@ -72,7 +73,7 @@ from fedclust.algorithms.totals import site_parts
 from fedclust.privacy.counting import Labels
 from fedclust.privacy.moments import cell_moments
 
-VERSION = 2
+VERSION = 3
 #: What a site remembers of its own clusters, for its own rows' labels.
 _OWN = "kfed"
 #: Where local_clusters is not given. On the grid of the FKM paper labels got better with more cells
@@ -389,7 +390,7 @@ def farthest_first(
     for seed in chosen:
         _shrink(gap, means, seed)
     while len(chosen) < n_clusters and gap.any():
-        chosen.append(means[int(gap.argmax())])
+        chosen.append(means[int(highest(gap))])
         _shrink(gap, means, chosen[-1])
     return np.array(chosen)
 

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.assigning import first_occurrences, nearest, squared_distances
-from fedclust.algorithms.kmeans import restarts
+from fedclust.algorithms.canonical import TIE, eigenbasis, lowest, snapped
+from fedclust.algorithms.kmeans import plus_plus_rows, restarts
 from fedclust.algorithms.local_cells import local_kmeans
 from fedclust.algorithms.rows import ArrayRows, Rows, rows_of, whole
 from fedclust.algorithms.tallies import assign, cells_of
@@ -51,17 +52,16 @@ def algorithm_1(
     seed = int(rng.integers(2**31))
     if n_cells <= 1:
         return np.zeros(len(X), dtype=np.int64)
-    # Imported here: it takes seconds, and only this step needs it.
-    from sklearn.cluster import kmeans_plusplus
-
     projected = _projected(X, n_cells) if project else X
-    seeds, _ = kmeans_plusplus(projected, n_cells, random_state=seed)
+    seeds = plus_plus_rows(projected, n_cells, seed)
     seeds = seeds[first_occurrences(seeds)]
     squares = squared_distances(projected, seeds)
-    closest = squares.argmin(axis=1)
+    closest = lowest(squares)
     ordered = np.partition(squares, 1, axis=1) if len(seeds) > 1 else None
     # Line 3, squared: nine times the nearest is at most the second nearest.
-    core = np.full(len(X), True) if ordered is None else 9.0 * ordered[:, 0] <= ordered[:, 1]
+    core = np.full(len(X), True)
+    if ordered is not None:
+        core = ordered[:, 0] <= ordered[:, 1] / 9.0 + TIE * ordered.max()
     inner = cell_moments(X, np.where(core, closest, -1), len(seeds))
     voronoi = cell_moments(X, closest, len(seeds))
     centres = np.where(inner.counts[:, None] > 0, inner.means, voronoi.means)
@@ -157,9 +157,9 @@ def filled(X: NDArray[np.float64], labels: Labels, p: int) -> Labels:
     before = None
     for _ in range(_FILLING_STEPS):
         squares = squared_distances(X, centres)
-        closest = squares.argmin(axis=1)
+        closest = lowest(squares)
         # What a row in a reserved place costs more than in the cell of its choice.
-        extra = squares - squares.min(axis=1)[:, None]
+        extra = snapped(squares - squares.min(axis=1)[:, None])
         free = np.full((len(X), len(X) - n_cells * p), 0.0)
         _, places = linear_sum_assignment(np.hstack([np.repeat(extra, p, axis=1), free]))
         labels = np.where(places < n_cells * p, places // p, closest).astype(np.int64)
@@ -215,6 +215,7 @@ def _singular(rows: Rows) -> tuple[Callable[[int], Rows], NDArray[np.float64]]:
         for part in rows.map(_run_products):
             products += part
     squares, vectors = np.linalg.eigh(products)
+    vectors = eigenbasis(squares / max(float(squares[-1]), 1e-300), vectors)
     values = np.sqrt(np.maximum(squares[::-1], 0.0))
     vectors = vectors[:, ::-1]
     if wide:

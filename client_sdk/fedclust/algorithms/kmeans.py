@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.assigning import BLOCK
+from fedclust.algorithms.canonical import closeness, eigenbasis, highest, lowest, tie_breaks, untied
 from fedclust.algorithms.ward import affordable, ward_means
 
 _MAX_ITERATIONS = 300
@@ -149,15 +150,28 @@ def restarted(
     from sklearn.cluster import KMeans
 
     kmeans = KMeans(n_clusters, n_init=n_restarts, random_state=seed, algorithm="lloyd")
-    return np.asarray(kmeans.fit(points, sample_weight=weights).cluster_centers_)
+    labels = kmeans.fit(untied(points), sample_weight=weights).labels_.astype(np.int64)
+    return _Cloud(points, weights).means(labels, points[:n_clusters])
+
+
+def plus_plus_rows(points: FloatArray, n_clusters: int, seed: int) -> FloatArray:
+    """Return points (K', d) drawn by scikit-learn's k-means++: what published programs ran."""
+    # Imported here: it takes seconds, and only the papers' variants need it.
+    from sklearn.cluster import kmeans_plusplus
+
+    n_drawn = min(len(points), n_clusters)
+    _, drawn = kmeans_plusplus(untied(points), n_drawn, random_state=seed)
+    return np.asarray(points[drawn])
 
 
 def _merge_equal(points: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the distinct points in lexicographic order, and their weights added up.
 
+    Points that differ by rounding alone are one, or another processor would draw other seeds.
     Column by column, among the points that are still equal in all before: of real numbers the
     first column tells nearly all apart.
     """
+    within = closeness(points)
     rank = np.zeros(len(points), dtype=np.intp)
     tied = np.arange(len(points))
     for j in range(points.shape[1]):
@@ -166,7 +180,7 @@ def _merge_equal(points: FloatArray, weights: FloatArray) -> tuple[FloatArray, F
         tied = tied[np.lexsort((points[tied, j], rank[tied]))]
         before, values = rank[tied], points[tied, j]
         group = np.append(True, before[1:] != before[:-1])
-        run = group | np.append(True, values[1:] != values[:-1])
+        run = group | np.append(True, np.diff(values) > within)
         place = np.arange(len(tied))
         first = np.maximum.accumulate(np.where(run, place, 0))
         rank[tied] = before + first - np.maximum.accumulate(np.where(group, place, 0))
@@ -220,13 +234,16 @@ def _runs(cloud: _Cloud, n_clusters: int, rng: np.random.Generator, n_restarts: 
 
 def _distinct(runs: list[Run], keep: int) -> list[FloatArray]:
     """Return the centroids of the best runs, no two of one inertia; ties to the earliest."""
-    kept: list[Run] = []
-    for centroids, inertia in sorted(runs, key=lambda run: run[1]):
-        if not kept or inertia > kept[-1][1] * (1.0 + SAME):
-            kept.append((centroids, inertia))
-        if len(kept) == keep:
+    kept: list[tuple[float, int]] = []
+    for number in sorted(range(len(runs)), key=lambda number: runs[number][1]):
+        inertia = runs[number][1]
+        if kept and inertia <= kept[-1][0] * (1.0 + SAME):
+            kept[-1] = kept[-1][0], min(kept[-1][1], number)
+        elif len(kept) < keep:
+            kept.append((inertia, number))
+        else:
             break
-    return [centroids for centroids, _ in kept]
+    return [runs[number][0] for _, number in kept]
 
 
 class _Cloud:
@@ -243,7 +260,7 @@ class _Cloud:
 
     def innermost(self) -> int:
         """Return the point nearest to the weighted mean."""
-        return int(self._squares.argmin())
+        return int(lowest(self._squares))
 
     def widest(self, n_axes: int) -> FloatArray:
         """Return the orthonormal axes (d, n_axes) along which the points vary most, by weight.
@@ -260,8 +277,8 @@ class _Cloud:
             block = used[begin : begin + BLOCK]
             rows = self._centred[block] * np.sqrt(self.weights[block])[:, None]
             scatter += rows.T @ rows
-        _, axes = np.linalg.eigh(scatter)
-        return np.asarray(axes[:, -n_axes:])
+        values, axes = np.linalg.eigh(scatter)
+        return eigenbasis(values / max(float(values[-1]), 1e-300), axes)[:, -n_axes:]
 
     def from_points(self, seeds: NDArray[np.intp]) -> FloatArray:
         """Return squared distances (m, s) from points ``seeds`` (s,); 0 from themselves."""
@@ -276,15 +293,16 @@ class _Cloud:
         """Return the nearest centroid (m,) of every point and its weighted cost (m,)."""
         centres = centroids - self._origin
         norms = np.einsum("ij,ij->i", centres, centres)
+        ranked = norms + tie_breaks(norms)
         labels = np.empty(len(self.points), dtype=np.int64)
         costs = np.empty(len(self.points))
         for begin in range(0, len(labels), BLOCK):
             block = slice(begin, begin + BLOCK)
             gaps = self._centred[block] @ (-2.0 * centres.T)
-            gaps += norms
+            gaps += ranked
             labels[block] = gaps.argmin(axis=1)
             costs[block] = gaps[np.arange(len(gaps)), labels[block]]
-        costs += self._squares
+        costs += self._squares - (ranked - norms)[labels]
         return labels, self.weights * np.maximum(costs, 0.0)
 
     def means(self, labels: NDArray[np.int64], otherwise: FloatArray) -> FloatArray:
@@ -310,7 +328,7 @@ def _farthest_first(cloud: _Cloud, n_clusters: int) -> FloatArray:
     chosen = [cloud.innermost()]
     gap = cloud.from_points(np.array(chosen))[:, 0]
     while len(chosen) < n_clusters:
-        chosen.append(int(gap.argmax()))
+        chosen.append(int(highest(gap)))
         np.minimum(gap, cloud.from_points(np.array(chosen[-1:]))[:, 0], out=gap)
     return cloud.points[chosen]
 
@@ -325,7 +343,7 @@ def _plus_plus(cloud: _Cloud, n_clusters: int, rng: np.random.Generator) -> Floa
         mass = cloud.weights * gap
         trials = _draw(mass if mass.sum() > 0 else cloud.weights, rng, n_trials)
         gaps = np.minimum(cloud.from_points(trials), gap[:, None])
-        best = int((cloud.weights @ gaps).argmin())
+        best = int(lowest(cloud.weights @ gaps))
         chosen = np.append(chosen, trials[best])
         gap = gaps[:, best]
     return cloud.points[chosen]
@@ -350,7 +368,7 @@ def _lloyd(cloud: _Cloud, centroids: FloatArray, tolerance: float = _TOLERANCE) 
         empty = np.flatnonzero(np.bincount(labels, minlength=len(centroids)) == 0)
         centroids = cloud.means(labels, centroids)
         for k in empty:
-            dearest = int(costs.argmax())
+            dearest = int(highest(costs))
             centroids[k] = cloud.points[dearest]
             costs[dearest] = 0.0
     return centroids, inertia

@@ -74,7 +74,7 @@ from fedclust.algorithms.totals import (
 from fedclust.privacy.checks import check_costs, check_empty, check_means, check_shape
 from fedclust.privacy.counting import Labels
 
-VERSION = 2
+VERSION = 3
 
 # --- Config ---------------------------------------------------------------------------------------
 

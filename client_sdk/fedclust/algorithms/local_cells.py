@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedclust.algorithms.assigning import STEP, nearest
 from fedclust.algorithms.base import Memory, RunConfig, SiteData
+from fedclust.algorithms.canonical import ascending, lowest, untied
 from fedclust.algorithms.kmeans import SAME
 from fedclust.algorithms.releasing import CANDIDATE, index_of, release
 from fedclust.algorithms.rows import Rows, rows_of, whole
@@ -60,6 +61,7 @@ def _by_library(X: NDArray[np.float64], n_clusters: int, n_init: int, seed: int)
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
+    X = untied(X)
     # What all starts together ask for; distances of all pairs are fewer where there are many cells.
     asked = n_clusters * n_init * _trials(n_clusters)
     init = _Seeding(X) if len(X) <= min(asked, _PAIRED) else "k-means++"
@@ -150,7 +152,7 @@ def _seeded(
         numbers = [_drawn(gaps[i], fractions[i][step] * potentials[i].min()) for i in range(n_init)]
         candidates = rows.take(np.concatenate(numbers)).reshape(n_init, n_trials, -1)
         potentials = _gaps(rows, candidates, gaps, origin, trials)
-        for i, best in enumerate(potentials.argmin(axis=1)):
+        for i, best in enumerate(lowest(potentials)):
             seeds[i].append(candidates[i, best])
             gaps[i] = trials[i, best]
     return [np.array(each) for each in seeds]
@@ -260,7 +262,7 @@ def _refilled(
     if not gaps.any():
         return moved
     empty = np.flatnonzero(counts == 0)
-    farthest = np.argpartition(gaps, -len(empty))[: -len(empty) - 1 : -1]
+    farthest = ascending(-gaps)[: len(empty)]
     taken = rows.take(farthest)
     sums, sizes = moved * counts[:, None], counts.copy()
     for k, number, row in zip(empty, farthest, taken, strict=True):

@@ -32,6 +32,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.algorithms.canonical import TIE, highest, lowest
 from fedclust.algorithms.masked import (
     Merged,
     Points,
@@ -378,7 +379,7 @@ class _Queue:
     def merge_nearest(self) -> bool:
         """Put the nearest waiting centroid into its group; False where none may join any."""
         least = self._gaps[np.arange(len(self._best)), self._best]
-        group = int(least.argmin())
+        group = int(lowest(least))
         if not np.isfinite(least[group]):
             return False
         point = int(self._best[group])
@@ -390,7 +391,7 @@ class _Queue:
         self._gaps[:, point] = np.inf
         self._measure(group)
         for other in np.flatnonzero(self._best == point):
-            self._best[other] = self._gaps[other].argmin()
+            self._best[other] = lowest(self._gaps[other])
         return True
 
     def _measure_all(self) -> None:
@@ -406,7 +407,7 @@ class _Queue:
         if self._separate:
             gaps[self._inside[group, self._sites]] = np.inf
         self._gaps[group] = gaps
-        self._best[group] = gaps.argmin()
+        self._best[group] = lowest(gaps)
 
 
 def _site_with(points: Points, n_clusters: int) -> IntArray | None:
@@ -432,7 +433,7 @@ def method_b(points: Points, n_clusters: int) -> Grouping:
     groups = np.full(len(points), -1, dtype=np.int64)
     for _ in range(_MAX_ITERATIONS):
         gaps = ruler.squared_distances(means, known, widths)
-        moved = np.where(np.isfinite(gaps).any(axis=1), gaps.argmin(axis=1), -1)
+        moved = np.where(np.isfinite(gaps).any(axis=1), lowest(gaps), -1)
         if np.array_equal(moved, groups):
             break
         groups = moved.astype(np.int64)
@@ -457,7 +458,7 @@ def farthest(points: Points, n_clusters: int, widths: FloatArray) -> IntArray:
         # What shares no feature with any seed tells nothing, and comes last.
         apart = np.where(np.isfinite(smallest), smallest, 0.0)
         apart[seeds] = -1.0
-        seed = int(apart.argmax())
+        seed = int(highest(apart))
         if apart[seed] <= 0.0:
             blind = np.flatnonzero(~np.isfinite(smallest))
             blind = blind[~np.isin(blind, seeds)]
@@ -476,8 +477,8 @@ def _farthest_pair(points: Points, ruler: Ruler, widths: FloatArray) -> list[int
         block = slice(begin, begin + _BLOCK)
         gaps = ruler.squared_distances(points.values[block], points.mask[block], widths)
         gaps = np.where(np.isfinite(gaps), gaps, 0.0)
-        place, row = np.unravel_index(int(gaps.argmax()), gaps.shape)
-        if gaps[place, row] > best:
+        place, row = np.unravel_index(int(highest(gaps.reshape(-1))), gaps.shape)
+        if gaps[place, row] > best * (1.0 + TIE):
             best, pair = float(gaps[place, row]), sorted((int(place), begin + int(row)))
     return pair
 

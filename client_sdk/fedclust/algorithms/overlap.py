@@ -45,6 +45,7 @@ from fedclust.algorithms.base import (
     Task,
     Totals,
 )
+from fedclust.algorithms.canonical import highest, snapped
 from fedclust.algorithms.columns import feature_names
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.kfed_cells import local_restarts, without_small
@@ -59,7 +60,7 @@ from fedclust.privacy.checks import check_empty, check_means, check_shape
 from fedclust.privacy.counting import PersonIndex
 from fedclust.privacy.moments import cell_moments
 
-VERSION = 2
+VERSION = 3
 
 # --- Config ---------------------------------------------------------------------------------------
 
@@ -307,7 +308,7 @@ def local_cells(
     if not task.search or most <= 2:
         return _cells(X, most, task.n_init, index, config.p, rng)
     found = [_cells(X, k, task.n_init, index, config.p, rng) for k in range(2, most + 1)]
-    return max(found, key=lambda labels: simplified_silhouette(X, labels))
+    return found[int(highest([simplified_silhouette(X, labels) for labels in found]))]
 
 
 def _cells(
@@ -388,7 +389,7 @@ def match(
     cost = np.where(known, squares, 0.0).sum(axis=2) / np.maximum(shared, 1)
     # What shares no feature is matched last.
     cost[:, shared == 0] = cost.max() * len(local) + 1.0
-    rows, columns = linear_sum_assignment(cost)
+    rows, columns = linear_sum_assignment(snapped(cost))
     return np.asarray(columns[np.argsort(rows)], dtype=np.int64)
 
 

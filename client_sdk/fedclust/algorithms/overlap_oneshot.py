@@ -42,6 +42,7 @@ from fedclust.algorithms.base import (
     Task,
     Totals,
 )
+from fedclust.algorithms.canonical import highest
 from fedclust.algorithms.columns import feature_names
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.forces import best_cut, forces, merge_tree
@@ -63,7 +64,7 @@ from fedclust.algorithms.spaces import scaled_bounds
 from fedclust.algorithms.totals import DISCLOSURE, SitePart, check_sizes, check_totals, site_parts
 from fedclust.privacy.checks import check_empty, check_means, check_shape
 
-VERSION = 2
+VERSION = 3
 #: What a site remembers of its own clusters, for its own rows' labels.
 _OWN = "overlap_oneshot"
 #: Where neither K nor K_i is given, the most cells that a site tries.
@@ -385,7 +386,7 @@ def _group(
         variances = _variances(sent)
         cuts = [best_cut(tree, points, variances, options.n_clusters) for tree in trees]
         # The first of equally good ones.
-        best = max(range(len(trees)), key=lambda i: cuts[i][1])
+        best = int(highest([score for _, score in cuts]))
         tree, n_clusters = trees[best], options.n_clusters or cuts[best][0]
     else:
         tree, n_clusters = trees[0], options.n_clusters

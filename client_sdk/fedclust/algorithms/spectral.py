@@ -66,7 +66,7 @@ from fedclust.algorithms.spectral_site import (
 from fedclust.algorithms.totals import site_parts
 from fedclust.privacy.sizes import suppress_sizes
 
-VERSION = 2
+VERSION = 3
 _ANCHORS = 16
 _NEIGHBOURS = 10
 #: Cells wider than so many median radii reach across a gap, or lie in no cluster at all; the

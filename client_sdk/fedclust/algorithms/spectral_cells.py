@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.assigning import nearest
+from fedclust.algorithms.canonical import TIE, ascending, snapped
 from fedclust.algorithms.kfed_cells import without_small
 from fedclust.algorithms.local_cells import local_kmeans
 from fedclust.privacy.counting import PersonIndex
@@ -54,7 +55,7 @@ def merged_cells(X: FloatArray, most: int, p: int) -> IntArray:
     n = len(X)
     centres, mass = X - X.mean(axis=0), np.ones(n)
     labels, alive = np.arange(n), np.ones(n, dtype=np.bool_)
-    costs = ((centres[:, None, :] - centres[None, :, :]) ** 2).sum(axis=2) / 2.0
+    costs = snapped(((centres[:, None, :] - centres[None, :, :]) ** 2).sum(axis=2) / 2.0)
     np.fill_diagonal(costs, np.inf)
     while alive.sum() > 1:
         small = alive & (mass < p)
@@ -74,6 +75,7 @@ def merged_cells(X: FloatArray, most: int, p: int) -> IntArray:
         alive[b] = False
         labels[labels == b] = a
         gaps = ((centres - centres[a]) ** 2).sum(axis=1) * (mass * mass[a] / (mass + mass[a]))
+        gaps = snapped(gaps)
         gaps[~alive] = np.inf
         gaps[a] = np.inf
         costs[a], costs[:, a] = gaps, gaps
@@ -108,8 +110,8 @@ def resting_on_few(vectors: FloatArray, index: PersonIndex, p: int) -> BoolArray
     squares = vectors**2
     few = np.zeros(vectors.shape[1], dtype=np.bool_)
     for column in range(vectors.shape[1]):
-        order = np.argsort(-squares[:, column], kind="stable")
+        order = ascending(-squares[:, column])
         held = np.cumsum(squares[order, column])
-        half = int(np.searchsorted(held, held[-1] / 2.0, side="right")) + 1
+        half = int(np.searchsorted(held, held[-1] * (0.5 - TIE), side="right")) + 1
         few[column] = not index.reaches(order[:half], p)
     return few

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.assigning import nearest, squared_distances
+from fedclust.algorithms.canonical import SAME_PLACE, ascending, closed, eigenbasis, highest, untied
 from fedclust.algorithms.kmeans import weighted_kmeans
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -83,8 +84,9 @@ def _neighbours(points: FloatArray, n: int) -> tuple[FloatArray, NDArray[np.intp
     # Imported here: it takes seconds, and only this method needs it.
     from sklearn.neighbors import NearestNeighbors
 
-    distances, places = NearestNeighbors(n_neighbors=n).fit(points).kneighbors()
-    return distances, places
+    places = NearestNeighbors(n_neighbors=n).fit(untied(points)).kneighbors(return_distance=False)
+    distances = [np.linalg.norm(points[own] - points, axis=1) for own in places.T]
+    return np.column_stack(distances), places
 
 
 def _symmetric(weights: FloatArray, places: NDArray[np.intp]) -> Graph:
@@ -138,7 +140,7 @@ def spectrum(graph: Graph, k: int, rng: np.random.Generator) -> Spectrum:
         rows = order[ends[number] - np.count_nonzero(part == number) : ends[number]]
         values, vectors = _part(graph[rows][:, rows], degrees[rows], k, rng)
         found += [(values[j], rows, vectors[:, j]) for j in range(len(values))]
-    found.sort(key=lambda item: item[0])
+    found = [found[place] for place in ascending([value for value, _, _ in found])]
     whole = np.zeros((m, min(k, len(found))))
     for j, (_, rows, vector) in enumerate(found[:k]):
         whole[rows, j] = vector
@@ -158,18 +160,24 @@ def _part(
 
     roots = diags_array(1.0 / np.sqrt(degrees))
     laplacian = diags_array(np.ones(m)) - roots @ graph @ roots
-    if m <= _DENSE or graph.nnz > m * m // 10:
-        values, vectors = eigh(laplacian.toarray(), subset_by_index=(0, min(k, m) - 1))
-    else:
-        values, vectors = eigsh(
-            laplacian.tocsc(), k, sigma=_SHIFT, which="LM", v0=rng.standard_normal(m)
-        )
-        order = np.argsort(values, kind="stable")
-        values, vectors = values[order], vectors[:, order]
+    dense = m <= _DENSE or graph.nnz > m * m // 10
+    start, asked = rng.standard_normal(m), k + 1
+    while True:
+        # One more than wanted, and more again until the last eigenspace is complete.
+        asked = min(asked, m)
+        if dense or 2 * asked > m:
+            values, vectors = eigh(laplacian.toarray(), subset_by_index=(0, asked - 1))
+        else:
+            values, vectors = eigsh(laplacian.tocsc(), asked, sigma=_SHIFT, which="LM", v0=start)
+            order = np.argsort(values, kind="stable")
+            values, vectors = values[order], vectors[:, order]
+        if asked == m or closed(values, k):
+            break
+        asked *= 2
     # A connected part has the eigenvalue 0 once; rounding must not put it behind another's.
     values = np.clip(values, 0.0, 2.0)
     values[0] = 0.0
-    return values, vectors
+    return values[:k], eigenbasis(values, vectors, np.sqrt(degrees))[:, :k]
 
 
 def relative_gap(values: FloatArray, n_clusters: int) -> float:
@@ -237,7 +245,7 @@ def cluster_landmarks(
         labels = cluster_vectors(found.vectors[:, :n_clusters], n_clusters, rng)
         tried.append((count, relative_gap(found.values, n_clusters), labels))
     eligible = [item for item in tried if wanted is None or item[0] == min(wanted, most)]
-    best = max(eligible, key=lambda item: item[1])
+    best = eligible[int(highest([gap for _, gap, _ in eligible]))]
     others = [agreement(best[2], labels) for count, _, labels in tried if count != best[0]]
     return Partition(best[2], best[0], best[1], float(np.mean(others)) if others else 1.0)
 
@@ -339,6 +347,10 @@ def _embedded(
     found = spectrum(graph, k, rng)
     degrees = np.where(found.degrees > 0, found.degrees, 1.0)
     vectors = found.vectors / np.sqrt(degrees)[:, None]
+    # A step of the walk: at a vertex of small degree the division has magnified rounding.
+    walk = 1.0 - found.values
+    stepped = (graph @ vectors) / degrees[:, None]
+    vectors = np.where(walk > 0.5, stepped / np.where(walk > 0.5, walk, 1.0), vectors)
     vectors *= np.sqrt(len(points)) / np.sqrt((vectors**2).sum(axis=0))
     missing = k - vectors.shape[1]
     values = np.pad(1.0 - found.values, (0, missing))
@@ -381,10 +393,16 @@ def signs(reference: FloatArray, own: FloatArray) -> FloatArray:
     Algorithm 1's loop over c. With several anchors they vote, each by the size of its entries.
     """
     agree = np.einsum("ac,ac->c", reference, own)
-    return np.diag(np.where(agree < 0, -1.0, 1.0))
+    return np.diag(np.where(agree < -SAME_PLACE, -1.0, 1.0))
 
 
 def rotation(reference: FloatArray, own: FloatArray) -> FloatArray:
-    """Return the orthogonal matrix R (k, k) with the least |own R - reference| (Schoenemann)."""
-    left, _, right = np.linalg.svd(own.T @ reference)
-    return np.asarray(left @ right)
+    """Return the orthogonal matrix R (k, k) with the least |own R - reference| (Schoenemann).
+
+    Where the anchors leave directions open, the turn of these that is nearest to none.
+    """
+    left, values, right = np.linalg.svd(own.T @ reference)
+    known = int((values > SAME_PLACE * max(float(values[0]), 1.0)).sum())
+    turn, _, back = np.linalg.svd(left[:, known:].T @ right[known:].T)
+    open_left, open_right = left[:, known:] @ turn, back @ right[known:]
+    return np.asarray(left[:, :known] @ right[:known] + open_left @ open_right)

@@ -22,6 +22,7 @@ from fedclust.algorithms.base import (
     SiteTask,
     Totals,
 )
+from fedclust.algorithms.canonical import SAME_PLACE, highest
 from fedclust.algorithms.kmeans import weighted_kmeans
 from fedclust.algorithms.local_cells import LOCAL
 from fedclust.algorithms.releasing import index_of, release
@@ -123,7 +124,7 @@ def _spread(points: FloatArray, n: int, rng: np.random.Generator) -> list[int]:
     chosen = [int(rng.integers(len(points)))]
     gap = squared_distances(points, points[chosen])[:, 0]
     while len(chosen) < min(n, len(points)):
-        chosen.append(int(gap.argmax()))
+        chosen.append(int(highest(gap)))
         gap = np.minimum(gap, squared_distances(points, points[chosen[-1:]])[:, 0])
     return chosen
 
@@ -145,8 +146,14 @@ def _embedded(
 
 
 def _stepped(vectors: FloatArray) -> FloatArray:
-    """Return vectors rounded towards 0, so that no mean becomes larger than it can be."""
-    return np.asarray(np.trunc(vectors * _STEPS) / _STEPS + 0.0)
+    """Return vectors rounded towards 0, so that no mean becomes larger than it can be.
+
+    But for rounding: an entry of 1 must be 1 however its last digits came out.
+    """
+    steps = vectors * _STEPS
+    whole = np.round(steps)
+    near = np.abs(steps - whole) <= _STEPS * SAME_PLACE
+    return np.asarray(np.where(near, whole, np.trunc(steps)) / _STEPS + 0.0)
 
 
 def _eigen(

@@ -1,0 +1,82 @@
+"""Whole sessions of every method give the same result whatever kernels the processor has."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+
+from fedclust.wire import codec
+from support.patience import PATIENCE_S
+from support.server import clean_environment
+
+#: Kernels of OpenBLAS that run nearly everywhere, each with what it needs.
+KERNELS = {"Nehalem": "SSE42", "Haswell": "AVX2"}
+
+
+def processors() -> dict[str, dict[str, str]]:
+    """Return environments in which this machine passes for others; the first is as it is."""
+    found: dict[str, dict[str, str]] = {"as it is": {}}
+    for kernel, feature in KERNELS.items():
+        if __cpu_features__.get(feature):
+            found[kernel] = {"OPENBLAS_CORETYPE": kernel}
+    optional = " ".join(name for name in __cpu_dispatch__ if __cpu_features__.get(name))
+    if optional:
+        found["numpy's baseline"] = {"NPY_DISABLE_CPU_FEATURES": optional}
+    return found
+
+
+@pytest.mark.skipif("SSE42" not in __cpu_features__, reason="kernels are chosen by name on x86")
+def test_results_agree_between_processors(tmp_path: Path) -> None:
+    running = {}
+    for number, (name, environment) in enumerate(processors().items()):
+        path = tmp_path / str(number)
+        running[name] = (
+            path,
+            subprocess.Popen(
+                [sys.executable, "-m", "support.processors", str(path)],
+                env=clean_environment(
+                    {
+                        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                        "OPENBLAS_NUM_THREADS": "1",
+                        **environment,
+                    }
+                ),
+            ),
+        )
+    done: dict[str, dict[str, Any]] = {}
+    for name, (path, process) in running.items():
+        assert process.wait(PATIENCE_S) == 0, name
+        done[name] = codec.decode(path.read_bytes())
+    for name, found in done.items():
+        if name in KERNELS:
+            assert found["blas"] == (name,)
+    assert len({found["blas"] for found in done.values()}) >= 2
+    expected, *others = done
+    for other in others:
+        for session, one in done[expected]["sessions"].items():
+            agree(one, done[other]["sessions"][session], f"{other}: {session}")
+
+
+def agree(one: Any, two: Any, at: str) -> None:
+    """Assert that two trees are equal to 1e-9, and all but numbers and digests exactly."""
+    assert type(one) is type(two), at
+    if isinstance(one, dict):
+        assert one.keys() == two.keys(), at
+        for key in one:
+            agree(one[key], two[key], f"{at}/{key}")
+    elif isinstance(one, tuple):
+        assert len(one) == len(two), at
+        for index, pair in enumerate(zip(one, two, strict=True)):
+            agree(*pair, f"{at}/{index}")
+    elif isinstance(one, (np.ndarray, float)):
+        np.testing.assert_allclose(two, one, rtol=1e-9, atol=1e-9, err_msg=at)
+    elif not (isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one)):
+        assert one == two, at
