@@ -1,8 +1,11 @@
-"""Damage to what is stored: bytes of a column changed behind the program's back."""
+"""Damage to what is stored: bytes changed behind the program's back."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select, update
@@ -29,3 +32,19 @@ def two_bytes_changed(stored: bytes) -> bytes:
     damaged[at - 1] ^= 0xFF
     damaged[at - 2] ^= 0x10
     return bytes(damaged)
+
+
+def root_page(path: Path, tree: str) -> int:
+    """Return where the first page of a table or an index begins in an SQLite file, in bytes."""
+    with closing(sqlite3.connect(path)) as connection:
+        query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        (page,) = connection.execute(query, (tree,)).fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    return int((page - 1) * size)
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    """Write over a file's bytes in place."""
+    with path.open("rb+") as file:
+        file.seek(at)
+        file.write(data)

@@ -52,7 +52,7 @@ from fedclust_service.orchestration.observer import AggregationEnd
 from fedclust_service.orchestration.opening import open_round
 from fedclust_service.orchestration.process import AggregationProcess, NotStarted, ProcessLost
 from fedclust_service.orchestration.provenance import platform_of
-from fedclust_service.store import DataDamaged, StoreError, Tx
+from fedclust_service.store import DataDamaged, StoreError, StoreFault, Tx
 
 if TYPE_CHECKING:
     from fedclust_service.orchestration.coordinator import Coordinator
@@ -225,6 +225,9 @@ class Driver:
     def _take(self) -> _Work | None:
         if self._co.clock.fault is ClockFault.DATABASE:
             # Other workers would read another time in the lease.
+            return None
+        if StoreFault.DAMAGED in self._co.store.faults:
+            # Nothing could be written of it.
             return None
         now = self._co.clock.now()
         waiting = self._co.store.read("driver.look", lambda tx: tx.rounds.aggregating())

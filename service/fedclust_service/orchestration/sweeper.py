@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from datetime import timedelta
@@ -20,7 +21,7 @@ from fedclust_service.orchestration.closing import (
     verdict_on,
 )
 from fedclust_service.orchestration.lookup import check_definition
-from fedclust_service.store import DataDamaged, StoreError, Tx
+from fedclust_service.store import DataDamaged, StoreError, Tx, Unwritable
 
 if TYPE_CHECKING:
     from fedclust_service.orchestration.coordinator import Coordinator
@@ -68,6 +69,8 @@ class Sweeper:
 
 def sweep(co: Coordinator) -> None:
     """Do once all that is due by the clock, unless the database's clock is in doubt."""
+    with contextlib.suppress(Unwritable):
+        co.store.try_failed_write()
     co.clock.check()
     if co.clock.fault is ClockFault.DATABASE:
         return

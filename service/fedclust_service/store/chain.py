@@ -142,6 +142,11 @@ class Chain:
             held = held.where(c.c.lease_holder == holder)
         self._connection.execute(held.values(lease_holder=None, lease_expires_at=None))
 
+    def rewrite(self) -> None:
+        """Write the head as it is."""
+        c = tables.audit_chain
+        self._connection.execute(update(c).where(c.c.id == _ONE).values(number=c.c.number))
+
     def recorded(self) -> Head | None:
         """Return the head as it stands there, whatever a hand has made of it; None if gone."""
         c = tables.audit_chain

@@ -6,6 +6,7 @@
     ├── UrlRefused           not a database address that we serve
     ├── StoreLocked          another process serves this SQLite file
     ├── Unwritable           missing folder, no permission, disk full, read-only
+    │   └── DatabaseDamaged  pages that cannot be read; nothing more is written
     ├── StoreBusy            still contended after all tries: ask again later
     ├── StoreUnavailable     connection lost, or not made
     ├── DataDamaged          stored bytes are not those that were stored
@@ -24,6 +25,7 @@ failing row repeats the row, so its text is dropped and its code is kept.
 from __future__ import annotations
 
 import sqlite3
+from enum import StrEnum
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -31,24 +33,50 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 UPGRADE_COMMAND = "fedclust-service db upgrade"
 
 _SQLITE_TRANSIENT = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+class StoreFault(StrEnum):
+    """Why a database cannot be served: what readiness tells."""
+
+    DAMAGED = "database-damaged"
+    UNCHECKED = "database-unchecked"
+    READ_ONLY = "database-read-only"
+    CANNOT_OPEN = "database-cannot-be-opened"
+    PERMISSION = "database-permission-refused"
+    DISK_FULL = "disk-full"
+    IO_ERROR = "disk-error"
+
+
 _SQLITE_UNWRITABLE = {
-    sqlite3.SQLITE_READONLY: "it is read-only",
-    sqlite3.SQLITE_CANTOPEN: "it cannot be opened",
-    sqlite3.SQLITE_PERM: "permission is refused",
-    sqlite3.SQLITE_FULL: "the disk is full",
-    sqlite3.SQLITE_IOERR: "reading or writing it failed",
+    sqlite3.SQLITE_READONLY: StoreFault.READ_ONLY,
+    sqlite3.SQLITE_CANTOPEN: StoreFault.CANNOT_OPEN,
+    sqlite3.SQLITE_PERM: StoreFault.PERMISSION,
+    sqlite3.SQLITE_FULL: StoreFault.DISK_FULL,
+    sqlite3.SQLITE_IOERR: StoreFault.IO_ERROR,
+}
+_SQLITE_DAMAGED = {
     sqlite3.SQLITE_NOTADB: "it is not an SQLite database",
     sqlite3.SQLITE_CORRUPT: "it is damaged",
+}
+_WHY = {
+    StoreFault.READ_ONLY: "it is read-only",
+    StoreFault.CANNOT_OPEN: "it cannot be opened",
+    StoreFault.PERMISSION: "permission is refused",
+    StoreFault.DISK_FULL: "the disk is full",
+    StoreFault.IO_ERROR: "reading or writing it failed",
 }
 # serialization_failure, deadlock_detected, lock_not_available
 _POSTGRES_TRANSIENT = {"40001", "40P01", "55P03"}
 # admin_shutdown, crash_shutdown, cannot_connect_now, idle_in_transaction_session_timeout
 _POSTGRES_LOST = {"57P01", "57P02", "57P03", "25P03"}
 _POSTGRES_UNWRITABLE = {
-    "25006": "it is read-only",
-    "53100": "the disk is full",
-    "42501": "permission is refused",
+    "25006": StoreFault.READ_ONLY,
+    "53100": StoreFault.DISK_FULL,
+    "42501": StoreFault.PERMISSION,
+    "58030": StoreFault.IO_ERROR,
 }
+# data_corrupted, index_corrupted
+_POSTGRES_DAMAGED = {"XX001", "XX002"}
 
 
 class StoreError(Exception):
@@ -64,7 +92,24 @@ class StoreLocked(StoreError):
 
 
 class Unwritable(StoreError):
-    """The database cannot be written: folder, permission, disk."""
+    """The database cannot be written: folder, permission, disk.
+
+    ``fault`` says why, where a database that was in use said so.
+    """
+
+    def __init__(self, message: str, fault: StoreFault | None = None) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+class DatabaseDamaged(Unwritable):
+    """The database cannot be read as what it should be. It stays so until it is replaced."""
+
+    def __init__(self, why: str = "it is damaged") -> None:
+        super().__init__(
+            f"{why}; move it aside and put a backup in its place with `fedclust-service restore`",
+            StoreFault.DAMAGED,
+        )
 
 
 class StoreBusy(StoreError):
@@ -161,9 +206,11 @@ def translate(error: Exception, name: str) -> StoreError:
     code, state = sqlite_code(error), sqlstate(error)
     if is_transient(error):
         return StoreBusy(f"{name}: the database is busy; ask again")
-    if code in _SQLITE_UNWRITABLE or state in _POSTGRES_UNWRITABLE:
-        why = _SQLITE_UNWRITABLE.get(code or 0) or _POSTGRES_UNWRITABLE[state or ""]
-        return Unwritable(f"{name}: the database cannot be used: {why}")
+    if code in _SQLITE_DAMAGED or state in _POSTGRES_DAMAGED:
+        return DatabaseDamaged(_SQLITE_DAMAGED.get(code or 0, "it is damaged"))
+    fault = _SQLITE_UNWRITABLE.get(code or 0) or _POSTGRES_UNWRITABLE.get(state or "")
+    if fault is not None:
+        return Unwritable(f"{name}: the database cannot be used: {_WHY[fault]}", fault)
     if is_connection_lost(error):
         return StoreUnavailable(f"{name}: the database cannot be reached")
     if code == sqlite3.SQLITE_CONSTRAINT:

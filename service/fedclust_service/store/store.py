@@ -20,14 +20,18 @@ from fedclust_service.clock import StoreClock
 from fedclust_service.store import engine as engines
 from fedclust_service.store import migrate as migrations
 from fedclust_service.store.errors import (
+    DatabaseDamaged,
     SchemaMissing,
     StoreBusy,
     StoreError,
+    StoreFault,
     StoreUnavailable,
+    Unwritable,
     is_connection_lost,
     is_transient,
     translate,
 )
+from fedclust_service.store.health import Health
 from fedclust_service.store.listen import Listener, announce
 from fedclust_service.store.lock import ServingLock
 from fedclust_service.store.tables import SCHEMA_REVISION
@@ -91,6 +95,7 @@ class Store:
         self._callbacks: list[TouchCallback] = []
         self._metrics: dict[str, TxMetrics] = {}
         self._metrics_lock = threading.Lock()
+        self._health = Health()
 
     @classmethod
     def open(
@@ -103,6 +108,7 @@ class Store:
         busy_timeout_s: float = 10.0,
         pool_size: int = 5,
         pause: Callable[[float], None] = time.sleep,
+        check_wait_s: float = 10.0,
     ) -> Store:
         """Open a database and make sure that its tables are those of this program.
 
@@ -123,10 +129,13 @@ class Store:
             Connections kept open; four times as many more are made under load.
         pause : callable
             What waits between two tries.
+        check_wait_s : float
+            How long the check of an SQLite file that will be served is waited for, in seconds;
+            a longer one goes on in the background.
 
         Raises
         ------
-        UrlRefused, Unwritable, StoreLocked, StoreBusy, StoreUnavailable
+        UrlRefused, Unwritable, DatabaseDamaged, StoreLocked, StoreBusy, StoreUnavailable
             The database cannot be used.
         SchemaMissing, SchemaOlder, SchemaNewer, NotOurDatabase
             Its tables are not those of this program.
@@ -141,6 +150,8 @@ class Store:
             store = cls(made, clock, lock, parsed, pause)
             store._ensure_schema(create)
             clock.follow(None if made.file else store._database_time)
+            if serving and file:
+                store._health.check(file, check_wait_s)
         except BaseException:
             made.dispose()
             if lock:
@@ -178,15 +189,38 @@ class Store:
             Contended through all tries.
         StoreUnavailable
             The connection was lost; when that was during the commit, it may have been done or not.
+        Unwritable
+            The disk is full, for instance; `faults` says so until a write succeeds.
+        DatabaseDamaged
+            Now or before; nothing is written to what is known to be damaged.
         StoreError
             Any other failure of the database.
         """
         started = time.perf_counter()
+        self._health.refuse_damaged()
         with self._entered(name):
             with self._exclusively(name):
-                tx, value = self._repeat(name, self._engines.write, fn, started)
+                try:
+                    tx, value = self._repeat(name, self._engines.write, fn, started)
+                except Unwritable as error:
+                    self._health.write_ended(error.fault)
+                    raise
+                self._health.write_ended()
             self._after_commit(tx)
         return value
+
+    def try_failed_write(self) -> None:
+        """Where the last write failed, write something of no consequence. Raises as `run_tx`.
+
+        Without it a service that nobody writes to would never find that writing works again.
+        """
+        if self._health.failed_write is not None:
+            self.run_tx("probe", lambda tx: tx.chain.rewrite())
+
+    @property
+    def faults(self) -> tuple[StoreFault, ...]:
+        """What keeps the database from being served, the worst first."""
+        return self._health.faults
 
     def read(self, name: str, fn: Callable[[Tx], T]) -> T:
         """Run ``fn`` in a transaction that only reads, on one snapshot of the database.
@@ -242,6 +276,7 @@ class Store:
 
     def close(self) -> None:
         """Close all connections and let another process serve. Calling it again does nothing."""
+        self._health.stop()
         self._engines.dispose()
         if self._lock:
             self._lock.release()
@@ -273,7 +308,13 @@ class Store:
             with self._engines.read.connect() as connection:
                 return fn(connection)
         except (DBAPIError, PoolTimeout) as error:
-            raise translate(error, name) from None
+            raise self._translated(error, name) from None
+
+    def _translated(self, error: Exception, name: str) -> StoreError:
+        found = translate(error, name)
+        if isinstance(found, DatabaseDamaged):
+            self._health.damage(f"in the transaction {name}")
+        return found
 
     @contextlib.contextmanager
     def _entered(self, name: str) -> Iterator[None]:
@@ -318,7 +359,7 @@ class Store:
                     again = is_transient(error) or is_connection_lost(error)
                     late = time.perf_counter() - started >= REPEAT_WITHIN_S
                     if not again or late or attempts >= MAX_ATTEMPTS:
-                        raise translate(error, name) from None
+                        raise self._translated(error, name) from None
                 except StoreUnavailable:
                     raise
                 except BaseException:

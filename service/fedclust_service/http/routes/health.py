@@ -27,6 +27,13 @@ REASONS = {
     "or restart the coordinator if it is right.",
     "database-clock": "The database's clock was set while the coordinator ran: set it back, or "
     "restart the coordinator if it is right.",
+    "database-damaged": "The database is damaged: move it aside and restore a backup.",
+    "database-unchecked": "The check of the database that began with the process goes on: wait.",
+    "database-read-only": "The last write failed: the database is read-only.",
+    "database-cannot-be-opened": "The last write failed: the database cannot be opened.",
+    "database-permission-refused": "The last write failed: the database refuses permission.",
+    "disk-full": "The last write failed: the database's disk is full.",
+    "disk-error": "The last write failed: reading or writing the database failed.",
     "database-silent": "The database does not answer.",
     "database-schema": "The database's schema is not this program's: run fedclust-service db "
     "upgrade.",
@@ -90,6 +97,7 @@ def _reasons(co: Coordinator) -> list[str]:
     reasons = []
     if co.clock.fault is not None:
         reasons.append(co.clock.fault.value)
+    reasons += [fault.value for fault in co.store.faults]
     if not co.alive:
         reasons.append("thread-ended")
     try:

@@ -1,0 +1,162 @@
+"""A damaged SQLite file: refused at the start, and never served as if it were whole."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import structlog
+
+from fedclust_service.domain.access import Role
+from fedclust_service.store import DatabaseDamaged, Store, StoreFault, Tx, Unwritable, health
+from support.clock import ManualClock
+from support.damage import overwrite, root_page
+from support.patience import eventually
+from support.rows import open_round, submission
+
+#: A table and indices of it, one made by SQLite itself.
+TREES = (
+    "submissions",
+    "ix_submissions_session_id",
+    "sqlite_autoindex_submissions_1",
+    "ix_audit_subject_id",
+    "principals",
+)
+
+
+def filled(url: str, clock: ManualClock) -> Path:
+    """Return a database file, closed in order, with rows in most tables."""
+    with closing(Store.open(url, clock)) as store:
+        _, opened = open_round(store)
+
+        def work(tx: Tx) -> None:
+            tx.submissions.insert(submission(opened, "zurich", b"payload" * 9000))
+            tx.audit.append("coordinator", "round.opened", "heart", {"round": 1}, clock.now())
+            for number in range(50):
+                tx.principals.add(Role.SITE, f"site-{number}", "")
+
+        store.run_tx("fill", work)
+    return Path(url.removeprefix("sqlite:///"))
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_a_damaged_page_is_found_at_the_start(
+    sqlite_url: str, clock: ManualClock, tree: str
+) -> None:
+    path = filled(sqlite_url, clock)
+    overwrite(path, root_page(path, tree), b"\x5a" * 64)
+    with pytest.raises(DatabaseDamaged, match="fedclust-service restore"):
+        Store.open(sqlite_url, clock, serving=True)
+
+
+def test_an_index_that_disagrees_with_its_table_is_found(
+    sqlite_url: str, clock: ManualClock
+) -> None:
+    path = filled(sqlite_url, clock)
+    index = root_page(path, "sqlite_autoindex_principals_1")
+    at = path.read_bytes().index(b"site-7", index)
+    overwrite(path, at, b"site-x")
+    with pytest.raises(DatabaseDamaged):
+        Store.open(sqlite_url, clock, serving=True)
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.95])
+def test_a_truncated_file_is_found(sqlite_url: str, clock: ManualClock, kept: float) -> None:
+    path = filled(sqlite_url, clock)
+    with path.open("rb+") as file:
+        file.truncate(int(path.stat().st_size * kept))
+    with pytest.raises(DatabaseDamaged):
+        Store.open(sqlite_url, clock, serving=True)
+
+
+def test_a_refused_file_can_be_replaced_at_once(sqlite_url: str, clock: ManualClock) -> None:
+    path = filled(sqlite_url, clock)
+    whole = path.read_bytes()
+    overwrite(path, root_page(path, "submissions"), b"\x5a" * 64)
+    with pytest.raises(DatabaseDamaged):
+        Store.open(sqlite_url, clock, serving=True)
+    path.write_bytes(whole)
+    Store.open(sqlite_url, clock, serving=True).close()
+
+
+def test_damage_met_while_serving_stops_all_writing(sqlite_url: str, clock: ManualClock) -> None:
+    path = filled(sqlite_url, clock)
+    with closing(Store.open(sqlite_url, clock)) as store:
+        overwrite(path, root_page(path, "submissions"), b"\x5a" * 64)
+        with structlog.testing.capture_logs() as logged:
+            for _ in range(3):
+                with pytest.raises(DatabaseDamaged):
+                    store.read("look", lambda tx: tx.submissions.summaries(round_id=1))
+        assert [each["event"] for each in logged] == ["database_damaged"]
+        assert store.faults == (StoreFault.DAMAGED,)
+        calls = []
+        with pytest.raises(DatabaseDamaged):
+            store.run_tx("write", calls.append)
+        assert calls == []
+
+
+def test_the_check_of_a_long_file_goes_on_beside_the_service(
+    sqlite_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = filled(sqlite_url, clock)
+    overwrite(path, root_page(path, "submissions"), b"\x5a" * 64)
+    checked, run = threading.Event(), health.FileCheck._run
+
+    def slowly(self: health.FileCheck) -> None:
+        checked.wait()
+        run(self)
+
+    monkeypatch.setattr(health.FileCheck, "_run", slowly)
+    with closing(Store.open(sqlite_url, clock, serving=True, check_wait_s=0)) as store:
+        assert store.faults == (StoreFault.UNCHECKED,)
+        store.run_tx("write", lambda tx: tx.principals.add(Role.SITE, "zurich", ""))
+        checked.set()
+        eventually(lambda: store.faults == (StoreFault.DAMAGED,))
+
+
+def test_a_check_is_cut_short_when_the_store_closes(
+    sqlite_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def endlessly(self: health.FileCheck) -> None:
+        begun.set()
+        query = (
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+        )
+        with pytest.raises(sqlite3.OperationalError):
+            self._connection.execute(query).fetchone()
+
+    monkeypatch.setattr(health.FileCheck, "_run", endlessly)
+    store = Store.open(sqlite_url, clock, serving=True, check_wait_s=0)
+    assert begun.wait()
+    store.close()
+    assert store.faults == ()
+
+
+def test_a_failed_write_is_told_until_one_succeeds(sqlite_url: str, clock: ManualClock) -> None:
+    with closing(Store.open(sqlite_url, clock)) as store:
+
+        def read_only(value: str) -> None:
+            # The only connection that writes; to the driver itself, since it begins no transaction.
+            with closing(store._engines.write.raw_connection()) as connection:
+                connection.cursor().execute(f"PRAGMA query_only={value}")
+
+        def write() -> None:
+            store.run_tx("write", lambda tx: tx.principals.add(Role.SITE, "zurich", ""))
+
+        read_only("ON")
+        with pytest.raises(Unwritable):
+            write()
+        assert store.faults == (StoreFault.READ_ONLY,)
+        store.read("look", lambda tx: tx.sessions.get("heart"))
+        with pytest.raises(Unwritable):
+            store.try_failed_write()
+        assert store.faults == (StoreFault.READ_ONLY,)
+        read_only("OFF")
+        store.try_failed_write()
+        assert store.faults == ()
+        write()
