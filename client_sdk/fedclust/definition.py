@@ -276,10 +276,7 @@ def _level_faults(feature: Feature) -> list[tuple[str, str, str]]:
             message += "; group rare ones"
         faults.append(("/levels", "levels", message))
     named_once = "each level is named once"
-    faults += [(f"/levels/{index}", "unique", named_once) for index in _repeated(levels)]
-    message = "leave out the spaces around it, which no site's data are read with"
-    spaced = [index for index, level in enumerate(levels) if level != level.strip()]
-    return faults + [(f"/levels/{index}", "levels", message) for index in spaced]
+    return faults + [(f"/levels/{index}", "unique", named_once) for index in _repeated(levels)]
 
 
 def _repeated(names: Sequence[str]) -> list[int]:

@@ -74,6 +74,12 @@ SESSION_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "a seed too large": ({"seed": 2**53}, "/seed"),
     "a seed below 0": ({"seed": -1}, "/seed"),
     "a name that cannot be": ({"name": MARK}, "/name"),
+    "an invisible character": ({"features": [{"name": "a\u200bb"}]}, "/features/0/name"),
+    "a decomposed accent": ({"features": [{"name": "e\u0301"}]}, "/features/0/name"),
+    "a level of spaces": (
+        {"features": [{"name": "a", "kind": "categorical", "levels": ["x", " "]}]},
+        "/features/0/levels/1",
+    ),
     "a control character": ({"features": [{"name": "a\u0000b"}]}, "/features/0/name"),
 }
 
@@ -251,7 +257,6 @@ def test_pages_of_a_list_join_up(running: Running) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
         "/v1",
         "/v1/",
         "/v1/sites/",

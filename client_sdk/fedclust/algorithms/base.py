@@ -9,13 +9,16 @@ address: the same functions run at a hospital, in the coordinator and in ``simul
 from __future__ import annotations
 
 import functools
+import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
+from pydantic_core import PydanticCustomError
 
 from fedclust.algorithms.arrays import BoolMatrix, FloatMatrix, FloatVector
 from fedclust.algorithms.columns import Column, columns_of
@@ -52,6 +55,7 @@ __all__ = [
     "Task",
     "Totals",
     "Tree",
+    "Visible",
 ]
 
 #: What codecs carry: None, bool, int, float, str, bytes, arrays, and tuples and str-keyed dicts
@@ -62,9 +66,33 @@ Memory: TypeAlias = dict[str, Tree]
 #: Rows that are scaled at a time.
 _TILE = 512
 
+#: Characters that show nothing although Unicode counts them as letters, marks or symbols: joiners,
+#: Hangul and Khmer fillers, variation selectors, the empty Braille cell.
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
+
+
+def _visible(text: str) -> str:
+    """Refuse text that does not show what it is: people consent to what they read."""
+    fault = None
+    if text != text.strip():
+        fault = "leave out the spaces at its beginning or end"
+    elif any(c != " " and unicodedata.category(c)[0] in "CZ" for c in text) or _BLANK.search(text):
+        fault = "use visible characters and plain spaces alone: one is invisible or unassigned"
+    elif not unicodedata.is_normalized("NFC", text):
+        fault = "write its accents in composed form (Unicode NFC)"
+    if fault is not None:
+        raise PydanticCustomError("visible", "{fault}", {"fault": fault})
+    return text
+
+
+#: For text that people read: two texts that look alike differ in no invisible character.
+Visible = AfterValidator(_visible)
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 FeatureName = Annotated[
-    str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")
+    str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$"), Visible
 ]
 
 
@@ -114,7 +142,9 @@ class Feature(Model):
     """
 
     name: FeatureName
-    unit: Annotated[str, StringConstraints(max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
+    unit: Annotated[
+        str, StringConstraints(max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$"), Visible
+    ] = ""
     lower: FiniteFloat | None = None
     upper: FiniteFloat | None = None
     kind: Literal["numeric", "binary", "categorical"] = "numeric"

@@ -17,6 +17,7 @@ from fedclust.algorithms.base import (
     Policy,
     Slug,
     Tree,
+    Visible,
 )
 
 PROTOCOL_VERSION = 1
@@ -47,7 +48,8 @@ Timestamp = Annotated[
 ]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 #: One line of text: a NUL has no place in a PostgreSQL text, a line break none in a log.
-Line = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+_LINE = StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
+Line = Annotated[str, _LINE, Visible]
 Role = Literal["operator", "analyst", "site"]
 SessionState = Literal["recruiting", "running", "completed", "failed", "cancelled"]
 RoundState = Literal["collecting", "aggregating", "closed", "failed"]
