@@ -37,6 +37,38 @@ def test_a_page_and_all_that_it_loads_come_from_here(running: Running, page: str
     assert all("src=" in attributes and not content for attributes, content in scripts)
 
 
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
+def test_the_address_itself_says_what_answers(running: Running) -> None:
+    page = running.world.request("GET", "/", headers={"Accept": BROWSER})
+    assert page.status_code == 200
+    assert page.headers["Content-Type"].startswith("text/html")
+    policy = page.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; style-src 'self';")
+    assert "script-src" not in policy
+    assert "unsafe" not in policy
+    assert "<script" not in page.text
+    assert "style=" not in page.text
+    linked = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert {"/docs", "/redoc", "/openapi.json"} < set(linked)
+    for name in linked:
+        assert running.world.request("GET", name).status_code == 200, name
+    for accept in ("*/*", "application/json"):
+        told = running.world.request("GET", "/", headers={"Accept": accept})
+        assert told.headers["Content-Type"] == "application/json"
+        assert told.json()["docs"] == "/docs"
+        assert told.headers["Vary"] == "Accept"
+        # Who runs which version is told to those with a token, and by openapi.json.
+        assert not re.search(r"\d+\.\d+", told.text + page.text)
+    head = running.world.request("HEAD", "/", headers={"Accept": BROWSER})
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["Content-Length"] == str(len(page.content))
+    assert running.world.request("POST", "/").status_code == 405
+    picture = running.world.request("GET", "/", headers={"Accept": "image/png"})
+    assert picture.status_code == 406
+
+
 def test_own_scripts_name_nothing_elsewhere() -> None:
     for name in ("docs.js", "redoc.js"):
         assert "://" not in (STATIC / name).read_text("utf-8")

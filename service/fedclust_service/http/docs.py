@@ -1,4 +1,4 @@
-"""``/docs``, ``/redoc`` and ``/openapi.json``, with every asset from the package."""
+"""``/``, ``/docs``, ``/redoc`` and ``/openapi.json``, with every asset from the package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from fedclust.wire import codec
+from fedclust_service.http.bodies import JSON, negotiate
 
+HTML = "text/html"
 STATIC = Path(__file__).parent / "static"
 _HEAD = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fedclust</title>'
 _ICON = '<link rel="icon" href="/static/swagger-ui/favicon-32x32.png">'
@@ -26,6 +28,33 @@ _REDOC = (
     f'{_HEAD}{_ICON}</head><body><div id="redoc"></div>'
     '<script src="/static/redoc/redoc.standalone.js"></script>'
     '<script src="/static/redoc.js"></script></body></html>'
+)
+_HOME = (
+    f'{_HEAD}<meta name="viewport" content="width=device-width">{_ICON}'
+    '<link rel="stylesheet" href="/static/home.css"></head><body><main>'
+    "<h1>fedclust coordinator</h1>"
+    "<p>This service coordinates clustering across organisations that may not pool their data. "
+    "Sites keep their rows and send small summaries.</p><dl>"
+    "<dt>Sites</dt><dd>Install the package <code>fedclust</code>. Set "
+    "<code>FEDCLUST_COORDINATOR</code> to this address and <code>FEDCLUST_TOKEN_FILE</code> to "
+    "the file with your token, then run <code>fedclust doctor</code>.</dd>"
+    "<dt>Analysts</dt><dd><code>fedclust session create --help</code> defines a session.</dd>"
+    "<dt>Operators</dt><dd><code>fedclust site add NAME</code> registers a site, "
+    "<code>fedclust session list</code> shows who is late.</dd></dl>"
+    '<p>The HTTP interface: <a href="/docs">try it out</a>, <a href="/redoc">read it</a>, '
+    '<a href="/openapi.json">openapi.json</a>.</p></main></body></html>'
+)
+_HOME_JSON = codec.canonical_json(
+    {
+        "service": "fedclust coordinator",
+        "docs": "/docs",
+        "redoc": "/redoc",
+        "openapi": "/openapi.json",
+    }
+)
+_HOME_POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
 )
 # Both pages style themselves from script; Redoc searches in a worker made from a blob.
 _POLICY = (
@@ -43,9 +72,10 @@ def routes(document: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
         return codec.canonical_json(document())
 
     def description(_: Request) -> Response:
-        return Response(written(), media_type="application/json")
+        return Response(written(), media_type=JSON)
 
     return [
+        Route("/", _home, methods=["GET"]),
         Route("/openapi.json", description, methods=["GET"]),
         Route("/docs", _page(_SWAGGER), methods=["GET"]),
         Route("/redoc", _page(_REDOC), methods=["GET"]),
@@ -53,8 +83,17 @@ def routes(document: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
     ]
 
 
+def _home(request: Request) -> Response:
+    """Say what answers here: to browsers as a page, to programs as JSON."""
+    headers = {"Vary": "Accept"}
+    if negotiate(request, [JSON, HTML]) == JSON:
+        return Response(_HOME_JSON, media_type=JSON, headers=headers)
+    headers["Content-Security-Policy"] = _HOME_POLICY
+    return Response(_HOME, media_type=HTML, headers=headers)
+
+
 def _page(html: str) -> Callable[[Request], Response]:
     def show(_: Request) -> Response:
-        return Response(html, media_type="text/html", headers={"Content-Security-Policy": _POLICY})
+        return Response(html, media_type=HTML, headers={"Content-Security-Policy": _POLICY})
 
     return show
