@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 from contextlib import closing
@@ -160,3 +161,45 @@ def test_a_failed_write_is_told_until_one_succeeds(sqlite_url: str, clock: Manua
         store.try_failed_write()
         assert store.faults == ()
         write()
+
+
+@pytest.fixture
+def crashed(sqlite_url: str, clock: ManualClock, tmp_path: Path) -> Path:
+    """Return a database as a killed process leaves it: ten transactions in its log alone."""
+    path = tmp_path / "crashed.db"
+    source = Path(sqlite_url.removeprefix("sqlite:///"))
+    with closing(Store.open(sqlite_url, clock)) as store:
+        for number in range(10):
+            store.run_tx("add", lambda tx, n=number: tx.principals.add(Role.SITE, f"s-{n}", ""))
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{source}{suffix}", f"{path}{suffix}")
+    return path
+
+
+def sites(path: Path, clock: ManualClock) -> int:
+    with closing(Store.open(f"sqlite:///{path}", clock, serving=True)) as store:
+        return len(store.read("sites", lambda tx: tx.principals.list(Role.SITE, 100)))
+
+
+def test_what_a_killed_process_left_is_read(crashed: Path, clock: ManualClock) -> None:
+    assert sites(crashed, clock) == 10
+
+
+def test_a_log_damaged_before_its_end_is_refused(crashed: Path, clock: ManualClock) -> None:
+    """SQLite would read up to the damage and go on without what was acknowledged after it."""
+    log = crashed.with_name("crashed.db-wal")
+    overwrite(log, log.stat().st_size // 2, b"\x5a" * 64)
+    for _ in range(2):
+        with pytest.raises(DatabaseDamaged, match="transactions in its write-ahead log"):
+            sites(crashed, clock)
+    # Whoever takes the log away goes on with what stood before the damage.
+    crashed.with_name("crashed.db-wal-damaged").unlink()
+    assert 0 < sites(crashed, clock) < 10
+
+
+def test_an_unfinished_end_of_the_log_is_dropped(crashed: Path, clock: ManualClock) -> None:
+    """What a power cut leaves of a transaction that nobody was told of."""
+    log = crashed.with_name("crashed.db-wal")
+    with log.open("rb+") as file:
+        file.truncate(log.stat().st_size - 100)
+    assert sites(crashed, clock) == 9
