@@ -174,7 +174,6 @@ def _postgres(url: URL, busy_timeout_s: float, pool_size: int) -> Engines:
         pool_size=pool_size,
         max_overflow=4 * pool_size,
         pool_timeout=POOL_TIMEOUT_S,
-        pool_pre_ping=True,
         isolation_level="READ COMMITTED",
         **common,
     )

@@ -304,11 +304,15 @@ class Store:
         return found
 
     def _direct(self, name: str, fn: Callable[[Connection], T]) -> T:
-        try:
-            with self._engines.read.connect() as connection:
-                return fn(connection)
-        except (DBAPIError, PoolTimeout) as error:
-            raise self._translated(error, name) from None
+        # Once more with a new connection: one in the pool is noticed to be lost when it is used.
+        for last in (False, True):
+            try:
+                with self._engines.read.connect() as connection:
+                    return fn(connection)
+            except (DBAPIError, PoolTimeout) as error:
+                if last or not is_connection_lost(error):
+                    raise self._translated(error, name) from None
+        raise AssertionError("not reached")
 
     def _translated(self, error: Exception, name: str) -> StoreError:
         found = translate(error, name)
