@@ -138,7 +138,7 @@ def test_compose_is_whole() -> None:
         assert set(service) <= {
             *("image", "build", "environment", "secrets", "volumes", "networks", "ports"),
             *("depends_on", "healthcheck", "restart", "stop_grace_period", "read_only"),
-            *("tmpfs", "cap_drop", "cap_add", "security_opt"),
+            *("tmpfs", "cap_drop", "cap_add", "security_opt", "ulimits"),
         }, name
         assert service["restart"] == "unless-stopped"
         assert "no-new-privileges:true" in service["security_opt"]
@@ -158,6 +158,10 @@ def test_compose_is_whole() -> None:
             assert "healthcheck" in services[other] or "build" in services[other]
     for kind, names in used.items():
         assert names == set(document[kind]), kind
+    # As many connections as in the systemd unit.
+    unit = (ROOT / "deploy" / "fedclust.service").read_text("utf-8")
+    limit = services["coordinator"]["ulimits"]["nofile"]
+    assert f"LimitNOFILE={limit}\n" in unit
     assert "HEALTHCHECK" in final_stage()
 
 

@@ -40,7 +40,6 @@ from fedclust.wire.problems import Problem
 #: Given the parts of an answer as they come.
 Take = Callable[[bytes], object]
 _log = logging.getLogger("fedclust.http")
-#: 429 comes from what stands before the coordinator: it did not reach it.
 _RETRIED_STATUS = frozenset({408, 429, 502, 503, 504})
 _FIRST_DELAY_S, _LONGEST_DELAY_S, _LONGEST_ASKED_S = 0.5, 60.0, 3_600.0
 _CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
@@ -218,7 +217,9 @@ class Http:
             raise ProxyError(_PROXY_CREDENTIALS)
         refusal = from_problem(_problem(status, body))
         if status in _RETRIED_STATUS:
-            raise _Retry(refusal, f"status {status}", after_s=_retry_after(headers))
+            # Whoever answers 429 has not begun with the request.
+            unsent, after_s = status == 429, _retry_after(headers)
+            raise _Retry(refusal, f"status {status}", unsent=unsent, after_s=after_s)
         raise refusal
 
     def _read(self, response: httpx.Response, take: Take | None) -> bytes:

@@ -276,8 +276,8 @@ class SitesUnsuitable(CoordinatorError):
     slug = "sites-unsuitable"
 
 
-class TooManyStreams(CoordinatorError):
-    slug = "too-many-streams"
+class TooManyRequests(CoordinatorError):
+    slug = "too-many-requests"
 
 
 class QuorumMissing(CoordinatorError):

@@ -1,4 +1,7 @@
-"""Structured logs on stderr: ids, states and times; never a payload, a token or a query."""
+"""Structured logs on stderr: ids, states and times; never a payload, a token or a query.
+
+Lines that repeat are counted instead: what a client can cause in a loop must not fill the disk.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,23 @@ import functools
 import logging
 import sys
 import threading
+import time
 import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 import structlog
 
+#: Repetitions are counted for so long, then the count is written.
+_INTERVAL_S = 10.0
+#: Lines in an interval before they are counted only: of a warning or an error one, of one caller's
+#: requests with the same route and status as many as no site needs, 15 kB.
+_MOST_FAILURES, _MOST_REQUESTS = 1, 50
+_REQUEST_FIELDS = frozenset({"event", "level", "logger", "route", "status", "actor"})
+_CHANGING_FIELDS = frozenset({"timestamp", "request_id"})
+_Kind = frozenset[tuple[str, str]]
 #: Uvicorn's own lines repeat ours, or name addresses and raw paths.
 _QUIET = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "alembic", "sqlalchemy.engine")
 
@@ -30,7 +44,9 @@ def configure(level: str = "info", form: str = "json") -> None:
         if form == "json"
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
+    repeats = Repeats()
     handler = _Handler(sys.stderr)
+    handler.addFilter(functools.partial(_admitted, repeats))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=_shared(),
@@ -40,7 +56,7 @@ def configure(level: str = "info", form: str = "json") -> None:
     # Ours are written without passing through the standard library, which would make a record of
     # each, copy it, and take it apart again: with every request that takes as long as reading it.
     structlog.configure(
-        processors=[*_shared(), functools.partial(_rendered, renderer)],
+        processors=[*_shared(), functools.partial(_rendered, renderer, repeats)],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
         logger_factory=functools.partial(_Lines, handler),
         cache_logger_on_first_use=True,
@@ -62,6 +78,14 @@ def through_logging() -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+
+
+def _admitted(repeats: Repeats, record: logging.LogRecord) -> bool:
+    """Whether to write a library's line; its text may differ each time, its place does not."""
+    if record.levelno < logging.WARNING:
+        return True
+    place = f"{record.name}:{record.lineno}"
+    return repeats.admits({"event": place, "level": record.levelname.lower()})
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -86,16 +110,67 @@ class _Lines:
         self.debug = self.info = self.warning = self.error = self.critical = handler.write
 
 
+class Repeats:
+    """Decides which lines are written and counts the others. Thread-safe.
+
+    A line repeats another one if all that can be told apart is when it was written and for which
+    request. Of requests only route, status and caller are compared: clients choose the rest.
+
+    Parameters
+    ----------
+    monotonic : callable
+        A clock, in seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic, self._lock = monotonic, threading.Lock()
+        self._seen: Counter[_Kind] = Counter()
+        self._ends = monotonic() + _INTERVAL_S
+
+    def admits(self, event: Mapping[str, Any]) -> bool:
+        """Whether to write this line."""
+        requested = event["event"] in ("request", "stream_ended")
+        if not requested and event["level"] == "info":
+            return True
+        names = _REQUEST_FIELDS & event.keys() if requested else event.keys() - _CHANGING_FIELDS
+        kind = frozenset((name, str(event[name])) for name in names)
+        with self._lock:
+            self._seen[kind] += 1
+            return self._seen[kind] <= (_MOST_REQUESTS if requested else _MOST_FAILURES)
+
+    def counted(self) -> list[dict[str, Any]]:
+        """Return what was left out, once after each interval."""
+        with self._lock:
+            now = self._monotonic()
+            if now < self._ends:
+                return []
+            seen, self._seen, self._ends = self._seen, Counter(), now + _INTERVAL_S
+        lines = []
+        for kind, count in seen.items():
+            line: dict[str, Any] = dict(kind)
+            event = line.pop("event")
+            most = _MOST_REQUESTS if "route" in line else _MOST_FAILURES
+            if count > most:
+                lines.append({"event": "repeated", "of": event, "count": count - most, **line})
+        return lines
+
+
 def _rendered(
     renderer: structlog.typing.Processor,
+    repeats: Repeats,
     logger: Any,
     name: str,
     event: structlog.typing.EventDict,
 ) -> str:
     try:
-        return str(renderer(logger, name, event))
+        counts = [{**line, "timestamp": event["timestamp"]} for line in repeats.counted()]
+        lines = [*counts, event] if repeats.admits(event) else counts
+        rendered = [str(renderer(logger, name, line)) for line in lines]
     except Exception:  # a value that cannot be shown, whose own error may repeat it
         return _lost(logger.name)
+    if not rendered:
+        raise structlog.DropEvent
+    return "\n".join(rendered)
 
 
 def _lost(name: str) -> str:

@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from fedclust_service.connections import Connections
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
 from fedclust_service.orchestration.observer import AggregationEnd
@@ -42,9 +43,10 @@ class Metrics:
     ----------
     co : Coordinator
         Its observer becomes this object.
+    connections : Connections
     """
 
-    def __init__(self, co: Coordinator) -> None:
+    def __init__(self, co: Coordinator, connections: Connections) -> None:
         self._registry = CollectorRegistry()
         self._requests = Histogram(
             "fedclust_http_request_seconds",
@@ -65,6 +67,12 @@ class Metrics:
             buckets=_STREAM_BUCKETS,
             registry=self._registry,
         )
+        self._over_budget = Counter(
+            "fedclust_requests_over_budget",
+            "Requests refused because too many of their kind are open: wait, download, request.",
+            ("kind",),
+            registry=self._registry,
+        )
         self._events = Counter(
             "fedclust_events",
             "Entries of the audit trail that this process wrote, by action.",
@@ -83,7 +91,7 @@ class Metrics:
             buckets=_AGGREGATION_BUCKETS,
             registry=self._registry,
         )
-        self._registry.register(_State(co))
+        self._registry.register(_State(co, connections))
         ProcessCollector(registry=self._registry)
         co.observer = self
 
@@ -91,6 +99,10 @@ class Metrics:
         """Count a request; ``route`` is the template, never the path."""
         method = method if method in _METHODS else "other"
         self._requests.labels(method, route, str(status)).observe(seconds)
+
+    def over_budget(self, kind: str) -> None:
+        """Count a request refused because too many of its kind are open."""
+        self._over_budget.labels(kind).inc()
 
     def stream_began(self) -> None:
         """Count an event stream as open."""
@@ -119,8 +131,8 @@ class Metrics:
 class _State(Collector):
     """What is read at the moment of a scrape."""
 
-    def __init__(self, co: Coordinator) -> None:
-        self._co = co
+    def __init__(self, co: Coordinator, connections: Connections) -> None:
+        self._co, self._connections = co, connections
 
     def describe(self) -> Iterator[Metric]:
         """Register without reading anything."""
@@ -135,6 +147,7 @@ class _State(Collector):
             "Requests that wait for a session to change.",
             self._co.notifier.waiting,
         )
+        yield from self._connected()
         yield _gauge(
             "fedclust_threads_alive",
             "1 while driver, sweeper, sealer and listener run.",
@@ -180,6 +193,21 @@ class _State(Collector):
         )
         family.add_metric(list(labels.values()), 1)
         return family
+
+    def _connected(self) -> Iterator[Metric]:
+        connections = self._connections
+        yield _gauge("fedclust_connections", "Open connections.", len(connections))
+        yield _gauge("fedclust_connections_limit", "Most open connections.", connections.most)
+        yield CounterMetricFamily(
+            "fedclust_connections_evicted",
+            "Idle connections that were closed to make room for others.",
+            value=connections.evicted,
+        )
+        yield CounterMetricFamily(
+            "fedclust_connections_refused",
+            "Connections closed at once because all others were busy.",
+            value=connections.refused,
+        )
 
     def _transactions(self) -> Iterator[Metric]:
         texts = {

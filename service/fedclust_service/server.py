@@ -25,11 +25,17 @@ import uvicorn
 from fastapi import FastAPI
 
 from fedclust_service.clock import ClockFault, StoreClock
+from fedclust_service.connections import (
+    DEFAULT_CONNECTIONS,
+    RESERVED_DESCRIPTORS,
+    Connections,
+    raise_descriptor_limit,
+)
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.exits import Exit, StartFailure
 from fedclust_service.http.app import create_app
-from fedclust_service.http.protocol import Protocol
+from fedclust_service.http.protocol import HEAD_SECONDS, Protocol
 from fedclust_service.orchestration import principals
 from fedclust_service.orchestration.coordinator import Coordinator, Limits
 from fedclust_service.orchestration.restored import record_accepted_clock
@@ -273,28 +279,49 @@ class Server(uvicorn.Server):
     """Uvicorn that tells waiting requests to answer as soon as it is told to end.
 
     Uvicorn waits for open requests before it tells the application anything, so a long poll
-    would hold a shutdown up until its time is over.
+    would hold a shutdown up until its time is over. Connections are accepted by ``connections``:
+    asyncio's own server has no limit, and without a free descriptor it logs thousands of errors a
+    second.
     """
 
     def __init__(
         self,
         config: uvicorn.Config,
+        connections: Connections,
         ready: Callable[[], None],
         ending: Callable[[], None],
         reload: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(config)
+        self._connections = connections
         self._ready = ready
         self._ending = ending
         self._reload = reload
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._accepting: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
-        await super().startup(sockets)
+        await super().startup(sockets=[])
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(_loop_failed)
+        for listener in sockets or []:
+            listener.setblocking(False)
+            accepting = self._connections.accept(
+                listener, self._protocol, self.config.ssl, HEAD_SECONDS
+            )
+            self._accepting.append(self._loop.create_task(accepting))
         self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept nothing more and wait for open requests."""
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> Protocol:
+        return Protocol(self.config, self.server_state, self.lifespan.state, self._connections)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin the shutdown; a second SIGINT ends at once."""
@@ -331,9 +358,31 @@ def _loop_failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     log.error("loop_error", exc_info=context.get("exception"))
 
 
-def build_app(coordinator: Coordinator, settings: Settings) -> FastAPI:
+def room_for_connections(settings: Settings) -> Connections:
+    """Raise the limit on file descriptors and return how many connections go below it.
+
+    Raises
+    ------
+    StartFailure
+        ``max_connections`` needs more descriptors than the hard limit allows.
+    """
+    descriptors = raise_descriptor_limit()
+    room = descriptors - RESERVED_DESCRIPTORS
+    most = settings.max_connections or min(DEFAULT_CONNECTIONS, room)
+    if not 0 < most <= room:
+        raise StartFailure(
+            Exit.SETTINGS,
+            f"{most} connections need {most + RESERVED_DESCRIPTORS} file descriptors and this "
+            f"process may open {descriptors}: raise the limit (LimitNOFILE of a systemd unit, "
+            "ulimit -Hn) or lower --max-connections",
+        )
+    log.info("descriptors", limit=descriptors, max_connections=most)
+    return Connections(most)
+
+
+def build_app(coordinator: Coordinator, settings: Settings, connections: Connections) -> FastAPI:
     """Return the application that serves a coordinator."""
-    return create_app(coordinator, settings, PASSING)
+    return create_app(coordinator, settings, connections, PASSING)
 
 
 def http_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
@@ -377,6 +426,7 @@ def serve(
     StartFailure
     """
     context = _checked(settings)
+    connections = room_for_connections(settings)
     if ready_file is not None and not ready_file.parent.is_dir():
         raise StartFailure(Exit.SETTINGS, f"the folder of the ready file {ready_file} is missing")
     listener = listen(settings.host, settings.port)
@@ -388,7 +438,7 @@ def serve(
             if opened.operator_token is not None:
                 say(f"operator token (shown once): {opened.operator_token}")
             with explained(settings):
-                _run(settings, opened.coordinator, listener, context, say, ready_file)
+                _run(settings, opened.coordinator, connections, listener, context, say, ready_file)
         finally:
             if ready_file is not None:
                 ready_file.unlink(missing_ok=True)
@@ -408,6 +458,7 @@ def _checked(settings: Settings) -> ssl.SSLContext | None:
 def _run(
     settings: Settings,
     coordinator: Coordinator,
+    connections: Connections,
     listener: socket.socket,
     context: ssl.SSLContext | None,
     say: Callable[[str], None],
@@ -424,7 +475,7 @@ def _run(
             draft.write_text(address + "\n", "ascii")
             draft.replace(ready_file)
 
-    config = http_config(build_app(coordinator, settings), settings)
+    config = http_config(build_app(coordinator, settings, connections), settings)
     config.load()
     config.ssl = context
     coordinator.start()
@@ -438,7 +489,7 @@ def _run(
     # hold up every request by a tenth of a second.
     gc.collect()
     gc.freeze()
-    Server(config, ready, ending, reload).run(sockets=[listener])
+    Server(config, connections, ready, ending, reload).run(sockets=[listener])
 
 
 def _end_by(seconds: float) -> None:

@@ -90,6 +90,33 @@ class Settings(BaseSettings):
     body_timeout_s: Annotated[
         Seconds, Field(description="Longest time that a request's body may take to arrive, s.")
     ] = 300.0
+    max_connections: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=2**16,
+            description="Connections open at a time. By default as many as the limit on file "
+            "descriptors allows, and 4,096 at most.",
+        ),
+    ] = None
+    requests_per_token: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=2**16,
+            description="Requests of one token that are answered at a time, bodies under way "
+            "included; those that wait for news are counted apart.",
+        ),
+    ] = 16
+    waits_per_token: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=2**16,
+            description="Long polls and event streams of one token that are open at a time: one "
+            "for each session that a site takes part in or an analyst watches.",
+        ),
+    ] = 64
     long_poll_max: Annotated[
         float,
         Field(ge=0, le=25, allow_inf_nan=False, description="Longest wait of a task request, s."),

@@ -167,7 +167,7 @@ def test_nobody_else_follows_a_session(tmp_path: Path) -> None:
 
 
 def test_a_revoked_token_ends_its_stream_and_places_are_bounded(tmp_path: Path) -> None:
-    with running_server(tmp_path / "server") as server:
+    with running_server(tmp_path / "server", "--waits-per-token", "8") as server:
         people = found(server)
         name, token = next(iter(people.site_tokens.items()))
         opened = [stream(server.base_url, token) for _ in range(8)]

@@ -253,7 +253,7 @@ HARMLESS: dict[str, Change] = {
         schema(d, "Receipt")["required"].append("note"),
     ),
     "a new error": lambda d: operation(d, TASK, "get")["responses"].update(
-        {"429": {"description": "Later."}}
+        {"451": {"description": "Not here."}}
     ),
     "a bound that includes itself": lambda d: field(d, "weight", "Feature").update(
         minimum=field(d, "weight", "Feature").pop("exclusiveMinimum")

@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from fedclust_service.http import protocol
-from fedclust_service.http.routes.events import STREAMS_PER_TOKEN
 from support.clock import ManualClock
 from support.inprocess import local_coordinator
 from support.patience import PATIENCE_S, eventually
@@ -145,6 +144,8 @@ def test_who_reads_on_is_kept() -> None:
     """The time begins anew whenever something was taken."""
     connection: Any = object.__new__(protocol.Protocol)
     connection.loop, connection.transport, connection.flow = Mock(), Mock(), Mock()
+    connection.cycle, connection._connections = Mock(response_complete=False), Mock()
+    connection.timeout_keep_alive_task = None
     for _ in range(3):
         connection.pause_writing()
         begun = connection.loop.call_later.return_value
@@ -155,9 +156,12 @@ def test_who_reads_on_is_kept() -> None:
     assert connection.loop.call_later.call_count == 3
 
 
-def test_no_path_to_a_stream_survives_its_places(live: Running) -> None:
+def test_no_path_to_a_stream_survives_its_places(tmp_path: Path) -> None:
     """Places are given back however a stream ends: more come and go than may be open."""
-    for _ in range(STREAMS_PER_TOKEN + 1):
-        with opened(live.world) as stream:
-            assert stream.status_code == 200
-        eventually(lambda: streams(live) == 0)
+    clock = ManualClock()
+    with local_coordinator(tmp_path, clock=clock, threads=True, waits_per_token="2") as local:
+        live = Running(local, populate(local), clock)
+        for _ in range(3):
+            with opened(live.world) as stream:
+                assert stream.status_code == 200
+            eventually(lambda: streams(live) == 0)

@@ -72,3 +72,54 @@ def test_whatever_fails_is_a_line_that_repeats_no_value(form: str) -> None:
     if form == "json":
         events = [json.loads(line)["event"] for line in lines]
         assert events == ["ours", "theirs", "warned", "thread_died", "log_line_lost"]
+
+
+def test_repetitions_are_counted_and_told_once_an_interval() -> None:
+    seconds = [0.0]
+    repeats = logging.Repeats(lambda: seconds[0])
+    failed = {"event": "accept_failed", "level": "error", "raised": ["OSError at a:1"]}
+    written = [repeats.admits({**failed, "timestamp": n, "request_id": n}) for n in range(500)]
+    assert written == [True] + [False] * 499
+    assert repeats.admits({**failed, "raised": ["OSError at b:2"]})
+    assert repeats.counted() == []
+    seconds[0] = 10.0
+    told = {"event": "repeated", "of": "accept_failed", "count": 499, "level": "error"}
+    assert repeats.counted() == [{**told, "raised": "['OSError at a:1']"}]
+    assert repeats.counted() == []
+    assert repeats.admits(failed)
+
+
+def test_a_loop_of_requests_leaves_fifty_lines_and_every_change_its_own() -> None:
+    repeats = logging.Repeats(lambda: 0.0)
+    line = {"event": "request", "level": "info", "route": "/v1/whoami", "status": 401}
+    # What the client chooses makes no other line of it.
+    assert sum(repeats.admits({**line, "session": f"s{n}", "ms": n}) for n in range(500)) == 50
+    assert repeats.admits({**line, "status": 200, "actor": "north"})
+    change = {"event": "round.closed", "level": "info", "subject": "heart"}
+    assert all(repeats.admits(change) for _ in range(500))
+
+
+FLOODING = """
+import logging
+import structlog
+from fedclust_service import logging as ours
+ours._INTERVAL_S = 3600.0
+ours.configure("info", "json")
+log = structlog.get_logger("ours")
+for number in range(1000):
+    log.warning("again", request_id=str(number))
+    logging.getLogger("theirs").error("again %s", number)
+    log.info("request", route="/v1/whoami", status=401, request_id=str(number))
+"""
+
+
+def test_a_flood_of_lines_reaches_the_log_as_a_few() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FLOODING], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["event"] for line in lines].count("again") == 1
+    assert [line["event"] for line in lines].count("again 0") == 1
+    assert [line["event"] for line in lines].count("request") == 50
+    assert len(lines) == 52

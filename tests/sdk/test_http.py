@@ -327,6 +327,16 @@ def test_a_proxy_that_limits_the_rate_is_waited_for() -> None:
     assert time.slept == [7.0]
 
 
+def test_a_full_budget_is_waited_for_whatever_the_request() -> None:
+    """A coordinator that answers 429 has not begun with the request."""
+    time = Time()
+    full = [refusal("too-many-requests", **{"Retry-After": "5"}) for _ in range(2)]
+    script = Script(*full, answer(201, b"{}", "application/json"))
+    issued = http(script, time).request("POST", "/v1/sites/north/tokens", repeatable=False)
+    assert issued.status == 201
+    assert time.slept == [5.0, 5.0]
+
+
 def test_an_address_that_cannot_be_reached_says_why_and_what_to_look_at() -> None:
     def unknown() -> Exception:
         error = httpx.ConnectError("all attempts failed")

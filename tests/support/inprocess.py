@@ -64,8 +64,9 @@ def local_coordinator(
     co = opened.coordinator
     listener = server.listen(read.host, read.port)
     started = threading.Event()
-    config = server.http_config(server.build_app(co, read), read)
-    running = server.Server(config, started.set, co.ask_to_stop)
+    connections = server.room_for_connections(read)
+    config = server.http_config(server.build_app(co, read, connections), read)
+    running = server.Server(config, connections, started.set, co.ask_to_stop)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
     if threads:
         co.start()

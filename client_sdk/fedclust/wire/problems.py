@@ -37,7 +37,7 @@ CATALOGUE: dict[str, tuple[int, str]] = {
     "unsupported-media-type": (415, "The body's media type or encoding is not supported"),
     "invalid": (422, "The request's contents are not valid"),
     "disclosure-refused": (422, "The submission would disclose too much"),
-    "too-many-streams": (429, "This token has too many event streams open"),
+    "too-many-requests": (429, "This token has too many requests open"),
     "headers-too-large": (431, "The request's headers are larger than this coordinator takes"),
     "internal": (500, "The coordinator failed"),
     "stored-data-damaged": (500, "Stored data is damaged"),

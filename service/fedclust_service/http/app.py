@@ -11,8 +11,10 @@ from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
+from fedclust_service.connections import Connections
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http import docs, openapi, problems
+from fedclust_service.http.budgets import Budget, Budgets
 from fedclust_service.http.context import Service
 from fedclust_service.http.edge import Edge
 from fedclust_service.http.routes import ROUTERS
@@ -21,11 +23,16 @@ from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.settings import Settings
 
 _RETRY_SECONDS = 2
+#: Where too many requests of a kind are open: long polls end after 25 s, others much sooner.
+_WAIT_RETRY_S, _REQUEST_RETRY_S = 5, 1
+#: Files at a time: a browser that opens /docs asks for five.
+_DOWNLOADS = 32
 
 
 def create_app(
     coordinator: Coordinator,
     settings: Settings,
+    connections: Connections,
     passing: Sequence[type[Exception]] = (),
 ) -> FastAPI:
     """Return the ASGI application of a coordinator.
@@ -35,11 +42,13 @@ def create_app(
     coordinator : Coordinator
         Started and stopped by the caller.
     settings : Settings
+    connections : Connections
+        Those that the requests come over.
     passing : sequence of exception types
         Failures of the store that pass by themselves: answered 503 with Retry-After.
     """
     app = describe_app()
-    metrics = Metrics(coordinator)
+    metrics = Metrics(coordinator, connections)
     # Threads that run at once contend for the interpreter: with 40 of them a submission took twice
     # the CPU. SQLite answers at once; PostgreSQL may be some network away.
     size = 2 if coordinator.store.single_process else 8
@@ -47,7 +56,13 @@ def create_app(
     app.state.service = Service(coordinator, settings, metrics, threads)
     for kind in passing:
         app.add_exception_handler(kind, _passing)
-    app.add_middleware(Edge, body_limit=settings.body_limit, counts=metrics)
+    budgets = Budgets(
+        # A fourth of the connections stays for requests that are answered at once.
+        wait=Budget(settings.waits_per_token, max(1, connections.most * 3 // 4), _WAIT_RETRY_S),
+        download=Budget(_DOWNLOADS, _DOWNLOADS, _REQUEST_RETRY_S),
+        request=Budget(settings.requests_per_token, connections.most, _REQUEST_RETRY_S),
+    )
+    app.add_middleware(Edge, body_limit=settings.body_limit, counts=metrics, budgets=budgets)
     return app
 
 

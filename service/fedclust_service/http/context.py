@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Path, Request
 from fastapi.security import HTTPBearer
+from starlette.datastructures import Headers
 
 from fedclust_service.domain.access import PERMISSIONS, Actor, require
 from fedclust_service.domain.refusal import Refusal
@@ -61,15 +62,21 @@ bearer = HTTPBearer(
 _AUTHORIZATION = re.compile(r"bearer +([A-Za-z0-9_.~+/=-]{1,512})", re.IGNORECASE)
 
 
+def token_of(headers: Headers) -> str | None:
+    """Return the token of the one Authorization header; None without."""
+    values = headers.getlist("authorization")
+    match = _AUTHORIZATION.fullmatch(values[0].strip()) if len(values) == 1 else None
+    return None if match is None else match.group(1)
+
+
 def bearer_token(request: Request) -> str:
     """Return the token of the one Authorization header; Refusal (401) without."""
-    values = request.headers.getlist("authorization")
-    match = _AUTHORIZATION.fullmatch(values[0].strip()) if len(values) == 1 else None
-    if match is None:
+    token = token_of(request.headers)
+    if token is None:
         raise Refusal(
             "unauthenticated", "Send one header 'Authorization: Bearer TOKEN' with your token."
         )
-    return match.group(1)
+    return token
 
 
 def actor_of(request: Request, _: Annotated[object, Depends(bearer)] = None) -> Actor:

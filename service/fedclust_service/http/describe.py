@@ -21,6 +21,7 @@ _EVERYWHERE = (
     "malformed-request",
     "body-too-large",
     "unsupported-media-type",
+    "too-many-requests",
     "headers-too-large",
     "internal",
     "unavailable",
@@ -29,7 +30,7 @@ _EVERYWHERE = (
 _PASSING = {
     "request-timeout",
     "result-not-ready",
-    "too-many-streams",
+    "too-many-requests",
     "internal",
     "unavailable",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -67,12 +68,16 @@ _POLICY = (
 def routes(document: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
     """Return the routes of the API's description; ``document`` builds it, once."""
 
+    building = threading.Lock()
+
     @cache
     def written() -> bytes:
         return codec.canonical_json(document())
 
     def description(_: Request) -> Response:
-        return Response(written(), media_type=JSON)
+        with building:  # or every thread would build it until the first is done
+            content = written()
+        return Response(content, media_type=JSON)
 
     return [
         Route("/", _home, methods=["GET"]),

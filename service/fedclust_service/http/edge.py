@@ -17,6 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http import problems
+from fedclust_service.http.budgets import Budgets
+from fedclust_service.http.context import token_of
 from fedclust_service.http.trace import Trace, attach
 
 log = structlog.get_logger(__name__)
@@ -27,6 +29,9 @@ _IDS = random.Random(secrets.randbits(128))  # noqa: S311
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|[0-9]{1,9}")
 _LOGGED = {"session": "session", "site": "site", "analyst": "analyst", "number": "round"}
 _DRAIN_SECONDS = 5.0
+#: Refused bodies that are read to their end at a time; of more, the connection is closed at once.
+#: Enough for honest clients: their bodies arrive within milliseconds.
+_MOST_DRAINS = 64
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -42,6 +47,9 @@ class Counts(Protocol):
 
     def requested(self, method: str, route: str, status: int, seconds: float) -> None:
         """Say that a request was answered: the route's template, never the path."""
+
+    def over_budget(self, kind: str) -> None:
+        """Say that a request was refused because too many of its kind are open."""
 
     def stream_began(self) -> None:
         """Say that an answer goes on for as long as its reader stays."""
@@ -60,12 +68,15 @@ class Edge:
         Bytes; a larger declared body is refused unread.
     counts : Counts
         Told of each request when it has been answered; of a stream when it begins and ends.
+    budgets : Budgets
     """
 
-    def __init__(self, app: ASGIApp, body_limit: int, counts: Counts) -> None:
+    def __init__(self, app: ASGIApp, body_limit: int, counts: Counts, budgets: Budgets) -> None:
         self.app = app
         self.body_limit = body_limit
         self.counts = counts
+        self.budgets = budgets
+        self.drains = asyncio.Semaphore(_MOST_DRAINS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -93,7 +104,7 @@ class Edge:
                 told(status)
                 self.counts.stream_began()
 
-        exchange = _Exchange(scope, receive, send, trace, self.body_limit, began)
+        exchange = _Exchange(scope, receive, send, trace, self.body_limit, began, self.drains)
         try:
             await self._answer(inner, exchange, trace)
         except ClientDisconnect:
@@ -108,11 +119,24 @@ class Edge:
                 _write_line("stream_ended", "GET", route, inner, exchange.status, seconds, trace)
 
     async def _answer(self, scope: Scope, exchange: _Exchange, trace: Trace) -> None:
-        refusal = self._refused_unread(Headers(scope=scope))
+        headers = Headers(scope=scope)
+        kind, budget, caller = self.budgets.of(scope, token_of(headers))
+        refusal = self._refused_unread(headers)
+        if refusal is None and caller is not None:
+            refusal = budget.enter(caller)
+            if refusal is not None:
+                self.counts.over_budget(kind)
         if refusal is not None:
             response = problems.refused(refusal, trace.request_id)
             await response(scope, exchange.receive, exchange.send)
             return
+        try:
+            await self._call(scope, exchange, trace)
+        finally:
+            if caller is not None:
+                budget.leave(caller)
+
+    async def _call(self, scope: Scope, exchange: _Exchange, trace: Trace) -> None:
         try:
             await self.app(scope, exchange.receive, exchange.send)
         except ClientDisconnect:
@@ -165,9 +189,11 @@ class _Exchange:
         trace: Trace,
         body_limit: int,
         began: Callable[[int], None],
+        drains: asyncio.Semaphore,
     ) -> None:
         headers = Headers(scope=scope)
         self._receive, self._send, self._trace, self._began = receive, send, trace, began
+        self._drains = drains
         self._path: str = scope["path"]
         self._https = scope.get("scheme") == "https"
         self._left = 2 * body_limit
@@ -200,10 +226,10 @@ class _Exchange:
         await self._send(message)
 
     async def _drain(self) -> None:
-        if not self._more or self._left <= 0:
+        if not self._more or self._left <= 0 or self._drains.locked():
             return
         try:
-            async with asyncio.timeout(_DRAIN_SECONDS):
+            async with self._drains, asyncio.timeout(_DRAIN_SECONDS):
                 while self._more and self._left > 0:
                     self._left -= len((await self.receive()).get("body", b""))
         except TimeoutError:

@@ -9,17 +9,21 @@ from http import HTTPStatus
 from typing import Any
 
 import h11
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from fedclust.wire import problems
+from fedclust_service.connections import Connections
 
 #: A request line and headers of more bytes are refused, however they arrive.
 MAX_HEAD = 65_536
 _HEAD_END = re.compile(rb"\n\r?\n")
 #: How long a refused client may go on sending, so that it can read why it was refused.
 LINGER_SECONDS = 1.0
-#: A connection whose request line and headers take longer is closed: it holds a file descriptor.
-HEAD_SECONDS = 30.0
+#: A connection whose request line and headers, or whose TLS handshake, take longer is closed: it
+#: holds a file descriptor. Clients send both at once; 15 s leave room for lost packets.
+HEAD_SECONDS = 15.0
 #: So is one whose other end takes nothing of an answer for so long: it holds the answer, too.
 STUCK_SECONDS = 60.0
 #: The same while the process ends.
@@ -52,6 +56,11 @@ class Protocol(H11Protocol):
     the time in which nothing of an answer is read.
 
     h11 by name, whatever else is installed: its connection takes a bound on a request's head.
+
+    Parameters
+    ----------
+    connections : Connections
+        Told when this connection is idle, busy or closed.
     """
 
     conn: _Connection
@@ -60,24 +69,37 @@ class Protocol(H11Protocol):
     _stuck_timer: asyncio.TimerHandle | None = None
     _ending = False
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        connections: Connections,
+    ) -> None:
+        super().__init__(config, server_state, app_state)
+        self._connections = connections
         self.conn = _Connection()
 
     def connection_made(self, transport: Any) -> None:
         """Begin a connection."""
         super().connection_made(transport)
-        self._watch_head()
+        self._watch()
 
     def data_received(self, data: bytes) -> None:
         """Take what has arrived; drop what a refused client still sends."""
         if self._refused:
             return
         super().data_received(data)
-        self._watch_head()
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, or take one that has arrived already."""
+        super().on_response_complete()
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End a connection."""
+        self._connections.leave(self)
         self._forget_head()
         self._forget_stuck()
         super().connection_lost(exc)
@@ -85,12 +107,14 @@ class Protocol(H11Protocol):
     def pause_writing(self) -> None:
         """Hold an answer back whose reader is slow, for a while."""
         super().pause_writing()
+        self._watch()
         self._watch_stuck()
 
     def resume_writing(self) -> None:
         """Go on: the reader has caught up."""
         self._forget_stuck()
         super().resume_writing()
+        self._watch()
 
     def shutdown(self) -> None:
         """Close after the answer that is under way, if somebody reads it."""
@@ -128,8 +152,12 @@ class Protocol(H11Protocol):
             self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
-    def _watch_head(self) -> None:
+    def _watch(self) -> None:
         idle = self.cycle is None or self.cycle.response_complete
+        if idle or self.flow.write_paused:
+            self._connections.idle(self, self.transport.abort)
+        else:
+            self._connections.busy(self)
         if not idle or self.timeout_keep_alive_task is not None or self.transport.is_closing():
             self._forget_head()
         elif self._head_timer is None:

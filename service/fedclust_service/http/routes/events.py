@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Request
@@ -36,8 +33,6 @@ router = APIRouter(tags=["events"])
 STREAM = "text/event-stream"
 #: A proxy or a firewall closes what is silent for longer.
 KEEP_ALIVE_SECONDS = 15.0
-#: A watcher needs one; a browser with several pages some. For each process.
-STREAMS_PER_TOKEN = 8
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _SCHEMA = {
@@ -47,44 +42,16 @@ _SCHEMA = {
 }
 
 
-@dataclass
-class _Streams:
-    """How many streams each token has open."""
-
-    _open: Counter[str] = field(default_factory=Counter)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def enter(self, token_id: str) -> bool:
-        with self._lock:
-            if self._open[token_id] >= STREAMS_PER_TOKEN:
-                return False
-            self._open[token_id] += 1
-            return True
-
-    def leave(self, token_id: str) -> None:
-        with self._lock:
-            self._open[token_id] -= 1
-            if self._open[token_id] <= 0:
-                del self._open[token_id]
-
-
-_streams = _Streams()
-
-
 class _EventStream(StreamingResponse):
-    """Streams until its reader goes, and then gives its place back."""
+    """Streams until its reader goes."""
 
-    def __init__(self, content: AsyncIterator[bytes], token_id: str) -> None:
+    def __init__(self, content: AsyncIterator[bytes]) -> None:
         super().__init__(content, 200, _HEADERS, STREAM)
-        self._token_id = token_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            # Here and not in the route: only what is answered so is counted as a stream.
-            trace_of(HTTPConnection(scope)).stream = True
-            await super().__call__(scope, receive, send)
-        finally:
-            _streams.leave(self._token_id)
+        # Here and not in the route: only what is answered so is counted as a stream.
+        trace_of(HTTPConnection(scope)).stream = True
+        await super().__call__(scope, receive, send)
 
 
 @router.get(
@@ -103,12 +70,11 @@ class _EventStream(StreamingResponse):
         "unauthenticated",
         "not-found",
         "invalid",
-        "too-many-streams",
     ),
 )
 async def events(
     request: Request,
-    actor: ActorOf,
+    _: ActorOf,
     co: CoordinatorOf,
     session: SessionName,
     last_event_id: Annotated[
@@ -125,13 +91,7 @@ async def events(
         head = Response(None, 200, _HEADERS, STREAM)
         del head.headers["Content-Length"]
         return head
-    if not _streams.enter(actor.token_id):
-        raise Refusal(
-            "too-many-streams",
-            f"This token follows {STREAMS_PER_TOKEN} sessions already; end one of them.",
-            retry_after_s=10,
-        )
-    return _EventStream(_lines(co, token, session, first), actor.token_id)
+    return _EventStream(_lines(co, token, session, first))
 
 
 async def _lines(co: Coordinator, token: str, session: str, batch: Batch) -> AsyncIterator[bytes]:

@@ -1,0 +1,89 @@
+"""How many requests one token may have open, so that no token takes what others need."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from starlette.types import Scope
+
+from fedclust_service.domain.refusal import Refusal
+
+
+class Budget:
+    """Counts open requests by token. Used in the event loop's thread alone.
+
+    The key is the whole token as it was sent, before anything is read from the database: a refusal
+    costs little, and who knows a token's id only cannot use up its budget.
+
+    Parameters
+    ----------
+    each : int
+        Requests that one token may have open.
+    most : int
+        Requests of all tokens together.
+    retry_after_s : int
+        What a refused client is told to wait.
+    """
+
+    def __init__(self, each: int, most: int, retry_after_s: int) -> None:
+        self.each, self.most, self.retry_after_s = each, most, retry_after_s
+        self._open: Counter[str] = Counter()
+        self._all = 0
+
+    def enter(self, token: str) -> Refusal | None:
+        """Count a request in; return why not where there is no place for it."""
+        if self._all >= self.most:
+            return Refusal(
+                "unavailable",
+                "The coordinator has no place for more requests of this kind. Try again.",
+                retry_after_s=self.retry_after_s,
+            )
+        if self._open[token] >= self.each:
+            return Refusal(
+                "too-many-requests",
+                f"This token has {self.each} requests of this kind open; end one, or wait.",
+                retry_after_s=self.retry_after_s,
+            )
+        self._open[token] += 1
+        self._all += 1
+        return None
+
+    def leave(self, token: str) -> None:
+        """Count a request out."""
+        self._all -= 1
+        self._open[token] -= 1
+        if not self._open[token]:
+            del self._open[token]
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """One budget for each kind of request.
+
+    Attributes
+    ----------
+    wait : Budget
+        Long polls and event streams.
+    download : Budget
+        The files of the API's description, which anybody may ask for: each holds an open file or
+        much memory for as long as its reader takes.
+    request : Budget
+        Everything else, bodies under way included.
+    """
+
+    wait: Budget
+    download: Budget
+    request: Budget
+
+    def of(self, scope: Scope, token: str | None) -> tuple[str, Budget, str | None]:
+        """Return a request's kind, its budget, and whom it counts for; None: it is not counted.
+
+        A request without a token is answered at once, or refused.
+        """
+        path: str = scope["path"]
+        if path.endswith("/events") or (path.endswith("/task") and scope["query_string"]):
+            return "wait", self.wait, token
+        if path.startswith(("/static/", "/openapi.json")):
+            return "download", self.download, "anyone"
+        return "request", self.request, token

@@ -1,0 +1,278 @@
+"""One client takes all it can get: small limits hold, and another site is served."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fedclust.wire.problems import Problem
+from fedclust_service.connections import RESERVED_DESCRIPTORS
+from fedclust_service.http import app, edge
+from fedclust_service.http.budgets import Budget
+from support.clock import ManualClock
+from support.inprocess import local_coordinator
+from support.pki import Authority
+from support.server import running_server
+from support.world import World
+
+from .conftest import Running, populate
+from .test_connections import begun, everything, parts
+
+TASK = "/v1/sessions/heart/task"
+PATIENCE_S = 60.0
+
+
+@contextlib.contextmanager
+def small(place: Path, **settings: int) -> Iterator[Running]:
+    """Return a coordinator with few connections, its session in round 1."""
+    clock = ManualClock()
+    told = {name: str(value) for name, value in settings.items()}
+    with local_coordinator(place, clock=clock, **told) as local:
+        yield Running(local, populate(local), clock)
+
+
+class Flood:
+    """Raw connections of the attacker, closed at the end."""
+
+    def __init__(self, base_url: str) -> None:
+        url = httpx.URL(base_url)
+        self._address = (url.host, url.port)
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Flood:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def connect(self, sent: bytes = b"") -> socket.socket:
+        connection = socket.create_connection(self._address, timeout=PATIENCE_S)
+        self._open.enter_context(connection)
+        connection.sendall(sent)
+        return connection
+
+
+def poll(
+    running: Running, site: str, header: str = "Authorization: Bearer", more: str = "X: y"
+) -> bytes:
+    """Return a long poll that finds nothing new."""
+    etag = running.world.request("GET", TASK, site).headers["ETag"]
+    return (
+        f"GET {TASK}?wait=25 HTTP/1.1\r\nHost: x\r\nIf-None-Match: {etag}\r\n"
+        f"{header} {running.world.tokens[site]}\r\n{more}\r\n\r\n"
+    ).encode()
+
+
+def uploading(running: Running, connection: socket.socket) -> socket.socket:
+    """Begin a submission of ``north`` and wait until its body is asked for."""
+    connection.sendall(begun(running, "Content-Length: 1000\r\nExpect: 100-continue"))
+    assert connection.recv(65_536).startswith(b"HTTP/1.1 100 ")
+    return connection
+
+
+def served(running: Running, site: str) -> None:
+    """Assert that a site reads its task over a new connection and answers it."""
+    world = World(running.world.base_url, running.world.operator, running.world.tokens)
+    body = world.answer(site, "heart")
+    assert world.put(site, "heart", 1, body).status_code == 201
+
+
+def metric(running: Running, name: str) -> float:
+    """Return a value of the coordinator's metrics, read without a connection."""
+    service = running.local.coordinator.observer
+    lines = service.text().decode().splitlines()  # type: ignore[attr-defined]
+    return next(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+def until(holds: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
+
+
+def slug(answer: bytes) -> tuple[int, str, dict[str, str]]:
+    status, headers, body = parts(answer)
+    return status, Problem.model_validate_json(body).slug, headers
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: "])
+def test_silent_connections_make_room_oldest_first(tmp_path: Path, sent: bytes) -> None:
+    with small(tmp_path, max_connections=12) as running, Flood(running.world.base_url) as flood:
+        silent = [flood.connect(sent) for _ in range(40)]
+        served(running, "south")
+        assert metric(running, "fedclust_connections ") <= 12
+        assert metric(running, "fedclust_connections_evicted_total") >= 28
+        assert metric(running, "fedclust_connections_refused_total") == 0
+        for connection in silent[:20]:
+            assert everything(connection) == b""
+        silent[-1].sendall(b"\r\n\r\n" if sent else b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert silent[-1].recv(65_536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_connection_with_a_request_is_not_closed_for_another(tmp_path: Path) -> None:
+    with small(tmp_path, max_connections=3) as running, Flood(running.world.base_url) as flood:
+        busy = [uploading(running, flood.connect()) for _ in range(3)]
+        assert everything(flood.connect()) == b""  # refused: no room can be made
+        assert metric(running, "fedclust_connections_refused_total") == 1
+        busy.pop().close()
+        # The two that are left go on, whoever comes and goes beside them.
+        for _ in range(5):
+            flood.connect()
+        served(running, "south")
+        for connection in busy:
+            connection.sendall(b" " * 1000)
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 422 ")
+
+
+def test_silent_connections_make_room_before_tls_too(tmp_path: Path) -> None:
+    pair = Authority(tmp_path / "pki").issue("127.0.0.1", name="coordinator")
+    flags = ["--tls-cert", str(pair.cert), "--tls-key", str(pair.key), "--max-connections", "6"]
+    with running_server(tmp_path / "server", *flags) as server, Flood(server.base_url) as flood:
+        silent = [flood.connect() for _ in range(20)]
+        trusting = ssl.create_default_context(cafile=tmp_path / "pki" / "ca.pem")
+        with httpx.Client(base_url=server.base_url, verify=trusting, trust_env=False) as client:
+            assert client.get("/healthz").status_code == 200
+        for connection in silent[:13]:
+            assert everything(connection) == b""
+        assert "Error" not in server.output()
+
+
+def test_long_polls_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
+    limits = {"max_connections": 100, "waits_per_token": 3}
+    with small(tmp_path, **limits) as running, Flood(running.world.base_url) as flood:
+        request = poll(running, "north")
+        held = [flood.connect(request) for _ in range(3)]
+        until(lambda: metric(running, "fedclust_waiting_requests") == 3)
+        for header in ("Authorization: Bearer", "authorization:bearer  "):
+            refused = flood.connect(poll(running, "north", header, "Connection: close"))
+            status, problem, headers = slug(everything(refused))
+            assert (status, problem) == (429, "too-many-requests")
+            assert int(headers["retry-after"]) > 0
+        assert metric(running, 'fedclust_requests_over_budget_total{kind="wait"}') == 2
+        # What the token asks without waiting is counted apart; another site waits as it likes.
+        assert running.world.request("GET", "/v1/whoami", "north").status_code == 200
+        flood.connect(poll(running, "south"))
+        until(lambda: metric(running, "fedclust_waiting_requests") == 4)
+        served(running, "south")
+        running.world.ok("POST", "/v1/sessions/heart/cancel", "ada")
+        for connection in held:
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+        until(lambda: metric(running, "fedclust_waiting_requests") == 0)
+        assert running.world.request("GET", f"{TASK}?wait=25", "north").status_code == 200
+
+
+def test_waiting_requests_of_all_tokens_leave_a_fourth_of_the_connections(tmp_path: Path) -> None:
+    with small(tmp_path, max_connections=8) as running, Flood(running.world.base_url) as flood:
+        for site in ("north", "south", "west") * 2:
+            flood.connect(poll(running, site))
+        until(lambda: metric(running, "fedclust_waiting_requests") == 6)
+        refused = running.world.request("GET", f"{TASK}?wait=25", "south")
+        assert refused.status_code == 503
+        assert int(refused.headers["Retry-After"]) > 0
+        served(running, "south")
+
+
+def test_bodies_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
+    with small(tmp_path, requests_per_token=2) as running, Flood(running.world.base_url) as flood:
+        slow = [uploading(running, flood.connect()) for _ in range(2)]
+        third = flood.connect(begun(running, "Content-Length: 2\r\nConnection: close") + b"{}")
+        status, problem, headers = slug(everything(third))
+        assert (status, problem, headers["retry-after"]) == (429, "too-many-requests", "1")
+        served(running, "south")
+        slow.pop().close()
+        # North's own answer finds the place that is free now.
+        until(lambda: running.world.request("GET", "/v1/whoami", "north").status_code == 200)
+        served(running, "north")
+        assert running.stored() == 2
+
+
+def test_of_refused_bodies_a_few_are_read_to_their_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are answered at once: without a token nobody holds a connection by sending."""
+    monkeypatch.setattr(edge, "_MOST_DRAINS", 1)
+    monkeypatch.setattr(edge, "_DRAIN_SECONDS", 2 * PATIENCE_S)
+    with small(tmp_path) as running, Flood(running.world.base_url) as flood:
+        request = begun(running, "Content-Length: 9").replace(b"Bearer fcs", b"Bearer nobody")
+        sending = [flood.connect(request) for _ in range(4)]
+        until(lambda: len(select.select(sending, [], [], 0)[0]) == 3)
+        answered = select.select(sending, [], [], 0)[0]
+        assert [parts(everything(each))[0] for each in answered] == [401] * 3
+        (drained,) = set(sending) - set(answered)
+        drained.sendall(b"123456789")
+        assert parts(drained.recv(65_536))[0] == 401
+
+
+def test_files_that_nobody_reads_hold_only_their_own_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "_DOWNLOADS", 1)
+    file = "/static/swagger-ui/swagger-ui-bundle.js"
+    with small(tmp_path) as running, socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        url = httpx.URL(running.world.base_url)
+        reader.connect((url.host, url.port))
+        reader.sendall(f"GET {file} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert reader.recv(12) == b"HTTP/1.1 200"
+        assert running.world.request("GET", file).status_code == 503
+        assert running.world.request("GET", "/healthz").status_code == 200
+        served(running, "south")
+
+
+def test_the_budget_of_a_token_is_not_used_up_by_who_knows_only_its_id() -> None:
+    budget = Budget(1, 3, 1)
+    assert budget.enter("fcs_id_secret") is None
+    assert budget.enter("fcs_id_secret") is not None
+    assert budget.enter("fcs_id_guessed") is None
+    budget.leave("fcs_id_secret")
+    assert budget.enter("fcs_id_secret") is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
+def test_the_soft_limit_on_descriptors_is_raised_to_the_hard_one() -> None:
+    program = (
+        "import resource\n"
+        "from fedclust_service.connections import raise_descriptor_limit\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))\n"
+        "print(raise_descriptor_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.split() == [b"512", b"512"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prlimit")
+def test_without_descriptors_idle_connections_still_make_room(tmp_path: Path) -> None:
+    import resource
+
+    with running_server(tmp_path / "server", "--max-connections", "50") as server:
+        assert server.process is not None
+        # As if something else in the process had taken the reserved ones.
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (45, hard))
+        with Flood(server.base_url) as flood:
+            for _ in range(100):
+                flood.connect()
+            alive = httpx.get(f"{server.base_url}/healthz", trust_env=False, timeout=PATIENCE_S)
+            assert alive.status_code == 200
+        assert server.output().count('"event": "accept_failed"') == 1
+        assert len(server.output()) < 10_000
+
+
+def test_more_connections_than_descriptors_are_refused_at_start(tmp_path: Path) -> None:
+    with (
+        pytest.raises(AssertionError, match="LimitNOFILE") as caught,
+        running_server(tmp_path / "server", "--max-connections", str(2**16)),
+    ):
+        pass
+    assert f"need {2**16 + RESERVED_DESCRIPTORS} file descriptors" in str(caught.value)
