@@ -65,7 +65,7 @@ class PageSite:
             "features": [feature["name"] for feature in self.definition["features"]],
             "size_band": self._band,
             "sdk_version": "of the page",
-            "methods": {"lloyd": [2]},
+            "methods": {"lloyd": [3]},
         }
         assert self._http.put(f"{self._at}/participation", json=body).status_code == 201
 

@@ -112,6 +112,6 @@ def resting_on_few(vectors: FloatArray, index: PersonIndex, p: int) -> BoolArray
     for column in range(vectors.shape[1]):
         order = ascending(-squares[:, column])
         held = np.cumsum(squares[order, column])
-        half = int(np.searchsorted(held, held[-1] * (0.5 - TIE), side="right")) + 1
+        half = int(np.searchsorted(held, held[-1] * (0.5 + TIE), side="right")) + 1
         few[column] = not index.reaches(order[:half], p)
     return few
