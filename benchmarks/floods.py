@@ -67,7 +67,7 @@ FLOODS: dict[str, tuple[int, str]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--beside", type=Path, help="another checkout, measured too")
+    parser.add_argument("--beside", type=Path, help="another checkout with the same methods")
     parser.add_argument("--only", help="floods whose name contains this")
     options = parser.parse_args()
     checkouts = [("this", ROOT)]

@@ -6,6 +6,7 @@ import dataclasses
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from fedclust_service.connections import Connections
 from fedclust_service.metrics import Metrics
 from fedclust_service.orchestration.sweeper import sweep
 from support import tally
@@ -26,7 +27,7 @@ def read(metrics: Metrics) -> dict[str, float]:
 
 
 def test_a_late_round_is_overdue_until_its_quorum(both_office: Office, clock: ManualClock) -> None:
-    office, metrics = both_office, Metrics(both_office.co)
+    office, metrics = both_office, Metrics(both_office.co, Connections(1))
     office.session("heart", rounds=2)
     assert read(metrics)["fedclust_rounds_overdue"] == 0
     clock.advance(4000)
@@ -46,7 +47,7 @@ def test_leases_and_takeovers(both_office: Office, clock: ManualClock) -> None:
     office = both_office
     office.co.limits = dataclasses.replace(office.co.limits, heartbeat_s=1000.0)
     other = office.another()
-    mine, others = Metrics(office.co), Metrics(other)
+    mine, others = Metrics(office.co, Connections(1)), Metrics(other, Connections(1))
     office.session("heart", rounds=2)
     office.answer_all("heart")
     seen: list[dict[str, float]] = []
