@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from fedclust.algorithms.registry import METHODS
+from fedclust_service import logging
 from fedclust_service.orchestration import lookup
 from fedclust_service.store import Store
 from support import tally
@@ -35,3 +38,17 @@ def office(sqlite_url: str, clock: ManualClock) -> Iterator[Office]:
 @pytest.fixture
 def both_office(store: Store, clock: ManualClock) -> Office:
     return Office(store, clock)
+
+
+@pytest.fixture
+def logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> pytest.LogCaptureFixture:
+    """Return ``caplog`` with the service's lines in it, whatever a test before has configured."""
+    logging.through_logging()
+    for name, module in list(sys.modules.items()):
+        # A logger keeps the configuration under which it was used first.
+        if name.startswith("fedclust_service.orchestration") and hasattr(module, "log"):
+            monkeypatch.setattr(module, "log", structlog.get_logger(name))
+    caplog.set_level("INFO")
+    return caplog

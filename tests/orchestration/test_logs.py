@@ -15,10 +15,8 @@ from support.office import Office
 
 
 def test_a_failed_aggregation_is_located_and_its_words_are_not_repeated(
-    office: Office, caplog: pytest.LogCaptureFixture
+    office: Office, logged: pytest.LogCaptureFixture
 ) -> None:
-    logging.through_logging()
-    caplog.set_level("INFO")
     office.session("heart", rounds=2)
     office.answer_all("heart")
 
@@ -27,7 +25,7 @@ def test_a_failed_aggregation_is_located_and_its_words_are_not_repeated(
 
     tally.HOOK.append(fail)
     office.drive()
-    lines: list[Any] = [each.msg for each in caplog.records if isinstance(each.msg, dict)]
+    lines: list[Any] = [each.msg for each in logged.records if isinstance(each.msg, dict)]
     (failed,) = [line for line in lines if line["event"] == "aggregation_error"]
     assert (failed["session"], failed["round"], failed["method"]) == ("heart", 1, "tally")
     (where,) = failed["raised"]
@@ -35,7 +33,7 @@ def test_a_failed_aggregation_is_located_and_its_words_are_not_repeated(
     assert "test_logs.fail" in where
     ended = [line for line in lines if line["event"] == "session.failed"]
     assert [(line["session"], line["round"]) for line in ended] == [("heart", 1)]
-    assert "42.4242" not in caplog.text
+    assert "42.4242" not in logged.text
 
 
 #: Every way in which a line gets onto stderr.
