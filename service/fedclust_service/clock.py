@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 WARNING_S = 2.0
 #: What is done once and for all by the clock waits until the clocks have agreed for so long.
 SETTLING_S = 3600.0
-# An answer that took longer says too little about the moment it was given.
+# An answer that took longer says too little about the moment it was given to correct anything.
 _LONGEST_ROUND_TRIP_S = 1.0
 _FIRST_READINGS = 3
 
@@ -94,8 +94,11 @@ class StoreClock:
         self._lock = threading.Lock()
         self._skew = Skew()
         self._anchor = (self._machine.wall(), self._machine.monotonic())
+        # How far off the anchor may be, because of a slow answer.
+        self._doubt_s = 0.0
         self._last = self._anchor[0]
-        self._agreed_since: float | None = self._anchor[1]
+        # The first and the last comparison since all clocks agree.
+        self._agreed: tuple[float, float] | None = (self._anchor[1], self._anchor[1])
 
     def follow(self, database: Callable[[], datetime] | None) -> None:
         """Start anew, from the database's clock; from this machine's where ``database`` is None.
@@ -107,8 +110,8 @@ class StoreClock:
             self._start(self._machine.wall(), self._machine.monotonic())
             return
         readings = [self._read_database(database) for _ in range(_FIRST_READINGS)]
-        _, time_there, at = min(readings)
-        self._start(time_there, at)
+        took, time_there, at = min(readings)
+        self._start(time_there, at, _doubt(took))
         self.check()
 
     def now(self) -> datetime:
@@ -118,29 +121,33 @@ class StoreClock:
             return self._last
 
     def check(self) -> None:
-        """Read the clocks and compare them with the time. What the database raises is raised."""
+        """Read the clocks and compare them with the time. What the database raises is raised.
+
+        An answer of the database that took long is a fault where even that cannot explain it;
+        otherwise it says nothing of the database's clock.
+        """
         wall, at = self._machine.wall(), self._machine.monotonic()
-        there: tuple[float, datetime, float] | None = None
-        if self._database is not None:
-            there = self._read_database(self._database)
-            if there[0] > _LONGEST_ROUND_TRIP_S:
-                return
+        there = None if self._database is None else self._read_database(self._database)
         with self._lock:
-            database_s = None
+            doubt_s, database_s = 0.0, None
             if there is None:
                 machine_s = (wall - self._at(at)).total_seconds()
-                self._correct(machine_s, wall, at)
+                self._correct(wall, at)
             else:
-                _, time_there, at_there = there
+                took, time_there, at_there = there
+                doubt_s = _doubt(took)
                 database_s = (time_there - self._at(at_there)).total_seconds()
-                self._correct(database_s, time_there, at_there)
+                if not doubt_s:
+                    self._correct(time_there, at_there)
+                elif self._allowed(database_s, doubt_s):
+                    database_s = self._skew.database_s
                 machine_s = (wall - self._at(at)).total_seconds()
             before, self._skew = self._level(), Skew(machine_s, database_s)
             level = self._level()
             if self._fault() is not None:
-                self._agreed_since = None
-            elif self._agreed_since is None:
-                self._agreed_since = at
+                self._agreed = None
+            elif not doubt_s:
+                self._agreed = (self._agreed[0] if self._agreed else at, at)
         if level != before:
             _tell(level, Skew(machine_s, database_s), self.limit_s)
 
@@ -158,30 +165,36 @@ class StoreClock:
 
     @property
     def settled(self) -> bool:
-        """Whether all clocks have agreed for an hour, so that no single reading made the time."""
-        at = self._machine.monotonic()
-        with self._lock:
-            return self._agreed_since is not None and at - self._agreed_since >= SETTLING_S
+        """Whether all clocks have agreed for an hour, so that no single reading made the time.
 
-    def _start(self, time_of_day: datetime, at: float) -> None:
+        An hour from one comparison to another: time in which none succeeded does not count.
+        """
+        with self._lock:
+            return self._agreed is not None and self._agreed[1] - self._agreed[0] >= SETTLING_S
+
+    def _start(self, time_of_day: datetime, at: float, doubt_s: float = 0.0) -> None:
         with self._lock:
             self._anchor = (time_of_day, at)
+            self._doubt_s = doubt_s
             self._last = time_of_day
             self._skew = Skew(database_s=None if self._database is None else 0.0)
-            self._agreed_since = at
+            self._agreed = None if self._database else (at, at)
 
     def _at(self, monotonic: float) -> datetime:
         time_of_day, at = self._anchor
         return time_of_day + timedelta(seconds=monotonic - at)
 
-    def _correct(self, ahead_s: float, time_of_day: datetime, at: float) -> None:
-        if abs(ahead_s) <= self.limit_s:
-            self._anchor = (time_of_day, at)
+    def _allowed(self, ahead_s: float, doubt_s: float = 0.0) -> bool:
+        return abs(ahead_s) <= self.limit_s + self._doubt_s + doubt_s
+
+    def _correct(self, time_of_day: datetime, at: float) -> None:
+        if self._allowed((time_of_day - self._at(at)).total_seconds()):
+            self._anchor, self._doubt_s = (time_of_day, at), 0.0
 
     def _fault(self) -> ClockFault | None:
-        if self._skew.database_s is not None and abs(self._skew.database_s) > self.limit_s:
+        if not self._allowed(self._skew.database_s or 0.0):
             return ClockFault.DATABASE
-        return ClockFault.MACHINE if abs(self._skew.machine_s) > self.limit_s else None
+        return None if self._allowed(self._skew.machine_s) else ClockFault.MACHINE
 
     def _level(self) -> str | None:
         worst = max(abs(self._skew.machine_s), abs(self._skew.database_s or 0.0))
@@ -193,6 +206,11 @@ class StoreClock:
         time_there = database()
         took = self._machine.monotonic() - asked
         return took, time_there, asked + took / 2
+
+
+def _doubt(took_s: float) -> float:
+    """Return how far off an answer may be that took so long; 0 where it is exact enough."""
+    return took_s if took_s > _LONGEST_ROUND_TRIP_S else 0.0
 
 
 def _tell(level: str | None, skew: Skew, limit_s: float) -> None:

@@ -18,7 +18,7 @@ from fedclust_service.exits import Exit, StartFailure
 from fedclust_service.orchestration.sweeper import sweep
 from fedclust_service.server import open_coordinator
 from fedclust_service.settings import load_settings
-from fedclust_service.store import Store, Tx
+from fedclust_service.store import Store, StoreUnavailable, Tx
 from support.clock import BEGIN, ManualClock, ManualMachine, SetMachine
 from support.inprocess import local_coordinator
 from support.office import SITES, Office
@@ -109,18 +109,96 @@ def test_the_database_gives_the_time_and_a_slow_answer_is_not_used() -> None:
 
 
 def test_it_is_settled_after_an_hour_of_agreement(clock: ManualClock) -> None:
-    clock.advance(SETTLING_S - 1)
-    assert not clock.settled
-    clock.advance(1)
-    assert clock.settled
+    def after(seconds: float) -> bool:
+        clock.advance(seconds)
+        clock.check()
+        return clock.settled
+
+    assert not after(SETTLING_S - 1)
+    assert after(1)
     clock.machine.set_ahead(DAY)
     clock.check()
     clock.machine.set_ahead(-DAY)
     assert not clock.settled
     clock.check()
-    clock.advance(SETTLING_S - 1)
+    assert not after(SETTLING_S - 1)
+    assert after(1)
+
+
+class SlowDatabase:
+    """A database's clock, and the seconds that an answer takes; None where there is none."""
+
+    def __init__(self, machine: ManualMachine, ahead_s: float, takes_s: float | None) -> None:
+        self.machine, self.ahead_s, self.takes_s = machine, ahead_s, takes_s
+
+    def time(self) -> datetime:
+        if self.takes_s is None:
+            raise StoreUnavailable("no answer")
+        # The answer is given halfway.
+        self.machine.advance(self.takes_s / 2)
+        told = self.machine.wall() + timedelta(seconds=self.ahead_s)
+        self.machine.advance(self.takes_s / 2)
+        return told
+
+
+@pytest.mark.parametrize("days", [31, -31])
+def test_slow_answers_alone_show_a_wrong_clock_at_the_start(days: int) -> None:
+    machine = ManualMachine()
+    clock = StoreClock(machine=machine)
+    clock.follow(SlowDatabase(machine, days * DAY, 1.5).time)
+    assert clock.fault is ClockFault.MACHINE
+    for _ in range(3):
+        machine.advance(SETTLING_S)
+        clock.check()
     assert not clock.settled
-    clock.advance(1)
+
+
+def test_slow_answers_at_the_start_accuse_no_clock_of_their_own_delay() -> None:
+    machine = ManualMachine()
+    clock = StoreClock(limit_s=1, machine=machine)
+    database = SlowDatabase(machine, 3, 8)
+    clock.follow(database.time)
+    assert (clock.skew.machine_s, clock.fault) == (-3, None)
+    database.takes_s = 0
+    database.ahead_s = 0
+    for _ in range(2):
+        clock.check()
+    assert (clock.skew.machine_s, clock.fault) == (0, None)
+
+
+def test_a_slow_answer_is_a_fault_beyond_its_delay_and_the_machine_is_always_compared() -> None:
+    machine = ManualMachine()
+    clock = StoreClock(machine=machine)
+    database = SlowDatabase(machine, 0, 0)
+    clock.follow(database.time)
+    database.takes_s = 10
+    for ahead_s, fault in ((60, None), (100, ClockFault.DATABASE), (0, ClockFault.DATABASE)):
+        database.ahead_s = ahead_s
+        clock.check()
+        assert clock.fault is fault
+    database.takes_s = 0
+    clock.check()
+    assert clock.fault is None
+    machine.set_ahead(DAY)
+    database.ahead_s, database.takes_s = -DAY, 10
+    clock.check()
+    assert clock.fault is ClockFault.MACHINE
+
+
+@pytest.mark.parametrize("takes_s", [1.5, None], ids=["slow", "no answer"])
+def test_an_hour_without_a_comparison_is_no_agreement(takes_s: float | None) -> None:
+    machine = ManualMachine()
+    clock = StoreClock(machine=machine)
+    database = SlowDatabase(machine, 0, 0)
+    clock.follow(database.time)
+    database.takes_s = takes_s
+    for _ in range(3):
+        machine.advance(SETTLING_S)
+        with contextlib.suppress(StoreUnavailable):
+            clock.check()
+    assert not clock.settled
+    database.takes_s = 0
+    clock.check()
     assert clock.settled
 
 
