@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from fedclust.wire import codec
 from fedclust_service.domain.refusal import Refusal
@@ -17,6 +17,7 @@ from fedclust_service.store import tables
 from support.clock import ManualClock
 from support.damage import change_stored, two_bytes_changed
 from support.office import ANALYST, Office, site
+from support.patience import PATIENCE_S
 
 MARK = "stored_data_damaged"
 
@@ -112,6 +113,50 @@ def test_another_session_goes_on(office: Office) -> None:
     assert office.drive() == 2
     assert office.info("heart").state == "failed"
     assert office.info("lung").state == "completed"
+
+
+@pytest.mark.parametrize(("table", "column"), [("rounds", "opened_at"), ("sessions", "created_at")])
+@pytest.mark.parametrize("value", ["20x6-99-99", 7, b"2026-01-05\xff"], ids=repr)
+def test_an_unreadable_row_keeps_no_other_session_waiting(
+    office: Office, clock: ManualClock, table: str, column: str, value: object
+) -> None:
+    """The damaged session stays as it is; one beside it is closed, aggregated and scrubbed."""
+    office.co.limits = dataclasses.replace(office.co.limits, retention_days=1)
+
+    def damage(name: str) -> None:
+        session_id = office.row(name).id
+        key = "id" if table == "sessions" else "session_id"
+        # As text, so that bytes which are not UTF-8 are stored as a broken disk leaves them.
+        stored = "CAST(:value AS TEXT)" if isinstance(value, bytes) else ":value"
+        with office.store._engines.write.begin() as connection:
+            query = text(f"UPDATE {table} SET {column} = {stored} WHERE {key} = :id")  # noqa: S608
+            connection.execute(query, {"value": value, "id": session_id})
+
+    for name in ("bad-to-aggregate", "good-to-aggregate"):
+        office.session(name, rounds=1)
+        office.answer_all(name)
+    damage("bad-to-aggregate")
+    four = ("north", "south", "west", "east")
+    for name in ("bad-late", "good-late"):
+        office.session(name, sites=four, policy={"quorum": 3}, rounds=1)
+        for each in four[:3]:
+            office.answer(name, each)
+    damage("bad-late")
+    office.session("bad-done", rounds=1)
+    office.finish("bad-done")
+    assert office.info("good-to-aggregate").state == "completed"
+    if table == "sessions":
+        damage("bad-done")
+    clock.advance(2 * 86_400)
+    sweep(office.co)
+    office.co.driver.start()
+    office.co.driver.stop(PATIENCE_S)
+    office.drive()
+    assert office.info("good-late").state == "completed"
+    scrubbed = "SELECT name FROM sessions WHERE scrubbed_at IS NOT NULL"
+    with office.store._engines.read.begin() as connection:
+        found = connection.execute(text(scrubbed)).scalars().all()
+    assert "good-to-aggregate" in found
 
 
 @pytest.mark.parametrize("column", ["result", "provenance"])

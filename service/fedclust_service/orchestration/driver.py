@@ -241,6 +241,12 @@ class Driver:
             work: _Work | None = None
             try:
                 work = commit(self._co, "driver.take", functools.partial(self._lease, each))
+            except Exception as error:  # a round that cannot be taken keeps no other one waiting
+                if isinstance(error, StoreError) and not isinstance(error, DataDamaged):
+                    raise
+                log.error(
+                    "driver_error", round_id=each.id, error=type(error).__name__, exc_info=error
+                )
             finally:
                 if work is None:
                     with self._lock:

@@ -76,15 +76,20 @@ def sweep(co: Coordinator) -> None:
         return
     for each in co.store.read("sweep.look", lambda tx: tx.rounds.due(co.clock.now())):
         try:
-            if co.store.read("sweep.judge", functools.partial(_is_due, co, each)):
-                commit(co, "sweep.round", functools.partial(_settle, each))
-        except DataDamaged as damage:
-            commit(co, "sweep.damaged", functools.partial(_fail, each, damage))
-        except StoreError:
-            raise
+            _judge(co, each)
         except Exception as error:  # a session that cannot be judged keeps no other one waiting
+            if isinstance(error, StoreError) and not isinstance(error, DataDamaged):
+                raise
             log.error("sweeper_error", round_id=each.id, error=type(error).__name__, exc_info=error)
     _scrub(co)
+
+
+def _judge(co: Coordinator, due: Round) -> None:
+    try:
+        if co.store.read("sweep.judge", functools.partial(_is_due, co, due)):
+            commit(co, "sweep.round", functools.partial(_settle, due))
+    except DataDamaged as damage:
+        commit(co, "sweep.damaged", functools.partial(_fail, due, damage))
 
 
 def _is_due(co: Coordinator, current: Round, tx: Tx) -> bool:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
+import structlog
 from sqlalchemy import Column, Connection, Executable, Label, Table
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import NamedColumn
 
+from fedclust_service.store.errors import is_unreadable
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
 #: One table's columns of a row, by name.
 Row: TypeAlias = Mapping[Any, Any]
 
@@ -55,4 +61,20 @@ def split(row: Sequence[Any], *parts: tuple[str, ...]) -> list[Row]:
     for part in parts:
         found.append(dict(zip(part, row[start : start + len(part)], strict=True)))
         start += len(part)
+    return found
+
+
+def readable(kind: str, ids: Iterable[int], get: Callable[[int], T | None]) -> list[T]:
+    """Read rows one by one and leave out those that are damaged: the others' work goes on."""
+    found: list[T] = []
+    for each in ids:
+        try:
+            row = get(each)
+        except (ValueError, TypeError, DBAPIError) as error:
+            if not is_unreadable(error):
+                raise
+            log.error("row_unreadable", kind=kind, id=each, error=type(error).__name__)
+            continue
+        if row is not None:
+            found.append(row)
     return found

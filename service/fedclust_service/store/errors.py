@@ -121,12 +121,12 @@ class StoreUnavailable(StoreError):
 
 
 class DataDamaged(StoreError):
-    """Stored bytes do not have the hash that was stored with them.
+    """Stored bytes do not have the hash that was stored with them, or cannot be read.
 
     Attributes
     ----------
     what : str
-        ``submission``, ``state``, ``task``, ``definition`` or ``result``.
+        ``submission``, ``state``, ``task``, ``definition``, ``result`` or ``row``.
     site : str or None
         Whose it is, where it is one site's.
     """
@@ -186,9 +186,17 @@ def is_transient(error: BaseException) -> bool:
     return sqlite_code(error) in _SQLITE_TRANSIENT or sqlstate(error) in _POSTGRES_TRANSIENT
 
 
+def is_unreadable(error: BaseException) -> bool:
+    """Say whether a stored value cannot be what the program wrote: no time, no JSON, no UTF-8."""
+    if isinstance(error, DBAPIError):
+        # SQLite itself gives every error a code; without one Python could not decode a text.
+        return isinstance(error.orig, sqlite3.OperationalError) and sqlite_code(error) is None
+    return isinstance(error, ValueError | TypeError)
+
+
 def is_connection_lost(error: BaseException) -> bool:
     """Say whether the connection is gone, or could not be made."""
-    if not isinstance(error, DBAPIError):
+    if not isinstance(error, DBAPIError) or is_unreadable(error):
         return False
     if error.connection_invalidated:
         return True
@@ -211,6 +219,8 @@ def translate(error: Exception, name: str) -> StoreError:
     fault = _SQLITE_UNWRITABLE.get(code or 0) or _POSTGRES_UNWRITABLE.get(state or "")
     if fault is not None:
         return Unwritable(f"{name}: the database cannot be used: {_WHY[fault]}", fault)
+    if is_unreadable(error):
+        return DataDamaged("row")
     if is_connection_lost(error):
         return StoreUnavailable(f"{name}: the database cannot be reached")
     if code == sqlite3.SQLITE_CONSTRAINT:

@@ -28,7 +28,7 @@ from fedclust_service.domain.round import Addressee, Lease, Round, RoundState, T
 from fedclust_service.domain.session import ParticipationState
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Row, insert_unless_there, names
+from fedclust_service.store._sql import Row, insert_unless_there, names, readable
 from fedclust_service.store.errors import AlreadyExists
 from fedclust_service.store.submissions import SUMMARY
 
@@ -143,11 +143,14 @@ class Rounds:
         return {row.id: row.number for row in self._connection.execute(query)}
 
     def due(self, now: datetime) -> Sequence[Round]:
-        """Return collecting rounds past their deadline or marked overdue, earliest first."""
+        """Return collecting rounds past their deadline or marked overdue, earliest first.
+
+        Damaged ones are left out.
+        """
         t = tables.rounds
         late = or_(t.c.deadline <= now, t.c.overdue_since.is_not(None))
-        return self._many(
-            select(t)
+        return self._readable(
+            select(t.c.id)
             .where(t.c.state == RoundState.COLLECTING.value, late)
             .order_by(t.c.deadline, t.c.id)
         )
@@ -169,8 +172,8 @@ class Rounds:
         )
 
     def aggregating(self) -> Sequence[Round]:
-        """Return rounds that are to be aggregated, leased or not, oldest first."""
-        return self._many(_AGGREGATING)
+        """Return rounds that are to be aggregated, leased or not, oldest first; no damaged ones."""
+        return self._readable(_AGGREGATING)
 
     def set_deadline(self, round_id: int, deadline: datetime) -> bool:
         """Move the deadline of a collecting round."""
@@ -261,6 +264,10 @@ class Rounds:
     def _many(self, query: Select[tuple[Any, ...]]) -> Sequence[Round]:
         return [_round(row) for row in self._connection.execute(query).mappings()]
 
+    def _readable(self, ids: Select[int]) -> Sequence[Round]:
+        found = self._connection.execute(ids).scalars().all()
+        return readable("round", found, self.get_by_id)
+
     def _set(self, statement: Executable, round_id: int, **values: Any) -> bool:
         done = self._connection.execute(statement, {"_id": round_id, **values})
         return done.rowcount == 1
@@ -293,7 +300,7 @@ _OF_SESSION = select(tables.rounds).where(tables.rounds.c.session_id == bindpara
 _NUMBERED = _OF_SESSION.where(tables.rounds.c.number == bindparam("number"))
 _LATEST = _OF_SESSION.order_by(tables.rounds.c.number.desc()).limit(1)
 _AGGREGATING = (
-    select(tables.rounds)
+    select(tables.rounds.c.id)
     .where(tables.rounds.c.state == RoundState.AGGREGATING.value)
     .order_by(tables.rounds.c.id)
 )

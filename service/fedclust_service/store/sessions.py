@@ -14,7 +14,7 @@ from fedclust_service.domain.session import (
     SessionState,
 )
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Row, insert_unless_there, labelled, names, split
+from fedclust_service.store._sql import Row, insert_unless_there, labelled, names, readable, split
 from fedclust_service.store.errors import AlreadyExists
 
 COLUMNS = [column for column in tables.sessions.c if column.name != "scrubbed_at"]
@@ -215,16 +215,19 @@ class Sessions:
         return [to_session(row) for row in self._connection.execute(query).mappings()]
 
     def to_scrub(self, ended_before: datetime, limit: int = 100) -> Sequence[Session]:
-        """Return ended sessions whose payloads are still there past the retention time."""
+        """Return ended sessions whose payloads are still there past the retention time.
+
+        Damaged ones are left out.
+        """
         t = tables.sessions
         ended = [state.value for state in SessionState if state.ended]
         query = (
-            select(*COLUMNS)
+            select(t.c.id)
             .where(t.c.state.in_(ended), t.c.ended_at < ended_before, t.c.scrubbed_at.is_(None))
             .order_by(t.c.id)
             .limit(limit)
         )
-        return [to_session(row) for row in self._connection.execute(query).mappings()]
+        return readable("session", self._connection.execute(query).scalars().all(), self.get_by_id)
 
     def _one(self, query: Executable, asked: dict[str, object]) -> Session | None:
         row = self._connection.execute(query, asked).mappings().one_or_none()
