@@ -188,6 +188,9 @@ class _Comparison:
 
     def _compared(self, old: Any, new: Any, at: str, sent: bool) -> Iterator[str]:
         old, new = self._resolved(old, self.old), self._resolved(new, self.new)
+        if not sent and "anyOf" not in old and len(kept := _but_null(new)) == 1:
+            yield f"{at}: null may be answered"
+            new = self._resolved(kept[0], self.new)
         if "discriminator" in old or "discriminator" in new:
             yield from self._variants(old, new, at, sent)
             return
@@ -374,6 +377,13 @@ def _within(one: set[str] | None, other: set[str]) -> bool:
 
 def _said(kinds: set[str] | None) -> str:
     return "any" if kinds is None else "|".join(sorted(kinds))
+
+
+def _but_null(schema: dict[str, Any]) -> list[Any]:
+    """Return what a choice leaves beside null; nothing where it is none with null."""
+    choices = schema.get("anyOf", [])
+    kept = [each for each in choices if each != {"type": "null"}]
+    return kept if len(kept) < len(choices) else []
 
 
 def _values(schema: dict[str, Any]) -> set[str] | None:

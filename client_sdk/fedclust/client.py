@@ -123,9 +123,9 @@ class Client:
             definition = models.SessionCreate.model_validate_json(text)
         return self._send(models.SessionInfo, "POST", _path("sessions"), definition)
 
-    def sessions(self, state: models.SessionState | None = None) -> Iterator[models.SessionInfo]:
+    def sessions(self, state: models.SessionState | None = None) -> Iterator[models.SessionEntry]:
         """Yield the sessions that the token may see."""
-        return self._pages(models.SessionInfo, _path("sessions"), state=state, limit="200")
+        return self._pages(models.SessionEntry, _path("sessions"), state=state, limit="200")
 
     def session(self, name: str) -> models.SessionInfo:
         """Return a session with its frozen definition."""
@@ -139,9 +139,9 @@ class Client:
         """Start a session once its quorum has joined."""
         return self._send(models.SessionInfo, "POST", _path("sessions", name, "start"))
 
-    def cancel_session(self, name: str) -> models.SessionInfo:
+    def cancel_session(self, name: str) -> models.SessionEntry:
         """Cancel a session."""
-        return self._send(models.SessionInfo, "POST", _path("sessions", name, "cancel"))
+        return self._send(models.SessionEntry, "POST", _path("sessions", name, "cancel"))
 
     def exclude(self, session: str, site: str) -> None:
         """Exclude a site from a session; what it answered still counts."""

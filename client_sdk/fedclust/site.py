@@ -47,6 +47,7 @@ from fedclust.wire.models import (
     PROTOCOL_VERSION,
     Participation,
     Receipt,
+    SessionEntry,
     SessionInfo,
     TaskDocument,
     TaskResponse,
@@ -306,7 +307,7 @@ class Site:
         )
         return _Run(self, self._client, info, request, table, self._journal(info), min_cluster_size)
 
-    def _journal(self, info: SessionInfo) -> Journal:
+    def _journal(self, info: SessionEntry) -> Journal:
         pinned = info.definition_sha256
         with state_errors(self.directory):
             return Journal(self.directory, self._http.url, self.name, info.name, pinned)

@@ -27,7 +27,14 @@ from fedclust.cli.watching import Watcher
 from fedclust.report import facts_of_document
 from fedclust.results import centroid_table, document_at, write_report
 from fedclust.wire import codec
-from fedclust.wire.models import ResultDocument, RoundInfo, SessionInfo, SessionPatch, SessionState
+from fedclust.wire.models import (
+    ResultDocument,
+    RoundInfo,
+    SessionEntry,
+    SessionInfo,
+    SessionPatch,
+    SessionState,
+)
 
 app = typer.Typer(
     help="Define sessions, watch them and take their results; for analysts and operators.",
@@ -183,7 +190,7 @@ def show_all(
         told = known.get(each.name)
         grid.row(
             each.name,
-            each.definition.algorithm,
+            each.definition.algorithm if each.definition else "(damaged)",
             each.state,
             each.round,
             f"{_joined(each)} of {len(each.sites)}",
@@ -402,7 +409,7 @@ def _object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found
 
 
-def _done(told: SessionInfo | RoundInfo, said: str, as_json: bool) -> None:
+def _done(told: SessionEntry | RoundInfo, said: str, as_json: bool) -> None:
     """Say what was done, or print how it stands now."""
     if as_json:
         print_json(told)
@@ -414,11 +421,11 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _joined(info: SessionInfo) -> int:
+def _joined(info: SessionEntry) -> int:
     return sum(site.state == "joined" for site in info.sites)
 
 
-def _told(known: Mapping[str, Standing], info: SessionInfo) -> dict[str, Any]:
+def _told(known: Mapping[str, Standing], info: SessionEntry) -> dict[str, Any]:
     """Return what operators read beyond the session, for ``--json``."""
     told = known.get(info.name)
     return {} if told is None else {"standing": told.model_dump(mode="json")}

@@ -8,7 +8,7 @@ from pydantic import ConfigDict
 
 from fedclust.algorithms.base import Model
 from fedclust.client import Client
-from fedclust.wire.models import SessionInfo, Timestamp
+from fedclust.wire.models import SessionEntry, Timestamp
 
 
 class _Told(Model):
@@ -58,10 +58,10 @@ def standings(
     return {each.name: each for each in found}
 
 
-def late_first(sessions: list[SessionInfo], known: dict[str, Standing]) -> list[SessionInfo]:
+def late_first(sessions: list[SessionEntry], known: dict[str, Standing]) -> list[SessionEntry]:
     """Return sessions in order, but those with late sites before the others, the latest first."""
 
-    def key(info: SessionInfo) -> tuple[bool, datetime]:
+    def key(info: SessionEntry) -> tuple[bool, datetime]:
         told = known.get(info.name)
         if told is not None:
             late = told.late_since if any(site.late_since for site in told.sites) else None

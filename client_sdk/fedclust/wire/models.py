@@ -176,11 +176,12 @@ class SitePresence(Model):
     late: bool | None = None
 
 
-class SessionInfo(Model):
-    """A session as its analyst, an operator or one of its sites reads it.
+class SessionEntry(Model):
+    """A session as a list shows it, and as it is once it was cancelled.
 
-    ``cannot_start``: why the method cannot serve the sites that have joined, and what to change;
-    for analysts and operators, while the session recruits.
+    ``definition``: null where what is stored is damaged. ``cannot_start``: why the method cannot
+    serve the sites that have joined, and what to change; for analysts and operators who read the
+    session by itself, while it recruits.
     """
 
     name: Slug
@@ -193,9 +194,15 @@ class SessionInfo(Model):
     failure: str | None = None
     cannot_start: str | None = None
     round: int | None = None
-    definition: Definition
+    definition: Definition | None
     definition_sha256: Sha256
     sites: tuple[SitePresence, ...]
+
+
+class SessionInfo(SessionEntry):
+    """A session as its analyst, an operator or one of its sites reads it."""
+
+    definition: Definition
 
 
 class SessionPatch(Model):

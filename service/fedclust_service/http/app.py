@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
+from typing import cast
 
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
@@ -19,7 +20,9 @@ from fedclust_service.http.context import Service
 from fedclust_service.http.edge import Edge
 from fedclust_service.http.routes import ROUTERS
 from fedclust_service.metrics import Metrics
+from fedclust_service.orchestration import damage
 from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.damage import DataDamaged
 from fedclust_service.settings import Settings
 
 _RETRY_SECONDS = 2
@@ -54,6 +57,7 @@ def create_app(
     size = 2 if coordinator.store.single_process else 8
     threads = ThreadPoolExecutor(size, thread_name_prefix="fedclust-site")
     app.state.service = Service(coordinator, settings, metrics, threads)
+    app.add_exception_handler(DataDamaged, _damaged)
     for kind in passing:
         app.add_exception_handler(kind, _passing)
     budgets = Budgets(
@@ -92,6 +96,14 @@ def openapi_text() -> str:
 def api_routes() -> list[APIRoute]:
     """Return every route that ``openapi.json`` describes."""
     return [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+
+
+def _damaged(request: Request, error: Exception) -> Response:
+    """Answer for stored data that a request found damaged: that of the session in its path."""
+    co = request.app.state.service.coordinator
+    session = request.path_params.get("session")  # none where one is created again
+    refusal = damage.refusal_of(co, session, cast(DataDamaged, error))
+    return problems.refused(refusal, problems.request_id(request))
 
 
 def _passing(request: Request, error: Exception) -> Response:

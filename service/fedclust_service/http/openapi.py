@@ -42,6 +42,7 @@ _MODELS: tuple[type[BaseModel], ...] = (
     models.PrincipalPatch,
     models.Receipt,
     models.RoundInfo,
+    models.SessionEntry,
     models.SessionInfo,
     models.SessionPatch,
     models.TokenCreate,

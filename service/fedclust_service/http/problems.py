@@ -8,13 +8,11 @@ from typing import cast
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
 from fedclust.wire import problems
-from fedclust.wire.submissions import field_errors
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.context import actor_of
 from fedclust_service.http.trace import trace_of
@@ -43,7 +41,6 @@ def install(app: FastAPI) -> None:
     """Answer every error of the application with a problem document."""
     app.add_exception_handler(Refusal, _refusal)
     app.add_exception_handler(RequestValidationError, _request)
-    app.add_exception_handler(ValidationError, _model)
     app.add_exception_handler(HTTPException, _http)
 
 
@@ -71,10 +68,6 @@ def invalid(errors: list[problems.FieldError]) -> Refusal:
     if any(item.rule == "json_invalid" for item in errors):
         return Refusal("malformed-request", "The body is not valid JSON.", errors)
     return Refusal("invalid", "Correct the fields named in errors and send it again.", errors)
-
-
-def _model(request: Request, error: Exception) -> Response:
-    return refused(invalid(field_errors(cast(ValidationError, error))), request_id(request))
 
 
 def _request(request: Request, error: Exception) -> Response:

@@ -31,7 +31,7 @@ _LISTED: tuple[type[BaseModel], ...] = (
     models.AlgorithmInfo,
     models.PrincipalInfo,
     models.RoundInfo,
-    models.SessionInfo,
+    models.SessionEntry,
 )
 
 

@@ -109,9 +109,16 @@ def settle(
     asked: bool = False,
     actor: Actor | str = COORDINATOR,
 ) -> Round:
-    """Carry out what is decided of a collecting round; return it as it is then."""
+    """Carry out what is decided of a collecting round; return it as it is then.
+
+    The round and its session fail where the definition is damaged.
+    """
     tx = change.tx
-    verdict = verdict_on(tx, session, current, change.now, asked=asked)
+    try:
+        verdict = verdict_on(tx, session, current, change.now, asked=asked)
+    except DataDamaged as damage:
+        fail_damaged(change, session, current.number, damage)
+        return tx.rounds.get_by_id(current.id) or current
     if not changes_anything(current, verdict):
         return current
     if isinstance(verdict, Wait):

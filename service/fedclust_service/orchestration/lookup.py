@@ -85,34 +85,30 @@ def joined_of(participations: Iterable[Participation]) -> tuple[str, ...]:
     return tuple(each.site for each in participations if each.state is ParticipationState.JOINED)
 
 
+# What raises is not cached: damage is found again each time.
 @functools.lru_cache(maxsize=64)
-def _read(definition: bytes) -> Definition:
+def _read(definition: bytes, sha256: str) -> Definition:
+    if codec.sha256(definition) != sha256:
+        raise DataDamaged("definition")
     return read_definition(definition)
 
 
 def definition_of(session: Session) -> Definition:
-    """Return a session's frozen definition."""
-    return _read(session.definition)
+    """Return the definition that sites consented to; DataDamaged if another one is stored."""
+    return _read(session.definition, session.definition_sha256)
 
 
 @functools.lru_cache(maxsize=64)
-def _plan(definition: bytes) -> Plan:
-    return plan_of(_read(definition))
-
-
-def check_definition(session: Session) -> None:
-    """Raise DataDamaged unless the stored definition is the one that sites consented to."""
-    if codec.sha256(session.definition) != session.definition_sha256:
-        raise DataDamaged("definition")
+def _plan(definition: bytes, sha256: str) -> Plan:
+    return plan_of(_read(definition, sha256))
 
 
 def plan_for(session: Session) -> Plan:
     """Return what the engine runs; DefinitionError where this program does not speak it.
 
-    Raises as `check_definition`.
+    Raises as `definition_of`.
     """
-    check_definition(session)
-    return _plan(session.definition)
+    return _plan(session.definition, session.definition_sha256)
 
 
 def plan_or_refuse(session: Session) -> Plan:
@@ -125,17 +121,6 @@ def plan_or_refuse(session: Session) -> Plan:
             "The coordinator does not run this session's version of its method; its operator "
             "must install a version of fedclust that does.",
         ) from error
-    except DataDamaged:
-        raise data_damaged("definition") from None
-
-
-def data_damaged(what: str) -> Refusal:
-    """Return the refusal of a request for what is damaged in the database."""
-    return Refusal(
-        "stored-data-damaged",
-        f"The stored {what} is not what was stored. The coordinator's operator must restore a "
-        "backup.",
-    )
 
 
 def masks_of(plan: Plan, participations: Iterable[Participation]) -> dict[str, NDArray[np.bool_]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 from fedclust.algorithms.base import RuleViolation
@@ -32,7 +33,7 @@ from fedclust_service.orchestration.lookup import (
 )
 from fedclust_service.orchestration.opening import Start, start_if_complete, with_start
 from fedclust_service.orchestration.provenance import server_version
-from fedclust_service.store import Tx
+from fedclust_service.store import DataDamaged, Tx
 
 _GONE = (ParticipationState.LEFT, ParticipationState.EXCLUDED)
 
@@ -292,4 +293,6 @@ def _depart(
         if tx.submissions.summary(current.id, own.site) is None:
             tx.rounds.release(current.id, own.site)
         settle(change, session, current)
-    start_if_complete(change, session, actor, start)
+    # A session whose definition is damaged never starts, but its sites may go.
+    with contextlib.suppress(DataDamaged):
+        start_if_complete(change, session, actor, start)

@@ -25,15 +25,14 @@ from fedclust_service.domain.access import (
 )
 from fedclust_service.domain.refusal import Refusal, broken_rule
 from fedclust_service.domain.session import Session, SessionState
-from fedclust_service.orchestration.change import COORDINATOR, Change, commit
+from fedclust_service.orchestration.change import Change, commit
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.lookup import (
-    data_damaged,
     definition_of,
     plan_or_refuse,
     session_for,
 )
-from fedclust_service.store import DataDamaged, StoredResult, Tx
+from fedclust_service.store import StoredResult, Tx
 
 #: Cells of one request; each is assigned by itself, so that more can be asked for in parts.
 MAX_CELLS = 1_000
@@ -56,10 +55,7 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
             raise _not_ready(found)
         return found, stored, _provenance(tx, actor, found, stored)
 
-    try:
-        found, stored, provenance = co.store.read("result.get", look)
-    except DataDamaged:
-        raise _damaged(co, session) from None
+    found, stored, provenance = co.store.read("result.get", look)
     definition = definition_of(found)
     shown = visible_result(
         actor, codec.decode_model(Result, stored.result), definition.policy.min_cluster_size
@@ -108,10 +104,7 @@ def assign(co: Coordinator, actor: Actor, session: str, request: AssignmentReque
             raise _not_ready(found)
         return found, stored
 
-    try:
-        found, stored = co.store.read("result.assign", look)
-    except DataDamaged:
-        raise _damaged(co, session) from None
+    found, stored = co.store.read("result.assign", look)
     definition = definition_of(found)
     result = codec.decode_model(Result, stored.result)
     if not len(result.centroids):
@@ -140,16 +133,6 @@ def assign(co: Coordinator, actor: Actor, session: str, request: AssignmentReque
 
     commit(co, "result.assign", record)
     return Assignments(session=found.name, clusters=tuple(clusters.tolist()))
-
-
-def _damaged(co: Coordinator, session: str) -> Refusal:
-    """Have the audit trail say that a session's result is damaged; return the refusal."""
-    commit(
-        co,
-        "result.damaged",
-        lambda change: change.audit(COORDINATOR, "result.damaged", session),
-    )
-    return data_damaged("result")
 
 
 def _not_ready(session: Session) -> Refusal:

@@ -33,6 +33,7 @@ from fedclust_service.domain.round import (
 )
 from fedclust_service.domain.session import Participation, Session, SessionState
 from fedclust_service.domain.submission import Submission
+from fedclust_service.orchestration.aggregation import task_digests
 from fedclust_service.orchestration.change import Change, commit
 from fedclust_service.orchestration.closing import rules_of, settle
 from fedclust_service.orchestration.coordinator import Coordinator
@@ -47,7 +48,7 @@ from fedclust_service.orchestration.lookup import (
     session_for,
     smallest_p,
 )
-from fedclust_service.store import AskedOf, Seen, Tx
+from fedclust_service.store import AskedOf, DataDamaged, Seen, Tx
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,15 @@ def _view(session: Session, own: Participation, seen: AskedOf | None) -> TaskVie
     return TaskView(response, _etag(response, digest), session.version)
 
 
+def _check_task(current: Round, addressee: Addressee) -> None:
+    """Raise DataDamaged unless the stored task is the one that its digest stands for."""
+    (digest,) = task_digests(current.common, [addressee.site_part])
+    if digest != addressee.task_digest:
+        raise DataDamaged("task", addressee.site)
+
+
 def _document(current: Round, addressee: Addressee) -> TaskDocument:
+    _check_task(current, addressee)
     return TaskDocument(
         phase=current.phase,
         digest=addressee.task_digest,
@@ -328,6 +337,7 @@ def _admit(tx: Tx, seen: Seen | None, digest: str) -> Submitted | Admitted:
 
 
 def _read(plan: Plan, seen: Admitted, body: bytes, media: str) -> Model | None:
+    _check_task(seen.round, seen.addressee)
     phase = engine.phase(plan, seen.round.phase)
     try:
         try:

@@ -7,6 +7,7 @@ failed one, the sentence that says what to do.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,8 +18,10 @@ from fedclust.definition import DefinitionError, canonical, freeze, plan_of, req
 from fedclust.wire import codec
 from fedclust.wire.models import (
     MAX_SEED,
+    Definition,
     Page,
     SessionCreate,
+    SessionEntry,
     SessionInfo,
     SessionPatch,
     SitePresence,
@@ -52,7 +55,7 @@ from fedclust_service.orchestration.opening import (
     unsuitable,
     with_start,
 )
-from fedclust_service.store import Tx
+from fedclust_service.store import DataDamaged, Tx
 
 
 def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[SessionInfo, bool]:
@@ -123,7 +126,7 @@ def list_sessions(
             state=state,
             after_id=after,
         )
-        items = _infos(tx, rows[:size], now)
+        items = _entries(tx, rows[:size], now)
         return Page(items=items, next=str(rows[size - 1].id) if len(rows) > size else None)
 
     return co.store.read("session.list", work)
@@ -236,11 +239,11 @@ def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
     return with_start(co, "session.start", work)
 
 
-def cancel_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
+def cancel_session(co: Coordinator, actor: Actor, name: str) -> SessionEntry:
     """Cancel a session that has not ended. Idempotent."""
     require(actor, "session.manage")
 
-    def work(change: Change) -> SessionInfo:
+    def work(change: Change) -> SessionEntry:
         tx = change.tx
         session, _ = session_for(tx, actor, name, lock=True)
         if session.state in (SessionState.COMPLETED, SessionState.FAILED):
@@ -249,7 +252,7 @@ def cancel_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
             session = end_session(
                 change, session, SessionState.CANCELLED, reason="cancelled", actor=actor
             )
-        return _info(tx, session, change.now)
+        return _entries(tx, [session], change.now)[0]
 
     return commit(co, "session.cancel", work)
 
@@ -278,19 +281,24 @@ def _again(tx: Tx, session: Session) -> Session:
 
 
 def _info(tx: Tx, session: Session, now: datetime) -> SessionInfo:
-    return _infos(tx, [session], now)[0]
+    """Return a session as it is shown by itself; DataDamaged without its definition."""
+    definition_of(session)
+    return SessionInfo(**dict(_entries(tx, [session], now)[0]))
 
 
-def _infos(tx: Tx, sessions: Sequence[Session], now: datetime) -> tuple[SessionInfo, ...]:
+def _entries(tx: Tx, sessions: Sequence[Session], now: datetime) -> tuple[SessionEntry, ...]:
     """Return sessions as they are shown: asked of the database together."""
     known = tx.standings.attendance([each.id for each in sessions])
     return tuple(_shown(each, known[each.id], now) for each in sessions)
 
 
-def _shown(session: Session, known: Attendance, now: datetime) -> SessionInfo:
+def _shown(session: Session, known: Attendance, now: datetime) -> SessionEntry:
     current = known.round
     past = current is not None and now >= current.deadline
-    return SessionInfo(
+    definition: Definition | None = None
+    with contextlib.suppress(DataDamaged):
+        definition = definition_of(session)
+    return SessionEntry(
         name=session.name,
         state=session.state.value,
         created_by=session.created_by.partition(":")[2],
@@ -300,7 +308,7 @@ def _shown(session: Session, known: Attendance, now: datetime) -> SessionInfo:
         stopped_because=session.stopped_because,
         failure=session.failure,
         round=current.number if current is not None else None,
-        definition=definition_of(session),
+        definition=definition,
         definition_sha256=session.definition_sha256,
         sites=tuple(
             SitePresence(

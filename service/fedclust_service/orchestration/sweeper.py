@@ -20,7 +20,6 @@ from fedclust_service.orchestration.closing import (
     settle,
     verdict_on,
 )
-from fedclust_service.orchestration.lookup import check_definition
 from fedclust_service.store import DataDamaged, StoreError, Tx, Unwritable
 
 if TYPE_CHECKING:
@@ -97,7 +96,6 @@ def _is_due(co: Coordinator, current: Round, tx: Tx) -> bool:
     session = tx.sessions.get_by_id(current.session_id)
     if session is None or session.state is not SessionState.RUNNING:
         return False
-    check_definition(session)
     return changes_anything(current, verdict_on(tx, session, current, co.clock.now()))
 
 

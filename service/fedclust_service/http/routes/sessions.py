@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from fedclust.wire.models import SessionCreate, SessionInfo, SessionPatch
+from fedclust.wire.models import SessionCreate, SessionEntry, SessionInfo, SessionPatch
 from fedclust_service.domain.access import Actor
 from fedclust_service.domain.session import SessionState
 from fedclust_service.http.bodies import JsonBody, parse, reply
@@ -41,6 +41,7 @@ StateOf = Annotated[SessionState | None, Query(description="Only sessions in thi
         "unauthenticated",
         "forbidden",
         "name-taken",
+        "stored-data-damaged",
         *_BODY,
         body=ref(SessionCreate),
     ),
@@ -58,8 +59,11 @@ def create(
     "",
     operation_id="list_sessions",
     summary="List sessions",
-    description="Operators see all, analysts those they created, sites their own. Newest first.",
-    **described({200: ("A page of sessions.", page_of(SessionInfo))}, "unauthenticated", "invalid"),
+    description="Operators see all, analysts those they created, sites their own. Newest first. "
+    "A session's `definition` is null where what is stored is damaged.",
+    **described(
+        {200: ("A page of sessions.", page_of(SessionEntry))}, "unauthenticated", "invalid"
+    ),
 )
 def index(
     actor: ActorOf,
@@ -76,7 +80,12 @@ def index(
     operation_id="get_session",
     summary="Read a session",
     description="State, definition and its SHA-256, and the sites' names and states.",
-    **described({200: ("The session.", ref(SessionInfo))}, "unauthenticated", "not-found"),
+    **described(
+        {200: ("The session.", ref(SessionInfo))},
+        "unauthenticated",
+        "not-found",
+        "stored-data-damaged",
+    ),
 )
 def read(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
     return reply(sessions.get_session(co, actor, session))
@@ -95,6 +104,7 @@ def read(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
         "not-found",
         "wrong-state",
         "late-joining-refused",
+        "stored-data-damaged",
         *_BODY,
         body=ref(SessionPatch),
     ),
@@ -135,7 +145,7 @@ def start(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
     description="Its analyst and operators. What was stored stays until its retention ends. "
     "Idempotent.",
     **described(
-        {200: ("Cancelled.", ref(SessionInfo))},
+        {200: ("Cancelled.", ref(SessionEntry))},
         "unauthenticated",
         "forbidden",
         "not-found",

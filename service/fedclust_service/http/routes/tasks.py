@@ -63,6 +63,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
         "not-found",
         "not-acceptable",
         "invalid",
+        "stored-data-damaged",
         "unavailable",
         headers={"ETag": "To be sent as If-None-Match with the next request.", **SEALED_HEAD},
     ),

@@ -1,0 +1,113 @@
+"""Stored data that has changed, as clients are told of it: never as an error of theirs."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import httpx
+import pytest
+
+from support.damage import change_stored
+
+from .conftest import SITES, Running
+
+_COUNT = itertools.count()
+
+
+def undecodable(stored: bytes) -> bytes:
+    middle = len(stored) // 2
+    return stored[:middle] + b"\xff" + stored[middle + 1 :]
+
+
+def another_seed(stored: bytes) -> bytes:
+    return stored.replace(b'"seed":7', b'"seed":8')
+
+
+EDITS = pytest.mark.parametrize("edit", [undecodable, another_seed])
+
+
+def damaged(running: Running, edit: Any, *, join: bool = True) -> str:
+    """Return the path of a new session whose definition is damaged."""
+    name = f"damaged-{next(_COUNT)}"
+    running.world.define("ada", name, list(SITES))
+    for site in SITES if join else ():
+        running.world.join(site, name)
+    change_stored(running.local.coordinator.store, "sessions", "definition", edit, name=name)
+    return f"/v1/sessions/{name}"
+
+
+def listed(running: Running, path: str) -> Any:
+    items = running.world.ok("GET", "/v1/sessions?limit=200", "ada")["items"]
+    whole = [each["name"] for each in items if each["definition"]]
+    assert "heart" in whole
+    (found,) = (each for each in items if path.endswith("/" + each["name"]))
+    return found
+
+
+def refused(response: httpx.Response) -> None:
+    assert (response.status_code, response.json()["type"]) == (
+        500,
+        "urn:fedclust:problem:stored-data-damaged",
+    )
+
+
+@EDITS
+def test_a_damaged_session_is_refused_and_has_failed(running: Running, edit: Any) -> None:
+    path = damaged(running, edit)
+    assert (listed(running, path)["state"], listed(running, path)["definition"]) == (
+        "running",
+        None,
+    )
+    refused(running.world.request("GET", path, "ada"))
+    found = listed(running, path)
+    assert (found["state"], found["stopped_because"]) == ("failed", "stored_data_damaged")
+    assert running.world.ok("GET", "/v1/admin/sessions", "operator")["items"]
+    assert running.world.ok("GET", "/v1/admin/overview", "operator")
+
+
+@EDITS
+@pytest.mark.parametrize("join", [True, False])
+def test_a_damaged_session_is_cancelled_and_left(running: Running, edit: Any, join: bool) -> None:
+    path = damaged(running, edit, join=join)
+    cancelled = running.world.ok("POST", f"{path}/cancel", "operator")
+    assert (cancelled["state"], cancelled["definition"]) == ("cancelled", None)
+    path = damaged(running, edit, join=join)
+    running.world.ok("DELETE", f"{path}/participation", "south")
+    assert listed(running, path)["state"] == ("failed" if join else "recruiting")
+    path = damaged(running, edit, join=join)
+    running.world.ok("DELETE", f"{path}/participation/south", "ada")
+    assert listed(running, path)["sites"][1]["state"] == "excluded"
+
+
+def test_a_damaged_session_is_neither_joined_nor_started_nor_created_again(
+    running: Running,
+) -> None:
+    body = running.world.participation("north", "heart")
+    path = damaged(running, another_seed, join=False)
+    body["definition_sha256"] = listed(running, path)["definition_sha256"]
+    refused(running.world.request("PUT", f"{path}/participation", "north", json=body))
+    refused(running.world.request("POST", f"{path}/start", "ada"))
+    again = running.world.definition(path.rpartition("/")[2], list(SITES))
+    refused(running.world.request("POST", "/v1/sessions", "ada", json=again))
+
+
+@pytest.mark.parametrize("what", ["task", "submission"])
+def test_a_damaged_task_is_refused_and_ends_the_session(running: Running, what: str) -> None:
+    name = f"damaged-{next(_COUNT)}"
+    world, path = running.world, f"/v1/sessions/{name}"
+    world.define("ada", name, list(SITES))
+    for site in SITES:
+        world.join(site, name)
+    body = world.answer("north", name)
+    store = running.local.coordinator.store
+    row = store.read("test.session", lambda tx: tx.sessions.get(name))
+    assert row is not None
+    change_stored(store, "rounds", "common", lambda _: b"\xc1", session_id=row.id)
+    if what == "task":
+        refused(world.request("GET", f"{path}/task", "north"))
+    else:
+        refused(world.put("north", name, 1, body))
+    assert listed(running, path)["stopped_because"] == "stored_data_damaged"
+    trail = world.ok("GET", f"/v1/admin/audit?session={name}&action=round.damaged", "operator")
+    assert [each["details"]["what"] for each in trail["items"]] == ["task"]
