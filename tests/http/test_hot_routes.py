@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -113,3 +116,26 @@ def test_the_same_bytes_that_were_stored_during_the_upload_are_answered_as_store
     assert (receipts[0].status_code, second.status_code) == (201, 200)
     assert second.json() == receipts[0].json()
     assert live.stored() == 1
+
+
+def test_tasks_are_read_while_another_program_holds_the_writer(live: Running) -> None:
+    """A command beside the server: what is sent waits for it, what is read does not."""
+    co = live.local.coordinator
+    bodies = {name: live.world.answer(name, "heart") for name in ("north", "south")}
+    live.clock.advance(61)  # each token's use is to be recorded again
+    with (
+        contextlib.closing(
+            sqlite3.connect(live.local.settings.data_dir / "fedclust.db", isolation_level=None)
+        ) as other,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        sent = [pool.submit(live.world.put, name, "heart", 1, bodies[name]) for name in bodies]
+        eventually(lambda: calls(live, "submission.look") >= 2)
+        assert live.world.request("GET", TASK, "west").status_code == 200
+        for name in ("north", "south", "west"):
+            assert live.world.request("GET", TASK, name).status_code == 200
+        assert not any(each.done() for each in sent)
+        other.execute("ROLLBACK")
+        assert [each.result().status_code for each in sent] == [201, 201]
+    eventually(lambda: not co.touching)

@@ -14,15 +14,17 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from fedclust.wire.models import TokenCreate
 from fedclust.wire.submissions import BINARY
+from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.orchestration import rounds
+from fedclust_service.orchestration import principals, rounds
 from fedclust_service.orchestration.change import Change
 from fedclust_service.orchestration.rounds import Submitted
-from fedclust_service.store import Store, StoreUnavailable
+from fedclust_service.store import Store, StoreUnavailable, Tx
 from support.clock import ManualClock
-from support.office import Office, site
-from support.patience import PATIENCE_S
+from support.office import OPERATOR, Office, site
+from support.patience import PATIENCE_S, eventually
 
 SITES = ("a", "b", "c", "d", "e")
 
@@ -79,6 +81,43 @@ def test_what_waits_is_committed_at_once_and_acknowledged_after_it(both_office: 
     assert stored(both_office) == set(SITES)
     assert commits(both_office) == 2, "the one that held the writer, and all the others"
     assert both_office.drive() == 1
+
+
+def test_who_sends_or_reads_waits_for_no_lock(both_office: Office) -> None:
+    """Another transaction holds the writer, or the sessions' rows; nothing here may wait for it."""
+    names = [f"s{n}" for n in range(10)]
+    for name in names:
+        both_office.session(name)
+    bodies = {name: both_office.body(name, "north") for name in names}
+    issued = principals.issue_token(both_office.co, OPERATOR, Role.SITE, "north", TokenCreate())
+    inside, go = threading.Event(), threading.Event()
+
+    def hold(tx: Tx) -> None:
+        for name in names:
+            tx.sessions.lock(name)
+        inside.set()
+        assert go.wait(PATIENCE_S)
+
+    holder = threading.Thread(target=lambda: both_office.store.run_tx("test.hold", hold))
+    holder.start()
+    try:
+        assert inside.wait(PATIENCE_S)
+        sent = [
+            rounds.submit(both_office.co, site("north"), name, 1, bodies[name], BINARY)
+            for name in names
+        ]
+        # Its first use is to be recorded.
+        assert principals.authenticate(both_office.co, issued.token).name == "north"
+        assert both_office.view("s9", "south").response.status == "work"
+        assert not any(each.done() for each in sent)
+    finally:
+        go.set()
+        holder.join(PATIENCE_S)
+    assert all(each.result(PATIENCE_S).created for each in sent)
+    eventually(lambda: not both_office.co.touching)
+    token = both_office.store.read("t", lambda tx: tx.tokens.get(issued.id))
+    assert token is not None
+    assert token.last_used_at is not None
 
 
 def test_a_refusal_undoes_itself_alone(both_office: Office) -> None:

@@ -112,6 +112,10 @@ class Coordinator:
         Tells notifier and sealer of other processes' commits; None where there is one process.
     submissions : Group
         Commits submissions.
+    touches : Group
+        Commits when tokens were last used.
+    touching : set of str
+        Tokens whose last use waits in ``touches``.
     """
 
     store: Store
@@ -126,12 +130,15 @@ class Coordinator:
     sealer: Sealer = field(init=False, repr=False)
     listener: Listener | None = field(init=False, repr=False)
     submissions: Group = field(init=False, repr=False)
+    touches: Group = field(init=False, repr=False)
+    touching: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.driver = Driver(self)
         self.sweeper = Sweeper(self)
         self.sealer = Sealer(self)
         self.submissions = Group(self, "submission.store")
+        self.touches = Group(self, "token.touch")
         self.store.on_touch(self._changed)
         self.listener = self.store.listener(
             changed=self.notifier.bump,

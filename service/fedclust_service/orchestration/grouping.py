@@ -1,9 +1,10 @@
 """Group commit: work that waits for the same lock shares one transaction, and so one fsync.
 
-The thread that finds nobody writing commits what waits, until nothing does; other threads leave
-their work behind and go. On SQLite all work waits for the one writer, on PostgreSQL for the lock of
-its session. Each piece of work has a savepoint of its own: a refusal undoes it alone. Nobody is
-told anything before the commit.
+A group has threads of its own. One of them commits what waits for a lock, until nothing does; the
+callers leave their work behind and go, so that no thread that reads ever waits for a lock. On
+SQLite all work waits for the one writer, on PostgreSQL for the lock of its session. Each piece of
+work has a savepoint of its own: a refusal undoes it alone. Nobody is told anything before the
+commit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: A transaction keeps every other writer waiting.
 _MOST = 64
+#: Sessions that may wait for their locks at a time, on PostgreSQL.
+_WRITERS = 8
 
 
 @dataclass(eq=False)
@@ -62,11 +65,13 @@ class Group:
         self._co = co
         self._name = name
         self._lock = threading.Lock()
+        writers = 1 if co.store.single_process else _WRITERS
+        self._writers = ThreadPoolExecutor(writers, thread_name_prefix=f"fedclust-{name}")
         #: What waits, by what it waits for; an entry is there as long as somebody writes.
         self._waiting: dict[str, list[_Job[Any]]] = {}
 
     def commit(self, session: str, work: Callable[[Change], T | Refusal]) -> Future[T]:
-        """Have ``work`` committed, by this thread or by the one that writes already.
+        """Have ``work`` committed by one of the group's threads; this one waits for nothing.
 
         As in :func:`change.commit`, ``work`` MUST be fit to run again. A refusal that it raises
         undoes it; one that it returns is committed and then raised. The future MUST NOT be
@@ -85,12 +90,15 @@ class Group:
                 self._waiting[lock].append(job)
                 return job.done
             self._waiting[lock] = [job]
+        self._writers.submit(self._write, lock)
+        return job.done
+
+    def _write(self, lock: str) -> None:
         while batch := self._next(lock):
             if len(batch) == 1:
                 self._alone(batch[0])
             else:
                 self._together(batch)
-        return job.done
 
     def _next(self, lock: str) -> list[_Job[Any]]:
         with self._lock:

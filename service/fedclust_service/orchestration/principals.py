@@ -142,11 +142,17 @@ def _touch(co: Coordinator, row: Token, principal: Principal, now: datetime) -> 
     if row.last_used_at is not None and row.last_used_at > fresh:
         return
 
-    def write(tx: Tx) -> None:
-        tx.tokens.touch_used(row.id, now)
-        tx.principals.touch_seen(principal.id, now)
+    if row.id in co.touching:
+        return
+    co.touching.add(row.id)
 
-    co.store.run_tx("token.touch", write)
+    def write(change: Change) -> None:
+        change.tx.tokens.touch_used(row.id, now)
+        change.tx.principals.touch_seen(principal.id, now)
+
+    # Whoever asks does not wait for it. One that fails is tried again with the next request.
+    written = co.touches.commit("tokens", write)
+    written.add_done_callback(lambda _: co.touching.discard(row.id))
 
 
 def _unauthenticated(detail: str) -> Refusal:
