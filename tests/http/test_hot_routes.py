@@ -139,3 +139,16 @@ def test_tasks_are_read_while_another_program_holds_the_writer(live: Running) ->
         other.execute("ROLLBACK")
         assert [each.result().status_code for each in sent] == [201, 201]
     eventually(lambda: not co.touching)
+
+
+def test_a_repeated_key_is_found_where_the_body_is_parsed(live: Running) -> None:
+    """What was stored, and the session's state, come before it."""
+    body = live.world.answer("north", "heart")
+    twice = body.replace(b"{", b'{"phase": "x", ', 1)
+    response = live.world.put("north", "heart", 1, twice)
+    assert (response.status_code, slug(response)) == (422, "invalid")
+    assert Problem.model_validate_json(response.content).errors[0].rule == "repeated-key"
+    assert live.world.put("north", "heart", 1, body).status_code == 201
+    assert slug(live.world.put("north", "heart", 1, twice)) == "submission-differs"
+    live.world.ok("POST", "/v1/sessions/heart/cancel", "ada")
+    assert slug(live.world.put("south", "heart", 1, twice)) == "wrong-state"

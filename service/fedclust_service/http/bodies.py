@@ -15,7 +15,7 @@ from fedclust.wire.submissions import SubmissionError, read_body
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.context import service_of
 from fedclust_service.http.edge import too_large
-from fedclust_service.http.parts import MOST_NUMBERS, check_json, check_packed
+from fedclust_service.http.parts import MOST_NUMBERS, check_json, check_keys, check_packed
 from fedclust_service.http.problems import invalid
 
 JSON = "application/json"
@@ -87,7 +87,9 @@ EitherBody = Annotated[tuple[bytes, str], Depends(either_body)]
 
 
 def parse(model: type[M], body: bytes, media: str = JSON) -> M:
-    """Read a body strictly; Refusal (400 or 422) naming the fields."""
+    """Read a body strictly, in a thread; Refusal (400 or 422) naming the fields."""
+    if media == JSON:
+        check_keys(body)
     try:
         return read_body(model, body, media)
     except SubmissionError as error:

@@ -36,7 +36,7 @@ _FIXED: Final = dict(enumerate((4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17), s
 
 
 def check_json(body: bytes, most: int = MOST_VALUES) -> None:
-    """Raise Refusal for JSON of too many values (413) or with a key twice in an object (422).
+    """Raise Refusal (413) for JSON of too many values.
 
     Commas within texts count as well.
     """
@@ -47,13 +47,13 @@ def check_json(body: bytes, most: int = MOST_VALUES) -> None:
                 "body-too-large",
                 f"Send at most {most} values, and at most {MOST_PARTS} texts, lists and objects.",
             )
-    _check_keys(body)
 
 
-def _check_keys(body: bytes) -> None:
-    """Refuse a key that an object has twice: the parser behind the models keeps the last.
+def check_keys(body: bytes) -> None:
+    """Raise Refusal (422) for JSON with a key twice in an object.
 
-    JSON that is not valid is left to that parser.
+    The parser behind the models keeps the last; JSON that is not valid is left to it. All of the
+    body is parsed: call it where that parser runs, not on the event loop.
     """
     try:
         jiter.from_json(body, catch_duplicate_keys=True)
@@ -64,7 +64,8 @@ def _check_keys(body: bytes) -> None:
         # The key itself is the sender's; line and column follow it.
         place = " ".join(said.rsplit(" ", 4)[1:])
         fault = FieldError(
-            pointer=pointer(_first_repeated(body)),
+            # To find it takes another parse, too slow for a large body.
+            pointer=pointer(_first_repeated(body)) if len(body) <= _SMALL else "",
             rule="repeated-key",
             message=f"one object has this key twice ({place}): keep one of them",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -204,6 +204,7 @@ def submit(
     body: bytes,
     media: str,
     seen: Admitted | None = None,
+    check: Callable[[bytes], None] | None = None,
 ) -> Future[Submitted]:
     """Store a site's answer exactly once; checks in the order of DESIGN §3.
 
@@ -219,6 +220,8 @@ def submit(
     seen : Admitted, optional
         What :func:`foreseen` found. However long the body took since then, the refusals and
         their order are those of the moment at which it had arrived.
+    check : callable, optional
+        Looks at the body before it is parsed; raises Refusal.
 
     Returns
     -------
@@ -243,6 +246,8 @@ def submit(
     payload: bytes | None = None
     try:
         # (5): parse, digest, contents. What a site declared does not change once it has joined.
+        if check is not None:
+            check(body)
         payload = payload_bytes(_read(plan, seen, body, media))
     except Refusal as refusal:
         refused = refusal

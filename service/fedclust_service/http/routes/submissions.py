@@ -20,6 +20,7 @@ from fedclust_service.http.context import (
     service_of,
 )
 from fedclust_service.http.describe import described, ref
+from fedclust_service.http.parts import check_keys
 from fedclust_service.http.sealed_head import SEALED_HEAD, with_head
 from fedclust_service.http.trace import trace_of
 from fedclust_service.orchestration import principals, rounds
@@ -82,8 +83,9 @@ async def put_submission(
     asking = (co, token, "submission.look", session, number, look)
     actor, seen = await for_site(request, lambda: principals.read_as_site(*asking))
     content, media = await either_body(request)
+    check = check_keys if media == JSON else None
     stored = await for_site(
-        request, lambda: rounds.submit(co, actor, session, number, content, media, seen)
+        request, lambda: rounds.submit(co, actor, session, number, content, media, seen, check)
     )
     # What is under way is stored whether or not its sender still waits.
     submitted = await asyncio.shield(asyncio.wrap_future(stored))
