@@ -124,3 +124,20 @@ def _check(result: SimulationResult, session: dict[str, Any], *, own_only: bool)
             counts = getattr(part, "counts", None)
             if counts is not None:
                 assert ((counts == 0) | (counts >= p)).all()
+
+
+@pytest.mark.parametrize("n_clusters", [3, 6])
+def test_far_rows_do_not_make_near_ones_equal(n_clusters: int) -> None:
+    far = [[0.0, 0.0], [1e6, 0.0], [0.0, 1e6], [0.0, 0.0], [0.0, 0.0]]
+    near = [[2.5, 0.0], [2.5, 0.0], [0.0, 1.0], [2.5, 1e6], [2.5, 1.0], [2.5, -7.0], [1e6, 1.0]]
+    policy = {"min_cluster_size": 1, "min_sites": 1, "scaling": "none", "max_rounds": 5}
+
+    result = simulate(
+        "spectral",
+        {"a": np.array(far), "b": np.array(near)},
+        config={"n_clusters": n_clusters},
+        features=[{"name": f"x{j}", **_DECLARED["numeric"]} for j in range(2)],
+        policy=policy,
+    )
+
+    assert sum(result.sizes_) == len(far) + len(near)

@@ -14,8 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 
 #: Values this close count as equal, relative to the largest beside them. Rounding makes about
-#: 1e-15; a hundredth of what DESIGN promises, 1e-9, is left for what a session adds to that.
-TIE = 1e-11
+#: 1e-15 and a session adds to that. Squared distances are compared: a larger limit would take rows
+#: for equal that lie a millionth of the width apart.
+TIE = 1e-13
 #: Coordinates this close count as equal, relative to the width of all points: they come of whole
 #: rounds, and of eigenvectors.
 SAME_PLACE = 1e-9

@@ -223,7 +223,13 @@ def _by_landmarks(state: State, contributions: Sequence[Contribution], config: R
     radii = np.concatenate([landmarks.radii for landmarks in sent])[filled]
     points, found = _clustered(means, radii, state.seed, options)
     # Landmarks that took no part in the graph count for the cluster that their rows will take.
-    labels = found.labels[nearest(means, points)]
+    places = nearest(means, points)
+    # Those of the graph keep their own, however close another one is beside the width of all.
+    own = {point.tobytes(): place for place, point in enumerate(points)}
+    places = np.array(
+        [own.get((mean + 0.0).tobytes(), place) for mean, place in zip(means, places, strict=True)]
+    )
+    labels = found.labels[places]
     centroids = _cluster_means(means, counts, labels)
     raw = raw_result(
         centroids, config, stopped_because="finished", warnings=_doubts(found)
