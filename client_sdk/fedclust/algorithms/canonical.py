@@ -14,9 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 
 #: Values this close count as equal, relative to the largest beside them. Rounding makes about
-#: 1e-15 and a session adds to that. Squared distances are compared: a larger limit would take rows
-#: for equal that lie a millionth of the width apart.
-TIE = 1e-13
+#: 1e-15; a hundredth of what DESIGN promises, 1e-9, is left for what a session adds to that.
+TIE = 1e-11
+#: The same for squared distances to centroids, relative to the squared width of all centroids. A
+#: larger limit would take centroids for one that lie a millionth of the width apart.
+_NEAREST_TIE = 1e-14
 #: Coordinates this close count as equal, relative to the width of all points: they come of whole
 #: rounds, and of eigenvectors.
 SAME_PLACE = 1e-9
@@ -106,7 +108,7 @@ def tie_breaks(squares: FloatArray) -> FloatArray:
         The centroids' squared lengths. What is added (K,) is far above rounding and far below
         what tells centroids apart.
     """
-    return np.asarray(0.1 * TIE * squares.max(initial=0.0) * np.arange(len(squares)))
+    return np.asarray(_NEAREST_TIE * squares.max(initial=0.0) * np.arange(len(squares)))
 
 
 def eigenbasis(
