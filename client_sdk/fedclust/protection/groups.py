@@ -1,0 +1,340 @@
+"""Groups of similar persons, each of at least a given size.
+
+The groups are the smallest nodes of Ward's tree that hold enough persons. Small sites use one
+tree; larger ones first cut their persons into blocks along principal axes; very large ones use
+these cuts alone. Nothing here uses a matrix product: groups do not depend on the CPU's kernels.
+
+References
+----------
+Ward, "Hierarchical grouping to optimize an objective function", JASA 1963.
+Domingo-Ferrer and Mateo-Sanz, "Practical data-oriented microaggregation for statistical disclosure
+control", IEEE TKDE 14(1), 2002: groups of p to 2p - 1 records lose the least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import linkage
+
+__all__ = ["MOST_GROUPS", "form_groups", "least_group_size"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: A site keeps at most this many groups; above it, the least size grows with the site.
+MOST_GROUPS = 200_000
+#: Persons of one Ward tree: its time grows with the square, its groups hardly improve.
+_BLOCK = 1_000
+#: Above this number of persons the cuts along principal axes form the groups themselves.
+_MOST_FOR_WARD = 50_000
+#: Passes over a block's persons that look for a better group. Later passes move few persons.
+_SWEEPS = 2
+#: Steps of the power iteration that finds a principal axis. A rough axis is enough to cut along.
+_POWER_STEPS = 4
+#: Rows of a part that its axis is found from.
+_SAMPLE = 64
+#: Above this number of parts a cut follows the widest column: an axis would cost more than it
+#: gains.
+_MOST_FOR_AXES = 1_024
+#: Decimal digits of a row's place along an axis. Places that differ by rounding alone are equal.
+_DIGITS = 9
+
+
+def least_group_size(n_persons: int, p: int, *, has_levels: bool) -> int:
+    """Return the least number of persons in a group of a site.
+
+    Parameters
+    ----------
+    n_persons : int
+        Persons of the site.
+    p : int
+        The least number of persons behind every released number.
+    has_levels : bool
+        Whether the table has yes/no columns or columns of levels. Their counts need groups of 2p.
+    """
+    least = 2 * p if has_levels else p
+    return max(least, -(-n_persons // MOST_GROUPS))
+
+
+def form_groups(points: FloatArray, least: int, sizes: IntArray | None = None) -> IntArray:
+    """Partition points into groups of similar points.
+
+    Every group weighs at least ``least``. Groups of single persons have fewer than ``2 * least``.
+    The partition depends on the values alone, not on their order, but for equal rows.
+
+    Parameters
+    ----------
+    points : (n, d) float64
+        Scaled, without missing values.
+    least : int
+        At least 1. Fewer than ``2 * least`` persons form one group.
+    sizes : (n,) int64, optional
+        Persons that each point stands for; one each where it is absent.
+
+    Returns
+    -------
+    (n,) int64
+        The group of each point, numbered from 0 in the order of the sorted rows.
+    """
+    n = len(points)
+    weights = np.ones(n, dtype=np.int64) if sizes is None else sizes
+    if weights.sum() < 2 * least or least == 1:
+        return np.zeros(n, dtype=np.int64) if least > 1 else np.arange(n)
+    order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(n)
+    rows, mass = points[order], weights[order]
+    # So many rows weigh at least ``least``, whichever they are.
+    count = -(-least // int(mass.min()))
+    if n > _MOST_FOR_WARD:
+        found = _halved(rows, count, 2 * count - 1)
+    else:
+        found = _grouped_by_trees(rows, mass, least, _halved(rows, count, _BLOCK))
+    labels = np.empty(n, dtype=np.int64)
+    labels[order] = _numbered(found)
+    return labels
+
+
+def _grouped_by_trees(rows: FloatArray, mass: IntArray, least: int, blocks: IntArray) -> IntArray:
+    found = np.empty(len(rows), dtype=np.int64)
+    first = 0
+    for block in range(int(blocks.max()) + 1):
+        members = np.flatnonzero(blocks == block)
+        labels = _tree_groups(rows[members], mass[members], least)
+        found[members] = first + labels
+        first += int(labels.max()) + 1
+    return found
+
+
+def _numbered(labels: IntArray) -> IntArray:
+    """Number labels by their first occurrence."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse]
+
+
+# --- Ward's tree ----------------------------------------------------------------------------------
+
+
+def _tree_groups(rows: FloatArray, mass: IntArray, least: int) -> IntArray:
+    """Group the rows of one block."""
+    if len(rows) == 1 or mass.sum() < 2 * least:
+        return np.zeros(len(rows), dtype=np.int64)
+    nodes, branches = _cut_tree(linkage(rows, "ward"), mass, least)
+    groups = _Groups(rows, mass, nodes)
+    for branch in branches:
+        groups.attach(branch)
+    groups.halve(least)
+    groups.exchange(least)
+    return groups.labels
+
+
+def _cut_tree(
+    tree: FloatArray, mass: IntArray, least: int
+) -> tuple[list[IntArray], list[IntArray]]:
+    """Return the smallest nodes that weigh at least ``least``, and the smaller branches."""
+    n = len(mass)
+    children = tree[:, :2].astype(np.int64)
+    weight = np.concatenate([mass, np.zeros(n - 1, dtype=np.int64)])
+    for step, (left, right) in enumerate(children):
+        weight[n + step] = weight[left] + weight[right]
+    nodes: list[IntArray] = []
+    branches: list[IntArray] = []
+    pending = [2 * n - 2]
+    while pending:
+        node = pending.pop()
+        if weight[node] < least:
+            branches.append(_leaves(children, node, n))
+            continue
+        split = node >= n and max(weight[children[node - n]]) >= least
+        if split:
+            pending += [int(child) for child in children[node - n][::-1]]
+        else:
+            nodes.append(_leaves(children, node, n))
+    return nodes, branches
+
+
+def _leaves(children: IntArray, node: int, n: int) -> IntArray:
+    found: list[int] = []
+    pending = [node]
+    while pending:
+        each = pending.pop()
+        if each < n:
+            found.append(each)
+        else:
+            pending += [int(child) for child in children[each - n]]
+    return np.sort(np.array(found, dtype=np.int64))
+
+
+@dataclass
+class _Groups:
+    """The groups of one block while they are improved: labels (n,), means and weights by group."""
+
+    rows: FloatArray
+    mass: IntArray
+    nodes: list[IntArray]
+    labels: IntArray = field(init=False)
+    means: FloatArray = field(init=False)
+    weights: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.labels = np.full(len(self.rows), -1, dtype=np.int64)
+        self.means = np.zeros((len(self.nodes), self.rows.shape[1]))
+        self.weights = np.zeros(len(self.nodes))
+        for group, members in enumerate(self.nodes):
+            self.labels[members] = group
+            self._measure(group)
+
+    def _measure(self, group: int) -> None:
+        members = self.labels == group
+        mass = self.mass[members].astype(np.float64)
+        self.weights[group] = mass.sum()
+        self.means[group] = (self.rows[members] * mass[:, None]).sum(axis=0) / mass.sum()
+
+    def _costs(self, mean: FloatArray, weight: float) -> FloatArray:
+        """Return what a merger with each group adds to the sum of squares (Ward's cost)."""
+        gaps = ((self.means - mean) ** 2).sum(axis=1)
+        return np.asarray(gaps * self.weights * weight / (self.weights + weight))
+
+    def attach(self, branch: IntArray) -> None:
+        """Add a branch that is too small for a group to the nearest group."""
+        mass = self.mass[branch].astype(np.float64)
+        mean = (self.rows[branch] * mass[:, None]).sum(axis=0) / mass.sum()
+        nearest = int(self._costs(mean, mass.sum()).argmin())
+        self.labels[branch] = nearest
+        self._measure(nearest)
+
+    def halve(self, least: int) -> None:
+        """Split groups of twice the least size or more where that leaves the least inertia."""
+        pending = [int(group) for group in np.flatnonzero(self.weights >= 2 * least)]
+        while pending:
+            group = pending.pop()
+            members = np.flatnonzero(self.labels == group)
+            upper = _best_half(self.rows[members], self.mass[members], least)
+            if upper is None:
+                continue
+            new = len(self.weights)
+            self.labels[members[upper]] = new
+            self.means = np.vstack([self.means, np.zeros(self.rows.shape[1])])
+            self.weights = np.append(self.weights, 0.0)
+            for each in (group, new):
+                self._measure(each)
+                if self.weights[each] >= 2 * least:
+                    pending.append(each)
+
+    def exchange(self, least: int) -> None:
+        """Move rows to other groups where that lowers the sum of squares.
+
+        The group that is left keeps the least size; the other stays below twice that.
+        """
+        for _ in range(_SWEEPS):
+            moved = False
+            for row, mass in enumerate(self.mass.astype(np.float64)):
+                old = int(self.labels[row])
+                rest = self.weights[old] - mass
+                if rest < least:
+                    continue
+                gaps = ((self.means - self.rows[row]) ** 2).sum(axis=1)
+                saved = gaps[old] * self.weights[old] * mass / rest
+                costs = gaps * self.weights * mass / (self.weights + mass)
+                costs[(self.weights + mass >= 2 * least)] = np.inf
+                costs[old] = np.inf
+                new = int(costs.argmin())
+                if costs[new] >= saved * (1.0 - 1e-9):
+                    continue
+                step = self.rows[row]
+                self.means[old] -= (step - self.means[old]) * mass / rest
+                self.means[new] += (step - self.means[new]) * mass / (self.weights[new] + mass)
+                self.weights[old] -= mass
+                self.weights[new] += mass
+                self.labels[row] = new
+                moved = True
+            if not moved:
+                return
+
+
+def _best_half(rows: FloatArray, mass: IntArray, least: int) -> IntArray | None:
+    """Return the upper part of the best cut along the principal axis; None where there is none."""
+    order = np.argsort(_places(rows, _principal_axes(rows[None])[0]), kind="stable")
+    weights = mass[order].astype(np.float64)
+    below = np.cumsum(weights)[:-1]
+    above = weights.sum() - below
+    centred = rows[order] - rows.mean(axis=0)
+    sums = np.cumsum(centred * weights[:, None], axis=0)
+    lower = (sums[:-1] ** 2).sum(axis=1) / below
+    upper = ((sums[-1] - sums[:-1]) ** 2).sum(axis=1) / above
+    between = np.where((below >= least) & (above >= least), lower + upper, -np.inf)
+    if not len(between) or between.max() == -np.inf:
+        return None
+    return np.asarray(order[int(between.argmax()) + 1 :])
+
+
+# --- cuts along principal axes --------------------------------------------------------------------
+
+
+def _halved(rows: FloatArray, least: int, most: int) -> IntArray:
+    """Halve rows along principal axes until each part has at most ``most``, all parts at once.
+
+    No part has fewer than ``least`` rows. The sizes of two parts differ by at most one, so that
+    all parts fit into one array.
+
+    Returns
+    -------
+    (n,) int64
+        The part of each row, numbered from 0.
+    """
+    labels = np.zeros(len(rows), dtype=np.int64)
+    members, sizes, first = np.arange(len(rows))[None, :], np.array([len(rows)]), 0
+    while True:
+        small = sizes <= max(most, 2 * least - 1)
+        finished = members[small][np.arange(members.shape[1]) < sizes[small, None]]
+        labels[finished] = first + np.repeat(np.arange(small.sum()), sizes[small])
+        if small.all():
+            return labels
+        first += int(small.sum())
+        members, sizes = members[~small], sizes[~small]
+        least_size = int(sizes.min())
+        places = _part_places(rows, members, least_size)
+        places[np.arange(members.shape[1]) >= sizes[:, None]] = np.inf
+        # Stable: rows with equal places stay in the order of their values.
+        order = np.argsort(places, axis=1, kind="stable")
+        members = np.take_along_axis(members, order, axis=1)
+        half = (least_size + 1) // 2
+        rest = sizes - half
+        width = max(half, int(rest.max()))
+        halves = np.zeros((2 * len(sizes), width), dtype=np.int64)
+        halves[0::2, :half] = members[:, :half]
+        halves[1::2, : members.shape[1] - half] = members[:, half:]
+        members, sizes = halves, np.column_stack([np.full(len(sizes), half), rest]).ravel()
+
+
+def _part_places(rows: FloatArray, members: IntArray, least: int) -> FloatArray:
+    """Return the places (parts, width) of all parts' members along their parts' axes."""
+    sample = rows[members[:, : least : max(1, least // _SAMPLE)]]
+    if len(members) > _MOST_FOR_AXES:
+        spread = ((sample - sample.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+        return np.asarray(rows[members, spread.argmax(axis=1)[:, None]])
+    axes = _principal_axes(sample)
+    return np.stack([_places(rows[part], axis) for part, axis in zip(members, axes, strict=True)])
+
+
+def _principal_axes(parts: FloatArray) -> FloatArray:
+    """Return the principal axis of each part: (parts, k, d) to (parts, d), of length 1 or 0."""
+    centred = parts - parts.mean(axis=1, keepdims=True)
+    axes = np.zeros((len(parts), parts.shape[2]))
+    axes[np.arange(len(parts)), (centred**2).sum(axis=1).argmax(axis=1)] = 1.0
+    for _ in range(_POWER_STEPS):
+        places = (centred * axes[:, None, :]).sum(axis=2)
+        axes = (centred * places[:, :, None]).sum(axis=1)
+        norms = np.sqrt((axes**2).sum(axis=1, keepdims=True))
+        axes = np.divide(axes, norms, out=np.zeros_like(axes), where=norms > 0.0)
+    return axes
+
+
+def _places(rows: FloatArray, axis: FloatArray) -> FloatArray:
+    """Return the place of each row along an axis: (n, d) and (d,) to (n,)."""
+    places = np.einsum("ij,j->i", rows, axis)
+    unit = np.abs(places).max(initial=np.finfo(np.float64).tiny)
+    return np.asarray(np.round(places / unit, _DIGITS))

@@ -1,0 +1,344 @@
+"""The protected table of a site: one record and a number of persons for each group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.protection.columns import (
+    LevelColumn,
+    NumericColumn,
+    Source,
+    TableColumn,
+    describe_columns,
+    level_codes,
+    numeric_values,
+)
+from fedclust.protection.groups import form_groups, least_group_size
+from fedclust.protection.records import release_counts, release_means
+
+__all__ = [
+    "ProtectedTable",
+    "TooFewPersons",
+    "encode_sources",
+    "form_table",
+    "group_persons",
+    "person_values",
+    "release",
+    "unite_groups",
+]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: The share of variance within groups is told on this grid, and never below it.
+_SHARE_STEP = 0.05
+
+
+class TooFewPersons(ValueError):
+    """A site has fewer than p persons: it has no table and answers every round empty."""
+
+
+@dataclass(frozen=True)
+class ProtectedTable:
+    """What every computation of a site for others starts from.
+
+    Attributes
+    ----------
+    columns : tuple of TableColumn
+    sizes : (m,) int64
+        Persons in each group.
+    released : tuple of float64 arrays, one for each column
+        Of a numeric column the means (m,), NaN where a group does not release it. Of a column of
+        levels the counts (m, L); a row of zeros where a group does not release it.
+    shares : tuple of (float or None), one for each column
+        Of a numeric column the share of its variance within groups, rounded; else None.
+    """
+
+    columns: tuple[TableColumn, ...]
+    sizes: IntArray
+    released: tuple[FloatArray, ...]
+    shares: tuple[float | None, ...]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the source columns that the table holds."""
+        return tuple(name for column in self.columns for name in _names(column))
+
+    def values(self, name: str) -> FloatArray:
+        """Return what the groups release of one source column.
+
+        Returns
+        -------
+        (m,) or (m, L) float64
+            Of a column of numbers the mean, of a yes/no column the mean as well; of a column with
+            declared levels the share of each. NaN where a group does not release it.
+
+        Raises
+        ------
+        KeyError
+            If the table has no such column.
+        """
+        for column, released in zip(self.columns, self.released, strict=True):
+            if isinstance(column, NumericColumn) and column.name == name:
+                return released
+            if isinstance(column, LevelColumn) and name in column.names:
+                return _decoded(column, column.names.index(name), released)
+        raise KeyError(name)
+
+
+def _names(column: TableColumn) -> tuple[str, ...]:
+    return (column.name,) if isinstance(column, NumericColumn) else column.names
+
+
+def _decoded(column: LevelColumn, place: int, counts: FloatArray) -> FloatArray:
+    shares = _shares(counts)
+    meaning = np.array(column.values[place])
+    if len(column.names) == 1 and column.n_levels > 2:
+        return shares
+    return np.asarray(shares @ meaning)
+
+
+# --- persons --------------------------------------------------------------------------------------
+
+
+def person_values(sources: Sequence[Source], persons: IntArray) -> tuple[Source, ...]:
+    """Return one value for each person: the mean of the rows, of levels the commonest.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+        One value a row.
+    persons : (n rows,) int64
+        The person of each row, numbered from 0.
+    """
+    count = int(persons.max(initial=-1)) + 1
+    return tuple(_of_persons(source, persons, count) for source in sources)
+
+
+def _of_persons(source: Source, persons: IntArray, count: int) -> Source:
+    present = ~np.isnan(source.values)
+    kept, values = persons[present], source.values[present]
+    distinct, places = np.unique(values, return_inverse=True)
+    if source.n_levels is None and len(distinct) != 2:
+        sums = np.bincount(kept, weights=values, minlength=count)
+        rows = np.bincount(kept, minlength=count)
+        means = np.divide(sums, rows, out=np.full(count, np.nan), where=rows > 0)
+        return Source(source.name, means)
+    votes = np.zeros((count, max(len(distinct), 1)), dtype=np.int64)
+    np.add.at(votes, (kept, places), 1)
+    values = np.append(distinct, np.nan)
+    commonest = np.where(votes.sum(axis=1) > 0, votes.argmax(axis=1), len(distinct))
+    return Source(source.name, values[commonest], source.n_levels)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def form_table(sources: Sequence[Source], p: int, *, fences: bool = True) -> ProtectedTable:
+    """Form the protected table of persons who have no group yet.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+        One value a person.
+    p : int
+        The least number of persons behind every number.
+    fences : bool
+        Whether extremes count as a fence.
+
+    Raises
+    ------
+    TooFewPersons
+        If there are fewer than ``p`` persons.
+    """
+    columns = describe_columns(sources, fences=fences)
+    return release(columns, sources, group_persons(columns, sources, p), p)
+
+
+def group_persons(columns: Sequence[TableColumn], sources: Sequence[Source], p: int) -> IntArray:
+    """Return the group of each person (n,).
+
+    Persons with the same missing columns are grouped together where there are at least p of them.
+
+    Raises
+    ------
+    TooFewPersons
+        If there are fewer than ``p`` persons.
+    """
+    encoded = encode_sources(columns, sources)
+    n = len(encoded[0])
+    if n < p:
+        raise TooFewPersons(f"{n} persons: a group has at least {p}")
+    least = least_group_size(
+        n, p, has_levels=any(isinstance(column, LevelColumn) for column in columns)
+    )
+    # In the order of the values: sums, and so ties, do not depend on the order of the persons.
+    order = np.lexsort(encoded)
+    encoded = [values[order] for values in encoded]
+    points = _side_by_side(
+        values[:, None]
+        if isinstance(column, NumericColumn)
+        else np.where(
+            np.isnan(values)[:, None], np.nan, values[:, None] == np.arange(column.n_levels)
+        )
+        for column, values in zip(columns, encoded, strict=True)
+    )
+    patterns = _patterns(np.column_stack([np.isnan(each) for each in encoded]), p)
+    groups = np.empty(n, dtype=np.int64)
+    first = 0
+    for pattern in range(int(patterns.max()) + 1):
+        members = np.flatnonzero(patterns == pattern)
+        labels = form_groups(points[members], least)
+        groups[order[members]] = first + labels
+        first += int(labels.max()) + 1
+    return groups
+
+
+def release(
+    columns: Sequence[TableColumn], sources: Sequence[Source], groups: IntArray, p: int
+) -> ProtectedTable:
+    """Return the records of given groups.
+
+    Parameters
+    ----------
+    columns : sequence of TableColumn
+    sources : sequence of Source
+        One value a person.
+    groups : (n,) int64
+        Numbered from 0; each has at least ``p`` persons.
+    p : int
+    """
+    m = int(groups.max()) + 1
+    released: list[FloatArray] = []
+    shares: list[float | None] = []
+    for column, values in zip(columns, encode_sources(columns, sources), strict=True):
+        if isinstance(column, NumericColumn):
+            means = release_means(column, values, groups, m)
+            released.append(means)
+            shares.append(_share_within(values, groups, m))
+        else:
+            counts = release_counts(_counts(column, values, groups, m), p)
+            released.append(counts.astype(np.float64))
+            shares.append(None)
+    return ProtectedTable(tuple(columns), np.bincount(groups), tuple(released), tuple(shares))
+
+
+def encode_sources(columns: Sequence[TableColumn], sources: Sequence[Source]) -> list[FloatArray]:
+    """Return the values (n,) of each table column: fenced numbers, or levels; NaN where missing."""
+    by_name: Mapping[str, FloatArray] = {source.name: source.values for source in sources}
+    return [
+        numeric_values(column, by_name[column.name])
+        if isinstance(column, NumericColumn)
+        else level_codes(column, [by_name[name] for name in column.names])
+        for column in columns
+    ]
+
+
+def _counts(column: LevelColumn, codes: FloatArray, groups: IntArray, m: int) -> IntArray:
+    """Return persons by group and level; zeros where a person of the group has no level."""
+    counts = np.zeros((m, column.n_levels), dtype=np.int64)
+    np.add.at(counts, (groups, np.nan_to_num(codes).astype(np.int64)), 1)
+    lacking = np.bincount(groups, weights=np.isnan(codes), minlength=m) > 0
+    counts[lacking] = 0
+    return counts
+
+
+def _share_within(values: FloatArray, groups: IntArray, m: int) -> float:
+    present = ~np.isnan(values)
+    values, groups = values[present], groups[present]
+    if not len(values):
+        return _SHARE_STEP
+    sizes = np.maximum(np.bincount(groups, minlength=m), 1)
+    means = np.bincount(groups, weights=values, minlength=m) / sizes
+    whole = float(((values - values.mean()) ** 2).sum())
+    share = float(((values - means[groups]) ** 2).sum()) / whole if whole > 0.0 else 0.0
+    return round(max(_SHARE_STEP, round(share / _SHARE_STEP) * _SHARE_STEP), 2)
+
+
+def _side_by_side(blocks: Iterable[FloatArray]) -> FloatArray:
+    """Return points whose distances shape the groups.
+
+    Each block (n, width) is one column, centred and scaled to a total variance of 1. Missing values
+    are at the mean.
+    """
+    scaled: list[FloatArray] = []
+    for block in blocks:
+        known = np.asarray(~np.isnan(block).any(axis=1))
+        if not known.any():
+            continue
+        spread = float(np.sqrt(block[known].var(axis=0).sum()))
+        if spread > 0.0:
+            centred = block - block[known].mean(axis=0)
+            scaled.append(np.where(known[:, None], centred, 0.0) / spread)
+    return np.column_stack(scaled) if scaled else np.zeros((len(known), 1))
+
+
+def _patterns(missing: NDArray[np.bool_], p: int) -> IntArray:
+    """Return a class for each person: those with the same missing columns.
+
+    A pattern of fewer than ``p`` persons joins the one that differs in the fewest columns.
+    """
+    kinds, labels, counts = np.unique(missing, axis=0, return_inverse=True, return_counts=True)
+    labels = labels.ravel().astype(np.int64)
+    parent = np.arange(len(kinds))
+    masks, counts = kinds.copy(), counts.copy()
+    while True:
+        alive = np.flatnonzero(parent == np.arange(len(kinds)))
+        small = alive[counts[alive] < p]
+        if not len(small) or len(alive) == 1:
+            break
+        joining = int(small[counts[small].argmin()])
+        others = alive[alive != joining]
+        apart = (masks[others] != masks[joining]).sum(axis=1)
+        into = int(others[np.lexsort((-counts[others], apart))[0]])
+        parent[parent == joining] = into
+        counts[into] += counts[joining]
+        masks[into] |= masks[joining]
+    return np.unique(parent[labels], return_inverse=True)[1].astype(np.int64)
+
+
+# --- a larger p -----------------------------------------------------------------------------------
+
+
+def unite_groups(table: ProtectedTable, p: int) -> ProtectedTable:
+    """Return the table of unions of whole groups, for a session or site with a larger ``p``.
+
+    A union's record is the weighted mean of its groups' released records (levels: their added
+    counts). Nothing is computed from persons.
+
+    Raises
+    ------
+    TooFewPersons
+        If all groups together have fewer than ``p`` persons.
+    """
+    n = int(table.sizes.sum())
+    if n < p:
+        raise TooFewPersons(f"{n} persons: a group has at least {p}")
+    has_levels = any(isinstance(column, LevelColumn) for column in table.columns)
+    points = _side_by_side(
+        values[:, None] if values.ndim == 1 else _shares(values) for values in table.released
+    )
+    labels = form_groups(points, least_group_size(n, p, has_levels=has_levels), table.sizes)
+    m = int(labels.max()) + 1
+    sizes = np.bincount(labels, weights=table.sizes, minlength=m).astype(np.int64)
+    released: list[FloatArray] = []
+    for column, values in zip(table.columns, table.released, strict=True):
+        if isinstance(column, NumericColumn):
+            sums = np.bincount(labels, weights=values * table.sizes, minlength=m)
+            released.append(sums / sizes)
+        else:
+            counts = np.zeros((m, column.n_levels), dtype=np.int64)
+            np.add.at(counts, labels, values.astype(np.int64))
+            counts[counts.sum(axis=1) < sizes] = 0
+            released.append(release_counts(counts, p).astype(np.float64))
+    return ProtectedTable(table.columns, sizes, tuple(released), table.shares)
+
+
+def _shares(counts: FloatArray) -> FloatArray:
+    totals = counts.sum(axis=1, keepdims=True)
+    shares = np.full(counts.shape, np.nan)
+    np.divide(counts, totals, out=shares, where=totals > 0)
+    return shares

@@ -1,0 +1,94 @@
+"""Groups keep their least size, do not depend on the order of persons, and lose little."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer, load_digits
+
+from fedclust.protection import groups
+from fedclust.protection.groups import MOST_GROUPS, form_groups, least_group_size
+
+FloatArray = NDArray[np.float64]
+
+
+@given(
+    st.integers(1, 400), st.integers(1, 8), st.integers(1, 5), st.booleans(), st.integers(0, 999)
+)
+def test_groups_of_persons_have_p_to_2p_less_one(
+    n: int, least: int, d: int, ties: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    points = rng.integers(0, 3, (n, d)).astype(np.float64) if ties else rng.normal(size=(n, d))
+
+    sizes = np.bincount(form_groups(points, least))
+
+    assert sizes.sum() == n
+    if n < 2 * least:
+        assert len(sizes) == 1 or least == 1
+    else:
+        assert sizes.min() >= least
+        assert sizes.max() <= max(1, 2 * least - 1)
+
+
+@pytest.mark.parametrize("ward", [True, False])
+def test_blocks_and_halving_keep_the_least_size(
+    monkeypatch: pytest.MonkeyPatch, ward: bool
+) -> None:
+    if not ward:
+        monkeypatch.setattr(groups, "_MOST_FOR_WARD", 100)
+    points = np.random.default_rng(0).normal(size=(5_003, 3))
+    order = np.random.default_rng(1).permutation(len(points))
+
+    labels = form_groups(points, 5)
+    sizes = np.bincount(labels)
+
+    assert sizes.min() >= 5
+    assert sizes.max() <= 9
+    np.testing.assert_array_equal(form_groups(points[order], 5), labels[order])
+
+
+@given(st.integers(20, 200), st.integers(6, 30), st.integers(0, 999))
+def test_unions_weigh_at_least_the_least_size(m: int, least: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(5, 10, m)
+
+    labels = form_groups(rng.normal(size=(m, 3)), least, sizes)
+
+    assert np.bincount(labels, weights=sizes).min() >= min(least, sizes.sum())
+
+
+def test_small_clusters_are_not_mixed() -> None:
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(6, 14, 12)
+    cluster = np.repeat(np.arange(12), sizes)
+    points = rng.normal(0.0, 20.0, (12, 8))[cluster] + rng.normal(size=(len(cluster), 8))
+
+    labels = form_groups(points, 5)
+
+    assert all(len(set(cluster[labels == group])) == 1 for group in range(labels.max() + 1))
+
+
+@pytest.mark.parametrize(
+    ("load", "most"),
+    [(load_breast_cancer, 0.253), (load_digits, 0.192)],
+    ids=["breast cancer", "digits"],
+)
+def test_variance_within_groups_is_that_of_ward_with_exchanges(load, most: float) -> None:
+    points = load().data.astype(np.float64)
+    if load is load_breast_cancer:
+        points = points / points.std(axis=0)
+    labels = form_groups(points, 5)
+    means = np.stack([points[labels == group].mean(axis=0) for group in range(labels.max() + 1)])
+    within = ((points - means[labels]) ** 2).sum() / ((points - points.mean(axis=0)) ** 2).sum()
+
+    assert within <= most
+
+
+def test_a_very_large_site_has_larger_groups() -> None:
+    assert least_group_size(1_000, 5, has_levels=False) == 5
+    assert least_group_size(1_000, 5, has_levels=True) == 10
+    assert least_group_size(8 * MOST_GROUPS + 1, 5, has_levels=False) == 9
