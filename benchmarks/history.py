@@ -53,7 +53,7 @@ def main() -> int:
 
 _NOTE = (
     f"Leases of {LEASE_S} s; stopped or out of reach for {STILL_S} s. wakes: how long after the "
-    "first site the others were told of a round, away from faults."
+    "first site the others heard of a round, while no fault was injected."
 )
 
 

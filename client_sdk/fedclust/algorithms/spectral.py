@@ -224,7 +224,7 @@ def _by_landmarks(state: State, contributions: Sequence[Contribution], config: R
     points, found = _clustered(means, radii, state.seed, options)
     # Landmarks that took no part in the graph count for the cluster that their rows will take.
     places = nearest(means, points)
-    # Those of the graph keep their own, however close another one is beside the width of all.
+    # A landmark of the graph keeps its own cluster, even where rounding makes another one equal.
     own = {point.tobytes(): place for place, point in enumerate(points)}
     places = np.array(
         [own.get((mean + 0.0).tobytes(), place) for mean, place in zip(means, places, strict=True)]

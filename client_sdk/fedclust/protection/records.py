@@ -39,7 +39,7 @@ def release_means(
     )
     means = sums / np.maximum(sizes, 1)
     if column.step > 0.0:
-        # Twelve digits first: a mean half-way between two steps is rounded alike on any machine.
+        # Nine decimals first: a mean half-way between two steps is rounded the same way everywhere.
         steps = np.rint(np.round(means / column.step, 9))
         means = steps * column.step
     return np.where(complete & (sizes > 0), means + column.origin, np.nan)

@@ -34,7 +34,7 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: The share of variance within groups is told on this grid, and never below it.
+#: The released share of variance within groups is a multiple of this, and at least this.
 _SHARE_STEP = 0.05
 
 
