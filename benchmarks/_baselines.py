@@ -24,14 +24,14 @@ from _data import Data, FloatArray, IntArray
 from fedclust import SimulationResult, simulate
 
 #: Nothing withheld or undone: what the papers' own programs do, but for their p.
-BARE: dict[str, Any] = {"differencing": "off", "scaling": "none"}
+BARE: dict[str, Any] = {"protection": "none", "scaling": "none"}
 #: What a hospital runs: the guard on and p=5, without scaling, as all the others here.
-GUARDED: dict[str, Any] = {"min_cluster_size": 5, "scaling": "none"}
+GUARDED: dict[str, Any] = {"min_group_size": 5, "scaling": "none"}
 
 
 def bare(p: int) -> dict[str, Any]:
     """Return a policy without the guard."""
-    return {**BARE, "min_cluster_size": p}
+    return {**BARE, "min_group_size": p}
 
 
 # --- baselines ------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ POLL_S = 30.0
 def plan_in(folder: Path) -> tuple[Plan, list[str], int]:
     """Return the plan, the sites and p of the definition in ``folder``."""
     definition = Definition.model_validate_json((folder / "definition.json").read_bytes())
-    return plan_of(definition), sorted(definition.sites), definition.policy.min_cluster_size
+    return plan_of(definition), sorted(definition.sites), definition.policy.min_group_size
 
 
 def coordinate(folder: Path) -> None:

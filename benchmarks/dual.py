@@ -152,11 +152,11 @@ def timed(sites: Rows, config: dict[str, Any], room: float) -> tuple[Any, Record
     """Run a session; return it and what eq. 39 and the node problems took."""
     d = next(iter(sites.values())).shape[1]
     rules = {
-        "min_cluster_size": 1,
+        "min_group_size": 1,
         "min_sites": 1,
         "scaling": "none",
         "max_rounds": 5_000,
-        "differencing": "off",  # With p = 1 it lets everything go, and takes its time.
+        "protection": "none",  # With p = 1 it lets everything go, and takes its time.
     }
     solve, advance = dual_nodes.solve_node, dual.advance
     nodes: list[float] = []
@@ -493,7 +493,7 @@ CLINICAL = {
 def clinical_row(name: str, sites: Rows, p: int, node_limit: int, splits: int) -> dict[str, Any]:
     X = np.concatenate(list(sites.values()))
     declared = box(sites, ROOM)
-    policy = {"min_cluster_size": p, "min_sites": 3, "max_rounds": 2_000}
+    policy = {"min_group_size": p, "min_sites": 3, "max_rounds": 2_000}
     began = time.perf_counter()
     found = simulate(
         "dual",

@@ -1,4 +1,4 @@
-"""What disclosure control costs: inertia and ARI with the differencing guard on and off.
+"""What disclosure control costs: inertia and ARI with the guard on and off.
 
 scikit-learn's breast-cancer rows over four uneven hospitals, in some splits; then, in half as
 many, as yes/no features (above the 0.8 quantile or not). Inertia is over all rows,
@@ -35,10 +35,10 @@ from support.hospitals import binarised, breast_cancer, pooled  # noqa: E402
 from support.traces import Released, statistics_of, watched  # noqa: E402
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "guard, p=5 (default)": {"min_cluster_size": 5},
-    "no guard, p=5": {"min_cluster_size": 5, "differencing": "off"},
-    "guard, p=2": {"min_cluster_size": 2},
-    "no guard, p=2": {"min_cluster_size": 2, "differencing": "off"},
+    "guard, p=5 (default)": {"min_group_size": 5},
+    "no guard, p=5": {"min_group_size": 5, "protection": "none"},
+    "guard, p=2": {"min_group_size": 2},
+    "no guard, p=2": {"min_group_size": 2, "protection": "none"},
 }
 #: Of yes/no rows: the default, each answer's shares judged by itself, and no guard.
 YES_NO = ("guard, p=5 (default)", "guard, p=5, shares singly", "no guard, p=5")
@@ -82,14 +82,14 @@ def _measure(
             labels = np.concatenate([result.labels_[site] for site in sorted(sites)])
             inertia = ((scaled - result.result_.centroids[labels]) ** 2).sum()
             sent = 0 if result.quality_ is None else result.quality_.n_rows
-            given_back, rounded = _shares(seen, sites, policy["min_cluster_size"])
+            given_back, rounded = _shares(seen, sites, policy["min_group_size"])
             found[name].append(
                 (
                     inertia / central.inertia_,
                     adjusted_rand_score(central.labels_, labels),
                     result.n_rounds_,
                     len(X) - sent,
-                    _recovered(result, seen, sites, policy["min_cluster_size"], yes_no),
+                    _recovered(result, seen, sites, policy["min_group_size"], yes_no),
                     given_back,
                     rounded,
                 )

@@ -57,7 +57,7 @@ LOADERS = {
 }
 N_CLUSTERS = {"HAR": 2, "digits 0, 3, 7": 3, "DIM-128": 16}
 TRIPLETS = 1000
-GUARDED = {"min_cluster_size": 5, "scaling": "none", "missing": "mask"}
+GUARDED = {"min_group_size": 5, "scaling": "none", "missing": "mask"}
 OPEN = {**bare(1), "missing": "mask"}
 
 
@@ -260,7 +260,7 @@ def hospitals(rows_kept: str, variant: str, seed: int) -> Record:
         data = data.complete()
     policy: dict[str, Any] = {"missing": "mask"}
     if variant != "p=5, guard":
-        policy |= {"min_cluster_size": 2, "differencing": "off"}
+        policy |= {"min_group_size": 2, "protection": "none"}
     config: dict[str, Any] = {"n_clusters": 2, "evaluate": False}
     if variant in ("A", "B", "auto"):
         config["meta"] = variant

@@ -272,7 +272,7 @@ def hospitals(variant: str, seed: int) -> Record:
     data, features = _hospitals.heart()
     policy: dict[str, Any] = {"missing": "mask"}
     if variant != "p=5, guard":
-        policy |= {"min_cluster_size": 2, "differencing": "off"}
+        policy |= {"min_group_size": 2, "protection": "none"}
     config: dict[str, Any] = {"n_clusters": 2, "evaluate": False}
     config |= {
         "full": {"covariance": "full"},

@@ -114,7 +114,7 @@ def plan(guard: str, centroids: np.ndarray) -> Plan:
         method=lloyd.METHOD,
         options=lloyd.Config(n_clusters=K, start="given", centroids=centroids),
         features=FEATURES,
-        policy=Policy(differencing=guard),
+        policy=Policy(protection=guard),
         seed=0,
     )
 

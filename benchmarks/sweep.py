@@ -162,7 +162,7 @@ def quality_rows(method: str, splits: int) -> list[dict[str, Any]]:
         sites = deal(X, y, "even", split)
         many, took, stuck = timed(method, sites, KS)
         seconds["sweep"].append(took)
-        seconds["guard off"].append(timed(method, sites, KS, differencing="off")[1])
+        seconds["guard off"].append(timed(method, sites, KS, protection="none")[1])
         sets.append(sent_sets(many, min(sites)))
         full += stuck
         for entry in many.result_.sweep or ():

@@ -74,14 +74,14 @@ class ConsentRequest:
         return next((name for name in self.definition.sites if name != self.site), None)
 
     @property
-    def differencing_off(self) -> bool:
+    def protection_none(self) -> bool:
         """Whether the session runs without the differencing guard."""
-        return self.definition.policy.differencing == "off"
+        return self.definition.policy.protection == "none"
 
     @property
     def consents(self) -> Consents:
         """What joining declares beyond the definition itself."""
-        return Consents(two_sites_with=self.two_sites_with, differencing_off=self.differencing_off)
+        return Consents(two_sites_with=self.two_sites_with, protection_none=self.protection_none)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class ConsentRequest:
             f"Joining declares the size band {self.size_band} and the names of the features.",
             "It also declares a smallest count of this site's own, and this software's version.",
         ]
-        if self.differencing_off:
+        if self.protection_none:
             notes.append(
                 "THE DIFFERENCING GUARD IS OFF in this session: whoever sees the answers of "
                 "several rounds can subtract them and may recover single records."
@@ -120,8 +120,8 @@ class ConsentRequest:
         needed = []
         if self.two_sites_with is not None:
             needed.append(f"two_sites_with {self.two_sites_with}")
-        if self.differencing_off:
-            needed.append("differencing_off")
+        if self.protection_none:
+            needed.append("protection_none")
         if needed:
             raise ConsentNeeded(
                 f"session {self.session} needs express consent to: {', '.join(needed)}; "

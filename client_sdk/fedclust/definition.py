@@ -125,7 +125,7 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
     if not errors:
         roster = tuple(sorted(definition.sites))
         policy = definition.policy
-        config = RunConfig(options, definition.features, policy, roster, policy.min_cluster_size)
+        config = RunConfig(options, definition.features, policy, roster, policy.min_group_size)
         try:
             sweep.for_options(method, options).check_config(config)
         except RuleViolation as error:
@@ -168,16 +168,16 @@ def _check_sites(definition: SessionCreate, simulated: bool) -> list[FieldError]
         _error(f"/sites/{index}", "unique", "each site is named once")
         for index in _repeated(definition.sites)
     ]
-    if not simulated and policy.min_cluster_size < 2:
+    if not simulated and policy.min_group_size < 2:
         errors.append(
-            _error("/policy/min_cluster_size", "smallest-count", "at least 2; 5 is the default")
+            _error("/policy/min_group_size", "smallest-count", "at least 2; 5 is the default")
         )
     numbers = sum(feature.kind == "numeric" for feature in definition.features)
-    if not simulated and policy.min_cluster_size == 2 and numbers == 1:
+    if not simulated and policy.min_group_size == 2 and numbers == 1:
         # Mean and cost of two rows that differ in one number are both rows.
         errors.append(
             _error(
-                "/policy/min_cluster_size",
+                "/policy/min_group_size",
                 "smallest-count",
                 "at least 3 where one feature alone is a number: two values follow from their "
                 "mean and spread",

@@ -58,7 +58,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     n_clusters: Any
     scaling: str
     missing: str
-    min_cluster_size: int
+    min_group_size: int
     policy: Mapping[str, Any] | None
     options: Mapping[str, Any] | None
     features: Any
@@ -96,7 +96,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             With ``session``: take part in a session there, with the rows of this one site. What
             the session's definition fixes (features, seed, policy) is not the estimator's to
             choose; a definition with another method or ``n_clusters`` is refused before anything
-            is sent. A ``min_cluster_size`` above the session's holds for this site.
+            is sent. A ``min_group_size`` above the session's holds for this site.
         session : str, optional
         consent : callable or bool, optional
             As for :meth:`fedclust.Site.participate`.
@@ -176,7 +176,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             "options": options,
             "scaling": definition.policy.scaling,
             "missing": definition.policy.missing,
-            "min_cluster_size": definition.policy.min_cluster_size,
+            "min_group_size": definition.policy.min_group_size,
             "features": [feature.model_dump(mode="json") for feature in definition.features],
             "random_state": definition.seed,
         }
@@ -197,7 +197,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         given: dict[str, Any] = {"person": persons}
         smallest = self._smallest()
         if smallest >= 2:
-            given["min_cluster_size"] = smallest
+            given["min_group_size"] = smallest
         definition = coordinator.check(session, X, **given).definition
         method, config = self._session()
         wanted = {"method": method, "n_clusters": config["n_clusters"]}
@@ -239,14 +239,14 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return {
             "scaling": self.scaling,
             "missing": self.missing,
-            "min_cluster_size": self.min_cluster_size,
+            "min_group_size": self.min_group_size,
             **_mapping("policy", self.policy),
         }
 
     def _smallest(self) -> int:
-        smallest = self._policy()["min_cluster_size"]
+        smallest = self._policy()["min_group_size"]
         if not isinstance(smallest, Integral) or smallest < 1:
-            raise ValueError(f"min_cluster_size is {smallest!r}: it must be a number from 1 on")
+            raise ValueError(f"min_group_size is {smallest!r}: it must be a number from 1 on")
         return int(smallest)
 
     def _config(self, **named: Any) -> dict[str, Any]:
@@ -335,10 +335,10 @@ class FederatedKMeans(
     scaling : {"standard", "bounds", "none"}
         Unlike scikit-learn's k-means, sessions scale by default, as hospitals' columns need it.
     missing : {"drop", "impute", "mask"}
-    min_cluster_size : int
+    min_group_size : int
         Fewest persons behind anything that a site sends. 1 is plain k-means, in this process.
     policy : mapping, optional
-        The rest of a session's policy, such as ``{"differencing": "off", "max_rounds": 20}``.
+        The rest of a session's policy, such as ``{"protection": "none", "max_rounds": 20}``.
     options : mapping, optional
         The rest of the method's options, such as ``{"candidates": 4}``.
     features : sequence of mapping or str, optional
@@ -372,7 +372,7 @@ class FederatedKMeans(
         method: str = "fkm",
         scaling: str = "standard",
         missing: str = "drop",
-        min_cluster_size: int = 5,
+        min_group_size: int = 5,
         policy: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         features: Any = None,
@@ -382,7 +382,7 @@ class FederatedKMeans(
         self.method = method
         self.scaling = scaling
         self.missing = missing
-        self.min_cluster_size = min_cluster_size
+        self.min_group_size = min_group_size
         self.policy = policy
         self.options = options
         self.features = features
@@ -444,7 +444,7 @@ class FederatedSpectralClustering(_Federated):
     n_clusters : int
     alignment : {"landmarks", "sign", "procrustes", "none"}
         With any but the first only sites that took part can label new rows: ``predict`` gives -1.
-    scaling, missing, min_cluster_size, policy, options, features, random_state
+    scaling, missing, min_group_size, policy, options, features, random_state
         As for :class:`FederatedKMeans`.
 
     Attributes
@@ -461,7 +461,7 @@ class FederatedSpectralClustering(_Federated):
         alignment: str = "landmarks",
         scaling: str = "standard",
         missing: str = "drop",
-        min_cluster_size: int = 5,
+        min_group_size: int = 5,
         policy: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         features: Any = None,
@@ -471,7 +471,7 @@ class FederatedSpectralClustering(_Federated):
         self.alignment = alignment
         self.scaling = scaling
         self.missing = missing
-        self.min_cluster_size = min_cluster_size
+        self.min_group_size = min_group_size
         self.policy = policy
         self.options = options
         self.features = features

@@ -239,8 +239,8 @@ def simulate(
         The method's options.
     policy : mapping, optional
         As in a session's definition, with its defaults, except that ``min_sites`` is 3 or the
-        number of sites, whichever is smaller. ``min_cluster_size`` 1, ``min_sites`` 1 and
-        ``differencing`` ``"off"`` are admitted: nothing leaves this process.
+        number of sites, whichever is smaller. ``min_group_size`` 1, ``min_sites`` 1 and
+        ``protection`` ``"none"`` are admitted: nothing leaves this process.
     features : sequence of mapping or str, optional
         Declared features in order, or their names. By default the columns of the first DataFrame,
         or ``x0``, ``x1``, ... With ``missing: mask`` sites may lack features: their DataFrames
@@ -299,7 +299,7 @@ def simulate(
                 masks[site],
             )
             trace.append(entry)
-            answers.append(Contribution(site, entry.payload, p=plan.policy.min_cluster_size))
+            answers.append(Contribution(site, entry.payload, p=plan.policy.min_group_size))
         if arrival is not None:
             order = list(arrival(state.round, list(addressed)))
             if sorted(order) != addressed:
@@ -332,7 +332,7 @@ def _answer(
     common, part = engine.write_task(plan, _SESSION, round_number, step.task, site)
     sent = codec.decode(codec.encode({"common": common, "site": part}))
     task = engine.read_task(plan, sent["common"], sent["site"])
-    p = plan.policy.min_cluster_size
+    p = plan.policy.min_group_size
     payload: Model | None
     payload, memory = engine.local_step(
         plan,

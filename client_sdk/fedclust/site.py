@@ -175,14 +175,14 @@ class Site:
         *,
         person: str | Sequence[Any] | NDArray[Any] | None = None,
         id_column: str | None = None,
-        min_cluster_size: int | None = None,
+        min_group_size: int | None = None,
     ) -> ConsentRequest:
         """Match rows with a session's features and return what consent would be to.
 
         Reads the session; sends nothing of the rows and does not join. Parameters as in
         :meth:`participate`.
         """
-        return self._open(session, data, person, id_column, min_cluster_size).request
+        return self._open(session, data, person, id_column, min_group_size).request
 
     def participate(
         self,
@@ -191,7 +191,7 @@ class Site:
         *,
         person: str | Sequence[Any] | NDArray[Any] | None = None,
         id_column: str | None = None,
-        min_cluster_size: int | None = None,
+        min_group_size: int | None = None,
         consent: Callable[[ConsentRequest], bool] | bool | None = None,
         ask: Callable[[Preview], bool] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
@@ -207,7 +207,7 @@ class Site:
             Column that says which rows belong to one person, or its values; never sent.
         id_column : str, optional
             Column that names rows; never sent.
-        min_cluster_size : int, optional
+        min_group_size : int, optional
             This site's own smallest count; the larger of it and the session's holds.
         consent : callable or bool, optional
             Called once with the :class:`ConsentRequest`; True consents to all of it. By default
@@ -230,7 +230,7 @@ class Site:
             The session failed, was cancelled or goes on without this site.
         CoordinatorError, TransportError, JournalError
         """
-        run = self._open(session, data, person, id_column, min_cluster_size)
+        run = self._open(session, data, person, id_column, min_group_size)
         run.ask = ask
         if on_progress is not None:
             most, tell = engine.most_rounds(run.plan), on_progress
@@ -249,14 +249,14 @@ class Site:
         *,
         person: str | Sequence[Any] | NDArray[Any] | None = None,
         id_column: str | None = None,
-        min_cluster_size: int | None = None,
+        min_group_size: int | None = None,
     ) -> Preview:
         """Return the exact bytes of the next submission. Reads only: joins nothing, sends nothing.
 
         Before the session starts, its first task is derived from the definition as the
         coordinator will. Parameters as in :meth:`participate`.
         """
-        return self._open(session, data, person, id_column, min_cluster_size).preview()
+        return self._open(session, data, person, id_column, min_group_size).preview()
 
     def status(self, session: str | None = None) -> list[SessionStatus]:
         """Return how this site's sessions stand, or how one does."""
@@ -282,10 +282,10 @@ class Site:
         data: Source,
         person: str | Sequence[Any] | NDArray[Any] | None,
         id_column: str | None,
-        min_cluster_size: int | None,
+        min_group_size: int | None,
     ) -> _Run:
-        if min_cluster_size is not None and min_cluster_size < 2:
-            raise errors.UsageError("min_cluster_size is at least 2")
+        if min_group_size is not None and min_group_size < 2:
+            raise errors.UsageError("min_group_size is at least 2")
         site, info = self.name, self._client.session(session)
         plan = accepted_plan(session, info)
         lacking = plan.policy.missing == "mask"
@@ -299,13 +299,13 @@ class Site:
             definition=info.definition,
             definition_sha256=info.definition_sha256,
             plan=plan,
-            p=max(plan.policy.min_cluster_size, min_cluster_size or 0),
+            p=max(plan.policy.min_group_size, min_group_size or 0),
             rows=rows,
             size_band=size_band(rows),
             persons_declared=person is not None,
             features=table.features,
         )
-        return _Run(self, self._client, info, request, table, self._journal(info), min_cluster_size)
+        return _Run(self, self._client, info, request, table, self._journal(info), min_group_size)
 
     def _journal(self, info: SessionEntry) -> Journal:
         pinned = info.definition_sha256
@@ -324,7 +324,7 @@ class _Run:
         request: ConsentRequest,
         table: Table,
         journal: Journal,
-        min_cluster_size: int | None,
+        min_group_size: int | None,
     ) -> None:
         self.client, self.info, self.request, self.journal = client, info, request, journal
         self.session, self.plan, self.table = request.session, request.plan, table
@@ -334,7 +334,7 @@ class _Run:
             definition_sha256=request.definition_sha256,
             consents=request.consents,
             features=request.features,
-            min_cluster_size=min_cluster_size,
+            min_group_size=min_group_size,
             size_band=request.size_band,
             sdk_version=importlib.metadata.version("fedclust"),
             methods={name: (method.version,) for name, method in METHODS.items()},
@@ -383,7 +383,7 @@ class _Run:
             same = wanted.model_copy(update=spoken) == joined
             if not same and not invited:
                 raise errors.JournalError(
-                    "this site joined with another min_cluster_size or size band; give the same "
+                    "this site joined with another min_group_size or size band; give the same "
                     "rows and options, or leave the session (fedclust leave)"
                 )
             record = record if same else None

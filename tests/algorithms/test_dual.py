@@ -31,7 +31,7 @@ FloatArray = NDArray[np.float64]
 Sites = Mapping[str, FloatArray]
 RULES = ("quadratic_bundle", "subgradient", "bundle_trust", "quasi_newton")
 #: Every row may be told: what is looked at here are bounds.
-OPEN = {"min_cluster_size": 1, "min_sites": 1, "scaling": "none"}
+OPEN = {"min_group_size": 1, "min_sites": 1, "scaling": "none"}
 
 
 def plan_for(
@@ -347,7 +347,7 @@ def test_rows_that_are_not_told_count_in_the_upper_bound() -> None:
         site: np.vstack([c + rng.normal(size=(n, 2)) for c, n in zip(centres, ns, strict=True)])
         for site, ns in sizes.items()
     }
-    policy = {"min_cluster_size": 5, "min_sites": 3}
+    policy = {"min_group_size": 5, "min_sites": 3}
     found, result = run(sites, policy=policy, n_clusters=4, iterations=2, node_limit=1000)
     X = pooled(sites)
     told = [opened.payloads["a"].counts for opened in found.rounds if opened.phase == "primal"]
@@ -403,7 +403,7 @@ def test_what_is_not_installed_is_named_with_the_command(
             *("dual", few(0)),
             config={"n_clusters": 2, **options},
             features=[{"name": f"x{j}", "lower": -20, "upper": 20} for j in range(2)],
-            policy={"min_cluster_size": 1},
+            policy={"min_group_size": 1},
         )
 
 
@@ -488,7 +488,7 @@ def test_no_real_record_is_in_the_values_of_searches_that_met_their_limit(
         from fedclust.algorithms import dual_site
 
         monkeypatch.setattr(dual_site, "_tellable", lambda bound, *_: bound)
-    policy = {"min_cluster_size": 5, "min_sites": 3}
+    policy = {"min_group_size": 5, "min_sites": 3}
     config = {"update": "subgradient", "symmetry": "none", "gap": 0.0, "residual": 0.0}
     plan = plan_for(
         *(sites,), policy=policy, box=(-30.0, 30.0), node_limit=1, iterations=14, **config
@@ -513,7 +513,7 @@ def test_a_value_is_what_the_told_numbers_cost_or_what_holds_for_any_rows(node_l
     sites = few(9, (12, 11, 13))
     told = {}
     for p in (1, 5):
-        policy = {"min_cluster_size": p, "max_rounds": 2}
+        policy = {"min_group_size": p, "max_rounds": 2}
         plan = plan_for(sites, policy=policy, node_limit=node_limit)
         opened = drive(plan, sites).rounds[1]
         told[p] = opened.payloads
@@ -567,7 +567,7 @@ def test_no_real_record_is_in_what_centroids_moved_by_between_rounds(p: int) -> 
         for site in "abc"
     }
     sites["b"][3] = [-9.0, 11.0]
-    policy = {"min_cluster_size": p, "min_sites": 3}
+    policy = {"min_group_size": p, "min_sites": 3}
     config = {"update": "subgradient", "n_clusters": 3, "node_limit": 3000, "iterations": 8}
     found, _ = run(sites, policy=policy, gap=0.0, residual=0.0, step=0.2, **config)
     recovered = set()
@@ -581,7 +581,7 @@ def test_no_real_record_is_in_what_centroids_moved_by_between_rounds(p: int) -> 
 def test_no_site_is_shown_the_centroids_of_another() -> None:
     """Rule 6: what goes down to all is averaged, or clustered, over sites; never one site's own."""
     sites = few(3, (12, 11, 13))
-    found = drive(plan_for(sites, policy={"min_cluster_size": 1}), sites)
+    found = drive(plan_for(sites, policy={"min_group_size": 1}), sites)
     own: list[FloatArray] = []
     shown = 0
     for opened in found.rounds:
@@ -605,7 +605,7 @@ def _same_up_to_order(one: FloatArray, other: FloatArray) -> bool:
 
 def test_bounds_of_fewer_clusters_than_were_asked_for_say_so() -> None:
     sites = {"a": np.ones((4, 2)), "b": np.full((4, 2), 3.0)}
-    plan = plan_for(sites, policy={"min_cluster_size": 1}, n_clusters=4)
+    plan = plan_for(sites, policy={"min_group_size": 1}, n_clusters=4)
     bounds = drive(plan, sites).result.bounds
     assert bounds is not None
     assert bounds.n_clusters == 2
@@ -616,7 +616,7 @@ def test_bounds_of_fewer_clusters_than_were_asked_for_say_so() -> None:
 def test_an_average_of_fewer_sites_than_min_sites_is_not_shown() -> None:
     """Where two of three sites hold back, the mean of the told centroids is one site's own."""
     sites = few(3, (12, 11, 13))
-    plan = plan_for(sites, policy={"min_cluster_size": 1, "min_sites": 3})
+    plan = plan_for(sites, policy={"min_group_size": 1, "min_sites": 3})
     step: Any = engine.start(plan, list(sites))
     memory: dict[str, Any] = {site: {} for site in sites}
     for number in (1, 2):

@@ -57,7 +57,7 @@ def plan_for(sites: dict[str, FloatArray], policy: dict[str, Any], **options: An
     d = next(iter(sites.values())).shape[1]
     features = tuple(Feature(name=f"x{j}", lower=-8.0, upper=8.0) for j in range(d))
     config = dual.Config(**{"n_clusters": 2, "evaluate": False, **options})
-    told = {"min_cluster_size": 1, "min_sites": 1, "scaling": "none", "max_rounds": 1_000}
+    told = {"min_group_size": 1, "min_sites": 1, "scaling": "none", "max_rounds": 1_000}
     return Plan(dual.METHOD, config, features, Policy(**{**told, **policy}), seed=0)
 
 
@@ -334,7 +334,7 @@ def test_boxes_beyond_what_was_declared_are_refused_at_the_site(
 ) -> None:
     rows = sites_of(0, (6, 6))
     features = tuple(Feature(name=f"x{j}", lower=-8.0, upper=8.0) for j in range(2))
-    policy = Policy(min_cluster_size=1, min_sites=1, scaling="none")
+    policy = Policy(min_group_size=1, min_sites=1, scaling="none")
     config = dual.Config(n_clusters=2, symmetry=symmetry)
     plan = Plan(dual.METHOD, config, features, policy, seed=0)
     found = drive(plan, rows)

@@ -28,7 +28,7 @@ def _config(d: int, p: int = 1, kind: Any = "numeric") -> RunConfig:
     return RunConfig(
         options=lloyd.Config(n_clusters=2),
         features=tuple(Feature(name=f"x{j}", kind=kind) for j in range(d)),
-        policy=Policy(min_cluster_size=p, scaling="none"),
+        policy=Policy(min_group_size=p, scaling="none"),
         roster=("a", "b"),
         p=p,
         space=Space.identity(d),

@@ -31,14 +31,14 @@ from fedclust.algorithms.totals import SitePart
 
 FEATURES = (Feature(name="age", lower=0, upper=10), Feature(name="dose"))
 ROWS = [[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [8.0, 5.0], [9.0, 6.0]]
-BARE = {"min_cluster_size": 2, "differencing": "off", "scaling": "none"}
+BARE = {"min_group_size": 2, "protection": "none", "scaling": "none"}
 
 
 def _config(p: int = 2, **options: Any) -> RunConfig:
     return RunConfig(
         options=fkm.Config(**{"n_clusters": 2, **options}),
         features=FEATURES,
-        policy=Policy(min_cluster_size=p, scaling="none"),
+        policy=Policy(min_group_size=p, scaling="none"),
         roster=("a", "b", "c"),
         p=p,
         space=Space.identity(2),
@@ -370,7 +370,7 @@ def test_every_order_of_arrival_gives_the_same_bytes(options: dict[str, Any]) ->
 def test_unhindered_candidates_reach_what_lloyd_reaches_from_the_same_cells() -> None:
     rng = np.random.default_rng(5)
     rows = {site: rng.normal(size=(60, 3)) for site in "abc"}
-    policy = {"min_cluster_size": 1, "scaling": "none"}
+    policy = {"min_group_size": 1, "scaling": "none"}
     result = simulate("fkm", rows, config={"n_clusters": 6}, policy=policy)
     plain = simulate("lloyd", rows, config={"n_clusters": 6}, policy=policy)
 
@@ -408,5 +408,5 @@ def test_sites_of_one_row_and_of_none_stop_nobody(options: dict[str, Any]) -> No
 def test_sites_that_may_send_nothing_end_the_session_with_a_reason(options: dict[str, Any]) -> None:
     rows = {site: np.random.default_rng(7).normal(size=(4, 2)) for site in "abc"}
 
-    with pytest.raises(MethodFailure, match="min_cluster_size"):
+    with pytest.raises(MethodFailure, match="min_group_size"):
         simulate("fkm", rows, config={"n_clusters": 2, **options}, policy={"scaling": "none"})

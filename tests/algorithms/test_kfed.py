@@ -34,14 +34,14 @@ from support.hospitals import blobs, pooled
 from support.rounds import drive
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
-OPEN = {"scaling": "none", "min_cluster_size": 2, "differencing": "off", "min_sites": 1}
+OPEN = {"scaling": "none", "min_group_size": 2, "protection": "none", "min_sites": 1}
 
 
 def _config(p: int = 2, **options: Any) -> RunConfig:
     return RunConfig(
         options=kfed.Config(**{"n_clusters": 2, **options}),
         features=(Feature(name="age", lower=-50, upper=50), Feature(name="dose")),
-        policy=Policy(min_cluster_size=p, min_sites=1, scaling="none"),
+        policy=Policy(min_group_size=p, min_sites=1, scaling="none"),
         roster=("a", "b", "c"),
         p=p,
         space=Space.identity(2),
@@ -336,7 +336,7 @@ def test_cells_that_were_withheld_have_no_place_in_the_mapping_and_move_nothing(
 
 def test_no_cell_from_anyone_fails_and_says_what_to_change() -> None:
     empty = _cells([0], np.zeros((1, 2)))
-    with pytest.raises(MethodFailure, match="min_cluster_size") as caught:
+    with pytest.raises(MethodFailure, match="min_group_size") as caught:
         _aggregate(_config(), empty, empty, empty)
     assert caught.value.reason == "nothing_to_release"
 
@@ -411,7 +411,7 @@ def test_a_local_cluster_too_small_to_be_sent_goes_to_the_nearest_centroid() -> 
     sites, _ = _some_of([[0, 1], [0, 1], [0, 1]], n=30)
     sites["a"] = np.concatenate([sites["a"][:30], CENTRES[1] + [[0.1, 0.0], [0.0, 0.2]]])
     config = {"n_clusters": 2, "variant": "paper", "local_clusters": 2, "evaluate": False}
-    policy = {**OPEN, "min_cluster_size": 5}
+    policy = {**OPEN, "min_group_size": 5}
     result = simulate("kfed", sites, config=config, policy=policy, seed=1)
 
     labels = result.labels_["a"]
@@ -425,7 +425,7 @@ def test_a_local_cluster_too_small_to_be_sent_goes_to_the_nearest_centroid() -> 
 def test_refinement_is_that_many_exact_lloyd_rounds(rounds: int) -> None:
     sites, _ = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]], n=30, seed=5)
     config: dict[str, Any] = {"n_clusters": 4, "local_clusters": 3}
-    policy = {**OPEN, "min_cluster_size": 1}
+    policy = {**OPEN, "min_group_size": 1}
     start = simulate("kfed", sites, config=config, policy=policy, seed=2)
     refined = simulate("kfed", sites, config={**config, "refine": rounds}, policy=policy, seed=2)
     X = pooled(sites)

@@ -34,7 +34,7 @@ def _config(p: int = 2, roster: tuple[str, ...] = ("a", "b", "c"), **options: An
     return RunConfig(
         options=lloyd.Config(**{"n_clusters": 2, **options}),
         features=FEATURES,
-        policy=Policy(min_cluster_size=p, scaling="none"),
+        policy=Policy(min_group_size=p, scaling="none"),
         roster=roster,
         p=p,
         space=Space.identity(2),
@@ -161,7 +161,7 @@ def test_centroids_are_sums_over_counts_and_an_empty_one_keeps_its_place() -> No
         Contribution("b", _step([3, 0], [[8, 1], [0, 0]], [9, 0]), 2),
         Contribution("c", None, 2),
     ]
-    two = Policy(min_cluster_size=2, min_sites=2, scaling="none")
+    two = Policy(min_group_size=2, min_sites=2, scaling="none")
     step = lloyd.aggregate(state, contributions, replace(_config(), policy=two))
 
     assert isinstance(step, Next)
@@ -189,7 +189,7 @@ def test_no_cell_from_anyone_fails_and_says_what_to_change() -> None:
     empty = _step([0, 0], np.zeros((2, 2)), [0, 0], totals)
     state = lloyd.State(phase="lloyd", seed=0, centroids=np.eye(2))
 
-    with pytest.raises(MethodFailure, match="min_cluster_size") as caught:
+    with pytest.raises(MethodFailure, match="min_group_size") as caught:
         lloyd.aggregate(state, [Contribution(s, empty, 2) for s in "abc"], _config())
     assert caught.value.reason == "nothing_to_release"
 
@@ -284,7 +284,7 @@ def _plan(**policy: Any) -> Plan:
         lloyd.METHOD,
         lloyd.Config(n_clusters=2, start="given", centroids=np.array([[0.0, 0.0], [9.0, 5.0]])),
         FEATURES,
-        Policy(min_cluster_size=2, scaling="none", **policy),
+        Policy(min_group_size=2, scaling="none", **policy),
         seed=0,
     )
 

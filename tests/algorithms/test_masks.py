@@ -18,7 +18,7 @@ from fedclust.algorithms.finishing import complete
 from fedclust.wire import codec
 
 HAS = {"a": [0, 1, 2], "b": [1, 2, 3], "c": [0, 2, 3]}
-POLICY = {"missing": "mask", "min_cluster_size": 5}
+POLICY = {"missing": "mask", "min_group_size": 5}
 
 
 def rows() -> dict[str, NDArray[np.float64]]:

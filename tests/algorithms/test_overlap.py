@@ -33,8 +33,8 @@ from support.traces import statistics_of
 OPEN = {
     "scaling": "none",
     "missing": "mask",
-    "min_cluster_size": 2,
-    "differencing": "off",
+    "min_group_size": 2,
+    "protection": "none",
     "min_sites": 1,
 }
 CENTRES = np.array([[0.0, 0.0, 0.0, 9.0], [9.0, 0.0, 9.0, 0.0], [0.0, 9.0, 9.0, 9.0]])
@@ -73,7 +73,7 @@ def _config(p: int = 2, **options: Any) -> RunConfig:
     return RunConfig(
         options=overlap.Config(**{"n_clusters": 2, **options}),
         features=tuple(Feature(name=name, lower=-50, upper=50) for name in "wxyz"),
-        policy=Policy(min_cluster_size=p, min_sites=1, scaling="none", missing="mask"),
+        policy=Policy(min_group_size=p, min_sites=1, scaling="none", missing="mask"),
         roster=("a", "b", "c"),
         p=p,
         space=Space.identity(4),
@@ -174,7 +174,7 @@ def test_small_sites_stop_nobody() -> None:
     sites, truth = _federation()
     sites["d"], sites["e"] = sites["a"][:1], sites["b"][:2]
     truth["d"], truth["e"] = truth["a"][:1], truth["b"][:2]
-    assert _ari(_run(sites, {"min_cluster_size": 5}), truth) == 1.0
+    assert _ari(_run(sites, {"min_group_size": 5}), truth) == 1.0
 
 
 def test_the_order_of_arrival_does_not_matter() -> None:
@@ -224,7 +224,7 @@ def test_any_masked_session_ends_well_or_says_why(seed: int) -> None:
         sites[site] = rows
     p = int(rng.integers(1, 4))
     k = int(rng.integers(1, 5))
-    policy = {"missing": "mask", "min_cluster_size": p, "min_sites": 1}
+    policy = {"missing": "mask", "min_group_size": p, "min_sites": 1}
     features = [{"name": f"x{j}", "kind": str(kind)} for j, kind in enumerate(kinds)]
     try:
         result = simulate(

@@ -296,7 +296,7 @@ def _config(d: int, p: int = 5, binary: int = 0, **options: Any) -> RunConfig:
     return RunConfig(
         options=Config(**options),
         features=features,
-        policy=Policy(missing="mask", min_cluster_size=max(p, 2)),
+        policy=Policy(missing="mask", min_group_size=max(p, 2)),
         roster=("a", "b", "c"),
         p=p,
         mask=np.ones(d, dtype=np.bool_),
@@ -545,7 +545,7 @@ def _hospitals(
 
 
 def _run(X: dict[str, FloatArray], **config: Any) -> SimulationResult:
-    policy = {"missing": "mask", "min_cluster_size": 5}
+    policy = {"missing": "mask", "min_group_size": 5}
     return simulate("overlap_oneshot", X, config=config, policy=policy, seed=3)
 
 
@@ -624,7 +624,7 @@ def test_no_real_record_is_told_by_a_gaussian_of_two(
     monkeypatch.setattr(overlap_oneshot, "without_few", _as_released)
     rng = np.random.default_rng(0)
     X = {site: rng.normal(size=(14, 3)) for site in "abc"}
-    policy = {"min_cluster_size": 2, "scaling": "none"}
+    policy = {"min_group_size": 2, "scaling": "none"}
 
     result = simulate("overlap_oneshot", X, config={"n_clusters": 6}, policy=policy, seed=0)
     recovered = [recover(statistics_of(result, site), X[site], p=2) for site in X]
@@ -655,7 +655,7 @@ def test_no_real_record_among_rows_of_one_value_is_told_by_a_variance(
         rows[7] = [9.0, 6.5, 4.25]
 
     config = {"n_clusters": 1, "local_clusters": 1}
-    policy = {"min_cluster_size": 5, "scaling": "none"}
+    policy = {"min_group_size": 5, "scaling": "none"}
     result = simulate("overlap_oneshot", X, config=config, policy=policy, seed=0)
 
     sent = result.trace_[0].payload

@@ -27,7 +27,7 @@ def _config(d: int, *, p: int = 2, kind: Any = "numeric", **policy: Any) -> RunC
     return RunConfig(
         options=None,
         features=tuple(Feature(name=f"x{j}", kind=kind) for j in range(d)),
-        policy=Policy(min_cluster_size=p, **policy),
+        policy=Policy(min_group_size=p, **policy),
         roster=("a", "b", "c"),
         p=p,
         space=Space.identity(d),
@@ -157,7 +157,7 @@ def test_bounds_scaling_comes_from_the_declaration_alone() -> None:
     config = RunConfig(
         options=None,
         features=features,
-        policy=Policy(scaling="bounds", missing="impute", min_cluster_size=2),
+        policy=Policy(scaling="bounds", missing="impute", min_group_size=2),
         roster=("a",),
         p=2,
         space=Space.identity(2),

@@ -19,7 +19,7 @@ from fedclust.simulate import SimulationResult
 from support.hospitals import breast_cancer
 from support.methods import TRIED
 
-OPEN = {"min_cluster_size": 1, "differencing": "off", "min_sites": 1}
+OPEN = {"min_group_size": 1, "protection": "none", "min_sites": 1}
 
 
 def _mixed(n: int = 400) -> dict[str, pd.DataFrame]:
@@ -157,7 +157,7 @@ def _config_of(result: SimulationResult) -> RunConfig:
         features=plan.features,
         policy=plan.policy,
         roster=tuple(result.labels_),
-        p=plan.policy.min_cluster_size,
+        p=plan.policy.min_group_size,
         space=Space(result.result_.center, result.result_.scale),
     )
 
@@ -183,7 +183,7 @@ def test_a_lone_value_of_a_real_record_does_not_follow_from_mean_and_spread(
         rows[:lone, 1] = 11.5
         sites[name] = rows
     result = simulate(
-        "lloyd", sites, config={"n_clusters": 1}, policy={"min_cluster_size": p, "scaling": "none"}
+        "lloyd", sites, config={"n_clusters": 1}, policy={"min_group_size": p, "scaling": "none"}
     )
     for payload in _evaluations(result).values():
         assert payload.counts.tolist() == [60]
@@ -217,7 +217,7 @@ def test_a_real_record_in_the_rest_does_not_follow_from_the_totals() -> None:
 
 def test_two_values_of_a_real_record_do_not_follow_where_p_is_two() -> None:
     sites = {name: rows[:40, :3] for name, rows in breast_cancer().items()}
-    result = simulate("lloyd", sites, config={"n_clusters": 8}, policy={"min_cluster_size": 2})
+    result = simulate("lloyd", sites, config={"n_clusters": 8}, policy={"min_group_size": 2})
     answers = _evaluations(result)
 
     assert any((payload.counts == 2).any() for payload in answers.values())

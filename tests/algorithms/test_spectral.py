@@ -33,7 +33,7 @@ from fedclust.simulate import SimulationResult, simulate
 from support.hospitals import breast_cancer
 
 Rows = dict[str, NDArray[np.float64]]
-POLICY: dict[str, Any] = {"scaling": "none", "min_cluster_size": 5}
+POLICY: dict[str, Any] = {"scaling": "none", "min_group_size": 5}
 
 
 def _moons(
@@ -64,7 +64,7 @@ def _config(**options: Any) -> RunConfig:
     return RunConfig(
         options=spectral.Config(**{"n_clusters": 2, **options}),
         features=(Feature(name="x", lower=-9, upper=9), Feature(name="y", lower=-9, upper=9)),
-        policy=Policy(min_cluster_size=5, min_sites=1, scaling="none"),
+        policy=Policy(min_group_size=5, min_sites=1, scaling="none"),
         roster=("a", "b", "c"),
         p=5,
         space=Space.identity(2),
@@ -481,7 +481,7 @@ def test_a_cell_of_equal_rows_may_lie_far_out_among_eigenvectors() -> None:
         "b": np.zeros((1, 3)),
         "c": np.array([[0.0, 1.0, 0.0], *[[0.0, 1.0, 2.5]] * 3]),
     }
-    policy = {"min_cluster_size": 1, "min_sites": 1, "scaling": "none"}
+    policy = {"min_group_size": 1, "min_sites": 1, "scaling": "none"}
     config = {"n_clusters": 2, "alignment": "sign"}
     result = simulate("spectral", sites, config=config, policy=policy, seed=0)
     assert set(result.labels_["c"][1:]) != set(result.labels_["c"][:1])

@@ -57,7 +57,7 @@ def answer(
     config = RunConfig(
         options=spectral.Config(**options),
         features=tuple(Feature(name=f"x{j}", kind=kind) for j in range(X.shape[1])),
-        policy=Policy(min_cluster_size=P, scaling="none"),
+        policy=Policy(min_group_size=P, scaling="none"),
         roster=("a", "b", "c"),
         p=P,
         space=Space.identity(X.shape[1]),

@@ -29,7 +29,7 @@ def config_of(kinds: str, p: int = P) -> RunConfig:
         Feature(name=f"x{j}", kind="binary" if kind == "b" else "numeric")
         for j, kind in enumerate(kinds)
     )
-    policy = Policy(min_cluster_size=p)
+    policy = Policy(min_group_size=p)
     return RunConfig(Config(n_clusters=2), features, policy, ("a", "b", "c"), p)
 
 

@@ -17,7 +17,7 @@ from fedclust.privacy.counting import PersonIndex
 
 def _config(d: int, p: int) -> RunConfig:
     features = tuple(Feature(name=f"x{j}") for j in range(d))
-    policy = Policy(min_cluster_size=p)
+    policy = Policy(min_group_size=p)
     return RunConfig(Config(n_clusters=2), features, policy, ("a", "b", "c"), p)
 
 

@@ -172,7 +172,7 @@ def _plan(*features: Feature, centroids: NDArray[Any], p: int = 5) -> Plan:
         method=lloyd.METHOD,
         options=lloyd.Config(n_clusters=len(centroids), start="given", centroids=centroids),
         features=features,
-        policy=Policy(scaling="none", min_cluster_size=p, min_sites=1),
+        policy=Policy(scaling="none", min_group_size=p, min_sites=1),
         seed=0,
     )
 
@@ -185,7 +185,7 @@ def _step(plan: Plan, data: SiteData, centroids: NDArray[Any], memory: Memory) -
         data,
         site="a",
         round_number=1,
-        p=plan.policy.min_cluster_size,
+        p=plan.policy.min_group_size,
         size_band=None,
         memory=memory,
     )

@@ -183,7 +183,7 @@ def test_over_http_with_p_2_it_is_central_lloyd(tmp_path: Path) -> None:
             "central",
             2,
             config={"n_clusters": 4, "start": "given", "centroids": start.tolist()},
-            policy={"min_cluster_size": 2},
+            policy={"min_group_size": 2},
         )
         results = consortium.run("central", data, tmp_path / "journals")
     order = np.lexsort(((central - center) / scale).T[::-1])

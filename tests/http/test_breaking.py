@@ -169,8 +169,8 @@ BREAKS: dict[str, tuple[Change, str]] = {
         f"PUT {JOIN}: request/features: uniqueItems changed",
     ),
     "another default": (
-        lambda d: field(d, "min_cluster_size", "Policy").update(default=2),
-        f"POST {SESSIONS}: request/policy/min_cluster_size: default changed",
+        lambda d: field(d, "min_group_size", "Policy").update(default=2),
+        f"POST {SESSIONS}: request/policy/min_group_size: default changed",
     ),
     "a shorter text": (
         lambda d: field(d, "size_band", "Participation").update(maxLength=3),

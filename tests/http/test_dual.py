@@ -211,7 +211,7 @@ def test_features_without_bounds_are_named_and_refused(world: World) -> None:
         ({"step": 0.1}, "/config/step", "belongs to the paper's rules"),
         ({"splits": 5, "update": "subgradient"}, "/config/splits", "update quadratic_bundle"),
         ({"splits": 5, "symmetry": "cells"}, "/config/splits", "use pairwise or none"),
-        ({"splits": 5}, "/config/splits", "min_cluster_size 1"),
+        ({"splits": 5}, "/config/splits", "min_group_size 1"),
         ({"splits": 1_001}, "/config/splits", "1000"),
         ({"splits": -1}, "/config/splits", "0"),
     ],

@@ -122,7 +122,7 @@ def test_the_words_of_the_description_are_no_echo(watch: tuple[World, Watch]) ->
     watching = Watch(world, str(good._engine.url))
     problem = {"content-type": "application/problem+json"}
     watching.judge(
-        "create_site", 422, '{"pointer": "/min_cluster_size"}', problem, ["min_cluster_size"]
+        "create_site", 422, '{"pointer": "/min_group_size"}', problem, ["min_group_size"]
     )
     pointer = "/features/0/transform"
     watching.judge("create_site", 422, f'{{"pointer": "{pointer}"}}', problem, [pointer])

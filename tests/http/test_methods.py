@@ -283,7 +283,7 @@ def test_all_cells_suppressed_everywhere_fails_with_the_reason_and_what_to_chang
     assert _state_at_the_end(world, session) == "failed"
     info = world.ok("GET", f"/v1/sessions/{session}", "ada")
     assert info["stopped_because"] == "nothing_to_release"
-    assert "min_cluster_size" in info["failure"] or "n_clusters" in info["failure"]
+    assert "min_group_size" in info["failure"] or "n_clusters" in info["failure"]
     early = world.request("GET", f"/v1/sessions/{session}/result", "ada")
     refused(early, "result-not-ready")
 

@@ -433,12 +433,12 @@ def fail_with(error: Exception) -> None:
 def test_a_method_says_why_it_cannot_go_on(office: Office) -> None:
     office.session()
     office.answer_all("heart")
-    fail_with(MethodFailure("nothing_to_release", "Lower min_cluster_size."))
+    fail_with(MethodFailure("nothing_to_release", "Lower min_group_size."))
     office.drive()
     info = office.info("heart")
     assert (info.stopped_because, info.failure) == (
         "nothing_to_release",
-        "Lower min_cluster_size.",
+        "Lower min_group_size.",
     )
     assert latest(office).close_reason == "nothing_to_release"
 

@@ -23,10 +23,10 @@ def refused(office: Office, who: str = "north", **changes: Any) -> Refusal:
 
 def test_joining_records_consent(office: Office) -> None:
     office.define()
-    body = office.consent("heart", min_cluster_size=9)
+    body = office.consent("heart", min_group_size=9)
     info, joined = participation.join(office.co, site("north"), "heart", body)
     assert joined
-    assert (info.state, info.min_cluster_size, info.size_band) == ("joined", 9, "50-199")
+    assert (info.state, info.min_group_size, info.size_band) == ("joined", 9, "50-199")
     ((who, _, details),) = office.audit(action="site.joined")
     assert who == "site:north"
     assert details == {"definition": body.definition_sha256, "late": False}
@@ -44,7 +44,7 @@ def test_coming_back_with_the_same_declaration_changes_nothing(office: Office) -
 
 
 @pytest.mark.parametrize(
-    "changes", [{"min_cluster_size": 9}, {"size_band": "<50"}, {"features": ("chol", "age")}]
+    "changes", [{"min_group_size": 9}, {"size_band": "<50"}, {"features": ("chol", "age")}]
 )
 def test_coming_back_with_another_declaration_is_refused(
     office: Office, changes: dict[str, Any]
@@ -121,11 +121,11 @@ def test_two_sites_name_each_other(office: Office) -> None:
 
 
 def test_a_session_without_the_guard_needs_consent(office: Office) -> None:
-    office.define(policy={"differencing": "off"})
+    office.define(policy={"protection": "none"})
     problem = refused(office)
     assert problem.slug == "consent-needed"
-    assert problem.errors[0].pointer == "/consents/differencing_off"
-    office.join("heart", "north", consents=Consents(differencing_off=True))
+    assert problem.errors[0].pointer == "/consents/protection_none"
+    office.join("heart", "north", consents=Consents(protection_none=True))
 
 
 def test_the_refused_leave_no_trace(office: Office) -> None:

@@ -170,9 +170,9 @@ def test_json_and_binary_are_stored_alike(office: Office) -> None:
 
 
 def test_the_larger_smallest_count_holds_everywhere(office: Office) -> None:
-    office.define(rounds=1, policy={"min_cluster_size": 5})
+    office.define(rounds=1, policy={"min_group_size": 5})
     for name, own in (("north", 9), ("south", 3), ("west", None)):
-        office.join("heart", name, min_cluster_size=own)
+        office.join("heart", name, min_group_size=own)
     for name in ("north", "south", "west"):
         office.answer("heart", name)
     assert tally.CHECKED == [(9, "50-199"), (5, "50-199"), (5, "50-199")]

@@ -177,7 +177,7 @@ def told_of_a_session() -> int:
             sites,
             config={"n_clusters": 8},
             features=declared,
-            policy={"min_cluster_size": 2},
+            policy={"min_group_size": 2},
             seed=0,
         )
     for site in sites:

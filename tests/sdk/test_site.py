@@ -157,8 +157,8 @@ def test_consent_is_asked_once_with_all_that_matters_and_recorded(tmp_path: Path
         return True
 
     fake = coordinator()
-    fake.site(tmp_path).participate("heart", MINE, consent=agree, min_cluster_size=9)
-    fake.site(tmp_path).participate("heart", MINE, consent=agree, min_cluster_size=9)
+    fake.site(tmp_path).participate("heart", MINE, consent=agree, min_group_size=9)
+    fake.site(tmp_path).participate("heart", MINE, consent=agree, min_group_size=9)
     (request,) = asked
     assert request.definition_sha256 == fake.sha256
     assert (request.p, request.rows, request.size_band) == (9, 80, "50-199")
@@ -172,7 +172,7 @@ def test_consent_is_asked_once_with_all_that_matters_and_recorded(tmp_path: Path
     assert record.consented_at == EPOCH
     assert fake.joined is not None
     assert fake.joined.definition_sha256 == fake.sha256
-    assert fake.joined.min_cluster_size == 9
+    assert fake.joined.min_group_size == 9
 
 
 @pytest.mark.parametrize("consent", [False, lambda _request: False])
@@ -197,14 +197,14 @@ def test_two_sites_need_it_said(tmp_path: Path) -> None:
 
 
 def test_a_session_without_guard_needs_it_said(tmp_path: Path) -> None:
-    fake = coordinator(policy={"differencing": "off", "max_rounds": 4})
-    with pytest.raises(errors.ConsentNeeded, match="differencing_off"):
+    fake = coordinator(policy={"protection": "none", "max_rounds": 4})
+    with pytest.raises(errors.ConsentNeeded, match="protection_none"):
         fake.site(tmp_path).participate("heart", MINE)
     seen: list[ConsentRequest] = []
     fake.site(tmp_path).participate("heart", MINE, consent=lambda r: not seen.append(r))
     assert any("GUARD IS OFF" in note for note in seen[0].notes)
     assert fake.joined is not None
-    assert fake.joined.consents.differencing_off
+    assert fake.joined.consents.protection_none
 
 
 def test_another_definition_is_asked_about_again(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_a_coordinator_that_keeps_asking_is_not_answered_for_ever(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "policy", [{"min_cluster_size": 1}, {"min_sites": 1}, {"min_sites": 2, "max_rounds": 4}]
+    "policy", [{"min_group_size": 1}, {"min_sites": 1}, {"min_sites": 2, "max_rounds": 4}]
 )
 def test_a_definition_below_the_floors_is_refused(tmp_path: Path, policy: dict[str, Any]) -> None:
     fake = coordinator()
@@ -449,7 +449,7 @@ def test_a_token_of_somebody_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [0, 1, -3])
 def test_a_smallest_count_below_2_is_refused(tmp_path: Path, number: int) -> None:
     with pytest.raises(errors.UsageError):
-        coordinator().site(tmp_path).participate("heart", MINE, min_cluster_size=number)
+        coordinator().site(tmp_path).participate("heart", MINE, min_group_size=number)
 
 
 # --- ends -----------------------------------------------------------------------------------------
@@ -618,8 +618,8 @@ def test_other_rows_are_refused_before_anything_is_sent(
 
 def test_another_smallest_count_is_refused(tmp_path: Path) -> None:
     fake = interrupted(tmp_path)
-    with pytest.raises(errors.JournalError, match="min_cluster_size"):
-        fake.site(tmp_path).participate("heart", MINE, min_cluster_size=7)
+    with pytest.raises(errors.JournalError, match="min_group_size"):
+        fake.site(tmp_path).participate("heart", MINE, min_group_size=7)
 
 
 @pytest.mark.parametrize("lost", ["all", "the last round", "one in the middle"])

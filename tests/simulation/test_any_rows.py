@@ -41,7 +41,7 @@ def sessions(draw: st.DrawFn) -> dict[str, Any]:
         "config": {"n_clusters": draw(st.integers(1, 6))},
         "features": [{"name": f"x{j}", **_DECLARED[kind]} for j, kind in enumerate(kinds)],
         "policy": {
-            "min_cluster_size": p,
+            "min_group_size": p,
             "min_sites": draw(st.integers(1, 3)) if p == 1 else draw(st.sampled_from([1, 3])),
             "scaling": draw(st.sampled_from(["none", "standard"])),
             "missing": draw(st.sampled_from(["drop", "impute"])),
@@ -95,7 +95,7 @@ def _persons(rows: Any, session: dict[str, Any]) -> int:
 def _check(result: SimulationResult, session: dict[str, Any], *, own_only: bool) -> None:
     centroids = result.cluster_centers_
     n_rows = sum(len(rows) for rows in session["sites"].values())
-    p = session["policy"]["min_cluster_size"]
+    p = session["policy"]["min_group_size"]
 
     assert 1 <= len(centroids) <= session["config"]["n_clusters"]
     assert np.isfinite(centroids).all()
@@ -130,7 +130,7 @@ def _check(result: SimulationResult, session: dict[str, Any], *, own_only: bool)
 def test_far_rows_do_not_make_near_ones_equal(n_clusters: int) -> None:
     far = [[0.0, 0.0], [1e6, 0.0], [0.0, 1e6], [0.0, 0.0], [0.0, 0.0]]
     near = [[2.5, 0.0], [2.5, 0.0], [0.0, 1.0], [2.5, 1e6], [2.5, 1.0], [2.5, -7.0], [1e6, 1.0]]
-    policy = {"min_cluster_size": 1, "min_sites": 1, "scaling": "none", "max_rounds": 5}
+    policy = {"min_group_size": 1, "min_sites": 1, "scaling": "none", "max_rounds": 5}
 
     result = simulate(
         "spectral",

@@ -211,7 +211,7 @@ def test_a_real_record_is_found_without_the_guard(method: str, kind: str) -> Non
     hides much."""
     found: set[tuple[str, int]] = set()
     for config in SESSIONS[method]:
-        run = _run(method, config, kind, differencing="off")
+        run = _run(method, config, kind, protection="none")
         found |= {(site, row) for site, row, _ in _recovered(*run, kind)}
         if len(found) >= 6:
             return
@@ -231,7 +231,7 @@ def _unrounded(moments: CellMoments, *_: Any, **__: Any) -> CellMoments:
 @pytest.mark.parametrize("kind", ["numeric", "binary"])
 @pytest.mark.parametrize(("method", "number"), GUARDED)
 def test_no_real_record_is_safe_without_the_guard(method: str, number: int, kind: str) -> None:
-    run = _run(method, SESSIONS[method][number], kind, differencing="off")
+    run = _run(method, SESSIONS[method][number], kind, protection="none")
     assert _told(*run, kind)
 
 

@@ -31,8 +31,8 @@ from support.patience import PATIENCE_S
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 9.0]])
 PLAIN: dict[str, Any] = {
     "scaling": "none",
-    "min_cluster_size": 1,
-    "policy": {"differencing": "off"},
+    "min_group_size": 1,
+    "policy": {"protection": "none"},
     "random_state": 3,
 }
 
@@ -110,7 +110,7 @@ def test_with_declared_bounds_dual_has_its_certificate() -> None:
     rng = np.random.default_rng(0)
     rows = np.concatenate([rng.normal(size=(12, 2)), rng.normal(size=(12, 2)) + 6.0])
     declared = [{"name": name, "lower": -10.0, "upper": 20.0} for name in ("u", "v")]
-    plain = {"scaling": "none", "min_cluster_size": 1, "random_state": 0}
+    plain = {"scaling": "none", "min_group_size": 1, "random_state": 0}
     model = FederatedKMeans(2, method="dual", features=declared, **plain).fit(
         rows, sites=["a", "b"] * 12
     )
@@ -223,8 +223,8 @@ def test_what_does_not_fit_is_named(given: dict[str, Any], message: str) -> None
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"min_cluster_size": "five"}, "min_cluster_size is 'five'"),
-        ({"policy": {"min_cluster_size": None}}, "min_cluster_size is None"),
+        ({"min_group_size": "five"}, "min_group_size is 'five'"),
+        ({"policy": {"min_group_size": None}}, "min_group_size is None"),
         ({"policy": "off"}, "policy is 'off'"),
         ({"options": ["candidates"]}, "options is"),
         ({"options": {"candidate": 2}}, "candidates"),

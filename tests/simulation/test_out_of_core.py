@@ -134,7 +134,7 @@ def test_a_session_out_of_core_is_the_session_in_memory(
         monkeypatch.setattr(local_cells, "_LIBRARY", RUN)
     tables = {site: frame(400 + 37 * i, i, gaps=mixed) for i, site in enumerate("xyz")}
     how: dict[str, Any] = {"features": MIXED if mixed else NUMERIC}
-    how["policy"] = {"missing": "impute" if mixed else "drop", "min_cluster_size": 5}
+    how["policy"] = {"missing": "impute" if mixed else "drop", "min_group_size": 5}
     if mixed:
         how["persons"] = {site: table.person.tolist() for site, table in tables.items()}
     files = {site: parquet(tmp_path / f"{site}.parquet", t) for site, t in tables.items()}
@@ -436,7 +436,7 @@ def _plan(features: tuple[Feature, ...], centroids: NDArray[np.float64]) -> engi
         method=lloyd.METHOD,
         options=lloyd.Config(n_clusters=len(centroids), start="given", centroids=centroids),
         features=features,
-        policy=Policy(differencing="off"),
+        policy=Policy(protection="none"),
         seed=0,
     )
 

@@ -126,7 +126,7 @@ def cohort() -> tuple[Any, pd.DataFrame, Any]:
         {name: rows[names == name] for name in np.unique(names)},
         config={"n_clusters": 3},
         features=[{"name": "age", "unit": "years"}, {"name": "smoker", "kind": "binary"}, "bp"],
-        policy={"min_cluster_size": 1, "differencing": "off"},
+        policy={"min_group_size": 1, "protection": "none"},
         seed=1,
     )
     labels = np.empty(300, dtype=int)
@@ -219,7 +219,7 @@ def test_shares_of_levels_and_geometric_means_are_those_of_the_rows() -> None:
         {"a": rows[:80], "b": rows[80:160], "c": rows[160:]},
         config={"n_clusters": 2},
         features=features,
-        policy={"min_cluster_size": 1, "differencing": "off"},
+        policy={"min_group_size": 1, "protection": "none"},
         seed=0,
     )
     labels = np.concatenate([result.labels_[name] for name in "abc"])

@@ -16,7 +16,7 @@ from fedclust.wire.codec import encode_model
 from support.hospitals import blobs, breast_cancer, central_lloyd, pooled
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
-EXACT = {"min_cluster_size": 2, "differencing": "off"}
+EXACT = {"min_group_size": 2, "protection": "none"}
 
 
 def _pooled_labels(result: SimulationResult) -> np.ndarray:
@@ -68,7 +68,7 @@ def test_equals_central_lloyd_with_the_guard_where_no_row_moves() -> None:
         "lloyd",
         sites,
         config={"n_clusters": 4, "start": "given", "centroids": CENTRES + 1.0},
-        policy={"min_cluster_size": 2, "scaling": "none"},
+        policy={"min_group_size": 2, "scaling": "none"},
     )
     centroids, labels, _ = central_lloyd(X, CENTRES + 1.0)
     order = np.lexsort(centroids.T[::-1])
@@ -165,7 +165,7 @@ def test_fewer_received_cells_than_clusters_are_returned_with_a_warning() -> Non
 def test_all_cells_below_p_everywhere_fails_and_says_what_to_change(
     scaling: str, reason: str
 ) -> None:
-    with pytest.raises(MethodFailure, match="min_cluster_size") as caught:
+    with pytest.raises(MethodFailure, match="min_group_size") as caught:
         simulate(
             "lloyd",
             blobs(CENTRES, (3, 3, 3)),
@@ -216,7 +216,7 @@ def test_constant_columns_and_one_cluster() -> None:
 def test_a_single_site_and_single_persons_in_a_simulation(p: int) -> None:
     X = pooled(blobs(CENTRES, (3,)))
     result = simulate(
-        "lloyd", {"only": X}, config={"n_clusters": 4}, policy={"min_cluster_size": p}
+        "lloyd", {"only": X}, config={"n_clusters": 4}, policy={"min_group_size": p}
     )
 
     assert result.sizes_ == (3, 3, 3, 3)

@@ -239,8 +239,8 @@ class FakeCoordinator(httpx.BaseTransport):
 
     @property
     def p(self) -> int:
-        own = self.joined.min_cluster_size if self.joined else None
-        return max(self.plan.policy.min_cluster_size, own or 0)
+        own = self.joined.min_group_size if self.joined else None
+        return max(self.plan.policy.min_group_size, own or 0)
 
     def close_round(self) -> None:
         """Aggregate what is there and open the next round."""
@@ -262,7 +262,7 @@ class FakeCoordinator(httpx.BaseTransport):
                 SiteData(rows),
                 site=name,
                 round_number=self.round,
-                p=self.plan.policy.min_cluster_size,
+                p=self.plan.policy.min_group_size,
                 size_band=None,
                 memory=self.memories[name],
             )

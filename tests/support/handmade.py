@@ -93,7 +93,7 @@ class HandmadeSite:
             SiteData(self.X),
             site=self.name,
             round_number=view["round"],
-            p=self._plan.policy.min_cluster_size,
+            p=self._plan.policy.min_group_size,
             size_band=self._band,
             memory=self._memory,
         )

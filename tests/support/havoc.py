@@ -57,7 +57,7 @@ STILL_S = 2.0 * LEASE_S
 SKEWS_S = (0, 40_000, -40_000)
 #: A long poll's length, and when a site gives a request up and asks again.
 WAIT_S, GIVE_UP_S = 10, 20.0
-POLICY = {"min_cluster_size": 2, "max_rounds": 6, "scaling": "standard"}
+POLICY = {"min_group_size": 2, "max_rounds": 6, "scaling": "standard"}
 
 
 @dataclass
@@ -356,7 +356,7 @@ class _Site(threading.Thread):
             self._data,
             site=self.site,
             round_number=number,
-            p=self._plan.policy.min_cluster_size,
+            p=self._plan.policy.min_group_size,
             size_band=size_band(len(self._data.X)),
             memory=self._memory,
         )

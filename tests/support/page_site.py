@@ -50,7 +50,7 @@ class PageSite:
         assert self._hash == told["definition_sha256"]
         features, policy = self.definition["features"], self.definition["policy"]
         self._yesno = np.array([feature["kind"] == "binary" for feature in features])
-        self._p = policy["min_cluster_size"]
+        self._p = policy["min_group_size"]
         if policy["missing"] == "drop":
             rows = rows[~np.isnan(rows).any(axis=1)]
         self.rows = rows

@@ -92,13 +92,13 @@ def drive(
                 SiteData(np.asarray(sites[site], dtype=np.float64)),
                 site=site,
                 round_number=number,
-                p=plan.policy.min_cluster_size,
+                p=plan.policy.min_group_size,
                 size_band=None,
                 memory=memory[site],
             )
         run.rounds.append(Round(number, step.task.phase, tasks, payloads, step.state))
         answers = [
-            Contribution(site, payload, plan.policy.min_cluster_size)
+            Contribution(site, payload, plan.policy.min_group_size)
             for site, payload in payloads.items()
         ]
         step = engine.advance(plan, step.state, answers, joined(number + 1))

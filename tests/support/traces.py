@@ -107,7 +107,7 @@ def statistics_of(
     found = []
     for entry in entries:
         for k, part in _parts(entry):
-            sent = list(_statistics(part, space, k, result.definition_.policy.min_cluster_size))
+            sent = list(_statistics(part, space, k, result.definition_.policy.min_group_size))
             n = len(result.labels_[site])
             found += sent if seen is None else _with_members(sent, seen, part, n, k)
     return found

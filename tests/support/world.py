@@ -78,7 +78,7 @@ class World:
 
     def definition(self, name: str, sites: list[str], /, **changes: Any) -> dict[str, Any]:
         """Return the body of a session of lloyd, K = 2."""
-        policy = {"min_sites": min(3, len(sites)), "min_cluster_size": 5}
+        policy = {"min_sites": min(3, len(sites)), "min_group_size": 5}
         policy |= changes.pop("policy", {})
         return {
             "name": name,
@@ -132,7 +132,7 @@ class World:
             self._rows(site),
             site=site,
             round_number=number,
-            p=plan.policy.min_cluster_size,
+            p=plan.policy.min_group_size,
             size_band=size_band(len(self._rows(site).X)),
             memory=self.memories.get((site, session), {}),
         )

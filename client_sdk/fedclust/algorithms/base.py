@@ -41,6 +41,7 @@ __all__ = [
     "Next",
     "Phase",
     "Place",
+    "Points",
     "Policy",
     "Profile",
     "Quality",
@@ -161,8 +162,8 @@ class Policy(Model):
     round_timeout_s: Annotated[int, Field(ge=1, le=31_536_000)] = 3_600
     fail_after_s: Annotated[int, Field(ge=1, le=31_536_000)] = 604_800
     max_rounds: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    min_cluster_size: Annotated[int, Field(ge=1, le=1_000_000)] = 5
-    differencing: Literal["guard", "off"] = "guard"
+    min_group_size: Annotated[int, Field(ge=1, le=1_000_000)] = 5
+    protection: Literal["groups", "none"] = "groups"
     scaling: Literal["none", "standard", "bounds"] = "standard"
     missing: Literal["drop", "impute", "mask"] = "drop"
 
@@ -308,6 +309,36 @@ class SiteData:
     def rows(self) -> Rows:
         """``X``, to be gone through a run at a time."""
         return rows_of(self.X)
+
+
+@dataclass(frozen=True)
+class Points:
+    """A site's weighted points: all that a method sees of a site (``protection``).
+
+    Attributes
+    ----------
+    X : (m, d) float64
+        One record for each group of persons. Given to the engine in own units, NaN where a group
+        does not release a column. Given to a method scaled and free of NaN, and 0 in the columns
+        of features that the site has not got. In a column of levels: shares.
+    sizes : (m,) int64
+        Persons in each group; ones with ``protection: none``, where each point is a row.
+    within : (d,) float64
+        The share of each column's variance that lies within the groups, from 0 to .95; 0 with
+        ``protection: none``.
+    observed : (m, d) bool or None
+        False where a value was imputed or the feature is lacking; None: every value was observed.
+    """
+
+    X: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+    within: NDArray[np.float64]
+    observed: NDArray[np.bool_] | None = None
+
+    @property
+    def n(self) -> int:
+        """Persons behind all points."""
+        return int(self.sizes.sum())
 
 
 # --- what a method returns ------------------------------------------------------------------------

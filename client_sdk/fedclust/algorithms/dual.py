@@ -133,7 +133,7 @@ class Config(Model, title="DualConfig"):
         Of the paper's rules: alpha0, over the root of the iteration.
     splits : int
         How often the region of the centroids may be cut in two where the dual rule leaves a
-        greater gap: with ``quadratic_bundle``, a certified form and ``min_cluster_size`` 1 only.
+        greater gap: with ``quadratic_bundle``, a certified form and ``min_group_size`` 1 only.
         Each cut takes about two more dual rounds.
     iterations : int
         The most dual rounds.
@@ -201,10 +201,10 @@ def check_config(config: RunConfig) -> None:
             "pairwise or none",
             "/splits",
         )
-    if options.splits and config.policy.min_cluster_size > 1:
+    if options.splits and config.policy.min_group_size > 1:
         raise RuleViolation(
-            "min-cluster-size",
-            "splits needs min_cluster_size 1, where nothing is protected: a site that answers box "
+            "min-group-size",
+            "splits needs min_group_size 1, where nothing is protected: a site that answers box "
             "after box, or does not, tells where its few outlying rows are. Leave it out, or close "
             "the gap with fedclust.simulate on rows that may be together",
             "/splits",
@@ -333,7 +333,7 @@ def _references(state: State, contributions: Sequence[Contribution], config: Run
         raise MethodFailure(
             "nothing_to_release",
             f"dual needs an answer of every site, and {len(silent)} may send nothing: lower "
-            "min_cluster_size, or create the session without the sites that have too few rows",
+            "min_group_size, or create the session without the sites that have too few rows",
         )
     counts = np.concatenate([cells.counts for cells in sent.values()])
     means = np.concatenate([cells.means for cells in sent.values()])[counts > 0]
@@ -829,7 +829,7 @@ def _warnings(state: State, config: RunConfig) -> tuple[str, ...]:
     if state.lower is None:
         found.append(
             "there is no lower bound: in every round some site could not send its own assignment. "
-            "Lower min_cluster_size, or switch the differencing guard off with every site's consent"
+            "Lower min_group_size, or switch the differencing guard off with every site's consent"
         )
     if state.upper is None:
         found.append("there is no upper bound: shares were rounded in every round that measured")
@@ -844,13 +844,13 @@ def _warnings(state: State, config: RunConfig) -> tuple[str, ...]:
         ):
             found.append(
                 f"a gap of {gap:.2%} is left that no multipliers close; where rows may be told, "
-                "with min_cluster_size 1, splits does, by cutting the region of the centroids"
+                "with min_group_size 1, splits does, by cutting the region of the centroids"
             )
     if state.limited:
         found.append(
             f"in {state.limited} of {state.iterations} dual rounds a site's search ended at its "
             "node limit: raise node_limit. The bound is proven, but lower than need be; with a "
-            "min_cluster_size above 1 such a site tells only what holds for any rows"
+            "min_group_size above 1 such a site tells only what holds for any rows"
         )
     return tuple(found)
 

@@ -222,7 +222,7 @@ def advance(
             "too_few_contributors",
             f"{answered} sites answered round {state.round} with something, "
             f"{plan.policy.min_sites} are needed: invite more or larger sites, or lower "
-            "min_cluster_size",
+            "min_group_size",
         )
     with one_thread(), np.errstate(over="raise", invalid="raise"):
         try:
@@ -270,7 +270,7 @@ def _config(
         features=plan.features,
         policy=plan.policy,
         roster=tuple(sorted(roster)),
-        p=plan.policy.min_cluster_size,
+        p=plan.policy.min_group_size,
         space=space,
         totals=state.totals,
         masks=defaultdict(lambda: every, dict.fromkeys(roster, every) | dict(masks or {})),
@@ -757,7 +757,7 @@ def _site_config(
         features=plan.features,
         policy=plan.policy,
         roster=(),
-        p=max(p, plan.policy.min_cluster_size),
+        p=max(p, plan.policy.min_group_size),
         size_band=size_band,
         space=space or Space.identity(len(plan.columns)),
         mask=every if mask is None else mask,

@@ -484,7 +484,7 @@ def refuse_too_few(counts: Sequence[NDArray[np.int64]], config: RunConfig) -> No
         raise MethodFailure(
             "too_few_contributors",
             f"{with_cells} sites may send cells, {config.policy.min_sites} are needed: invite more "
-            "or larger sites, ask for fewer clusters, or lower min_cluster_size",
+            "or larger sites, ask for fewer clusters, or lower min_group_size",
         )
 
 
@@ -493,7 +493,7 @@ def nothing_to_release() -> MethodFailure:
     return MethodFailure(
         "nothing_to_release",
         "no site may send any cell: every cell stands for fewer persons than the smallest count. "
-        "Ask for fewer clusters, lower min_cluster_size, or invite larger sites",
+        "Ask for fewer clusters, lower min_group_size, or invite larger sites",
     )
 
 

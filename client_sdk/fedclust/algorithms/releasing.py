@@ -239,7 +239,7 @@ def _settled(
         config.p,
         views=views,
         memory=memory.get(_GUARD),
-        differencing=config.policy.differencing == "guard",
+        differencing=config.policy.protection == "groups",
     )
     if config.sweep:
         # Cells of one number under different K are different cells.

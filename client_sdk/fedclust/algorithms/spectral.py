@@ -295,7 +295,7 @@ def _doubts(found: Partition) -> tuple[str, ...]:
     doubt = (
         f"The clusters may be wrong: relative eigengap {found.gap:.2f}, and other neighbour counts "
         f"agree on {found.agreement:.0%} of the landmarks. Try another number of clusters, larger "
-        "sites, or a smaller min_cluster_size."
+        "sites, or a smaller min_group_size."
     )
     return (doubt,)
 

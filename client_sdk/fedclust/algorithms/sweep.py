@@ -388,7 +388,7 @@ def _too_few() -> MethodFailure:
     return MethodFailure(
         "too_few_contributors",
         "fewer sites than min_sites may send anything for it: invite more or larger sites, ask "
-        "for fewer clusters, or lower min_cluster_size",
+        "for fewer clusters, or lower min_group_size",
     )
 
 

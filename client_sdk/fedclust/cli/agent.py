@@ -103,7 +103,7 @@ def add(
             "--result-out", help="Where the result goes, for predict.", show_default=False
         ),
     ] = None,
-    min_cluster_size: o.MinClusterSize = None,
+    min_group_size: o.MinClusterSize = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Consent to all that the screen says, unasked.")
     ] = False,
@@ -120,7 +120,7 @@ def add(
             how.of(data),
             person=person_column,
             id_column=id_column,
-            min_cluster_size=min_cluster_size,
+            min_group_size=min_group_size,
         )
     consent_screen(request)
     if not (
@@ -138,7 +138,7 @@ def add(
         reading=how.options,
         id_column=id_column,
         person_column=person_column,
-        min_cluster_size=min_cluster_size,
+        min_group_size=min_group_size,
         labels_out=_absolute(labels_out),
         result_out=_absolute(result_out),
     )

@@ -54,7 +54,7 @@ def check(
     ] = None,
     id_column: o.IdColumn = None,
     person_column: o.PersonColumn = None,
-    min_cluster_size: o.MinClusterSize = None,
+    min_group_size: o.MinClusterSize = None,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -73,7 +73,7 @@ def check(
         body = info.definition
     text = [name for name in (person_column, id_column) if name is not None]
     lacking = body.policy.missing == "mask"
-    p = max(body.policy.min_cluster_size, min_cluster_size or 0)
+    p = max(body.policy.min_group_size, min_group_size or 0)
     try:
         found = profile(rows, body.features, text=text, lacking=lacking)
     except DataError as error:
@@ -89,7 +89,7 @@ def check(
             else:
                 with connection.site(journal_dir) as site:
                     request = site.check(
-                        session, rows, **identified, min_cluster_size=min_cluster_size
+                        session, rows, **identified, min_group_size=min_group_size
                     )
         except (DataError, DisclosureError) as error:
             found = dataclasses.replace(found, refused=error)
@@ -140,7 +140,7 @@ def _facts(
         "rows": found.rows,
         "usable_rows": usable,
         "size_band": size_band(usable),
-        "min_cluster_size": p,
+        "min_group_size": p,
         "enough_rows": usable >= p,
         "refused": None if refused is None else {"rule": refused.rule, "message": str(refused)},
         "columns": [dataclasses.asdict(column) for column in found.columns],

@@ -69,7 +69,7 @@ PersonColumn = Annotated[
 MinClusterSize = Annotated[
     int | None,
     typer.Option(
-        "--min-cluster-size",
+        "--min-group-size",
         min=2,
         help="This site's own smallest count; the larger of it and the session's holds.",
         show_default=False,

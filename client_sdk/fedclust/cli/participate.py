@@ -95,7 +95,7 @@ def participate(
             "--preview-out", help="Write them to a file; send nothing.", show_default=False
         ),
     ] = None,
-    min_cluster_size: o.MinClusterSize = None,
+    min_group_size: o.MinClusterSize = None,
     journal_dir: o.JournalDir = None,
     give_up_after: o.GiveUpAfter = 86_400.0,
     json_bodies: Annotated[
@@ -109,7 +109,7 @@ def participate(
     check_report(report)
     rows = how.of(data)
     columns: dict[str, Any] = {"person": person_column, "id_column": id_column}
-    columns["min_cluster_size"] = min_cluster_size
+    columns["min_group_size"] = min_group_size
     with connection.site(journal_dir, give_up_after, json_bodies=json_bodies) as site:
         if preview or preview_out is not None:
             _show_preview(site.preview(session, rows, **columns), preview_out, as_json)

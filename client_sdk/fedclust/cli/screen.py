@@ -121,8 +121,8 @@ def consent_screen(request: ConsentRequest) -> None:
         "options": json.dumps(definition.config, sort_keys=True),
         "features": ", ".join(map(feature_text, definition.features)),
         "sites": ", ".join(definition.sites),
-        "smallest count": f"{request.p} persons (session {policy.min_cluster_size})",
-        "guard": "differencing guard " + ("off" if request.differencing_off else "on"),
+        "smallest count": f"{request.p} persons (session {policy.min_group_size})",
+        "guard": "differencing guard " + ("off" if request.protection_none else "on"),
         "rows here": f"{request.rows} usable (joining declares the band {request.size_band})",
         "needs": f"{policy.min_sites} sites at least in every round",
         "policy": json.dumps(policy.model_dump(), sort_keys=True),
@@ -351,7 +351,7 @@ def consent_question(request: ConsentRequest, question: str) -> str:
     """Return the question, with what a site has to consent to expressly."""
     if request.two_sites_with is not None:
         question += f" {request.two_sites_with} can then work out this site's part of every sum."
-    if request.differencing_off:
+    if request.protection_none:
         question += " Single records may be recovered: the differencing guard is off."
     return question
 

@@ -44,7 +44,7 @@ class Entry(Model):
     reading: ReadOptions = ReadOptions()
     id_column: str | None = None
     person_column: str | None = None
-    min_cluster_size: int | None = None
+    min_group_size: int | None = None
     labels_out: str | None = None
     result_out: str | None = None
     state: State = "waiting"
@@ -247,7 +247,7 @@ class Agent:
                 Dataset.of(Path(entry.data), entry.reading),
                 person=entry.person_column,
                 id_column=entry.id_column,
-                min_cluster_size=entry.min_cluster_size,
+                min_group_size=entry.min_group_size,
                 consent=lambda request: _consented(entry, request),
                 on_progress=lambda event: self._progress(entry, event),
             )

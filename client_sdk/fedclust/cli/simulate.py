@@ -23,7 +23,7 @@ app = typer.Typer(rich_markup_mode=None)
     epilog=epilog(
         "fedclust simulate fkm --clusters 4 --site a=a.csv --site b=b.csv --site c=c.csv",
         "fedclust simulate lloyd --clusters 3 --site a=a.csv --site b=b.csv \\",
-        '    --policy \'{"min_sites": 2, "min_cluster_size": 2}\' --labels-dir labels',
+        '    --policy \'{"min_sites": 2, "min_group_size": 2}\' --labels-dir labels',
     )
 )
 @o.reading

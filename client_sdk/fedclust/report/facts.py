@@ -194,7 +194,7 @@ def facts(
         columns=columns,
         clusters=clusters,
         by_site=suppress_by_site(
-            result.site_sizes, result.sizes, definition.policy.min_cluster_size
+            result.site_sizes, result.sizes, definition.policy.min_group_size
         ),
         positions=positions,
         explained=explained,

@@ -152,7 +152,7 @@ def _sizes(facts: Facts) -> str:
         ]
         for k, cluster in enumerate(facts.clusters)
     ]
-    p = facts.definition.policy.min_cluster_size
+    p = facts.definition.policy.min_group_size
     table = _table(
         "Rows that could be spoken for. Where a number would tell of fewer than "
         f"{p} persons, or could be worked out from others, it is suppressed.",

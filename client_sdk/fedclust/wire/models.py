@@ -216,7 +216,7 @@ class Consents(Model):
     """What a site agrees to beyond the definition itself."""
 
     two_sites_with: Slug | None = None
-    differencing_off: bool = False
+    protection_none: bool = False
 
 
 class Participation(Model):
@@ -225,7 +225,7 @@ class Participation(Model):
     definition_sha256: Sha256
     consents: Consents = Consents()
     features: Annotated[tuple[FeatureName, ...], Field(max_length=10_000)]
-    min_cluster_size: Annotated[int, Field(ge=2, le=1_000_000)] | None = None
+    min_group_size: Annotated[int, Field(ge=2, le=1_000_000)] | None = None
     size_band: Line
     sdk_version: Line
     methods: dict[str, tuple[int, ...]]
@@ -238,7 +238,7 @@ class ParticipationInfo(Model):
     site: Slug
     state: ParticipationState
     joined_at: Timestamp | None = None
-    min_cluster_size: int | None = None
+    min_group_size: int | None = None
     size_band: str | None = None
 
 

@@ -81,9 +81,9 @@ class Participation:
     invited_at: datetime
     definition_sha256: str | None = None
     two_sites_with: str | None = None
-    differencing_off: bool = False
+    protection_none: bool = False
     features: tuple[str, ...] = ()
-    min_cluster_size: int | None = None
+    min_group_size: int | None = None
     size_band: str | None = None
     sdk_version: str | None = None
     joined_at: datetime | None = None

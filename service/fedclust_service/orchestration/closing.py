@@ -34,7 +34,7 @@ from fedclust_service.store import DataDamaged, Tx
 MESSAGES = {
     FailureReason.TOO_FEW_CONTRIBUTORS: (
         "All sites of the round have answered, but fewer than min_sites of them with contents. "
-        "Create a session with a smaller min_cluster_size or n_clusters, or with more sites."
+        "Create a session with a smaller min_group_size or n_clusters, or with more sites."
     ),
     FailureReason.QUORUM_NOT_REACHED: (
         "The round stayed below its quorum for fail_after_s after it became overdue. Create a new "

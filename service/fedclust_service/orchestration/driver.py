@@ -429,7 +429,7 @@ def _load(tx: Tx, plan: Plan, work: _Work, most: int) -> tuple[Job, _Stored]:
         roster=joined_of(participations),
         masks=masks_of(plan, participations),
     )
-    smallest = plan.policy.min_cluster_size
+    smallest = plan.policy.min_group_size
     ps = {each.site: smallest_p(smallest, each) for each in participations}
     large = len(job.state or b"") + tx.submissions.size(work.round.id) >= most
     read = tx.submissions.summaries if large else tx.submissions.list

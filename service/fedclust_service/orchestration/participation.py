@@ -63,9 +63,9 @@ def join(
             state=advance(PARTICIPATION_TRANSITIONS, own.state, ParticipationState.JOINED),
             definition_sha256=body.definition_sha256,
             two_sites_with=body.consents.two_sites_with,
-            differencing_off=body.consents.differencing_off,
+            protection_none=body.consents.protection_none,
             features=body.features,
-            min_cluster_size=body.min_cluster_size,
+            min_group_size=body.min_group_size,
             size_band=body.size_band,
             sdk_version=body.sdk_version,
             joined_at=change.now,
@@ -91,17 +91,17 @@ def _rejoin(
     asked = (
         body.definition_sha256,
         body.consents.two_sites_with,
-        body.consents.differencing_off,
+        body.consents.protection_none,
         body.features,
-        body.min_cluster_size,
+        body.min_group_size,
         body.size_band,
     )
     stored = (
         own.definition_sha256,
         own.two_sites_with,
-        own.differencing_off,
+        own.protection_none,
         own.features,
-        own.min_cluster_size,
+        own.min_group_size,
         own.size_band,
     )
     if asked != stored:
@@ -159,11 +159,11 @@ def _check_consent(tx: Tx, actor: Actor, session: Session, body: JoinRequest) ->
                     "name the other site to consent",
                 )
             )
-    if definition.policy.differencing == "off" and not body.consents.differencing_off:
+    if definition.policy.protection == "none" and not body.consents.protection_none:
         missing.append(
             FieldError(
-                pointer="/consents/differencing_off",
-                rule="differencing-off",
+                pointer="/consents/protection_none",
+                rule="protection-none",
                 message="the session runs without the differencing guard: true consents",
             )
         )
@@ -233,7 +233,7 @@ def _info(session: Session, own: Participation) -> ParticipationInfo:
         site=own.site,
         state=own.state.value,
         joined_at=own.joined_at,
-        min_cluster_size=own.min_cluster_size,
+        min_group_size=own.min_group_size,
         size_band=own.size_band,
     )
 

@@ -58,7 +58,7 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
     found, stored, provenance = co.store.read("result.get", look)
     definition = definition_of(found)
     shown = visible_result(
-        actor, codec.decode_model(Result, stored.result), definition.policy.min_cluster_size
+        actor, codec.decode_model(Result, stored.result), definition.policy.min_group_size
     )
 
     if k is not None:
@@ -120,7 +120,7 @@ def assign(co: Coordinator, actor: Actor, session: str, request: AssignmentReque
             pointer="/centroids", rule="too-many", message=f"at most {MAX_CELLS} cells at once"
         )
         raise Refusal("invalid", "Ask for them in parts.", [error])
-    p = definition.policy.min_cluster_size
+    p = definition.policy.min_group_size
     try:
         clusters = place(
             result, definition.features, request.centroids, request.counts, p, request.features

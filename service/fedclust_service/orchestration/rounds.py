@@ -369,7 +369,7 @@ def _read(plan: Plan, seen: Admitted, body: bytes, media: str) -> Model | None:
     task = engine.read_task(
         plan, codec.decode(seen.round.common), codec.decode(seen.addressee.site_part)
     )
-    p = smallest_p(plan.policy.min_cluster_size, seen.own)
+    p = smallest_p(plan.policy.min_group_size, seen.own)
     try:
         mask = engine.has_features(plan, seen.own.features)
         engine.check(plan, task, payload, p=p, size_band=seen.own.size_band, mask=mask)

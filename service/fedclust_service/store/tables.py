@@ -200,9 +200,9 @@ class ParticipationRow(Row, table=True):
     invited_at: datetime = Field(sa_type=UtcDateTime)
     definition_sha256: str | None = Field(sa_type=Word)
     two_sites_with: str | None = Field(sa_type=Word)
-    differencing_off: bool
+    protection_none: bool
     features: list[str] = Field(sa_type=CanonicalJson)
-    min_cluster_size: int | None = Field(sa_type=Whole)
+    min_group_size: int | None = Field(sa_type=Whole)
     size_band: str | None = Field(sa_type=Word)
     sdk_version: str | None = Field(sa_type=Word)
     joined_at: datetime | None = Field(sa_type=UtcDateTime)
