@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedclust.algorithms import engine
-from fedclust.algorithms.base import Memory, RuleViolation, SiteData
+from fedclust.algorithms.base import Memory, Points, RuleViolation, SiteData
 from fedclust.algorithms.engine import Plan
 from fedclust.consent import ConsentRequest
 from fedclust.definition import DefinitionError, canonical, check_definition, plan_of
@@ -99,7 +99,7 @@ def count_usable(plan: Plan, X: NDArray[np.float64]) -> int:
 
 def compute(
     request: ConsentRequest,
-    data: SiteData,
+    data: SiteData | Points,
     number: int,
     document: TaskDocument,
     memory: Memory,

@@ -25,6 +25,7 @@ from fedclust.algorithms.base import (
     Memory,
     Model,
     Next,
+    Points,
     Policy,
     Quality,
     Result,
@@ -38,6 +39,7 @@ from fedclust.algorithms.columns import columns_of
 from fedclust.algorithms.engine import EngineState, Plan
 from fedclust.algorithms.separation import Separation, separation
 from fedclust.data.table import Source, Table, load
+from fedclust.data.tables import site_data
 from fedclust.definition import DefinitionError, freeze, plan_of
 from fedclust.errors import DataError
 from fedclust.wire import codec
@@ -276,7 +278,7 @@ def simulate(
     tables = {
         site: _table(sites[site], definition, (persons or {}).get(site), site) for site in names
     }
-    rows = {site: SiteData(tables[site].X, tables[site].persons) for site in names}
+    rows = {site: site_data(plan, tables[site]) for site in names}
     masks = {site: engine.has_features(plan, tables[site].features) for site in names}
     engine.check_installed(plan, "site")
     engine.check_installed(plan, "coordinator")
@@ -324,7 +326,7 @@ def _answer(
     step: Next,
     round_number: int,
     site: str,
-    data: SiteData,
+    data: SiteData | Points,
     memory: Memory,
     mask: NDArray[np.bool_],
 ) -> tuple[TraceEntry, Memory]:

@@ -25,12 +25,12 @@ from pydantic import ValidationError
 from fedclust import errors
 from fedclust._http import Http, Options
 from fedclust.algorithms import engine
-from fedclust.algorithms.base import SiteData
 from fedclust.algorithms.registry import METHODS
 from fedclust.answers import accepted_plan, compute, count_usable, first_task, refuse_foreign
 from fedclust.client import Client
 from fedclust.consent import ConsentRequest
 from fedclust.data import Source, Table, load
+from fedclust.data.tables import site_data
 from fedclust.journal import (
     Answer,
     Journal,
@@ -328,7 +328,7 @@ class _Run:
     ) -> None:
         self.client, self.info, self.request, self.journal = client, info, request, journal
         self.session, self.plan, self.table = request.session, request.plan, table
-        self.ledger, self.rows = Ledger(site.directory), SiteData(table.X, table.persons)
+        self.ledger, self.rows = Ledger(site.directory), site_data(self.plan, table)
         self.now, self.media, self.data_digest = site._now, site._media, table.digest()
         self.participation = Participation(
             definition_sha256=request.definition_sha256,

@@ -328,12 +328,15 @@ class Points:
         ``protection: none``.
     observed : (m, d) bool or None
         False where a value was imputed or the feature is lacking; None: every value was observed.
+    derived : dict
+        What the engine made of these points, for the next round; it decides nothing.
     """
 
     X: NDArray[np.float64]
     sizes: NDArray[np.int64]
     within: NDArray[np.float64]
     observed: NDArray[np.bool_] | None = None
+    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def n(self) -> int:
@@ -407,9 +410,22 @@ class Contribution:
 
 
 class Quality(Model):
-    """How good the clustering is, over the rows of sent cells (ALGORITHMS, Common rules)."""
+    """How good the clustering is, over the sites' points (ALGORITHMS, Common rules).
+
+    Attributes
+    ----------
+    inertia : float
+        Over the points, weighted by persons.
+    share_within : float
+        The share of the persons' own inertia that lies within groups, as the tables release it:
+        their inertia is about ``inertia / (1 - share_within)``.
+    simplified_silhouette, davies_bouldin : float or None
+    n_rows : int
+        Persons.
+    """
 
     inertia: float
+    share_within: float = 0.0
     simplified_silhouette: float | None
     davies_bouldin: float | None
     n_rows: int
@@ -675,6 +691,11 @@ class Method:
     by_runs : (options) -> bool, or None
         Whether its steps go through ``SiteData.rows`` alone, so that rows need not be in memory.
         None: they do not.
+    on_points : bool
+        Whether ``local_step`` takes :class:`Points`; otherwise :class:`SiteData`.
+    check_task : (task, config) -> None, or None
+        Raises :class:`RuleViolation` where a task asks for more than the definition says: other
+        numbers of clusters, of candidates, of rounds. Runs at the site before the local step.
     takes_masks : bool
         Whether sites may lack features (``missing: mask``).
     sweeps : bool
@@ -701,12 +722,14 @@ class Method:
     phases: tuple[Phase, ...]
     check_config: Callable[[RunConfig], None]
     start: Callable[[RunConfig, int], tuple[Model, Task]]
-    local_step: Callable[[SiteTask, SiteData, RunConfig, np.random.Generator, Memory], LocalAnswer]
+    local_step: Callable[[SiteTask, Any, RunConfig, np.random.Generator, Memory], LocalAnswer]
     check: Callable[[SiteTask, Any, RunConfig], None]
     aggregate: Callable[[Any, Sequence[Contribution], RunConfig], Next | Done]
     finish: Callable[[Any, RunConfig], Result]
     label: Callable[[Result, NDArray[np.float64], Memory | None], NDArray[np.int64]]
     label_own: Callable[[Result, NDArray[np.int64], Memory], NDArray[np.int64]] | None = None
+    on_points: bool = False
+    check_task: Callable[[SiteTask, RunConfig], None] | None = None
     takes_masks: bool = False
     by_runs: Callable[[Any], bool] | None = None
     sweeps: bool = False

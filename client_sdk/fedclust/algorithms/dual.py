@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.algorithms import lloyd
+from fedclust.algorithms import guarded_lloyd as lloyd
 from fedclust.algorithms.arrays import BoolVector, FloatMatrix, FloatTensor3, FloatVector
 from fedclust.algorithms.assigning import label_by_centroid, squared_distances
 from fedclust.algorithms.base import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms import lloyd
+from fedclust.algorithms import guarded_lloyd as lloyd
 from fedclust.algorithms.assigning import nearest
 from fedclust.algorithms.base import (
     LocalAnswer,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from fedclust.algorithms import evaluation, intake, preparation, sweep
+from fedclust.algorithms import evaluation, guarded_evaluation, intake, preparation, sweep
 from fedclust.algorithms.arrays import FloatVector
 from fedclust.algorithms.base import (
     Contribution,
@@ -35,6 +35,7 @@ from fedclust.algorithms.base import (
     Next,
     Phase,
     Place,
+    Points,
     Policy,
     Result,
     RuleViolation,
@@ -49,6 +50,7 @@ from fedclust.algorithms.base import (
 )
 from fedclust.algorithms.columns import Column, columns_of
 from fedclust.algorithms.finishing import complete
+from fedclust.algorithms.points import complete_points, scaled_points
 from fedclust.algorithms.releasing import persons
 from fedclust.algorithms.rows import Rows
 from fedclust.algorithms.seeding import one_thread, site_rng
@@ -258,6 +260,11 @@ def write_task(
     return common, part.model_dump(mode="python")
 
 
+def _exact(plan: Plan) -> bool:
+    """Whether the points are single rows."""
+    return plan.method.on_points and plan.policy.protection == "none"
+
+
 def _config(
     plan: Plan, state: EngineState, roster: Sequence[str], masks: Masks | None
 ) -> RunConfig:
@@ -270,7 +277,7 @@ def _config(
         features=plan.features,
         policy=plan.policy,
         roster=tuple(sorted(roster)),
-        p=plan.policy.min_group_size,
+        p=1 if _exact(plan) else plan.policy.min_group_size,
         space=space,
         totals=state.totals,
         masks=defaultdict(lambda: every, dict.fromkeys(roster, every) | dict(masks or {})),
@@ -389,7 +396,12 @@ def _end_method(
     evaluate = evaluate and raw.sizes is None
     if not evaluate:
         return Done(_complete(plan, state, raw), metrics)
-    task = (sweep.evaluation_task if raw.sweep else evaluation.task)(raw, config)
+    if raw.sweep:
+        task = sweep.evaluation_task(raw)
+    elif plan.method.on_points:
+        task = evaluation.task(raw)
+    else:
+        task = guarded_evaluation.task(raw, config)
     return _open(
         state, task, config, metrics, stage="evaluate", method=None, result=raw, phase=task.phase
     )
@@ -410,7 +422,8 @@ def _close_evaluation(
         outcomes = sweep.measured(raw, contributions, config)
         entry = _entry(state, state.phase, answered, metrics)
         return Done(sweep.complete(raw, outcomes, (*state.history, entry)), metrics)
-    outcome = evaluation.aggregate(raw, contributions, config)
+    aggregate = evaluation.aggregate if plan.method.on_points else guarded_evaluation.aggregate
+    outcome = aggregate(raw, contributions, config)
     if outcome.quality is not None:
         metrics["inertia"] = outcome.quality.inertia
     state = state.model_copy(
@@ -506,7 +519,7 @@ def read_task(plan: Plan, common: Tree, site: Tree | None) -> SiteTask:
 def local_step(
     plan: Plan,
     task: SiteTask,
-    data: SiteData,
+    data: SiteData | Points,
     *,
     site: str,
     round_number: int,
@@ -521,8 +534,9 @@ def local_step(
     ----------
     plan : Plan
     task : SiteTask
-    data : SiteData
-        All rows as ``columns.encode`` gives them, NaN where missing; persons alongside. The same
+    data : SiteData or Points
+        Of a method on points the site's table, in own units (``points.table_points``). Otherwise
+        all rows as ``columns.encode`` gives them, NaN where missing; persons alongside. The same
         rows in the same order in every round of a session.
     site : str
     round_number : int
@@ -547,6 +561,17 @@ def local_step(
     RuleViolation
         The rows, the task or the answer break a rule; names column and count, never a value.
     """
+    if isinstance(data, Points):
+        return _points_step(
+            plan,
+            task,
+            data,
+            rng=site_rng(plan.seed, site, round_number),
+            p=p,
+            size_band=size_band,
+            memory=memory,
+            mask=mask,
+        )
     with one_thread():
         config = _site_config(plan, task.space, p, size_band, mask)
         kept = intake.taken(data, plan.method, config)
@@ -564,8 +589,9 @@ def local_step(
                         return None, memory
                     if task.phase == evaluation.NAME:
                         memory = _evaluate_once(memory)
-                        measure = sweep.evaluate if plan.method.sweeping else evaluation.local_step
-                        payload, memory = measure(task, scaled, config, memory)
+                        payload, memory = guarded_evaluation.local_step(
+                            task, scaled, config, memory
+                        )
                     else:
                         rng = site_rng(plan.seed, site, round_number)
                         payload, memory = plan.method.local_step(task, scaled, config, rng, memory)
@@ -575,6 +601,87 @@ def local_step(
             ) from None
         check(plan, task, payload, p=p, size_band=size_band, mask=mask)
         return payload, memory
+
+
+def _points_step(
+    plan: Plan,
+    task: SiteTask,
+    points: Points,
+    *,
+    rng: np.random.Generator,
+    p: int,
+    size_band: str | None,
+    memory: Memory,
+    mask: NDArray[np.bool_] | None,
+) -> LocalAnswer:
+    """Do as :func:`local_step` with a site's weighted points."""
+    with one_thread():
+        config = _site_config(plan, task.space, p, size_band, mask)
+        payload: Model | None
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                memory = _refuse_unconsented(plan, task, config, memory)
+                kept = complete_points(points, config)
+                if not len(kept.X):
+                    return None, memory
+                if task.space is None:
+                    payload = preparation.points_step(kept, config)
+                else:
+                    scaled = _scaled(points, kept, task.space, config)
+                    if task.phase != evaluation.NAME:
+                        payload, memory = plan.method.local_step(task, scaled, config, rng, memory)
+                    elif plan.method.sweeping:
+                        payload = sweep.evaluate(task, scaled, config)
+                    else:
+                        payload = evaluation.local_step(task, scaled, config)
+        except ValidationError:  # a payload holds finite numbers only
+            raise RuleViolation(
+                "overflow", "values are too large to be squared and added up: choose other units"
+            ) from None
+        check(plan, task, payload, p=p, size_band=size_band, mask=mask)
+        return payload, memory
+
+
+def _scaled(points: Points, kept: Points, space: Space, config: RunConfig) -> Points:
+    """Return complete points scaled; the next round of a session has the same."""
+    asked = (space.center, space.scale, space.impute, config.mask, config.policy.missing)
+    known = points.derived.get("scaled")
+    if known is None or not intake.alike(known[0], asked):
+        known = points.derived["scaled"] = asked, scaled_points(kept, space, config)
+    return known[1]
+
+
+def _refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Memory) -> Memory:
+    """Refuse a task that the definition does not provide for; remember how far the session is.
+
+    Preparation comes first and once, evaluation last and once, and the method's rounds are no more
+    than the definition allows.
+    """
+    before = memory.get("progress", {"stage": 0, "rounds": 0})
+    stage = {preparation.NAME: 1, evaluation.NAME: 3}.get(task.phase, 2)
+    rounds = before["rounds"] + (stage == 2)
+    if stage < before["stage"] or (stage == before["stage"] and stage != 2):
+        raise RuleViolation("task", f"the phase {task.phase!r} is over in this session", "/phase")
+    if rounds > max_rounds(plan):
+        raise RuleViolation(
+            "task", f"the definition allows {max_rounds(plan)} rounds of the method", "/phase"
+        )
+    if stage == 3:
+        _check_evaluation_task(plan, task)
+    elif stage == 2 and plan.method.check_task is not None:
+        plan.method.check_task(task, config)
+    return {**memory, "progress": {"stage": stage, "rounds": rounds}}
+
+
+def _check_evaluation_task(plan: Plan, task: SiteTask) -> None:
+    """Refuse more centroids than the definition names."""
+    wanted = getattr(plan.options, "n_clusters", None)
+    if isinstance(wanted, int) and len(task.common.centroids) > wanted:
+        raise RuleViolation(
+            "task",
+            f"the definition names {wanted} clusters",
+            "/parameters/centroids",
+        )
 
 
 def check(
@@ -596,8 +703,7 @@ def check(
         if task.phase == preparation.NAME:
             preparation.check(payload, config)
         elif task.phase == evaluation.NAME:
-            closing = sweep.check_evaluation if plan.method.sweeping else evaluation.check
-            closing(task, payload, config)
+            _check_evaluation(plan.method)(task, payload, config)
         else:
             plan.method.check(task, payload, config)
 
@@ -757,7 +863,7 @@ def _site_config(
         features=plan.features,
         policy=plan.policy,
         roster=(),
-        p=max(p, plan.policy.min_group_size),
+        p=1 if _exact(plan) else max(p, plan.policy.min_group_size),
         size_band=size_band,
         space=space or Space.identity(len(plan.columns)),
         mask=every if mask is None else mask,
@@ -809,4 +915,12 @@ def all_phases(method: Method) -> tuple[Phase, ...]:
 
 
 def _closing_phase(method: Method) -> Phase:
-    return sweep.EVALUATION if method.sweeping else evaluation.PHASE
+    if method.sweeping:
+        return sweep.EVALUATION
+    return evaluation.PHASE if method.on_points else guarded_evaluation.PHASE
+
+
+def _check_evaluation(method: Method) -> Callable[[SiteTask, Any, RunConfig], None]:
+    if method.sweeping:
+        return sweep.check_evaluation
+    return evaluation.check if method.on_points else guarded_evaluation.check

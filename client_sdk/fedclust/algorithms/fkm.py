@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.algorithms import lloyd
+from fedclust.algorithms import guarded_lloyd as lloyd
 from fedclust.algorithms.arrays import FloatTensor3
 from fedclust.algorithms.assigning import label_by_centroid, squared_distances
 from fedclust.algorithms.base import (
@@ -51,9 +51,9 @@ from fedclust.algorithms.fkm_answers import (
     check,
 )
 from fedclust.algorithms.fkm_site import local_step
+from fedclust.algorithms.guarded_lloyd import Cells, CellsTask, Step
 from fedclust.algorithms.judging import Judgement, judge
 from fedclust.algorithms.kmeans import SAME, distinct_best, restarted
-from fedclust.algorithms.lloyd import Cells, CellsTask, Step
 from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.totals import site_parts
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from fedclust.algorithms import lloyd
+from fedclust.algorithms import guarded_lloyd as lloyd
 from fedclust.algorithms.arrays import FloatMatrix, FloatTensor3, IntMatrix, IntVector
 from fedclust.algorithms.base import (
     Disclosure,
@@ -20,7 +20,7 @@ from fedclust.algorithms.base import (
     SiteTask,
     Totals,
 )
-from fedclust.algorithms.lloyd import Cells, Step, StepTask
+from fedclust.algorithms.guarded_lloyd import Cells, Step, StepTask
 from fedclust.algorithms.spaces import scaled_bounds
 from fedclust.algorithms.totals import DISCLOSURE, SitePart, check_sizes, check_totals
 from fedclust.privacy.checks import check_empty, check_means, check_shape

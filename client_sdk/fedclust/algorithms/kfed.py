@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedclust.algorithms import lloyd
+from fedclust.algorithms import guarded_lloyd as lloyd
 from fedclust.algorithms.arrays import FloatMatrix
 from fedclust.algorithms.assigning import (
     first_occurrences,
@@ -54,6 +54,7 @@ from fedclust.algorithms.base import (
 from fedclust.algorithms.canonical import highest
 from fedclust.algorithms.choosing import SweptOptions
 from fedclust.algorithms.finishing import raw_result
+from fedclust.algorithms.guarded_lloyd import Cells, Step, StepTask
 from fedclust.algorithms.kfed_cells import (
     algorithm_1,
     converged,
@@ -63,7 +64,6 @@ from fedclust.algorithms.kfed_cells import (
     without_small,
 )
 from fedclust.algorithms.kmeans import weighted_kmeans
-from fedclust.algorithms.lloyd import Cells, Step, StepTask
 from fedclust.algorithms.local_cells import LOCAL, packed, unpacked
 from fedclust.algorithms.releasing import index_of, persons, release, site_totals
 from fedclust.algorithms.rows import Rows, whole

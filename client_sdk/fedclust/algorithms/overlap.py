@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.algorithms import lloyd
+from fedclust.algorithms import guarded_lloyd as lloyd
 from fedclust.algorithms.arrays import BoolMatrix, FloatMatrix
 from fedclust.algorithms.assigning import label_by_centroid, nearest
 from fedclust.algorithms.base import (
@@ -48,8 +48,8 @@ from fedclust.algorithms.base import (
 from fedclust.algorithms.canonical import highest, snapped
 from fedclust.algorithms.columns import feature_names
 from fedclust.algorithms.finishing import raw_result
+from fedclust.algorithms.guarded_lloyd import Cells
 from fedclust.algorithms.kfed_cells import local_restarts, without_small
-from fedclust.algorithms.lloyd import Cells
 from fedclust.algorithms.local_cells import LOCAL, lay_base, local_kmeans
 from fedclust.algorithms.masked import Points, components, merge
 from fedclust.algorithms.metaclustering import Meta, cluster

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.algorithms import lloyd
+from fedclust.algorithms import guarded_lloyd as lloyd
 from fedclust.algorithms.arrays import FloatMatrix, FloatTensor3, IntVector
 from fedclust.algorithms.assigning import label_by_centroid
 from fedclust.algorithms.base import (

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedclust.algorithms.arrays import FloatVector, IntVector
@@ -27,6 +26,7 @@ from fedclust.algorithms.base import (
     MethodFailure,
     Model,
     Phase,
+    Points,
     Policy,
     RuleViolation,
     RunConfig,
@@ -36,9 +36,11 @@ from fedclust.algorithms.base import (
     Totals,
 )
 from fedclust.algorithms.columns import feature_names
+from fedclust.algorithms.moments import Moments as SetMoments
+from fedclust.algorithms.moments import merge_moments, no_moments
 from fedclust.algorithms.releasing import feature_moments
 from fedclust.algorithms.spaces import declared_space, own_bounds, standard_scale
-from fedclust.privacy.bands import check_band
+from fedclust.privacy.bands import check_not_above
 from fedclust.privacy.checks import check_moments, check_shape
 
 NAME = "prepare"
@@ -129,6 +131,26 @@ def local_step(data: SiteData, config: RunConfig) -> Moments | None:
     return Moments(n=len(data.X), observed=observed, mean=mean, m2=m2)
 
 
+def points_step(points: Points, config: RunConfig) -> Moments | None:
+    """Return the moments of a site's points (m, d) in own units, NaN where missing.
+
+    The spread is completed by the variance within groups, so that a scale is that of persons.
+    """
+    known = ~np.isnan(points.X)
+    weights = points.sizes[:, None] * known
+    n = weights.sum(axis=0)
+    if not n.any():
+        return None
+    X = np.where(known, points.X, 0.0)
+    mean = (weights * X).sum(axis=0) / np.maximum(n, 1)
+    m2 = (weights * (X - mean) ** 2).sum(axis=0) / (1.0 - points.within)
+    lower, upper = own_bounds(config.columns)
+    with np.errstate(invalid="ignore", over="ignore"):
+        # Values within bounds cannot spread wider than this, however the share is rounded.
+        widest = np.where(np.isfinite(upper - lower), n * (upper - mean) * (mean - lower), np.inf)
+    return Moments(n=points.n, observed=n, mean=mean, m2=np.minimum(m2, np.maximum(widest, 0.0)))
+
+
 def check(payload: Moments, config: RunConfig) -> None:
     """Check a site's moments at either end; RuleViolation."""
     d = len(config.columns)
@@ -158,7 +180,7 @@ def check(payload: Moments, config: RunConfig) -> None:
             f"/observed/{feature}",
         )
     if config.size_band is not None:
-        check_band(payload.n, config.size_band)
+        check_not_above(payload.n, config.size_band)
 
 
 def merge(contributions: Sequence[Contribution], config: RunConfig) -> Space:
@@ -170,7 +192,7 @@ def merge(contributions: Sequence[Contribution], config: RunConfig) -> Space:
         If no site sent moments of some feature.
     """
     d = len(config.columns)
-    n, mean, m2 = np.zeros(d), np.zeros(d), np.zeros(d)
+    merged = no_moments((d,))
     # By feature: rows of sites that lack it are no rows of it, imputed ones are.
     rows = np.zeros(d)
     for contribution in contributions:
@@ -178,7 +200,9 @@ def merge(contributions: Sequence[Contribution], config: RunConfig) -> Space:
         if moments is None:
             continue
         rows += moments.n * config.masks.get(contribution.site, config.mask)
-        n, mean, m2 = _chan(n, mean, m2, moments)
+        observed = moments.observed.astype(np.float64)
+        merged = merge_moments(merged, SetMoments(observed, moments.mean, moments.m2))
+    n, mean, m2 = merged
     absent = feature_names(config.columns, n == 0)
     if absent:
         names = ", ".join(repr(name) for name in absent[:10])
@@ -191,24 +215,6 @@ def merge(contributions: Sequence[Contribution], config: RunConfig) -> Space:
         declared = declared_space(config.columns, config.policy.scaling)
         return Space(declared.center, declared.scale, impute)
     return Space(mean, standard_scale(config.columns, mean, m2 / rows), impute)
-
-
-def _chan(
-    n: NDArray[np.float64],
-    mean: NDArray[np.float64],
-    m2: NDArray[np.float64],
-    moments: Moments,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Merge a site's moments into the running ones, feature by feature."""
-    added = moments.observed.astype(np.float64)
-    merged = n + added
-    share = np.divide(added, merged, out=np.zeros_like(merged), where=merged > 0)
-    step = moments.mean - mean
-    return (
-        merged,
-        np.where(added > 0, mean + step * share, mean),
-        m2 + moments.m2 + np.where(added > 0, step**2 * n * share, 0.0),
-    )
 
 
 def totals(

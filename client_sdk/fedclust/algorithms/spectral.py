@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.algorithms import lloyd
+from fedclust.algorithms import guarded_lloyd as lloyd
 from fedclust.algorithms.assigning import first_occurrences, label_by_centroid, nearest
 from fedclust.algorithms.base import (
     Contribution,

@@ -2,14 +2,9 @@
 
 A method that sweeps is wrapped, not changed: every K has a state at the coordinator, a task in
 each round, a payload in each answer and a memory at each site of its own, and its steps are those
-that a session with that K alone would take, from the same random numbers. What all share is the
-rounds, the totals, and the guard, which compares what is sent for one K with all that was sent for
-any. A K that is done leaves the rounds, one that cannot go on leaves with a warning. The closing
+that a session with that K alone would take, from the same random numbers. All K share the rounds.
+A K that is done leaves the rounds; one that cannot go on leaves with a warning. The closing
 evaluation measures every K in one round.
-
-Of one set of rows, every K tells two sums more that are not linear in them: distances, and
-silhouettes. In few dimensions, many of these could be solved for a small cell's rows. So in a sweep
-they are taken from a cell's rows only where it has enough of them (:func:`fewest_rows`).
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, create_model
 
-from fedclust.algorithms import evaluation, preparation, spreads
+from fedclust.algorithms import evaluation, preparation
 from fedclust.algorithms.base import (
     Contribution,
     Disclosure,
@@ -37,23 +32,19 @@ from fedclust.algorithms.base import (
     Model,
     Next,
     Phase,
+    Points,
     Result,
     RuleViolation,
     RunConfig,
-    SiteData,
     SiteTask,
     SweepEntry,
     Task,
-    Totals,
     Tree,
 )
 from fedclust.algorithms.choosing import recommend, stability
 from fedclust.algorithms.evaluation import Outcome
 from fedclust.algorithms.finishing import complete as complete_one
-from fedclust.algorithms.totals import site_parts
 
-#: What the memories of all K share; the rest is each one's own.
-_SHARED = ("space", "guard", "evaluated", spreads.NAME)
 _OWN = "sweep"
 _UNMEASURED = (
     "sizes and quality are not known: fewer sites than min_sites could answer the closing "
@@ -89,12 +80,6 @@ class SweepPayload(Model):
 
     parts: tuple[Any, ...]
 
-    @property
-    def totals(self) -> Totals | None:
-        """The totals, which go with the first K."""
-        totals: Totals | None = getattr(self.parts[0], "totals", None) if self.parts else None
-        return totals
-
 
 def _phase(phase: Phase) -> Phase:
     """Return a phase whose task and payload hold a part for every K."""
@@ -128,8 +113,6 @@ def _swept_name(model: type[Model]) -> str:
 
 
 def _line(line: Disclosure) -> Disclosure:
-    if line.field == "totals":
-        return line
     return line.model_copy(update={"shape": f"{line.shape}, for each K"})
 
 
@@ -211,13 +194,13 @@ def swept(method: Method) -> Method:
         return State(phase=_name(tasks), seed=seed, states=states), _together(tasks)
 
     def local_step(
-        task: SiteTask, data: SiteData, config: RunConfig, rng: np.random.Generator, memory: Memory
+        task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
     ) -> LocalAnswer:
         parts = []
-        for one, own in _site_tasks(task, config, data.rows.shape[0]):
+        for one, own in _site_tasks(task, config):
             # Each K draws what a session of its own would.
             payload, kept = method.local_step(
-                one, data, own, copy.deepcopy(rng), _recalled(memory, own)
+                one, points, own, copy.deepcopy(rng), _recalled(memory, own)
             )
             memory = _remembered(memory, own, kept)
             parts.append(payload)
@@ -255,10 +238,10 @@ def swept(method: Method) -> Method:
     def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
         return method.label(result, X, None if memory is None else _memory_of(result, memory))
 
-    of_own = method.label_own
-
-    def label_own(result: Result, labels: NDArray[np.int64], memory: Memory) -> NDArray[np.int64]:
-        return labels if of_own is None else of_own(result, labels, _memory_of(result, memory))
+    def check_task(task: SiteTask, config: RunConfig) -> None:
+        for one, own in _site_tasks(task, config):
+            if method.check_task is not None:
+                method.check_task(one, own)
 
     return replace(
         method,
@@ -271,7 +254,7 @@ def swept(method: Method) -> Method:
         aggregate=aggregate,
         finish=finish,
         label=label,
-        label_own=None if of_own is None else label_own,
+        check_task=check_task,
         sweeping=True,
     )
 
@@ -301,10 +284,8 @@ def _together(tasks: Mapping[int, Task]) -> Task:
 # --- at a site ------------------------------------------------------------------------------------
 
 
-def _site_tasks(
-    task: SiteTask, config: RunConfig, rows: int | None
-) -> list[tuple[SiteTask, RunConfig]]:
-    """Return the task of each K with its config. Totals, of ``rows``, go with the first."""
+def _site_tasks(task: SiteTask, config: RunConfig) -> list[tuple[SiteTask, RunConfig]]:
+    """Return the task of each K with its config."""
     common: SweepTask = task.common
     asked = _ks(config.options)
     known = common.n_clusters and set(common.n_clusters) <= set(asked)
@@ -313,27 +294,20 @@ def _site_tasks(
         raise RuleViolation(
             "task", "a sweep's task is about its numbers of clusters", "/parameters/n_clusters"
         )
-    part = task.site
-    tasks = []
-    for k, one in zip(common.n_clusters, common.parts, strict=True):
-        tasks.append((replace(task, common=one, site=part), _at(config, k)))
-        if part is not None and part.totals:
-            part = part.model_copy(update={"totals": False, "rows": rows})
-    return tasks
+    return [
+        (replace(task, common=one), _at(config, k))
+        for k, one in zip(common.n_clusters, common.parts, strict=True)
+    ]
 
 
 def _recalled(memory: Memory, config: RunConfig) -> Memory:
-    """Return the memory of one K: what all share, and its own."""
-    shared = {name: memory[name] for name in _SHARED if name in memory}
-    return {**shared, **memory.get(_OWN, {}).get(str(_ks(config.options)), {})}
+    """Return the memory of one K."""
+    return dict(memory.get(_OWN, {}).get(str(_ks(config.options)), {}))
 
 
 def _remembered(memory: Memory, config: RunConfig, kept: Memory) -> Memory:
     """Put what one K keeps back into the memory of all."""
-    shared = {name: kept[name] for name in _SHARED if name in kept}
-    own = {name: value for name, value in kept.items() if name not in _SHARED}
-    every = {**memory.get(_OWN, {}), str(_ks(config.options)): own}
-    return {**memory, **shared, _OWN: every}
+    return {**memory, _OWN: {**memory.get(_OWN, {}), str(_ks(config.options)): kept}}
 
 
 def _answer(phase: Phase, parts: Sequence[Model | None], *, empty: bool) -> Model | None:
@@ -348,13 +322,10 @@ def _answer(phase: Phase, parts: Sequence[Model | None], *, empty: bool) -> Mode
 
 
 def _check(task: SiteTask, payload: SweepPayload, config: RunConfig, check: Any) -> None:
-    """Check every part at either end, the others against the totals that came with the first."""
-    totals = payload.totals
-    tasks = _site_tasks(task, config, None if totals is None else totals.n)
+    """Check every part at either end."""
+    tasks = _site_tasks(task, config)
     if len(payload.parts) != len(tasks):
         raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
-    if task.site is not None and task.site.totals and totals is None:
-        raise RuleViolation("totals", "totals are asked for in this task", "/parts/0/totals")
     for i, ((one, own), part) in enumerate(zip(tasks, payload.parts, strict=True)):
         if part is None:
             continue
@@ -475,34 +446,16 @@ def _entries(raw: Result) -> tuple[SweepEntry, ...]:
     return raw.sweep
 
 
-def evaluation_task(raw: Result, config: RunConfig) -> Task:
+def evaluation_task(raw: Result) -> Task:
     """Return the task that evaluates the outcome of every K."""
-    tasks = {entry.n_clusters: evaluation.task(entry.result, config) for entry in _entries(raw)}
-    return replace(_together(tasks), per_site=site_parts(config, ask=False))
+    tasks = {entry.n_clusters: evaluation.task(entry.result) for entry in _entries(raw)}
+    return _together(tasks)
 
 
-def fewest_rows(config: RunConfig) -> int:
-    """Return the persons behind a cell whose distances and silhouettes a site tells in a sweep.
-
-    A cell of m rows holds m d values. Sums and squares, of which there are at most two a column
-    for every p persons, take 2 / p of them away. Distances and silhouettes of S K are 2 S equations
-    more about cells of at least m persons: twice as many values must stay unknown. With many
-    columns, or p = 1, where anything may be told, that is p.
-    """
-    d, p = len(config.columns), config.p
-    left = d * max(p - 2, 0.5)
-    return p if p == 1 else max(p, int(np.ceil(4 * len(_ks(config.options)) * p / left)))
-
-
-def evaluate(task: SiteTask, data: SiteData, config: RunConfig, memory: Memory) -> LocalAnswer:
-    """Measure a site's scaled rows against the centroids of every K."""
-    parts, fewest = [], fewest_rows(config)
-    for one, own in _site_tasks(task, config, data.rows.shape[0]):
-        known = _recalled(memory, own)
-        payload, kept = evaluation.local_step(one, data, own, known, fewest)
-        memory = _remembered(memory, own, kept)
-        parts.append(payload)
-    return _answer(EVALUATION, parts, empty=True), memory
+def evaluate(task: SiteTask, points: Points, config: RunConfig) -> Model | None:
+    """Measure a site's scaled points against the centroids of every K."""
+    parts = [evaluation.local_step(one, points, own) for one, own in _site_tasks(task, config)]
+    return _answer(EVALUATION, parts, empty=True)
 
 
 def check_evaluation(task: SiteTask, payload: SweepPayload, config: RunConfig) -> None:

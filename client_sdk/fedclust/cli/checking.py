@@ -88,9 +88,7 @@ def check(
                 count_usable(plan_of(freeze(body, seed=0)), table.X)
             else:
                 with connection.site(journal_dir) as site:
-                    request = site.check(
-                        session, rows, **identified, min_group_size=min_group_size
-                    )
+                    request = site.check(session, rows, **identified, min_group_size=min_group_size)
         except (DataError, DisclosureError) as error:
             found = dataclasses.replace(found, refused=error)
     usable = found.complete_rows if body.policy.missing == "drop" else found.rows

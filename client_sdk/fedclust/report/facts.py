@@ -193,9 +193,7 @@ def facts(
         definition=definition,
         columns=columns,
         clusters=clusters,
-        by_site=suppress_by_site(
-            result.site_sizes, result.sizes, definition.policy.min_group_size
-        ),
+        by_site=suppress_by_site(result.site_sizes, result.sizes, definition.policy.min_group_size),
         positions=positions,
         explained=explained,
         quality=result.quality,

@@ -1,0 +1,37 @@
+"""Counts, means and sums of squared deviations (M2) of several sets, merged pairwise.
+
+Chan, Golub & LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+variances", 1979: raw sums of squares are wrong by 7 % at an offset of 1e8.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Moments", "merge_moments", "no_moments"]
+
+FloatArray = NDArray[np.float64]
+
+
+class Moments(NamedTuple):
+    """``n``, ``mean`` and ``m2``, all of one shape."""
+
+    n: FloatArray
+    mean: FloatArray
+    m2: FloatArray
+
+
+def no_moments(shape: tuple[int, ...]) -> Moments:
+    """Return the moments of nothing."""
+    return Moments(np.zeros(shape), np.zeros(shape), np.zeros(shape))
+
+
+def merge_moments(one: Moments, other: Moments) -> Moments:
+    """Return the moments of two sets together, entry by entry."""
+    n = one.n + other.n
+    share = np.divide(other.n, n, out=np.zeros_like(n), where=n > 0)
+    step = np.where(other.n > 0, other.mean - one.mean, 0.0)
+    return Moments(n, one.mean + step * share, one.m2 + other.m2 + step**2 * one.n * share)
