@@ -75,7 +75,7 @@ class ConsentRequest:
 
     @property
     def protection_none(self) -> bool:
-        """Whether the session runs without the differencing guard."""
+        """Whether sites compute with their exact rows (``protection: none``)."""
         return self.definition.policy.protection == "none"
 
     @property

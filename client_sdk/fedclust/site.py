@@ -212,7 +212,7 @@ class Site:
         consent : callable or bool, optional
             Called once with the :class:`ConsentRequest`; True consents to all of it. By default
             the call itself consents to the definition, but not to a session of two sites or one
-            without the differencing guard: these need it expressly.
+            with ``protection: none``: these need it expressly.
         ask : callable, optional
             Called with the :class:`Preview` of every submission before it is sent for the first
             time; False stops, and nothing of that round has left.

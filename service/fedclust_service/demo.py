@@ -393,10 +393,9 @@ def _show_disclosures(analyst: Client, sessions: Sequence[SessionInfo], out: Con
             for line in phase.discloses:
                 table.add_row(f"  {line.field}", line.shape, line.meaning)
             out.print(table)
-    guard = "on" if definition.policy.protection == "groups" else "off"
     out.print(
-        f"every number rests on at least {definition.policy.min_group_size} persons; the "
-        f"differencing guard is {guard}; each consent screen also says what a line can identify"
+        f"every number rests on at least {definition.policy.min_group_size} persons; each consent "
+        "screen also says what a line can identify"
     )
 
 

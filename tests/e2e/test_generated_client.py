@@ -82,7 +82,7 @@ def test_it_is_typed_and_finishes_a_session(generated: tuple[Path, str], tmp_pat
     shutil.copy(PROGRAM, place)
     mypy = ["mypy", "--strict", "--cache-dir", "mypy", f"client/{PACKAGE}", PROGRAM.name]
     run([sys.executable, "-m", *mypy], place)
-    rows = {site: rows_of(site).X for site in SITES}
+    rows = {site: rows_of(site) for site in SITES}
     with running_server(tmp_path / "coordinator") as server:
         command = [sys.executable, PROGRAM.name, server.base_url, server.operator_token]
         text = json.dumps({site: X.tolist() for site, X in rows.items()})

@@ -167,7 +167,7 @@ def test_in_the_middle_of_everything(
         assert attempts["state"] == "closed"
     alone = simulate(
         "lloyd",
-        {site: rows_of(site).X for site in SITES},
+        {site: rows_of(site) for site in SITES},
         config=definition["config"],
         policy=definition["policy"],
         features=FEATURES,

@@ -161,7 +161,7 @@ def test_a_site_that_comes_after_the_end_labels_its_rows_and_sends_nothing(
     finished: Running, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     journal = tmp_path_factory.mktemp("reader")
-    rows = rows_of("reader").X
+    rows = rows_of("reader")
     token = finished.world.tokens["reader"]
     with Site(finished.local.base_url, token=token, journal_dir=journal) as site:
         result = site.participate("heart", rows, consent=True)

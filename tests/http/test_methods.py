@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedclust.algorithms.base import Result, SiteData
+from fedclust.algorithms.base import Result
 from fedclust.algorithms.registry import METHODS
 from fedclust.definition import plan_of, read_definition
 from fedclust.wire import codec
@@ -130,7 +130,7 @@ def test_one_site_comes_late_and_one_leaves(
     joined = {1: SITES, 2: SITES, 3: (*SITES, LATE)}
     by_hand = drive(
         plan,
-        {site: rows_of(site).X for site in everyone},
+        {site: rows_of(site) for site in everyone},
         roster=lambda number: sorted(joined.get(number, ("north", "south", LATE))),
         silent=lambda number: ["west"] if number == 3 else [],
     ).result
@@ -176,7 +176,7 @@ def test_more_clusters_than_any_site_has_rows(
     described = METHODS[method].options.model_json_schema()["properties"]["n_clusters"]
     wanted = min(100, described.get("maximum", 100))
     if wanted < 100:
-        world.data.update({site: SiteData(rows_of(site).X[::4]) for site in SITES})
+        world.data.update({site: rows_of(site)[::4] for site in SITES})
     try:
         sites = begin(world, session, method, {**options, "n_clusters": wanted})
         state = world.finish(session, sites)
@@ -203,7 +203,7 @@ def test_one_cluster_is_the_mean(
     sites = begin(world, session, method, {**options, "n_clusters": 1})
     assert world.finish(session, sites) == "completed"
     result = result_of(world, session)
-    mean = np.vstack([rows_of(site).X for site in SITES]).mean(axis=0)
+    mean = np.vstack([rows_of(site) for site in SITES]).mean(axis=0)
     assert np.allclose(result["centroids_original"], [mean], rtol=1e-12)
     assert result["sizes"] == [180]
 
@@ -292,7 +292,7 @@ def test_all_cells_suppressed_everywhere_fails_with_the_reason_and_what_to_chang
 def test_sites_with_too_few_rows_fail_with_the_reason_and_what_to_change(
     world: World, session: str, method: str, options: dict[str, Any]
 ) -> None:
-    few = {site: SiteData(rows_of(site).X[:4]) for site in SITES}
+    few = {site: rows_of(site)[:4] for site in SITES}
     world.data.update(few)
     try:
         sites = begin(world, session, method, options)
@@ -437,7 +437,7 @@ def test_lies_that_only_one_method_can_tell_are_refused(
 
 
 def test_features_of_no_variance_are_a_defined_result(world: World, session: str) -> None:
-    flat = {site: SiteData(rows_of(site).X * [1.0, 0.0]) for site in SITES}
+    flat = {site: rows_of(site) * [1.0, 0.0] for site in SITES}
     world.data.update(flat)
     try:
         sites = begin(world, session, "overlap_oneshot", FULL, policy={"scaling": "none"})
@@ -466,7 +466,7 @@ def test_a_later_sites_cells_are_assigned_and_too_small_ones_are_not(
     sites = begin(world, session, method, options)
     assert world.finish(session, sites) == "completed"
     path = f"/v1/sessions/{session}/assignments"
-    groups: NDArray[np.float64] = rows_of("later").X.reshape(2, 30, 2).mean(axis=1)
+    groups: NDArray[np.float64] = rows_of("later").reshape(2, 30, 2).mean(axis=1)
     cells = {"centroids": groups.tolist(), "counts": [30, 30]}
     world.ok("PATCH", f"/v1/sessions/{session}", "ada", json={"invite": [LATE]})
     if options in TRIED[method].own_only:

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from fedclust._http import Http, Options
 from fedclust.algorithms import engine
-from fedclust.algorithms.base import Contribution, Done, SiteData
+from fedclust.algorithms.base import Contribution, Done
 from fedclust.algorithms.engine import EngineState
 from fedclust.definition import canonical, freeze, plan_of
 from fedclust.site import Site
 from fedclust.wire import codec, models
 from fedclust.wire.problems import CONTENT_TYPE, problem
 from fedclust.wire.submissions import read_head, read_submission
+from support.rounds import data_of
 
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 URL = "https://coordinator.example"
@@ -259,7 +260,7 @@ class FakeCoordinator(httpx.BaseTransport):
             self.answers[name], self.memories[name] = engine.local_step(
                 self.plan,
                 engine.read_task(self.plan, common, part),
-                SiteData(rows),
+                data_of(self.plan, rows),
                 site=name,
                 round_number=self.round,
                 p=self.plan.policy.min_group_size,

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms import engine
-from fedclust.algorithms.base import SiteData
 from fedclust.definition import plan_of
 from fedclust.privacy.bands import size_band
 from fedclust.wire.codec import task_digest, to_tree
 from fedclust.wire.models import Definition
 from fedclust.wire.submissions import JSON, write_submission
 from support.patience import PATIENCE_S
+from support.rounds import data_of
 from support.world import NOBODY
 
 
@@ -90,7 +90,7 @@ class HandmadeSite:
         payload, self._memory = engine.local_step(
             self._plan,
             engine.read_task(self._plan, common, part),
-            SiteData(self.X),
+            data_of(self._plan, self.X),
             site=self.name,
             round_number=view["round"],
             p=self._plan.policy.min_group_size,

@@ -25,7 +25,6 @@ from sqlalchemy.engine import make_url
 
 from fedclust import __version__, simulate
 from fedclust.algorithms import engine
-from fedclust.algorithms.base import SiteData
 from fedclust.algorithms.registry import METHODS
 from fedclust.definition import plan_of, read_definition
 from fedclust.privacy.bands import size_band
@@ -40,6 +39,7 @@ from support.databases import PostgresServer
 from support.history import Fault, History, Key, Request, violations
 from support.links import Balancer, Link
 from support.patience import PATIENCE_S
+from support.rounds import data_of
 from support.server import ServerProcess
 from support.world import NOBODY
 
@@ -289,7 +289,7 @@ class _Site(threading.Thread):
         self.answers: dict[Key, str] = {}
         self.error: BaseException | None = None
         self._session = f"/v1/sessions/{session}"
-        self._data = SiteData(data)
+        self._data = data
         self._bodies: dict[int, bytes] = {}
         self._memory: Any = {}
         self._passed = passed
@@ -319,7 +319,7 @@ class _Site(threading.Thread):
             json={
                 "definition_sha256": self._sha256,
                 "features": columns(D),
-                "size_band": size_band(len(self._data.X)),
+                "size_band": size_band(len(self._data)),
                 "sdk_version": __version__,
                 "methods": {name: [method.version] for name, method in METHODS.items()},
             },
@@ -353,11 +353,11 @@ class _Site(threading.Thread):
         payload, self._memory = engine.local_step(
             self._plan,
             engine.read_task(self._plan, task["common"], task["site"]),
-            self._data,
+            data_of(self._plan, self._data),
             site=self.site,
             round_number=number,
             p=self._plan.policy.min_group_size,
-            size_band=size_band(len(self._data.X)),
+            size_band=size_band(len(self._data)),
             memory=self._memory,
         )
         self.answers[number, self.site] = _digest(payload)

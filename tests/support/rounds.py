@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedclust.algorithms import engine, lloyd
 from fedclust.algorithms.base import (
@@ -15,12 +15,15 @@ from fedclust.algorithms.base import (
     Feature,
     Memory,
     Next,
+    Points,
     Policy,
     Result,
     SiteData,
     SiteTask,
 )
 from fedclust.algorithms.engine import Plan
+from fedclust.data import Table
+from fedclust.data.tables import site_data
 
 
 def plan_for(
@@ -30,6 +33,11 @@ def plan_for(
     options = lloyd.Config(**config)
     features = tuple(Feature(name=f"x{j}") for j in range(d))
     return Plan(lloyd.METHOD, options, features, Policy(**(policy or {})), seed)
+
+
+def data_of(plan: Plan, rows: ArrayLike) -> SiteData | Points:
+    """Return what a site with these rows (n, d), every row a person, hands to the engine."""
+    return site_data(plan, Table(np.asarray(rows, dtype=np.float64), ()))
 
 
 @dataclass
@@ -74,6 +82,7 @@ def drive(
         return sorted(sites) if roster is None else roster(number)
 
     memory: dict[str, Memory] = {site: {} for site in sites}
+    data = {site: data_of(plan, rows) for site, rows in sites.items()}
     run = Run()
     step: Any = engine.start(plan, joined(1))
     number = 0
@@ -89,7 +98,7 @@ def drive(
             payloads[site], memory[site] = engine.local_step(
                 plan,
                 tasks[site],
-                SiteData(np.asarray(sites[site], dtype=np.float64)),
+                data[site],
                 site=site,
                 round_number=number,
                 p=plan.policy.min_group_size,

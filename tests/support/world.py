@@ -18,16 +18,17 @@ from typing import Any
 
 import httpx
 import numpy as np
+from numpy.typing import NDArray
 
 from fedclust import __version__
 from fedclust.algorithms import engine
-from fedclust.algorithms.base import SiteData
 from fedclust.algorithms.registry import METHODS
 from fedclust.definition import plan_of, read_definition
 from fedclust.privacy.bands import size_band
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, JSON, write_submission
 from support.patience import PATIENCE_S
+from support.rounds import data_of
 
 FEATURES = [
     {"name": "age", "unit": "years", "lower": 0.0, "upper": 120.0},
@@ -47,7 +48,7 @@ class World:
     tokens: dict[str, str] = field(default_factory=dict)
     memories: dict[tuple[str, str], Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    data: dict[str, SiteData] = field(default_factory=dict)
+    data: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def request(
         self, method: str, path: str, token: str | None = None, **keywords: Any
@@ -102,7 +103,7 @@ class World:
         return {
             "definition_sha256": info["definition_sha256"],
             "features": [feature["name"] for feature in FEATURES],
-            "size_band": size_band(len(self._rows(site).X)),
+            "size_band": size_band(len(self._rows(site))),
             "sdk_version": __version__,
             "methods": {name: [method.version] for name, method in METHODS.items()},
         }
@@ -129,11 +130,11 @@ class World:
         payload, memory = engine.local_step(
             plan,
             engine.read_task(plan, task["common"], task["site"]),
-            self._rows(site),
+            data_of(plan, self._rows(site)),
             site=site,
             round_number=number,
             p=plan.policy.min_group_size,
-            size_band=size_band(len(self._rows(site).X)),
+            size_band=size_band(len(self._rows(site))),
             memory=self.memories.get((site, session), {}),
         )
         self.memories[site, session] = memory
@@ -169,13 +170,13 @@ class World:
                     if (known := stored.headers.get("Fedclust-Task-ETag")) is not None:
                         etags[site] = known
 
-    def _rows(self, site: str) -> SiteData:
-        return self.data.get(site) or rows_of(site)
+    def _rows(self, site: str) -> NDArray[np.float64]:
+        return self.data[site] if site in self.data else rows_of(site)
 
 
-def rows_of(site: str) -> SiteData:
+def rows_of(site: str) -> NDArray[np.float64]:
     """Return a site's rows, the same every time; two groups apart from each other."""
     rng = np.random.default_rng(list(site.encode()))
     first = rng.normal([40.0, 180.0], [4.0, 12.0], (ROWS // 2, 2))
     second = rng.normal([70.0, 260.0], [4.0, 12.0], (ROWS - ROWS // 2, 2))
-    return SiteData(np.vstack([first, second]))
+    return np.vstack([first, second])

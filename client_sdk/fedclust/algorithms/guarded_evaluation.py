@@ -65,7 +65,7 @@ _SLACK = 1e-9
 _FIRST = 64
 
 
-class EvaluationTask(Model):
+class EvaluationTask(Model, title="GuardedEvaluationTask"):
     """Measure your rows against these centroids.
 
     Attributes
@@ -90,7 +90,7 @@ class EvaluationTask(Model):
     prototype_centroids: IntVector | None = None
 
 
-class Evaluation(Model):
+class Evaluation(Model, title="GuardedEvaluation"):
     """A site's part of the quality: additive.
 
     Attributes

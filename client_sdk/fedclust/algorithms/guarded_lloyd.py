@@ -128,14 +128,14 @@ def check_config(config: RunConfig) -> None:
 # --- Payloads -------------------------------------------------------------------------------------
 
 
-class CellsTask(Model):
+class CellsTask(Model, title="GuardedCellsTask"):
     """Cluster your rows by yourself into at most ``n_clusters`` cells, with ``n_init`` starts."""
 
     n_clusters: Annotated[int, Field(ge=1)]
     n_init: Annotated[int, Field(ge=1)]
 
 
-class Cells(Model):
+class Cells(Model, title="GuardedCells"):
     """A site's local cells.
 
     Attributes
@@ -152,13 +152,13 @@ class Cells(Model):
     totals: Totals | None = None
 
 
-class StepTask(Model):
+class StepTask(Model, title="GuardedStepTask"):
     """Assign your rows to the nearest of these ``centroids`` (K, d), scaled; ties to the lowest."""
 
     centroids: FloatMatrix
 
 
-class Step(Model):
+class Step(Model, title="GuardedStep"):
     """A site's part of one Lloyd step: additive, and of the same shape at every site.
 
     Attributes

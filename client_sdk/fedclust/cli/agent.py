@@ -103,7 +103,7 @@ def add(
             "--result-out", help="Where the result goes, for predict.", show_default=False
         ),
     ] = None,
-    min_group_size: o.MinClusterSize = None,
+    min_group_size: o.MinGroupSize = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Consent to all that the screen says, unasked.")
     ] = False,

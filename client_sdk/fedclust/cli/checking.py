@@ -54,7 +54,7 @@ def check(
     ] = None,
     id_column: o.IdColumn = None,
     person_column: o.PersonColumn = None,
-    min_group_size: o.MinClusterSize = None,
+    min_group_size: o.MinGroupSize = None,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:

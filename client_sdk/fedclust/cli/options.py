@@ -66,7 +66,7 @@ PersonColumn = Annotated[
         show_default=False,
     ),
 ]
-MinClusterSize = Annotated[
+MinGroupSize = Annotated[
     int | None,
     typer.Option(
         "--min-group-size",

@@ -95,7 +95,7 @@ def participate(
             "--preview-out", help="Write them to a file; send nothing.", show_default=False
         ),
     ] = None,
-    min_group_size: o.MinClusterSize = None,
+    min_group_size: o.MinGroupSize = None,
     journal_dir: o.JournalDir = None,
     give_up_after: o.GiveUpAfter = 86_400.0,
     json_bodies: Annotated[

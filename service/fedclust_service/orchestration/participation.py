@@ -164,7 +164,7 @@ def _check_consent(tx: Tx, actor: Actor, session: Session, body: JoinRequest) ->
             FieldError(
                 pointer="/consents/protection_none",
                 rule="protection-none",
-                message="the session runs without the differencing guard: true consents",
+                message="sites compute with exact rows here (protection none): true consents",
             )
         )
     if missing:

@@ -34,7 +34,7 @@ from fedclust_service.domain.access import Role
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 
-SCHEMA_REVISION = "0003"
+SCHEMA_REVISION = "0004"
 """The migration that makes exactly these tables: Alembic's head (a test compares)."""
 
 NAMING = {
