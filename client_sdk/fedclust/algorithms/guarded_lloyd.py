@@ -79,7 +79,7 @@ VERSION = 3
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(SweptOptions, title="LloydConfig"):
+class Config(SweptOptions, title="GuardedLloydConfig"):
     """What the analyst chooses.
 
     Attributes
