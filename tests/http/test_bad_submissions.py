@@ -145,18 +145,18 @@ def test_numbers_that_are_not_finite_are_refused_in_binary(
 
 
 @pytest.mark.parametrize("n", [10**30, 2**64, 2**63 - 1])
-def test_a_count_without_end_in_totals(running: Running, n: int) -> None:
-    """In a band without an upper end; the totals lie one level down in the payload."""
+def test_a_count_without_end(running: Running, n: int) -> None:
+    """In a band without an upper end."""
     world = running.world
     name = f"endless-{n % 97}"
-    world.define("ada", name, ["north", "south", "west"], policy={"scaling": "none"})
+    world.define("ada", name, ["north", "south", "west"])
     for site in ("north", "south", "west"):
         body = {**world.participation(site, name), "size_band": ">=100000"}
         world.ok("PUT", f"/v1/sessions/{name}/participation", site, json=body)
     answer = json.loads(world.answer("north", name))
-    answer["payload"]["totals"]["n"] = n
+    answer["payload"]["n"] = n
     problem = refused(running, world.put("north", name, 1, json.dumps(answer).encode()), "invalid")
-    assert [(e.pointer, e.rule) for e in problem.errors] == [("/payload/totals/n", "count-range")]
+    assert [(e.pointer, e.rule) for e in problem.errors] == [("/payload/n", "count-range")]
 
 
 # --- contents, in binary --------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.assigning import BLOCK
-from fedclust.algorithms.base import Points, RunConfig
+from fedclust.algorithms.base import Points, RuleViolation, RunConfig
 from fedclust.privacy.bands import check_not_above
 from fedclust.privacy.checks import check_counts
 
@@ -87,7 +87,12 @@ def cluster_sums(points: Points, labels: IntArray, centroids: FloatArray) -> Clu
 
 
 def check_sizes(counts: IntArray, config: RunConfig, pointer: str = "/counts") -> None:
-    """Check a site's counts (K,): each is 0 or at least p, and together they fit its size band."""
+    """Check a site's counts (K,): each is 0 or at least p, and together they fit its size band.
+
+    A site that counts nobody answers empty, so not all are 0.
+    """
     check_counts(counts, config.p, pointer)
+    if not counts.any():
+        raise RuleViolation("empty", "a site that counts no persons answers empty", pointer)
     if config.size_band is not None:
         check_not_above(sum(int(count) for count in counts), config.size_band, pointer)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import linkage
 
 __all__ = ["MOST_GROUPS", "form_groups", "least_group_size"]
 
@@ -122,6 +121,9 @@ def _tree_groups(rows: FloatArray, mass: IntArray, least: int) -> IntArray:
     """Group the rows of one block."""
     if len(rows) == 1 or mass.sum() < 2 * least:
         return np.zeros(len(rows), dtype=np.int64)
+    # Imported here: only sites form groups.
+    from scipy.cluster.hierarchy import linkage
+
     nodes, branches = _cut_tree(linkage(rows, "ward"), mass, least)
     groups = _Groups(rows, mass, nodes)
     for branch in branches:
