@@ -189,6 +189,14 @@ def refuse_counted(counts: NDArray[np.int64], names: tuple[str, ...] = ()) -> No
         )
 
 
+def scaled_rows(result: Result, X: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return rows (n, d) in own units, scaled; missing values imputed where the session imputes."""
+    rows = np.asarray(X, dtype=np.float64)
+    if result.impute is not None:
+        rows = np.where(np.isnan(rows), result.impute, rows)
+    return Space(result.center, result.scale).to_scaled(rows)
+
+
 def label_by_centroid(result: Result, X: NDArray[np.float64]) -> NDArray[np.int64]:
     """Label rows (n, d) in own units by the nearest prototype or centroid.
 

@@ -685,17 +685,18 @@ class Method:
         remembers. None: ``label`` without a memory does.
     check_config : (config) -> None
         Raises :class:`RuleViolation` for options that do not fit features or policy.
-    label_own : (result, labels (n,), memory) -> (n,) int64, or None
-        Of a method that goes through rows by runs: what ``label`` makes, with the memory, of the
-        labels that it gives without one. None: the same.
     by_runs : (options) -> bool, or None
         Whether its steps go through ``SiteData.rows`` alone, so that rows need not be in memory.
         None: they do not.
     on_points : bool
         Whether ``local_step`` takes :class:`Points`; otherwise :class:`SiteData`.
     check_task : (task, config) -> None, or None
-        Raises :class:`RuleViolation` where a task asks for more than the definition says: other
-        numbers of clusters, of candidates, of rounds. Runs at the site before the local step.
+        Raises :class:`RuleViolation` where a task asks for more than the definition says, as other
+        numbers of clusters. Runs at the site before the local step. (The engine itself checks the
+        order of phases, by ``Phase.once``, and the number of rounds.)
+    rounds : (options) -> int, or None
+        How many rounds of the method a session with these options takes at most; None: as many as
+        ``max_rounds`` admits.
     takes_masks : bool
         Whether sites may lack features (``missing: mask``).
     sweeps : bool
@@ -727,9 +728,9 @@ class Method:
     aggregate: Callable[[Any, Sequence[Contribution], RunConfig], Next | Done]
     finish: Callable[[Any, RunConfig], Result]
     label: Callable[[Result, NDArray[np.float64], Memory | None], NDArray[np.int64]]
-    label_own: Callable[[Result, NDArray[np.int64], Memory], NDArray[np.int64]] | None = None
     on_points: bool = False
     check_task: Callable[[SiteTask, RunConfig], None] | None = None
+    rounds: Callable[[Any], int] | None = None
     takes_masks: bool = False
     by_runs: Callable[[Any], bool] | None = None
     sweeps: bool = False

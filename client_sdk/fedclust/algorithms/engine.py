@@ -128,7 +128,8 @@ class EngineState(Model):
 
 def max_rounds(plan: Plan) -> int:
     """Return how many rounds the method itself may take."""
-    return plan.policy.max_rounds or plan.method.default_max_rounds
+    limit = plan.policy.max_rounds or plan.method.default_max_rounds
+    return limit if plan.method.rounds is None else min(limit, plan.method.rounds(plan.options))
 
 
 def most_rounds(plan: Plan) -> int:
@@ -767,7 +768,7 @@ def label(
     own = {name: cells for name, cells in result.mapping.items() if name == site}
     result = result.model_copy(update={"mapping": own})
     if isinstance(X, Rows):
-        return _label_by_runs(method, result, X, memory, mask, new=new)
+        return _label_by_runs(method, result, X, None if new else memory, mask)
     with one_thread():
         rows = np.asarray(X, dtype=np.float64)
         if mask is not None and rows.ndim == 2:
@@ -795,23 +796,19 @@ def _label_by_runs(
     rows: Rows,
     memory: Memory | None,
     mask: NDArray[np.bool_] | None,
-    *,
-    new: bool,
 ) -> NDArray[np.int64]:
     """Do as :func:`label` with rows that are not in memory."""
     labels: NDArray[np.int64] = rows.array(np.int64)
     if mask is None and result.mask is not None:
         # By all rows: in a run of few a column may be empty that the others have.
         mask = np.any(list(rows.map(_given)), axis=0)
-    run_label = functools.partial(_label_run, method, result, mask)
+    run_label = functools.partial(_label_run, method, result, memory, mask)
     with one_thread():
         start = 0
         for part in rows.map(run_label):
             labels[start : start + len(part)] = part
             start += len(part)
-        if memory is None or new or method.label_own is None:
-            return labels
-        return method.label_own(result, labels, memory)
+    return labels
 
 
 def _given(run: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -820,10 +817,15 @@ def _given(run: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _label_run(
-    method: Method, result: Result, mask: NDArray[np.bool_] | None, run: NDArray[np.float64]
+    method: Method,
+    result: Result,
+    memory: Memory | None,
+    mask: NDArray[np.bool_] | None,
+    run: NDArray[np.float64],
 ) -> NDArray[np.int64]:
     with one_thread():
-        return method.label(result, run if mask is None else _with_columns(result, run, mask), None)
+        rows = run if mask is None else _with_columns(result, run, mask)
+        return method.label(result, rows, memory)
 
 
 class TaskSpace(Model):

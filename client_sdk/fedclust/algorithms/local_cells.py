@@ -18,7 +18,7 @@ from fedclust.algorithms.kmeans import SAME
 from fedclust.algorithms.releasing import CANDIDATE, index_of, release
 from fedclust.algorithms.rows import Rows, rows_of, whole
 from fedclust.algorithms.tallies import assign, cells_of
-from fedclust.privacy.counting import Labels
+from fedclust.privacy.counting import Labels, PersonIndex
 from fedclust.privacy.moments import FeatureMoments, merge_features, total_moments
 
 #: The local cells' partition: the guard's candidate, and its place in a site's memory.
@@ -350,6 +350,28 @@ def without_outliers(
         rows = data.rows.take(np.flatnonzero(~kept))
         labels[~kept] = used[nearest(rows, cells.means[used])]
     return labels
+
+
+def without_small(
+    X: NDArray[np.float64] | Rows, labels: Labels, index: PersonIndex, p: int
+) -> NDArray[Any]:
+    """Return labels (n,) in which every cell stands for at least ``p`` persons, if any can.
+
+    One by one, smallest first, a cell that may not be sent gives its rows to the nearest others.
+    """
+    rows = rows_of(X)
+    centres = cells_of(rows, labels, int(labels.max(initial=-1)) + 1).means
+    while True:
+        counts = np.bincount(labels, minlength=len(centres))
+        used = np.flatnonzero(counts)
+        small = [k for k in used if not index.reaches(labels == k, p)]
+        if not small or len(used) == 1:
+            return labels
+        smallest = min(small, key=lambda k: counts[k])
+        others = used[used != smallest]
+        moving = np.flatnonzero(labels == smallest)
+        labels = labels.copy()
+        labels[moving] = others[nearest(rows.take(moving), centres[others])]
 
 
 def packed(labels: Labels) -> bytes:

@@ -49,8 +49,8 @@ from fedclust.algorithms.canonical import highest, snapped
 from fedclust.algorithms.columns import feature_names
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.guarded_lloyd import Cells
-from fedclust.algorithms.kfed_cells import local_restarts, without_small
-from fedclust.algorithms.local_cells import LOCAL, lay_base, local_kmeans
+from fedclust.algorithms.kfed_cells import local_restarts
+from fedclust.algorithms.local_cells import LOCAL, lay_base, local_kmeans, without_small
 from fedclust.algorithms.masked import Points, components, merge
 from fedclust.algorithms.metaclustering import Meta, cluster
 from fedclust.algorithms.releasing import CANDIDATE, index_of, persons, release, site_totals

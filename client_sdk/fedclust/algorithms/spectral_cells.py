@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from fedclust.algorithms.assigning import nearest
 from fedclust.algorithms.canonical import TIE, ascending, snapped
-from fedclust.algorithms.kfed_cells import without_small
-from fedclust.algorithms.local_cells import local_kmeans
+from fedclust.algorithms.local_cells import local_kmeans, without_small
 from fedclust.privacy.counting import PersonIndex
 
 FloatArray = NDArray[np.float64]
