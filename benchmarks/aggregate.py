@@ -90,6 +90,7 @@ def _alone(kind: str, n_sites: int, runs: int) -> dict[str, Any]:
     answers = _cells(kind, n_sites)
     request = {
         "name": "aggregate",
+        "purpose": "What a benchmark measures on made-up rows.",
         "features": [{"name": name} for name in columns(FEATURES)],
         "sites": sorted(answers),
         **SESSION,

@@ -37,6 +37,7 @@ from support.server import clean_environment, running_server  # noqa: E402
 ROUNDS = 20
 FIRST, LAST = 3, ROUNDS
 SESSION: dict[str, Any] = {
+    "purpose": "What a benchmark measures on made-up rows.",
     "algorithm": "fkm",
     "config": {"n_clusters": 10, "variant": "paper", "rounds": ROUNDS, "evaluate": False},
     "policy": {"scaling": "none", "max_rounds": ROUNDS + 1},

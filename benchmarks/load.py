@@ -216,6 +216,7 @@ def _counted(operator: httpx.Client) -> tuple[float, float]:
 def _definition(session: str, sites: list[str], rounds: int) -> dict[str, Any]:
     return {
         "name": session,
+        "purpose": "What a benchmark measures on made-up rows.",
         "algorithm": "lloyd",
         "config": {
             "n_clusters": K,

@@ -107,7 +107,14 @@ def body(session: str, definition: dict[str, Any]) -> dict[str, Any]:
         for name in definition["features"]
     ]
     sites = sorted(HOSPITALS)
-    return {"name": session, "seed": SEED, **definition, "features": features, "sites": sites}
+    return {
+        "name": session,
+        "purpose": "Which types of coronary patients do the four hospitals share?",
+        "seed": SEED,
+        **definition,
+        "features": features,
+        "sites": sites,
+    }
 
 
 def file_of(hospital: str) -> str:

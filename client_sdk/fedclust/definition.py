@@ -13,7 +13,7 @@ from fedclust.algorithms.columns import columns_of
 from fedclust.algorithms.engine import Plan
 from fedclust.algorithms.registry import METHODS
 from fedclust.wire.codec import canonical_json, sha256
-from fedclust.wire.models import Definition, SessionCreate
+from fedclust.wire.models import PURPOSE_CHARACTERS, Definition, SessionCreate
 from fedclust.wire.problems import FieldError
 from fedclust.wire.submissions import field_errors
 
@@ -101,7 +101,7 @@ def plan_of(definition: Definition) -> Plan:
 
 
 def check_definition(definition: SessionCreate, *, simulated: bool = False) -> None:
-    """Refuse what no session may be; ``simulated`` admits p = 1 and a single site.
+    """Refuse what no session may be; ``simulated`` admits p = 1, one site and no purpose.
 
     Raises
     ------
@@ -109,6 +109,13 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
         With every fault that was found.
     """
     errors = _check_sites(definition, simulated) + _check_features(definition)
+    least, most = PURPOSE_CHARACTERS
+    if not simulated and len(definition.purpose) < least:
+        message = (
+            f"say in one to five sentences ({least} to {most:,} characters) what the sites "
+            "answer together: their stewards decide by it"
+        )
+        errors.insert(0, _error("/purpose", "purpose", message))
     method = METHODS.get(definition.algorithm)
     if method is None:
         known = ", ".join(sorted(METHODS))

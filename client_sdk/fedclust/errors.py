@@ -264,6 +264,10 @@ class ConsentMissing(CoordinatorError):
     slug = "consent-needed"
 
 
+class SessionExpired(CoordinatorError):
+    slug = "session-expired"
+
+
 class VersionUnsupported(CoordinatorError):
     slug = "version-unsupported"
 

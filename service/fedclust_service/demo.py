@@ -174,6 +174,10 @@ def _definition(
     return SessionCreate.model_validate(
         {
             "name": session,
+            "title": "Breast tumours at four hospitals",
+            "purpose": "Which kinds of breast tumours do the four hospitals see? A demonstration "
+            "with public data.",
+            "contact": f"{ANALYST}, {ANALYST}@example.org",
             "algorithm": SESSIONS[session],
             "config": {"n_clusters": K},
             "seed": 7,

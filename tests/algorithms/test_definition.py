@@ -20,12 +20,14 @@ from fedclust.definition import (
 )
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust.wire.models import Definition, SessionCreate
+from support.purpose import PURPOSE
 
 
 def request(**changes: Any) -> SessionCreate:
     """A valid request with some fields replaced; dots reach into the policy."""
     body: dict[str, Any] = {
         "name": "heart-2026",
+        "purpose": PURPOSE,
         "algorithm": "lloyd",
         "config": {"n_clusters": 4},
         "features": [{"name": "age", "lower": 0, "upper": 120}, {"name": "sex", "kind": "binary"}],
@@ -51,6 +53,30 @@ def test_a_frozen_definition_pins_seed_version_and_defaults() -> None:
     assert definition.method_version == plan_of(definition).method.version
     assert set(definition.config) == set(plan_of(definition).method.options.model_fields)
     assert freeze(request(seed=3), seed=7).seed == 3
+
+
+def test_only_a_simulation_needs_no_purpose() -> None:
+    silent = request().model_copy(update={"purpose": ""})
+    assert pointers(silent) == ["/purpose"]
+    assert freeze(silent, seed=7, simulated=True).purpose == ""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"title": "Heart"},
+        {"purpose": PURPOSE + "!"},
+        {"contact": "Ada, ada@example.org"},
+        {"approval": "2026-01"},
+        {"expires": "2030-01-01T01:00:00+01:00"},
+    ],
+)
+def test_why_a_session_is_there_is_part_of_what_sites_consent_to(change: dict[str, str]) -> None:
+    changed = canonical(freeze(request(**change), seed=7))
+    assert changed != canonical(freeze(request(), seed=7))
+    assert canonical(read_definition(changed)) == changed
+    if "expires" in change:
+        assert b'"expires":"2030-01-01T00:00:00.000Z"' in changed
 
 
 def test_the_canonical_form_is_stable_and_comes_back() -> None:

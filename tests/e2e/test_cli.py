@@ -24,6 +24,7 @@ from fedclust.results import SiteResult
 from fedclust_service.orchestration.admin import AdminAuditEntry
 from support import forked
 from support.patience import PATIENCE_S
+from support.purpose import PURPOSE
 from support.server import ServerProcess, clean_environment, running_server
 
 SITES = ("ada", "brno", "cadiz")
@@ -139,7 +140,18 @@ def test_from_the_first_token_to_labels_with_agents(shell: Shell) -> None:
     assert [each["name"] for each in listed] == list(SITES)
     assert all(len(each["tokens"]) == 1 for each in listed)
 
-    asked = ["--algorithm", "lloyd", "--clusters", "3", "--features", "x,y", "--seed", "11"]
+    asked = [
+        "--algorithm",
+        "lloyd",
+        "--clusters",
+        "3",
+        "--features",
+        "x,y",
+        "--seed",
+        "11",
+        "--purpose",
+        PURPOSE,
+    ]
     shell.run("eva", "session", "create", "heart", *asked, "--sites", ",".join(SITES))
     assert "fedclust participate heart" in shell.err
     shell.run("eva", "session", "start", "heart", code=5)
@@ -199,7 +211,7 @@ def test_a_site_leaves_when_it_says_so(shell: Shell) -> None:
     for name in SITES:
         shell.run("operator", "site", "add", name, "--token-out", f"{name}.token")
     shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
-    asked = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y"]
+    asked = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y", "--purpose", PURPOSE]
     shell.run("eva", "session", "create", "heart", *asked, "--sites", ",".join(SITES))
     shell.run("ada", "leave", "heart", code=4)  # Nobody can be asked.
     shell.run("ada", "leave", "heart", "--yes")
@@ -210,19 +222,45 @@ def test_a_site_leaves_when_it_says_so(shell: Shell) -> None:
 def test_a_definition_that_lacks_something_says_what(shell: Shell) -> None:
     shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
     shell.run("eva", "session", "create", "heart", "--algorithm", "lloyd", code=2)
-    assert "--features, --sites" in shell.err
+    assert "--purpose, --features, --sites" in shell.err
     (shell.place / "bad.json").write_text('{"algorithm": "lloyd",\n "features"}', "utf-8")
     shell.run("eva", "session", "create", "heart", "--file", "bad.json", code=2)
     assert "bad.json, line 2" in shell.err
     levels = {"name": "pain", "kind": "categorical", "levels": ["a", "b", "a"]}
     wrong = {"algorithm": "lloyd", "config": {"n_clusters": 3}, "sites": ["ada", "brno", "cadiz"]}
+    wrong["purpose"] = "Pain"
     wrong["features"] = [levels, {"name": "crp", "transform": "log"}]
     (shell.place / "bad.json").write_text(json.dumps(wrong), "utf-8")
     shell.run("eva", "session", "create", "heart", "--file", "bad.json", code=5)
+    assert "/purpose" in shell.err
     assert "/features/0/levels/2" in shell.err
     assert "/features/1/lower" in shell.err
     shell.run("eva", "session", "deadline", "heart", "tomorrow", code=2)
     shell.run("operator", "site", "token", "nobody", code=5)
+
+
+def test_a_session_says_why_before_all_else(shell: Shell) -> None:
+    shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
+    for name in SITES:
+        shell.run("operator", "site", "add", name)
+    asked = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y", "--purpose", PURPOSE]
+    asked += ["--title", "Heart", "--contact", "Eva, eva@example.org", "--approval", "2026-01"]
+    asked += ["--sites", ",".join(SITES), "--expires", "2999-01-01T01:00+01:00"]
+    shell.run("eva", "session", "create", "heart", *asked)
+    assert "without both bounds: x, y" in shell.err
+    lines = shell.run("eva", "session", "show", "heart").splitlines()
+    assert [" ".join(line.split()) for line in lines[:6]] == [
+        "session heart",
+        "title Heart",
+        f"purpose {PURPOSE}",
+        "contact Eva, eva@example.org",
+        "approval 2026-01",
+        "expires 2999-01-01 00:00:00 UTC",
+    ]
+    past = [*asked[:-1], "2020-01-01T00:00Z"]
+    shell.run("eva", "session", "create", "late", *past, code=5)
+    assert "/expires" in shell.err
+    shell.run("eva", "session", "create", "late", *asked[:-1], "soon", code=2)
 
 
 def test_doctor_says_what_is_well_and_what_to_do(shell: Shell) -> None:
@@ -231,7 +269,7 @@ def test_doctor_says_what_is_well_and_what_to_do(shell: Shell) -> None:
     shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
     for name in SITES[1:]:
         shell.run("operator", "site", "add", name)
-    asked = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y"]
+    asked = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y", "--purpose", PURPOSE]
     shell.run("eva", "session", "create", "heart", *asked, "--sites", ",".join(SITES))
     given = ["--data", "ada.csv", "--session", "heart", "--json"]
     found = json.loads(shell.run("ada", "doctor", *given))
@@ -333,6 +371,7 @@ def test_agents_finish_two_sessions_over_fifty_broken_connections(tmp_path: Path
             shell.run("operator", "site", "add", name, "--token-out", f"{name}.token")
         shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
         asked = ["--algorithm", "lloyd", "--features", "x,y", "--sites", ",".join(SITES)]
+        asked += ["--purpose", PURPOSE]
         for session, k in (("two", "2"), ("three", "3")):
             shell.run("eva", "session", "create", session, *asked, "--clusters", k, "--seed", "11")
         rng = np.random.default_rng(0)
@@ -399,7 +438,7 @@ def test_another_definition_than_the_one_consented_to_is_not_answered(shell: She
     for name in SITES:
         shell.run("operator", "site", "add", name, "--token-out", f"{name}.token")
     shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
-    asked = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y"]
+    asked = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y", "--purpose", PURPOSE]
     shell.run("eva", "session", "create", "heart", *asked, "--sites", ",".join(SITES))
     data = _write(shell.place / "ada.csv", _rows()["ada"])
     shell.run("ada", "agent", "add", "heart", "--data", str(data), "--yes")

@@ -36,6 +36,16 @@ def problem(response: httpx.Response, *slugs: str) -> Problem:
 
 SESSION_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "no algorithm of that name": ({"algorithm": MARK}, "/algorithm"),
+    "no word of why": ({"purpose": ""}, "/purpose"),
+    "a word of why": ({"purpose": "Research."}, "/purpose"),
+    "a chapter of why": ({"purpose": "a" * 1_001}, "/purpose"),
+    "lines of why": ({"purpose": "Which patients alike\nare there?"}, "/purpose"),
+    "something invisible in why": (
+        {"purpose": f"Which patients are{chr(0x200B)} alike?"},
+        "/purpose",
+    ),
+    "a book of a title": ({"title": "a" * 201}, "/title"),
+    "a time without its offset": ({"expires": "2030-01-01T00:00:00"}, "/expires"),
     "an unknown option": ({"config": {"n_clusters": 2, MARK: 1}}, "/config"),
     "false for a number": ({"config": {"n_clusters": False}}, "/config/n_clusters"),
     "text for a number": ({"config": {"n_clusters": MARK}}, "/config/n_clusters"),

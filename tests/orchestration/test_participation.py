@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, rounds, sessions
 from fedclust_service.orchestration.provenance import server_version
 from support import tally
+from support.clock import ManualClock
 from support.office import ANALYST, OPERATOR, Office, site, unlike
 
 
@@ -52,6 +54,25 @@ def test_coming_back_with_another_declaration_is_refused(
     office.define()
     office.join("heart", "north")
     assert refused(office, **changes).slug == "wrong-state"
+
+
+def test_no_site_joins_from_the_hour_at_which_the_session_expires(
+    office: Office, clock: ManualClock
+) -> None:
+    body = office.request(start="manual")
+    office.register(*body.sites)
+    expires = clock.now() + timedelta(hours=1)
+    dated = body.model_copy(update={"expires": expires})
+    sessions.create_session(office.co, ANALYST, dated)
+    clock.advance(3599)
+    office.join("heart", "north")
+    clock.advance(1)
+    problem = refused(office, "south")
+    assert problem.slug == "session-expired"
+    assert "2026-01-05 09:00 UTC" in problem.detail
+    # What a site has joined it stays in; and the request is known to have made the session.
+    office.join("heart", "north")
+    assert not sessions.create_session(office.co, ANALYST, dated)[1]
 
 
 def test_coming_back_after_the_end_is_still_the_same(office: Office) -> None:

@@ -38,6 +38,7 @@ from support import rounds, tally
 from support.clock import ManualClock
 from support.office import ANALYST, Office
 from support.patience import PATIENCE_S, eventually
+from support.purpose import PURPOSE
 
 ALWAYS = Limits(aggregation_process_bytes=0, heartbeat_s=0.01, driver_poll_s=0.01)
 #: The process as it is, to which the method of the tests was added; a hook as in `tally`.
@@ -100,6 +101,7 @@ def both_ways(
     sites = {f"s{i}": np.random.default_rng(i).normal(size=(60, 3)) + i for i in range(3)}
     request = {
         "name": "heart",
+        "purpose": PURPOSE,
         "algorithm": algorithm,
         "config": config,
         "features": [{"name": name} for name in "abc"],
@@ -215,6 +217,7 @@ def a_job(**changes: Any) -> Job:
     """Return the job of a round of lloyd's without answers."""
     request = {
         "name": "heart",
+        "purpose": PURPOSE,
         "algorithm": "lloyd",
         "config": {"n_clusters": 2},
         "features": [{"name": "a"}],

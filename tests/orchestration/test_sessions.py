@@ -91,6 +91,13 @@ def test_a_contradictory_definition_is_invalid(office: Office) -> None:
 # --- seeing ---------------------------------------------------------------------------------------
 
 
+def test_a_session_that_has_expired_is_not_created(office: Office, clock: ManualClock) -> None:
+    body = office.request().model_copy(update={"expires": clock.now()})
+    office.register(*body.sites)
+    problem = refusal(sessions.create_session, office.co, ANALYST, body)
+    assert (problem.slug, problem.errors[0].pointer) == ("invalid", "/expires")
+
+
 def test_sessions_are_seen_by_those_they_concern(office: Office) -> None:
     office.define()
     office.register("other")

@@ -12,10 +12,12 @@ from fedclust.client import Client
 from fedclust.wire.models import Participation, SessionPatch
 from fedclust.wire.submissions import write_submission
 from support.inprocess import LocalCoordinator, local_coordinator
+from support.purpose import PURPOSE
 
 SITES = ("alpha", "beta", "gamma")
 DEFINITION = {
     "name": "heart",
+    "purpose": PURPOSE,
     "algorithm": "lloyd",
     "config": {"n_clusters": 2},
     "features": [{"name": "x", "lower": 0}],

@@ -18,6 +18,7 @@ from fedclust.data import Dataset, load
 from fedclust.data.profile import profile
 from fedclust.errors import DataError
 from support.fake_coordinator import FakeCoordinator
+from support.purpose import PURPOSE
 
 HEART = next(
     (
@@ -252,7 +253,12 @@ def test_a_script_is_told_of_a_file_that_cannot_be_read(name: str, office: Offic
 
 
 def test_a_method_that_needs_all_rows_is_named_by_the_command(office: Office) -> None:
-    body = {"name": "heart", "algorithm": "spectral", "config": {"n_clusters": 3}}
+    body = {
+        "name": "heart",
+        "purpose": PURPOSE,
+        "algorithm": "spectral",
+        "config": {"n_clusters": 3},
+    }
     body |= {"features": list(FEATURES), "sites": ["a", "b", "me"]}
     file = office.path / "heart.json"
     file.write_text(json.dumps(body), "utf-8")
@@ -266,6 +272,7 @@ def test_a_method_that_needs_all_rows_is_named_by_the_command(office: Office) ->
 def test_the_command_without_a_coordinator(office: Office) -> None:
     body = {
         "name": "heart",
+        "purpose": PURPOSE,
         "algorithm": "lloyd",
         "config": {"n_clusters": 3},
         "features": list(FEATURES),

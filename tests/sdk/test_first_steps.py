@@ -19,10 +19,12 @@ from fedclust.cli.bodies import definition, slug
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError, tls_failure
 from fedclust.wire.models import SessionCreate
+from support.purpose import PURPOSE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sessions.md").read_text("utf-8")
 BODY: dict[str, Any] = {
     "name": "heart",
+    "purpose": PURPOSE,
     "algorithm": "fkm",
     "config": {"n_clusters": 2},
     "features": [{"name": "age"}],

@@ -10,6 +10,7 @@ import math
 import re
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -619,3 +620,22 @@ def test_simulate_writes_a_report_of_files(
     assert len((tmp_path / "found.csv").read_text("utf-8").splitlines()) == 5
     assert _fedclust(monkeypatch, *given, "--report", str(tmp_path / "found.doc")) == 2
     assert ".html" in capsys.readouterr().err
+
+
+def test_a_report_begins_with_why(cohort: Any) -> None:
+    result, _, _ = cohort
+    told = {
+        "title": "Smokers <at> three sites",
+        "purpose": "Which groups of smokers do three hospitals share?",
+        "contact": "Ada, ada@example.org",
+        "approval": "Ethics committee, 2026-01",
+        "expires": datetime(2030, 1, 1, tzinfo=UTC),
+    }
+    page = html(facts(result.result_, result.definition_.model_copy(update=told)))
+    opening = page[page.index("<h1>") : page.index("clusters over")]
+    assert "Smokers &lt;at&gt; three sites" in opening
+    for name in ("purpose", "contact", "approval"):
+        assert str(told[name]) in opening
+    assert "2030-01-01 00:00 UTC" in opening
+    told = json.loads(json_text(facts(result.result_, result.definition_)))
+    assert told["definition"]["purpose"] == ""

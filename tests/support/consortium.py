@@ -25,6 +25,7 @@ from fedclust.site import Site, SiteResult
 from fedclust.wire.models import ResultDocument, SessionInfo
 from support import forked
 from support.patience import PATIENCE_S
+from support.purpose import PURPOSE
 from support.server import clean_environment
 
 
@@ -67,6 +68,7 @@ class Consortium:
         """Create a lloyd session of all sites, unless ``definition`` says otherwise."""
         body = {
             "name": name,
+            "purpose": PURPOSE,
             "algorithm": "lloyd",
             "features": declared(n_features),
             "sites": sorted(self.site_tokens),

@@ -25,6 +25,7 @@ from fedclust.site import Site
 from fedclust.wire import codec, models
 from fedclust.wire.problems import CONTENT_TYPE, problem
 from fedclust.wire.submissions import read_head, read_submission
+from support.purpose import PURPOSE
 from support.rounds import data_of
 
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
@@ -56,6 +57,7 @@ class FakeCoordinator(httpx.BaseTransport):
     ) -> None:
         body = {
             "name": "heart",
+            "purpose": PURPOSE,
             "algorithm": "lloyd",
             "config": {"n_clusters": 3},
             "features": list(features),

@@ -39,6 +39,7 @@ from support.databases import PostgresServer
 from support.history import Fault, History, Key, Request, violations
 from support.links import Balancer, Link
 from support.patience import PATIENCE_S
+from support.purpose import PURPOSE
 from support.rounds import data_of
 from support.server import ServerProcess
 from support.world import NOBODY
@@ -162,6 +163,7 @@ class _Scene:
             (entry.round, entry.site): _digest(entry.payload) for entry in reference.trace_
         }
         self._definition = {
+            "purpose": PURPOSE,
             "algorithm": "lloyd",
             "sites": sorted(self._data),
             "seed": 7,

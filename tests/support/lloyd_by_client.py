@@ -220,6 +220,7 @@ def main(url: str, operator_token: str) -> None:
         config=LloydConfig(n_clusters=2),
         features=FEATURES,
         name=SESSION,
+        purpose="Which groups of patients do these sites share?",
         sites=list(rows),
         seed=7,
     )

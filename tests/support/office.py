@@ -26,6 +26,7 @@ from fedclust_service.orchestration import participation, rounds, sessions
 from fedclust_service.orchestration.coordinator import Coordinator, Limits
 from fedclust_service.store import AlreadyExists, Store
 from support import tally
+from support.purpose import PURPOSE
 
 SITES = ("north", "south", "west")
 KEYS = SecretKeys([b"k" * 32])
@@ -81,6 +82,7 @@ class Office:
         """Return a definition; ``options`` are the method's."""
         return SessionCreate(
             name=name,
+            purpose=PURPOSE,
             algorithm=tally.NAME,
             config={"width": len(sites), **options},
             seed=7,

@@ -28,6 +28,7 @@ from fedclust.privacy.bands import size_band
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, JSON, write_submission
 from support.patience import PATIENCE_S
+from support.purpose import PURPOSE
 from support.rounds import data_of
 
 FEATURES = [
@@ -83,6 +84,7 @@ class World:
         policy |= changes.pop("policy", {})
         return {
             "name": name,
+            "purpose": PURPOSE,
             "algorithm": "lloyd",
             "config": {"n_clusters": 2},
             "features": FEATURES,

@@ -28,6 +28,7 @@ from fedclust.report import facts_of_document
 from fedclust.results import centroid_table, document_at, write_report
 from fedclust.wire import codec
 from fedclust.wire.models import (
+    Definition,
     ResultDocument,
     RoundInfo,
     SessionEntry,
@@ -69,7 +70,8 @@ class Form(StrEnum):
     "create",
     epilog=epilog(
         "fedclust session create heart-2026 --algorithm fkm --clusters 4 \\",
-        "    --features age,chol,trestbps --sites cleveland,budapest,zurich",
+        "    --features age,chol,trestbps --sites cleveland,budapest,zurich \\",
+        '    --purpose "Which types of coronary patients do our hospitals share?"',
         "fedclust session create heart-2026 --file heart.json",
         "fedclust session create heart-2027 --from heart-2026 --clusters 5",
     ),
@@ -105,6 +107,33 @@ def create(
     sites: Annotated[
         str | None, typer.Option("--sites", help=_SLUG_LIST, show_default=False)
     ] = None,
+    title: Annotated[
+        str | None, typer.Option("--title", help="What the study is called.", show_default=False)
+    ] = None,
+    purpose: Annotated[
+        str | None,
+        typer.Option(
+            "--purpose",
+            help="Why the sites should take part, one to five sentences. Every session needs it.",
+            show_default=False,
+        ),
+    ] = None,
+    contact: Annotated[
+        str | None,
+        typer.Option("--contact", help="Whom sites ask: name and address.", show_default=False),
+    ] = None,
+    approval: Annotated[
+        str | None,
+        typer.Option("--approval", help="Ethics approval or contract.", show_default=False),
+    ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires",
+            help="No site joins from then on: RFC 3339 with its offset from UTC.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Drawn if left out.", min=0, show_default=False)
     ] = None,
@@ -134,6 +163,10 @@ def create(
             body = {key: value for key, value in known.items() if key not in _FROZEN}
         body |= {} if file is None else _definition(file)
         body["name"] = session
+        said = {"title": title, "purpose": purpose, "contact": contact, "approval": approval}
+        body |= {key: value for key, value in said.items() if value is not None}
+        if expires is not None:
+            body["expires"] = _time(expires).isoformat()
         if algorithm is not None:
             body["algorithm"] = algorithm
         if clusters is not None:
@@ -149,7 +182,9 @@ def create(
             body["seed"] = seed
         if start is not None:
             body["start"] = start.value
-        lacking = [key for key in ("algorithm", "features", "sites") if not body.get(key)]
+        lacking = [
+            key for key in ("purpose", "algorithm", "features", "sites") if not body.get(key)
+        ]
         if lacking:
             options = ", ".join(f"--{key}" for key in lacking)
             raise errors.UsageError(f"the definition lacks {', '.join(lacking)}: give {options}")
@@ -157,6 +192,7 @@ def create(
         body.setdefault("config", {})
         info = client.create_session(definition(body))
     _show(info, (), as_json)
+    _warn_of_bounds(info.definition)
     if not as_json:
         show(err, f"next: the sites run `fedclust participate {info.name} --data FILE`;")
         show(err, f"      `fedclust session watch {info.name}` follows them")
@@ -297,13 +333,7 @@ def deadline(
     as_json: o.AsJson = False,
 ) -> None:
     """Move the open round's deadline."""
-    try:
-        time = datetime.fromisoformat(until)
-        aware = None if time.tzinfo is None else time.astimezone(UTC)
-    except (ValueError, OverflowError):
-        aware = None
-    if aware is None:
-        raise errors.UsageError("give the time with its offset, for example 2026-12-01T12:00Z")
+    aware = _time(until)
     with connection.client() as client:
         info = client.patch_session(session, SessionPatch(deadline=aware))
     _done(info, f"{session}: the round's deadline is {aware:%Y-%m-%dT%H:%M:%SZ}", as_json)
@@ -402,6 +432,32 @@ def _definition(path: Path) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key != "method_version"}
 
 
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is not None:
+            return time.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise errors.UsageError("give the time with its offset, for example 2026-12-01T12:00Z")
+
+
+def _warn_of_bounds(definition: Definition) -> None:
+    """Name the numbers of which a site may send any value."""
+    unbounded = [
+        feature.name
+        for feature in definition.features
+        if feature.kind == "numeric" and (feature.lower is None or feature.upper is None)
+    ]
+    if unbounded:
+        show(
+            err,
+            f"warning: without both bounds: {', '.join(unbounded)}. One site's wild values can "
+            "move the clusters of all: declare the least and greatest value that a person can "
+            'have as "lower" and "upper" (--file).',
+        )
+
+
 def _object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = body.get(key, {})
     if not isinstance(found, Mapping):
@@ -444,6 +500,11 @@ def _show(
     frozen = info.definition
     facts = {
         "session": info.name,
+        "title": frozen.title or None,
+        "purpose": frozen.purpose or None,
+        "contact": frozen.contact or None,
+        "approval": frozen.approval or None,
+        "expires": frozen.expires and f"{frozen.expires:%Y-%m-%d %H:%M:%S} UTC",
         "state": info.state,
         "why": info.failure or info.stopped_because,
         "cannot start": info.cannot_start,

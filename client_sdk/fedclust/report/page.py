@@ -12,6 +12,7 @@ from html import escape
 from fedclust.report import svg
 from fedclust.report.facts import Entry, Facts
 from fedclust.report.svg import mean_of, short
+from fedclust.wire.models import Definition
 
 __all__ = ["html"]
 
@@ -41,6 +42,7 @@ def html(facts: Facts) -> str:
     body = "".join(
         [
             f"<h1>{escape(facts.session)}</h1>",
+            _purpose(facts.definition),
             _summary(facts),
             _clusters(facts),
             _profile(facts),
@@ -59,6 +61,18 @@ def html(facts: Facts) -> str:
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
         f"<body><main>{body}</main></body></html>\n"
     )
+
+
+def _purpose(definition: Definition) -> str:
+    expires = definition.expires
+    told = {
+        "Title": definition.title,
+        "Purpose": definition.purpose,
+        "Contact": definition.contact,
+        "Approval": definition.approval,
+        "No site joined after": "" if expires is None else f"{expires:%Y-%m-%d %H:%M} UTC",
+    }
+    return "".join(f"<p><b>{name}:</b> {escape(text)}</p>" for name, text in told.items() if text)
 
 
 def _summary(facts: Facts) -> str:

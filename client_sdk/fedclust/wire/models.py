@@ -50,6 +50,13 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 #: One line of text: a NUL has no place in a PostgreSQL text, a line break none in a log.
 _LINE = StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
 Line = Annotated[str, _LINE, Visible]
+#: Fewest and most characters of one to five sentences.
+PURPOSE_CHARACTERS = (20, 1_000)
+Purpose = Annotated[
+    str,
+    StringConstraints(max_length=PURPOSE_CHARACTERS[1], pattern=r"^[^\x00-\x1f\x7f]*$"),
+    Visible,
+]
 Role = Literal["operator", "analyst", "site"]
 SessionState = Literal["recruiting", "running", "completed", "failed", "cancelled"]
 RoundState = Literal["collecting", "aggregating", "closed", "failed"]
@@ -148,9 +155,25 @@ class AlgorithmInfo(Model):
 
 
 class SessionCreate(Model):
-    """An analyst's definition of a session. Frozen when the session is created."""
+    """An analyst's definition of a session. Frozen when the session is created.
+
+    Attributes
+    ----------
+    title, contact, approval : str
+        For the people who decide at a site: what the study is called, whom to ask (name and
+        address), and its ethics approval or contract.
+    purpose : str
+        Why the sites should take part, in one to five sentences; only a simulation needs none.
+    expires : datetime or None
+        No site joins from then on.
+    """
 
     name: Slug
+    title: Line = ""
+    purpose: Purpose = ""
+    contact: Line = ""
+    approval: Line = ""
+    expires: Timestamp | None = None
     algorithm: Line
     config: dict[str, Any]
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None

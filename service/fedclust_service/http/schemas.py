@@ -108,6 +108,7 @@ def _definition(method: str) -> type[BaseModel]:
         f"{_camel(method)}SessionCreate",
         __base__=models.SessionCreate,
         __doc__=f"A session of the method `{method}`.",
+        purpose=(models.Purpose, Field(min_length=models.PURPOSE_CHARACTERS[0])),
         algorithm=_only(method),
         config=METHODS[method].options,
     )

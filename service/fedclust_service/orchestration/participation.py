@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from datetime import datetime
 
 from fedclust.algorithms.base import RuleViolation
 from fedclust.privacy.bands import band_limits
@@ -56,7 +57,7 @@ def join(
         found, own = own_session(tx, actor, session, lock=True)
         if own.state is ParticipationState.JOINED:
             return _rejoin(change, found, own, body), False
-        _check_state(found, own)
+        _check_state(found, own, change.now)
         _check_consent(tx, actor, found, body)
         joined = dataclasses.replace(
             own,
@@ -118,7 +119,7 @@ def _rejoin(
     return _info(session, own)
 
 
-def _check_state(session: Session, own: Participation) -> None:
+def _check_state(session: Session, own: Participation, now: datetime) -> None:
     if own.state in _GONE:
         raise Refusal(
             "wrong-state",
@@ -127,6 +128,13 @@ def _check_state(session: Session, own: Participation) -> None:
         )
     if session.state.ended:
         raise Refusal("wrong-state", "The session has ended. Its result, if any, can be read.")
+    expires = definition_of(session).expires
+    if expires is not None and now >= expires:
+        raise Refusal(
+            "session-expired",
+            f"No site joins this session since {expires:%Y-%m-%d %H:%M} UTC, when it expired. Ask "
+            "the analyst for a new session.",
+        )
     if session.state is SessionState.RUNNING and not plan_or_refuse(session).method.joins_late:
         raise Refusal(
             "late-joining-refused",

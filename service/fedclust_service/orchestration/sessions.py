@@ -87,6 +87,11 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
                 )
             return _info(tx, there, change.now), False
         _require_registered(tx, body.sites, "/sites")
+        if body.expires is not None and body.expires <= change.now:
+            past = FieldError(
+                pointer="/expires", rule="expires", message="a later time: this one has passed"
+            )
+            raise Refusal("invalid", "No site could join the session.", [past])
         session = tx.sessions.add(
             name=body.name,
             algorithm=body.algorithm,

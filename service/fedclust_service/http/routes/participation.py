@@ -38,6 +38,7 @@ router = APIRouter(prefix="/v1/sessions/{session}/participation", tags=["partici
         "wrong-state",
         "consent-mismatch",
         "consent-needed",
+        "session-expired",
         "version-unsupported",
         "late-joining-refused",
         "malformed-request",
