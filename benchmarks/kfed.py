@@ -45,9 +45,7 @@ from _data import (
 from _report import write
 from _runs import Job, Record, Spread, fingerprint, run, spread
 from fedclust import SimulationResult, simulate
-from fedclust.algorithms.base import Feature
 from fedclust.algorithms.local_cells import local_kmeans
-from fedclust.algorithms.placing import place
 from fedclust.privacy.moments import cell_moments
 
 warnings.simplefilter("ignore")
@@ -328,8 +326,7 @@ def late(sigma: float, seed: int) -> Record:
             truth = data.y[data.split[site]]
             cells = local_kmeans(X, 4, 10, np.random.default_rng(seed))
             moments = cell_moments(X, cells, 4)
-            features = [Feature(name=f"x{j}") for j in range(d)]
-            to = place(result.result_, features, moments.means, moments.counts, 2)
+            to = result.predict(moments.means)
             by_cells.append(np.mean(mapping[to[cells]] == truth))
             by_rows.append(np.mean(mapping[result.predict(X)] == truth))
         found[name] = float(np.mean(by_cells))
@@ -553,8 +550,7 @@ def _kfed_test(
     for X, y in devices:
         cells = local_kmeans(X.astype(np.float64), per_device, 10, rng)
         moments = cell_moments(X.astype(np.float64), cells, per_device)
-        features = [Feature(name=f"x{j}") for j in range(X.shape[1])]
-        to = place(result.result_, features, moments.means, moments.counts, 2)[cells]
+        to = result.predict(moments.means)[cells]
         right = np.empty(len(y), dtype=bool)
         for cluster in np.unique(to):
             right[to == cluster] = fed.hits(models[cluster], X[to == cluster], y[to == cluster])

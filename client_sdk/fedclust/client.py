@@ -6,13 +6,11 @@ conversation is :class:`fedclust.site.Site`, which is built on this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedclust._http import Http, Options, Reply, Take
@@ -181,34 +179,6 @@ class Client:
         """Return a completed session's result, as far as this token may see it."""
         path = _path("sessions", session, "result")
         return _read(models.ResultDocument, self._http.request("GET", path, accept=BINARY))
-
-    def assign(
-        self,
-        session: str,
-        centroids: NDArray[np.float64],
-        counts: NDArray[np.int64],
-        features: Sequence[str] | None = None,
-    ) -> NDArray[np.int64]:
-        """Return the cluster of each cell of a site that took no part. Nothing of them is stored.
-
-        The cells leave this machine: a site that has the result labels its rows without this.
-
-        Parameters
-        ----------
-        session : str
-            A completed session.
-        centroids : (m, d) float64
-            Means in the features' own units, a column for each level; at most 1,000.
-        counts : (m,) int64
-            Rows behind each; at least the session's smallest count.
-        features : sequence of str, optional
-            What the columns are of, where the session lets sites lack some; by default all.
-        """
-        names = None if features is None else tuple(features)
-        body = models.AssignmentRequest(centroids=centroids, counts=counts, features=names)
-        path = _path("sessions", session, "assignments")
-        reply = self._http.request("POST", path, body=codec.encode_model(body), media=BINARY)
-        return np.array(_read(models.Assignments, reply).clusters, dtype=np.int64)
 
     # --- a site's part ----------------------------------------------------------------------------
 

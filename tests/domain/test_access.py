@@ -45,7 +45,6 @@ _OF_ANY_ROLE = {
     "round.read",
     "event.read",
     "result.read",
-    "result.assign",
     "audit.head",
 }
 

@@ -103,8 +103,6 @@ def test_examples_go_through_it_unchanged(generated: tuple[Path, str]) -> None:
 
 
 _KINDS = {
-    "assignment_request": "AssignmentRequest",
-    "assignments": "Assignments",
     "participation": "Participation",
     "problem": "Problem",
     "receipt": "Receipt",

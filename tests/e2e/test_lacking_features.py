@@ -111,12 +111,6 @@ def test_sites_with_different_columns_get_what_simulate_gives(
         new = write(tmp_path / "new.csv", full["brno"], has)
         distances = ((full["brno"][:, None] - centres[None])[:, :, has] ** 2).sum(axis=2)
         assert np.array_equal(SiteResult.load(saved).predict(new), distances.argmin(axis=1))
-        # So does a site's that was not there, from its cells; in any order of its columns.
-        back, order = has[::-1], np.argsort(distances.argmin(axis=1), kind="stable")[:9]
-        with consortium.analyst() as analyst:
-            asked = full["brno"][order][:, back], np.full(9, 5), [f"x{j}" for j in back]
-            placed = analyst.assign("lacking", *asked)
-        assert np.array_equal(placed, distances.argmin(axis=1)[order])
 
 
 def test_a_value_missing_is_replaced_whatever_other_rows_are_labelled_with_it() -> None:

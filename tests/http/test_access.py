@@ -91,7 +91,6 @@ EXPECTED: dict[str, Access | str] = {
     "get_round": _SEEN,
     "close_round": _MANAGED,
     "get_result": _SEEN,
-    "assign_cells": _SEEN,
     "watch_events": _SEEN,
     "get_audit_head": _ANY_TOKEN,
     "get_overview": Access(_NOBODY, _NOBODY, _NO_OBJECT),
@@ -116,7 +115,6 @@ BODIES: dict[str, Any] = {
         "methods": {},
     },
     "put_submission": {},
-    "assign_cells": {"centroids": [[50.0, 200.0]], "counts": [5]},
 }
 #: Whom routes about people are asked about: nobody whose token another test needs.
 _OTHERS = {"sites": "south", "analysts": "bob", "operators": "grace"}

@@ -142,7 +142,6 @@ JSON_ROUTES = [
     ("POST", "/v1/sessions", "ada"),
     ("PATCH", "/v1/sessions/heart", "ada"),
     ("PUT", "/v1/sessions/heart/participation", "north"),
-    ("POST", "/v1/sessions/heart/assignments", "north"),
 ]
 GARBAGE = [
     b"{",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from fedclust import Site
 from fedclust.algorithms.base import Result
 from fedclust.algorithms.registry import METHODS
 from fedclust.definition import plan_of, read_definition
@@ -471,31 +472,23 @@ def refused(response: httpx.Response, slug: str) -> Problem:
 
 
 @pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
-def test_a_later_sites_cells_are_assigned_and_too_small_ones_are_not(
-    world: World, session: str, method: str, options: dict[str, Any]
+def test_a_site_that_comes_after_the_end_labels_its_rows_and_sends_nothing(
+    world: World, session: str, method: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
     sites = begin(world, session, method, options)
     assert world.finish(session, sites) == "completed"
-    path = f"/v1/sessions/{session}/assignments"
-    groups: NDArray[np.float64] = rows_of("later").reshape(2, 30, 2).mean(axis=1)
-    cells = {"centroids": groups.tolist(), "counts": [30, 30]}
     world.ok("PATCH", f"/v1/sessions/{session}", "ada", json={"invite": [LATE]})
+    rows = rows_of(LATE)
+    with Site(world.base_url, token=world.tokens[LATE], journal_dir=tmp_path) as site:
+        found = site.participate(session, rows, consent=True)
+    assert not [path for path in tmp_path.rglob("*ledger*") if path.read_bytes()]
     if options in TRIED[method].own_only:
         # Only sites that took part can label: the nearest centroid would be a guess.
-        for who in (LATE, "ada"):
-            problem = refused(world.request("POST", path, who, json=cells), "wrong-state")
-            assert "took part" in problem.detail
+        assert (found.labels_ == -1).all()
         return
-    found = world.ok("POST", path, LATE, json=cells)["clusters"]
     result = result_of(world, session)
-    centres = np.array(result["centroids_original"])
-    assert sorted(found) == [0, 1]
-    assert np.abs(centres[found] - groups).max() < 20
     compared = np.array(result["prototypes"] or result["centroids"])
-    scaled = (groups - result["center"]) / result["scale"]
+    scaled = (rows - result["center"]) / result["scale"]
     near = ((scaled[:, None] - compared[None]) ** 2).sum(axis=2).argmin(axis=1)
-    of = result["prototype_labels"] or list(range(len(centres)))
-    assert found == [of[k] for k in near]
-    refused(
-        world.request("POST", path, LATE, json={**cells, "counts": [30, 4]}), "disclosure-refused"
-    )
+    of = result["prototype_labels"] or list(range(len(result["centroids"])))
+    assert found.labels_.tolist() == [of[k] for k in near]

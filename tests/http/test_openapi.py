@@ -19,8 +19,6 @@ from fedclust.algorithms.base import Model, Result
 from fedclust.algorithms.registry import METHODS
 from fedclust.wire import codec
 from fedclust.wire.models import (
-    AssignmentRequest,
-    Assignments,
     Participation,
     Receipt,
     ResultDocument,
@@ -333,8 +331,6 @@ def test_examples_of_a_session_fit_models_and_schemas(method: str) -> None:
         ("session", SessionCreate),
         ("participation", Participation),
         ("result", ResultDocument),
-        ("assignment_request", AssignmentRequest),
-        ("assignments", Assignments),
     ):
         model(kind, f"{method}/{name}.json")
         fits(read(f"{method}/{name}.json"), kind.__name__)

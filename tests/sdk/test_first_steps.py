@@ -63,7 +63,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             {"features": [{"name": "age", "units": "y"}]},
             "/features/0/units: there is no",
         ),
-        ({"method": "fkm"}, "/method: there is no such field, but: name, algorithm"),
+        ({"method": "fkm"}, "/method: there is no such field, but: name, title"),
         ({"name": "Heart 2026"}, "/name: a name is a-z, 0-9 and hyphens"),
         ({"sites": ["north", "South"]}, "/sites/1: a name is a-z, 0-9 and hyphens"),
         ({"sites": "north"}, "/sites: "),

@@ -23,8 +23,7 @@ from support.methods import TRIED
 from support.world import World
 
 SITES = ("north", "south", "west")
-SITE, READER = "north", "reader"
-CELLS = {"centroids": [[45.5, 190.0], [66.0, 251.0]], "counts": [12, 9]}
+SITE = "north"
 
 
 def session_of(method: str, variant: int = 0) -> str:
@@ -37,7 +36,7 @@ def make(place: Path) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     with local_coordinator(place, clock=ManualClock(), threads=True) as local:
         world = World(local.base_url, local.operator_token)
-        world.register("sites", *SITES, READER)
+        world.register("sites", *SITES)
         world.register("analysts", "ada")
         for method in METHODS:
             for variant, options in enumerate(TRIED[method].variants):
@@ -51,7 +50,6 @@ class _Session:
 
     def __init__(self, world: World, method: str, name: str, options: dict[str, Any]) -> None:
         self.world, self.method, self.name = world, method, name
-        self.own_only = options in TRIED[method].own_only
         self.definition = {
             "algorithm": method,
             "config": {"n_clusters": 2, **options},
@@ -74,12 +72,6 @@ class _Session:
         platform = result["provenance"]["platform"]
         result["provenance"]["platform"] = dict.fromkeys(platform, "example")
         files[f"{method}/result.json"] = _text(result)
-        if self.own_only:
-            return files
-        world.ok("PATCH", f"/v1/sessions/{name}", "ada", json={"invite": [READER]})
-        found = world.ok("POST", f"/v1/sessions/{name}/assignments", READER, json=CELLS)
-        files[f"{method}/assignment_request.json"] = _text(CELLS)
-        files[f"{method}/assignments.json"] = _text(found)
         return files
 
     def _round(self, task: dict[str, Any]) -> dict[str, bytes]:

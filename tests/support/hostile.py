@@ -54,7 +54,6 @@ _ANALYST = {
     "cancel_session",
     "exclude_site",
     "close_round",
-    "assign_cells",
     "get_result",
 }
 _STREAM = "text/event-stream"
@@ -178,7 +177,7 @@ class Watch:
         rows, state = self._look()
         written, changed = rows - self._before[0], state != self._before[1]
         self._before = rows, state
-        must = status == 201 or (status == 200 and operation in {"get_result", "assign_cells"})
+        must = status == 201 or (status == 200 and operation == "get_result")
         # Told to nobody before it is known that this site is asked for this round.
         refused = operation == "put_submission" and (
             status == 422 or (status == 409 and "task-mismatch" in body)

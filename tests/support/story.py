@@ -29,7 +29,6 @@ MEASURED: dict[str, Any] = {
 _NAMES = {"sites": "north", "analysts": "ada", "operators": "grace"}
 #: Bytes of bodies, to how many places: numbers have more or fewer digits on another processor.
 PLACES = {"bytes_in": -3, "size": -2}
-CELLS = {"centroids": [[45.5, 190.0], [66.0, 251.0]], "counts": [12, 9]}
 
 
 def definition() -> dict[str, Any]:
@@ -80,9 +79,6 @@ class _Story:
             assert stored.status_code == 201, stored.text
         assert world.finish(SESSION, SITES) == "completed"
         self._do("close_round", "ada")
-        world.register("sites", "reader")
-        world.ok("PATCH", f"/v1/sessions/{SESSION}", "ada", json={"invite": ["reader"]})
-        self._do("assign_cells", "reader", CELLS)
         self._read_all()
         world.define("ada", "given-up", list(SITES))
         self._do("cancel_session", "ada", session="given-up")

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from fedclust.algorithms.arrays import FloatMatrix, IntVector
 from fedclust.algorithms.base import (
     Disclosure,
     Feature,
@@ -389,21 +388,3 @@ class ResultDocument(Model):
     features: tuple[Feature, ...]
     result: dict[str, Tree]
     provenance: Provenance
-
-
-class AssignmentRequest(Model):
-    """Cells of a site that took no part: means (m, d) in own units, rows behind each (m,).
-
-    ``features``: what the columns are of, where the session lets sites lack some; all if left out.
-    """
-
-    centroids: FloatMatrix
-    counts: IntVector
-    features: Annotated[tuple[FeatureName, ...], Field(max_length=10_000)] | None = None
-
-
-class Assignments(Model):
-    """The cluster of each cell of an :class:`AssignmentRequest`, in its order."""
-
-    session: Slug
-    clusters: tuple[int, ...]

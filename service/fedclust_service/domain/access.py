@@ -99,7 +99,6 @@ PERMISSIONS: dict[str, frozenset[Role]] = {
     "event.read": frozenset(Role),
     "audit.head": frozenset(Role),
     "result.read": frozenset(Role),
-    "result.assign": frozenset(Role),
 }
 
 
@@ -132,11 +131,6 @@ def sees_session(actor: Actor, created_by: str, *, takes_part: bool) -> bool:
 def reads_result(own: Participation | None) -> bool:
     """Whoever sees a session reads its result, but a site that was excluded from it."""
     return own is None or own.state is not ParticipationState.EXCLUDED
-
-
-def took_part(own: Participation | None) -> bool:
-    """Whether a site joined the session at any time, whatever became of it."""
-    return own is not None and own.joined_at is not None
 
 
 def sees_tokens(actor: Actor) -> bool:

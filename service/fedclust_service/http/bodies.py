@@ -82,8 +82,6 @@ async def either_body(request: Request) -> tuple[bytes, str]:
 
 JsonBody = Annotated[bytes, Depends(_json_body)]
 OptionalJsonBody = Annotated[bytes, Depends(_optional_json_body)]
-#: For bodies that hold arrays: JSON or the binary form, and which of them.
-EitherBody = Annotated[tuple[bytes, str], Depends(either_body)]
 
 
 def parse(model: type[M], body: bytes, media: str = JSON) -> M:

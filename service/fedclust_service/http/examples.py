@@ -62,7 +62,6 @@ _LEADS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
             "get_task",
             "list_rounds",
             "get_result",
-            "assign_cells",
         ),
     ),
     "join_session": (

@@ -32,7 +32,7 @@ _FOR_SITES = END | {
     "round.failed",
     "submission.stored",
 }
-_OF_ITS_OWN = frozenset({"submission.refused", "result.read", "result.assigned"})
+_OF_ITS_OWN = frozenset({"submission.refused", "result.read"})
 #: And for the session's analyst and operators.
 _FOR_ALL = _FOR_SITES | _OF_ITS_OWN | {"session.start_refused", "round.taken_over"}
 #: Of an entry's details: no sizes, counts or hashes of what others sent.

@@ -8,19 +8,15 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from fedclust.results import centroid_table
-from fedclust.wire.models import AssignmentRequest, Assignments, ResultDocument
-from fedclust_service.domain.access import Actor
+from fedclust.wire.models import ResultDocument
 from fedclust_service.http.bodies import (
     BINARY,
     CSV,
     JSON,
-    EitherBody,
     negotiate,
-    parse,
-    reply,
     reply_as,
 )
-from fedclust_service.http.context import ActorOf, CoordinatorOf, SessionName, allowed
+from fedclust_service.http.context import ActorOf, CoordinatorOf, SessionName
 from fedclust_service.http.describe import described, ref
 from fedclust_service.orchestration import results
 
@@ -73,41 +69,3 @@ def get_result(
         "Content-Disposition": f'attachment; filename="{document.session}.csv"',
     }
     return Response(centroid_table(document), headers=headers, media_type=CSV)
-
-
-@router.post(
-    "/v1/sessions/{session}/assignments",
-    operation_id="assign_cells",
-    summary="Find the clusters of a site that took no part",
-    description="Its analyst, operators, and sites that were invited and never joined. For each "
-    "cell, given by its mean in the features' own units and the number of its rows, the nearest "
-    "cluster of the result; ``features`` names the columns where the session lets sites lack some. "
-    "Every cell needs the session's smallest count of rows; at most "
-    f"{results.MAX_CELLS:,} at once. Nothing of them is stored; that it was asked is audited. A "
-    "site that reads the result needs no request: its SDK labels its rows.",
-    **described(
-        {200: ("The cluster of each cell, in order.", ref(Assignments))},
-        "unauthenticated",
-        "forbidden",
-        "not-found",
-        "result-not-ready",
-        "wrong-state",
-        "malformed-request",
-        "request-timeout",
-        "body-too-large",
-        "unsupported-media-type",
-        "invalid",
-        "disclosure-refused",
-        "stored-data-damaged",
-        body={JSON: {"schema": ref(AssignmentRequest)}, BINARY: _BINARY},
-    ),
-)
-def assign_cells(
-    actor: Annotated[Actor, allowed("result.assign")],
-    co: CoordinatorOf,
-    session: SessionName,
-    body: EitherBody,
-) -> Response:
-    content, media = body
-    request = parse(AssignmentRequest, content, media)
-    return reply(results.assign(co, actor, session, request))
