@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -61,6 +63,47 @@ def test_unions_weigh_at_least_the_least_size(m: int, least: int, seed: int) -> 
     assert np.bincount(labels, weights=sizes).min() >= min(least, sizes.sum())
 
 
+def test_points_are_ordered_as_by_all_their_coordinates() -> None:
+    points = np.random.default_rng(0).integers(0, 4, (2_000, 5)).astype(np.float64)
+
+    order = groups._by_value(points)
+
+    np.testing.assert_array_equal(points[order], points[np.lexsort(points.T[::-1])])
+
+
+def test_a_least_size_above_what_is_cut_at_once_is_kept() -> None:
+    points = np.random.default_rng(0).normal(size=(10_500, 2))
+
+    assert np.bincount(form_groups(points, 5_000)).tolist() == [5_250, 5_250]
+
+
+def test_cuts_do_not_depend_on_the_order_of_sums() -> None:
+    rng = np.random.default_rng(0)
+    whole = groups._whole(rng.standard_t(2, (3_000, 7)) + 1e3).astype(np.float64)
+    order = rng.permutation(len(whole))
+
+    axis = groups._principal_axes(whole[None])[0]
+
+    np.testing.assert_array_equal(axis, groups._principal_axes(whole[order][None])[0])
+    np.testing.assert_array_equal(whole @ axis, [math.fsum(row * axis) for row in whole])
+
+
+def test_halving_follows_the_direction_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "_MOST_FOR_WARD", 100)
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(9_000, 1)) * rng.normal(size=6) + 1e-3 * rng.normal(size=(9_000, 6))
+
+    assert _within(points, form_groups(points, 5)) < 1e-4
+
+
+def _within(points: FloatArray, labels: NDArray[np.int64]) -> float:
+    """Return the share of variance within groups."""
+    sums = np.stack([np.bincount(labels, weights=column) for column in points.T], axis=1)
+    means = sums / np.bincount(labels)[:, None]
+    gaps = points - points.mean(axis=0)
+    return float(((points - means[labels]) ** 2).sum() / (gaps**2).sum())
+
+
 def test_small_clusters_are_not_mixed() -> None:
     rng = np.random.default_rng(0)
     sizes = rng.integers(6, 14, 12)
@@ -81,11 +124,8 @@ def test_variance_within_groups_is_that_of_ward_with_exchanges(load, most: float
     points = load().data.astype(np.float64)
     if load is load_breast_cancer:
         points = points / points.std(axis=0)
-    labels = form_groups(points, 5)
-    means = np.stack([points[labels == group].mean(axis=0) for group in range(labels.max() + 1)])
-    within = ((points - means[labels]) ** 2).sum() / ((points - points.mean(axis=0)) ** 2).sum()
 
-    assert within <= most
+    assert _within(points, form_groups(points, 5)) <= most
 
 
 def test_a_very_large_site_has_larger_groups() -> None:

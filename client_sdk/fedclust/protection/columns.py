@@ -42,7 +42,8 @@ class Source:
     ----------
     name : str
     values : (n,) float64
-        Numbers, NaN where missing; of a column with levels their places from 0 on.
+        Numbers, NaN where missing; of a column with levels their places from 0 on. Contiguous:
+        passes over a column of a row-major matrix take several times as long.
     n_levels : int or None
         Number of declared levels; None for a numeric column.
     """
@@ -116,14 +117,17 @@ def describe_columns(sources: Sequence[Source], *, fences: bool = True) -> tuple
     levels: dict[str, LevelColumn] = {}
     two_valued: list[Source] = []
     for source in sources:
-        present = np.unique(source.values[~np.isnan(source.values)])
         if source.n_levels is not None:
             places = tuple(float(level) for level in range(source.n_levels))
             levels[source.name] = LevelColumn((source.name,), source.n_levels, (places,))
-        elif len(present) == 2:
+            continue
+        # Sorted: sums do not depend on the order of the persons.
+        values = np.sort(source.values[~np.isnan(source.values)])
+        distinct = values[np.append(True, values[1:] != values[:-1])[: len(values)]]
+        if len(distinct) == 2:
             two_valued.append(source)
         else:
-            numeric[source.name] = _describe_numeric(source, fences=fences)
+            numeric[source.name] = _describe_numeric(source.name, values, distinct, fences=fences)
     for column in _tie_yes_no(two_valued):
         levels[column.names[0]] = column
     found: list[TableColumn] = []
@@ -138,37 +142,45 @@ def describe_columns(sources: Sequence[Source], *, fences: bool = True) -> tuple
 # --- numbers --------------------------------------------------------------------------------------
 
 
-def _describe_numeric(source: Source, *, fences: bool) -> NumericColumn:
-    # Sorted: sums do not depend on the order of the persons.
-    values = np.sort(source.values[~np.isnan(source.values)])
+def _describe_numeric(
+    name: str, values: FloatArray, distinct: FloatArray, *, fences: bool
+) -> NumericColumn:
+    """Describe a column by its values and its distinct values, both sorted."""
     if not len(values):
-        return NumericColumn(source.name, 1.0, 0.0, -np.inf, np.inf)
+        return NumericColumn(name, 1.0, 0.0, -np.inf, np.inf)
     lower, upper = -np.inf, np.inf
-    first, third = np.quantile(values, [0.25, 0.75])
+    places = np.array([0.25, 0.75]) * (len(values) - 1)
+    below, above = values[np.floor(places).astype(int)], values[np.ceil(places).astype(int)]
+    first, third = below + (above - below) * (places % 1.0)
     if fences and third > first:
         lower = float(first - _FENCE * (third - first))
         upper = float(third + _FENCE * (third - first))
-    grid, origin = _grid(values)
+    grid, origin = _grid(distinct)
     spread = float(np.clip(values, lower, upper).std())
-    return NumericColumn(source.name, max(grid, _below(spread)), origin, lower, upper)
+    return NumericColumn(name, max(grid, _below(spread)), origin, lower, upper)
 
 
 def _grid(values: FloatArray) -> tuple[float, float]:
-    """Return the coarsest grid that holds all values, and its origin; (0, 0) where there is none.
+    """Return the coarsest grid that holds all sorted values, and its origin; else (0, 0).
 
     Of equal values the grid is their last decimal digit.
     """
     for decimals in range(_MOST_DECIMALS + 1):
-        scaled = values * 10.0**decimals
-        whole = np.rint(scaled)
-        if np.abs(whole).max() > 2.0**52:
+        scale = 10.0**decimals
+        if max(-values[0], values[-1]) * scale > 2.0**52:
             break
-        if np.all(np.abs(scaled - whole) <= 1e-9 * np.maximum(1.0, np.abs(scaled))):
-            numbers = whole.astype(np.int64)
+        # A few first: of most columns these are enough to tell that there is no grid.
+        if _are_whole(values[:100] * scale) and _are_whole(values * scale):
+            numbers = np.rint(values * scale).astype(np.int64)
             step = int(np.gcd.reduce(numbers - numbers.min())) or 1
             unit = 10.0**-decimals
             return step * unit, int(numbers[0] % step) * unit
     return 0.0, 0.0
+
+
+def _are_whole(values: FloatArray) -> bool:
+    gaps = np.abs(values - np.rint(values))
+    return bool(np.all(gaps <= 1e-9 * np.maximum(1.0, np.abs(values))))
 
 
 def _below(spread: float) -> float:

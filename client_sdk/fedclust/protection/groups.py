@@ -2,7 +2,8 @@
 
 The groups are the smallest nodes of Ward's tree that hold enough persons. Small sites use one
 tree; larger ones first cut their persons into blocks along principal axes; very large ones use
-these cuts alone. Nothing here uses a matrix product: groups do not depend on the CPU's kernels.
+these cuts alone. All matrix products are of whole numbers and so exact: groups do not depend on the
+CPU's kernels.
 
 References
 ----------
@@ -22,6 +23,7 @@ __all__ = ["MOST_GROUPS", "form_groups", "least_group_size"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+WholeArray = NDArray[np.int16]
 
 #: A site keeps at most this many groups; above it, the least size grows with the site.
 MOST_GROUPS = 200_000
@@ -32,14 +34,14 @@ _MOST_FOR_WARD = 50_000
 #: Passes over a block's persons that look for a better group. Later passes move few persons.
 _SWEEPS = 2
 #: Steps of the power iteration that finds a principal axis. A rough axis is enough to cut along.
-_POWER_STEPS = 4
+_POWER_STEPS = 2
 #: Rows of a part that its axis is found from.
-_SAMPLE = 64
-#: Above this number of parts a cut follows the widest column: an axis would cost more than it
-#: gains.
-_MOST_FOR_AXES = 1_024
-#: Decimal digits of a row's place along an axis. Places that differ by rounding alone are equal.
-_DIGITS = 9
+_SAMPLE = 32
+#: Cuts are made between whole numbers of at most this size, so that their sums of products are
+#: exact on every processor.
+_LARGEST = 2**15 - 1
+#: Rows that are handled at once: few enough for the processor's cache.
+_CHUNK = 2**12
 
 
 def least_group_size(n_persons: int, p: int, *, has_levels: bool) -> int:
@@ -82,17 +84,35 @@ def form_groups(points: FloatArray, least: int, sizes: IntArray | None = None) -
     weights = np.ones(n, dtype=np.int64) if sizes is None else sizes
     if weights.sum() < 2 * least or least == 1:
         return np.zeros(n, dtype=np.int64) if least > 1 else np.arange(n)
-    order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(n)
-    rows, mass = points[order], weights[order]
+    order = _by_value(points)
+    whole, mass = _whole(points)[order], weights[order]
     # So many rows weigh at least ``least``, whichever they are.
     count = -(-least // int(mass.min()))
     if n > _MOST_FOR_WARD:
-        found = _halved(rows, count, 2 * count - 1)
+        found = _halved(whole, count, 2 * count - 1)
     else:
-        found = _grouped_by_trees(rows, mass, least, _halved(rows, count, _BLOCK))
+        found = _grouped_by_trees(points[order], mass, least, _halved(whole, count, _BLOCK))
     labels = np.empty(n, dtype=np.int64)
     labels[order] = _numbered(found)
     return labels
+
+
+def _by_value(points: FloatArray) -> IntArray:
+    """Return the order (n,) of points (n, d) by their first coordinate, then by the next."""
+    order, tied = np.arange(len(points)), np.arange(len(points))
+    run = np.zeros(len(points), dtype=np.int64)
+    for column in points.T:
+        # Only points that are equal in all coordinates before: mostly few after the first.
+        rows = order[tied]
+        rows = rows[np.lexsort((column[rows], run))]
+        order[tied] = rows
+        begins = np.append(True, (np.diff(run) > 0) | (np.diff(column[rows]) > 0.0))
+        run = np.cumsum(begins)
+        equal = ~(begins & np.append(begins[1:], True))
+        tied, run = tied[equal], run[equal]
+        if not len(tied):
+            break
+    return order
 
 
 def _grouped_by_trees(rows: FloatArray, mass: IntArray, least: int, blocks: IntArray) -> IntArray:
@@ -108,10 +128,9 @@ def _grouped_by_trees(rows: FloatArray, mass: IntArray, least: int, blocks: IntA
 
 def _numbered(labels: IntArray) -> IntArray:
     """Number labels by their first occurrence."""
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse]
+    first = np.full(int(labels.max()) + 1, len(labels))
+    np.minimum.at(first, labels, np.arange(len(labels)))
+    return np.argsort(np.argsort(first))[labels]
 
 
 # --- Ward's tree ----------------------------------------------------------------------------------
@@ -259,7 +278,8 @@ class _Groups:
 
 def _best_half(rows: FloatArray, mass: IntArray, least: int) -> IntArray | None:
     """Return the upper part of the best cut along the principal axis; None where there is none."""
-    order = np.argsort(_places(rows, _principal_axes(rows[None])[0]), kind="stable")
+    whole = _whole(rows).astype(np.float64)
+    order = np.argsort(whole @ _principal_axes(whole[None])[0], kind="stable")
     weights = mass[order].astype(np.float64)
     below = np.cumsum(weights)[:-1]
     above = weights.sum() - below
@@ -276,18 +296,37 @@ def _best_half(rows: FloatArray, mass: IntArray, least: int) -> IntArray | None:
 # --- cuts along principal axes --------------------------------------------------------------------
 
 
-def _halved(rows: FloatArray, least: int, most: int) -> IntArray:
-    """Halve rows along principal axes until each part has at most ``most``, all parts at once.
+def _halved(whole: WholeArray, least: int, most: int) -> IntArray:
+    """Halve rows along principal axes until each part has at most ``most``.
 
-    No part has fewer than ``least`` rows. The sizes of two parts differ by at most one, so that
-    all parts fit into one array.
+    No part has fewer than ``least`` rows. Of rows that are equally low along an axis the first are
+    in the lower half: rows are in the order of their values.
 
     Returns
     -------
     (n,) int64
         The part of each row, numbered from 0.
     """
-    labels = np.zeros(len(rows), dtype=np.int64)
+    n = len(whole)
+    if n <= max(_CHUNK, most, 2 * least - 1):
+        return _halved_together(whole.astype(np.float64), least, most)
+    axis = _principal_axes(_sample(whole[None], n))[0]
+    places = np.empty(n)
+    for begin in range(0, n, _CHUNK):
+        places[begin : begin + _CHUNK] = whole[begin : begin + _CHUNK].astype(np.float64) @ axis
+    lower = _lowest(places[None], (n + 1) // 2)[0]
+    labels = np.empty(n, dtype=np.int64)
+    labels[lower] = below = _halved(whole[lower], least, most)
+    labels[~lower] = below.max() + 1 + _halved(whole[~lower], least, most)
+    return labels
+
+
+def _halved_together(rows: FloatArray, least: int, most: int) -> IntArray:
+    """Halve as :func:`_halved` does, all parts at once.
+
+    The sizes of two parts differ by at most one, so that all parts fit into one array.
+    """
+    labels = np.empty(len(rows), dtype=np.int64)
     members, sizes, first = np.arange(len(rows))[None, :], np.array([len(rows)]), 0
     while True:
         small = sizes <= max(most, 2 * least - 1)
@@ -297,46 +336,56 @@ def _halved(rows: FloatArray, least: int, most: int) -> IntArray:
             return labels
         first += int(small.sum())
         members, sizes = members[~small], sizes[~small]
+        n_parts, width = members.shape
         least_size = int(sizes.min())
-        places = _part_places(rows, members, least_size)
-        places[np.arange(members.shape[1]) >= sizes[:, None]] = np.inf
-        # Stable: rows with equal places stay in the order of their values.
-        order = np.argsort(places, axis=1, kind="stable")
-        members = np.take_along_axis(members, order, axis=1)
         half = (least_size + 1) // 2
-        rest = sizes - half
-        width = max(half, int(rest.max()))
-        halves = np.zeros((2 * len(sizes), width), dtype=np.int64)
-        halves[0::2, :half] = members[:, :half]
-        halves[1::2, : members.shape[1] - half] = members[:, half:]
-        members, sizes = halves, np.column_stack([np.full(len(sizes), half), rest]).ravel()
+        parts = rows.take(members, axis=0)
+        axes = _principal_axes(_sample(parts, least_size))
+        places = (parts @ axes[:, :, None])[:, :, 0]
+        places[np.arange(width) >= sizes[:, None]] = np.inf
+        lower = _lowest(places, half)
+        halves = np.zeros((2 * n_parts, max(half, width - half)), dtype=np.int64)
+        halves[0::2, :half] = members[lower].reshape(n_parts, half)
+        halves[1::2, : width - half] = members[~lower].reshape(n_parts, width - half)
+        members, sizes = halves, np.column_stack([np.full(n_parts, half), sizes - half]).ravel()
 
 
-def _part_places(rows: FloatArray, members: IntArray, least: int) -> FloatArray:
-    """Return the places (parts, width) of all parts' members along their parts' axes."""
-    sample = rows[members[:, : least : max(1, least // _SAMPLE)]]
-    if len(members) > _MOST_FOR_AXES:
-        spread = ((sample - sample.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
-        return np.asarray(rows[members, spread.argmax(axis=1)[:, None]])
-    axes = _principal_axes(sample)
-    return np.stack([_places(rows[part], axis) for part, axis in zip(members, axes, strict=True)])
+def _sample(parts: WholeArray | FloatArray, least: int) -> FloatArray:
+    """Return rows at even distances of each part of at least ``least`` rows."""
+    return parts[:, : least : max(1, least // _SAMPLE)].astype(np.float64)
+
+
+def _lowest(places: FloatArray, count: int) -> NDArray[np.bool_]:
+    """Return which ``count`` places in each row are lowest; of equal ones the first."""
+    highest = np.partition(places, count - 1, axis=1)[:, count - 1, None]
+    lower, level = places < highest, places == highest
+    lacking = count - lower.sum(axis=1, keepdims=True)
+    return np.asarray(lower | (level & (level.cumsum(axis=1) <= lacking)))
 
 
 def _principal_axes(parts: FloatArray) -> FloatArray:
-    """Return the principal axis of each part: (parts, k, d) to (parts, d), of length 1 or 0."""
-    centred = parts - parts.mean(axis=1, keepdims=True)
-    axes = np.zeros((len(parts), parts.shape[2]))
-    axes[np.arange(len(parts)), (centred**2).sum(axis=1).argmax(axis=1)] = 1.0
+    """Return the principal axis of each part of whole numbers: (parts, k, d) to (parts, d)."""
+    centred = parts - np.rint(parts.mean(axis=1, keepdims=True))
+    spread = np.einsum("ijk,ijk->ik", centred, centred)
+    axes = np.zeros(spread.shape)
+    axes[np.arange(len(parts)), spread.argmax(axis=1)] = 1.0
     for _ in range(_POWER_STEPS):
-        places = (centred * axes[:, None, :]).sum(axis=2)
-        axes = (centred * places[:, :, None]).sum(axis=1)
-        norms = np.sqrt((axes**2).sum(axis=1, keepdims=True))
-        axes = np.divide(axes, norms, out=np.zeros_like(axes), where=norms > 0.0)
+        places = _rounded(centred @ axes[:, :, None])
+        axes = _rounded(np.swapaxes(centred, 1, 2) @ places)[:, :, 0]
     return axes
 
 
-def _places(rows: FloatArray, axis: FloatArray) -> FloatArray:
-    """Return the place of each row along an axis: (n, d) and (d,) to (n,)."""
-    places = np.einsum("ij,j->i", rows, axis)
-    unit = np.abs(places).max(initial=np.finfo(np.float64).tiny)
-    return np.asarray(np.round(places / unit, _DIGITS))
+def _rounded(vectors: FloatArray) -> FloatArray:
+    """Return vectors (parts, k, 1) as whole numbers, the largest of each of a set size."""
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    return np.asarray(np.rint(vectors * (_LARGEST / np.maximum(largest, 1.0))))
+
+
+def _whole(points: FloatArray) -> WholeArray:
+    """Return points (n, d) as whole numbers, the largest of a set size."""
+    largest = max(float(points.max()), -float(points.min()), np.finfo(np.float64).tiny)
+    whole = np.empty(points.shape, dtype=np.int16)
+    for begin in range(0, len(points), _CHUNK):
+        some = slice(begin, begin + _CHUNK)
+        whole[some] = np.rint(points[some] / largest * _LARGEST)
+    return whole

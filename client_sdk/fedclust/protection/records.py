@@ -30,19 +30,16 @@ def release_means(
     -------
     (n_groups,) float64
     """
-    present = ~np.isnan(values)
     sizes = np.bincount(groups, minlength=n_groups)
-    complete = np.bincount(groups, weights=present, minlength=n_groups) == sizes
-    # About the origin: sums of numbers on the grid are then exact.
-    sums = np.bincount(
-        groups, weights=np.where(present, values - column.origin, 0.0), minlength=n_groups
-    )
+    # About the origin: sums of numbers on the grid are then exact. A missing value makes its
+    # group's sum NaN.
+    sums = np.bincount(groups, weights=values - column.origin, minlength=n_groups)
     means = sums / np.maximum(sizes, 1)
     if column.step > 0.0:
         # Nine decimals first: a mean half-way between two steps is rounded the same way everywhere.
         steps = np.rint(np.round(means / column.step, 9))
         means = steps * column.step
-    return np.where(complete & (sizes > 0), means + column.origin, np.nan)
+    return np.where(sizes > 0, means + column.origin, np.nan)
 
 
 def release_counts(counts: IntArray, p: int) -> IntArray:

@@ -188,24 +188,25 @@ def group_persons(columns: Sequence[TableColumn], sources: Sequence[Source], p: 
     least = least_group_size(
         n, p, has_levels=any(isinstance(column, LevelColumn) for column in columns)
     )
-    # In the order of the values: sums, and so ties, do not depend on the order of the persons.
-    order = np.lexsort(encoded)
-    encoded = [values[order] for values in encoded]
-    points = _side_by_side(
-        values[:, None]
+    blocks = (
+        values[None]
         if isinstance(column, NumericColumn)
-        else np.where(
-            np.isnan(values)[:, None], np.nan, values[:, None] == np.arange(column.n_levels)
-        )
+        else np.where(np.isnan(values), np.nan, values == np.arange(column.n_levels)[:, None])
         for column, values in zip(columns, encoded, strict=True)
     )
-    patterns = _patterns(np.column_stack([np.isnan(each) for each in encoded]), p)
+    points = _side_by_side(columns, blocks, n)
+    missing = np.stack([np.isnan(each) for each in encoded])
+    if not missing.any():
+        return form_groups(points, least)
+    patterns = _patterns(missing, p)
     groups = np.empty(n, dtype=np.int64)
     first = 0
     for pattern in range(int(patterns.max()) + 1):
         members = np.flatnonzero(patterns == pattern)
+        # Equal points stay in this order: it does not depend on that of the persons.
+        members = members[np.lexsort(missing[:, members])]
         labels = form_groups(points[members], least)
-        groups[order[members]] = first + labels
+        groups[members] = first + labels
         first += int(labels.max()) + 1
     return groups
 
@@ -264,38 +265,59 @@ def _share_within(values: FloatArray, groups: IntArray, m: int) -> float:
     values, groups = values[present], groups[present]
     if not len(values):
         return _SHARE_STEP
+    centred = values - values.mean()
+    whole = float((centred**2).sum())
     sizes = np.maximum(np.bincount(groups, minlength=m), 1)
-    means = np.bincount(groups, weights=values, minlength=m) / sizes
-    whole = float(((values - values.mean()) ** 2).sum())
-    share = float(((values - means[groups]) ** 2).sum()) / whole if whole > 0.0 else 0.0
+    between = float((np.bincount(groups, weights=centred, minlength=m) ** 2 / sizes).sum())
+    share = 1.0 - between / whole if whole > 0.0 else 0.0
     return round(max(_SHARE_STEP, round(share / _SHARE_STEP) * _SHARE_STEP), 2)
 
 
-def _side_by_side(blocks: Iterable[FloatArray]) -> FloatArray:
+def _side_by_side(
+    columns: Sequence[TableColumn], blocks: Iterable[FloatArray], n: int
+) -> FloatArray:
     """Return points whose distances shape the groups.
 
-    Each block (n, width) is one column, centred and scaled to a total variance of 1. Missing values
-    are at the mean.
+    Each column is centred and scaled to a total variance of 1. Missing values are at the mean.
+
+    Parameters
+    ----------
+    columns : sequence of TableColumn
+    blocks : iterable of (width, n) float64, one for each column
+        A row of numbers, or a row for each level.
+    n : int
+
+    Returns
+    -------
+    (n, d) float64
     """
-    scaled: list[FloatArray] = []
+    width = sum(column.n_levels if isinstance(column, LevelColumn) else 1 for column in columns)
+    points = np.zeros((width, n))
+    end = 0
     for block in blocks:
-        known = np.asarray(~np.isnan(block).any(axis=1))
-        if not known.any():
-            continue
-        spread = float(np.sqrt(block[known].var(axis=0).sum()))
+        missing = np.isnan(block)
+        # Sorted: sums, and so ties, do not depend on the order of the persons.
+        known = np.sort(block, axis=1)[:, : n - int(missing[0].sum())]
+        spread = float(np.sqrt(known.var(axis=1).sum())) if known.size else 0.0
         if spread > 0.0:
-            centred = block - block[known].mean(axis=0)
-            scaled.append(np.where(known[:, None], centred, 0.0) / spread)
-    return np.column_stack(scaled) if scaled else np.zeros((len(known), 1))
+            scaled = points[end : end + len(block)]
+            np.subtract(block, known.mean(axis=1, keepdims=True), out=scaled)
+            scaled /= spread
+            scaled[missing] = 0.0
+            end += len(block)
+    return points[: max(end, 1)].T
 
 
 def _patterns(missing: NDArray[np.bool_], p: int) -> IntArray:
-    """Return a class for each person: those with the same missing columns.
+    """Return a class for each person: those with the same missing columns (columns, n).
 
     A pattern of fewer than ``p`` persons joins the one that differs in the fewest columns.
     """
-    kinds, labels, counts = np.unique(missing, axis=0, return_inverse=True, return_counts=True)
-    labels = labels.ravel().astype(np.int64)
+    labels = np.zeros(missing.shape[1], dtype=np.int64)
+    for eight in np.packbits(missing, axis=0):
+        labels = np.unique(labels * 256 + eight, return_inverse=True)[1]
+    _, first, counts = np.unique(labels, return_index=True, return_counts=True)
+    kinds = missing[:, first].T
     parent = np.arange(len(kinds))
     masks, counts = kinds.copy(), counts.copy()
     while True:
@@ -331,9 +353,8 @@ def unite_groups(table: ProtectedTable, p: int) -> ProtectedTable:
     if n < p:
         raise TooFewPersons(f"{n} persons: a group has at least {p}")
     has_levels = any(isinstance(column, LevelColumn) for column in table.columns)
-    points = _side_by_side(
-        values[:, None] if values.ndim == 1 else _shares(values) for values in table.released
-    )
+    blocks = (values[None] if values.ndim == 1 else _shares(values).T for values in table.released)
+    points = _side_by_side(table.columns, blocks, len(table.sizes))
     labels = form_groups(points, least_group_size(n, p, has_levels=has_levels), table.sizes)
     m = int(labels.max()) + 1
     sizes = np.bincount(labels, weights=table.sizes, minlength=m).astype(np.int64)
