@@ -131,6 +131,18 @@ def single_start(
     return _lloyd(cloud, _plus_plus(cloud, n_clusters, rng))[0]
 
 
+def plus_plus(
+    points: FloatArray, weights: FloatArray, n_clusters: int, rng: np.random.Generator
+) -> FloatArray:
+    """Return points (K', d) drawn by weighted k-means++; K' as for :func:`weighted_kmeans`."""
+    points, weights = _merge_equal(points, weights)
+    return (
+        points
+        if len(points) <= n_clusters
+        else _plus_plus(_Cloud(points, weights), n_clusters, rng)
+    )
+
+
 def restarted(
     points: FloatArray,
     weights: FloatArray,
