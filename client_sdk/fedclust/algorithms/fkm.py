@@ -80,7 +80,7 @@ class DefaultConfig(SweptOptions, title="FkmDefaultConfig"):
         Relative improvement of the inertia below which a round counts as no improvement.
     """
 
-    variant: Literal["default"] = "default"
+    variant: Literal["default"]
     candidates: Annotated[int, Field(ge=1, le=64)] = 8
     halve_every: Annotated[int, Field(ge=1, le=1_000)] = 3
     n_init: Restarts = 3
@@ -104,7 +104,7 @@ class PaperConfig(SweptOptions, title="FkmPaperConfig"):
         ablation.
     """
 
-    variant: Literal["paper"] = "paper"
+    variant: Literal["paper"]
     rounds: Annotated[int, Field(ge=1, le=10_000)] = 10
     drop_empty: bool = True
     drop_below: Annotated[int, Field(ge=1, le=1_000_000)] = 2

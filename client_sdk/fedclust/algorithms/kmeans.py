@@ -166,16 +166,6 @@ def restarted(
     return _Cloud(points, weights).means(labels, points[:n_clusters])
 
 
-def plus_plus_rows(points: FloatArray, n_clusters: int, seed: int) -> FloatArray:
-    """Return points (K', d) drawn by scikit-learn's k-means++: what published programs ran."""
-    # Imported here: it takes seconds, and only the papers' variants need it.
-    from sklearn.cluster import kmeans_plusplus
-
-    n_drawn = min(len(points), n_clusters)
-    _, drawn = kmeans_plusplus(untied(points), n_drawn, random_state=seed)
-    return np.asarray(points[drawn])
-
-
 def _merge_equal(points: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the distinct points in lexicographic order, and their weights added up.
 

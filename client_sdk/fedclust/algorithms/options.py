@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, get_args
 
 from pydantic import (
     AfterValidator,
@@ -130,31 +130,29 @@ def variants(title: str, *each: type[Model]) -> type[RootModel[Any]]:
     title : str
         In the API's description.
     *each : type of Model
-        Each with a field ``variant: Literal["name"] = "name"``.
+        Each with a field ``variant: Literal["name"]``.
     """
-    names = [_variant(form) for form in each]
-
-    def named(value: Any) -> str | None:
-        read = value.get if isinstance(value, dict) else functools.partial(getattr, value)
-        wanted = read("variant", names[0])
-        return wanted if wanted in names else None
-
-    says = Discriminator(
-        named,
-        custom_error_type="variant",
-        custom_error_message=f"the option variant is one of: {', '.join(names)}",
-    )
-    tagged = (Annotated[form, Tag(_variant(form))] for form in each)
-    union: Any = Annotated[functools.reduce(operator.or_, tagged), says]
+    union: Any = functools.reduce(operator.or_, each)
+    named = BeforeValidator(functools.partial(_named, [_variant(form) for form in each]))
+    union = Annotated[union, Field(discriminator="variant"), named]
     return create_model(title, __base__=RootModel[union], __module__=each[0].__module__)
+
+
+def _named(names: Sequence[str], config: Any) -> Any:
+    """Return options with their variant: without one, the first."""
+    if isinstance(config, dict):
+        config = {"variant": names[0], **config}
+        if config["variant"] not in names:
+            known = ", ".join(names)
+            raise PydanticCustomError("variant", f"the option variant is one of: {known}")
+    return config
 
 
 def forms(options: type[Model] | type[RootModel[Any]]) -> tuple[type[Model], ...]:
     """Return the models that read a method's options: one of each variant."""
     if not issubclass(options, RootModel):
         return (options,)
-    union = options.model_fields["root"].annotation
-    return tuple(form.__origin__ for form in getattr(union, "__args__", ()))
+    return get_args(options.model_fields["root"].annotation)
 
 
 def form_of(options: type[Model] | type[RootModel[Any]], config: Mapping[str, Any]) -> type[Model]:
@@ -166,4 +164,4 @@ def form_of(options: type[Model] | type[RootModel[Any]], config: Mapping[str, An
 
 def _variant(form: type[Model]) -> Any:
     field = form.model_fields.get("variant")
-    return None if field is None else field.default
+    return None if field is None else get_args(field.annotation)[0]
