@@ -300,7 +300,7 @@ class Site:
             definition_sha256=info.definition_sha256,
             plan=plan,
             p=max(plan.policy.min_group_size, min_group_size or 0),
-            rows=rows,
+            persons=rows,
             size_band=size_band(rows),
             persons_declared=person is not None,
             features=table.features,

@@ -709,6 +709,8 @@ class Method:
     rounds : (options) -> int or None, or None
         How many rounds of the method a session with these options takes at most; None: as many as
         ``max_rounds`` admits.
+    possible_phases : (options) -> names of phases, or None
+        The phases that a session with these options can have; None: all.
     takes_masks : bool
         Whether sites may lack features (``missing: mask``).
     sweeps : bool
@@ -743,6 +745,7 @@ class Method:
     check_config: Callable[[RunConfig], None] | None = None
     check_task: Callable[[SiteTask, RunConfig], None] | None = None
     rounds: Callable[[Any], int | None] | None = None
+    possible_phases: Callable[[Any], Sequence[str]] | None = None
     takes_masks: bool = False
     by_runs: Callable[[Any], bool] | None = None
     sweeps: bool = False

@@ -917,6 +917,16 @@ def all_phases(method: Method) -> tuple[Phase, ...]:
     return (preparation.PHASE, *method.phases, _closing_phase(method))
 
 
+def possible_phases(plan: Plan) -> tuple[Phase, ...]:
+    """Return the phases that a session of this definition can have, in order."""
+    found = (preparation.PHASE,) if preparation.needed(plan.policy) else ()
+    possible = plan.method.possible_phases
+    names = None if possible is None else possible(plan.options)
+    found += tuple(each for each in plan.method.phases if names is None or each.name in names)
+    evaluated = getattr(plan.options, "evaluate", False)
+    return (*found, _closing_phase(plan.method)) if evaluated else found
+
+
 def _closing_phase(method: Method) -> Phase:
     if method.sweeping:
         return sweep.EVALUATION

@@ -416,6 +416,11 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
     return label_by_centroid(result, X)
 
 
+def possible_phases(options: Config) -> tuple[str, ...]:
+    """Return the phases of a session: given centroids need no cells."""
+    return ("lloyd",) if options.start == "given" else ("cells", "lloyd")
+
+
 METHOD = Method(
     name="lloyd",
     version=VERSION,
@@ -435,5 +440,6 @@ METHOD = Method(
     label=label,
     on_points=True,
     check_task=check_task,
+    possible_phases=possible_phases,
     sweeps=True,
 )
