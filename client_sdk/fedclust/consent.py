@@ -178,14 +178,19 @@ class ConsentRequest:
             f"{approval}{len(said.sites)} sites ({', '.join(said.sites)}), at least "
             f"{policy.min_sites} in each round{expires}",
         )
-        yield "this site", f"{self.site}, {self.persons} persons (joining declares {self.size_band})"
+        yield (
+            "this site",
+            f"{self.site}, {self.persons} persons (joining declares {self.size_band})",
+        )
         method = self.plan.method
         yield "method", f"{method.title} ({said.algorithm} version {method.version})"
         yield "columns", ", ".join(feature_text(feature) for feature in said.features)
         most = engine.most_rounds(self.plan)
         for place, phase in enumerate(self.phases):
             heading = "what leaves" if place == 0 else ""
-            fields = ", ".join(f"{line.field} ({self._shape(line.shape)})" for line in phase.discloses)
+            fields = ", ".join(
+                f"{line.field} ({self._shape(line.shape)})" for line in phase.discloses
+            )
             yield heading, f"{phase.name}: {phase.summary} {'' if full else fields + '.'}".rstrip()
             for line in phase.discloses if full else ():
                 yield "", f"  {line.field}, {self._shape(line.shape)}: {line.meaning}"
