@@ -143,7 +143,7 @@ class ConsentRequest:
         )
         yield (
             f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons{close}. "
-            "A larger --min-group-size makes it coarser."
+            "--min-group-size makes it coarser."
         )
         shares = sorted(figures.one_value.items(), key=lambda item: (-item[1], item[0]))
         told = [f"{name} {share:.0%}" for name, share in shares if share >= _LEAST_SHARE]
@@ -151,7 +151,7 @@ class ConsentRequest:
             more = len(told) - _MOST_COLUMNS
             rest = f" and {more} columns more (fedclust check)" if more > 0 else ""
             yield (
-                "Persons in groups that share one value, which whoever knows the group knows: "
+                "Persons in groups of one value, which whoever knows the group knows: "
                 f"{', '.join(told[:_MOST_COLUMNS])}{rest}."
             )
 
@@ -188,10 +188,7 @@ class ConsentRequest:
         most = engine.most_rounds(self.plan)
         for place, phase in enumerate(self.phases):
             heading = "what leaves" if place == 0 else ""
-            fields = ", ".join(
-                f"{line.field} ({self._shape(line.shape)})" for line in phase.discloses
-            )
-            yield heading, f"{phase.name}: {phase.summary} {'' if full else fields + '.'}".rstrip()
+            yield heading, f"{phase.name}: {phase.summary}{'' if full else self._fields(phase)}"
             for line in phase.discloses if full else ():
                 yield "", f"  {line.field}, {self._shape(line.shape)}: {line.meaning}"
                 yield "", f"    Can identify: {line.identifies}"
@@ -204,6 +201,15 @@ class ConsentRequest:
             yield "policy", repr(policy.model_dump())
             yield "seed", str(said.seed)
         yield "definition", f"SHA-256 {self.definition_sha256}"
+
+    def _fields(self, phase: Phase) -> str:
+        """Return the fields of a phase with how many numbers each has, in a few words."""
+        shapes = ((line.field, self._shape(line.shape)) for line in phase.discloses)
+        short = (
+            f"{name} {re.sub('one number|(?<=.) numbers?', '', shape)}".strip()
+            for name, shape in shapes
+        )
+        return f" ({', '.join(short)})"
 
     def _shape(self, shape: str) -> str:
         """Return the shape of a field with the session's own numbers for K, d and c."""

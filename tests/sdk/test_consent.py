@@ -28,7 +28,7 @@ def request(**changes: Any) -> ConsentRequest:
     body: dict[str, Any] = {
         "name": "heart-2026",
         "title": "Types of coronary patients",
-        "purpose": "Which types of coronary patients do four hospitals share? " * 4,
+        "purpose": ("Which types of coronary patients do four hospitals share? " * 4).strip(),
         "contact": "Ada Lovelace, ada@example.org",
         "approval": "Ethics board of Zurich, 2026-17",
         "expires": "2027-01-01T00:00:00Z",

@@ -919,12 +919,13 @@ def all_phases(method: Method) -> tuple[Phase, ...]:
 
 def possible_phases(plan: Plan) -> tuple[Phase, ...]:
     """Return the phases that a session of this definition can have, in order."""
-    found = (preparation.PHASE,) if preparation.needed(plan.policy) else ()
+    found = [preparation.PHASE] if preparation.needed(plan.policy) else []
     possible = plan.method.possible_phases
     names = None if possible is None else possible(plan.options)
-    found += tuple(each for each in plan.method.phases if names is None or each.name in names)
-    evaluated = getattr(plan.options, "evaluate", False)
-    return (*found, _closing_phase(plan.method)) if evaluated else found
+    found += [each for each in plan.method.phases if names is None or each.name in names]
+    if getattr(plan.options, "evaluate", False):
+        found.append(_closing_phase(plan.method))
+    return tuple(found)
 
 
 def _closing_phase(method: Method) -> Phase:

@@ -397,6 +397,12 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
     return label_by_centroid(result, X)
 
 
+def possible_phases(options: DefaultConfig | PaperConfig) -> tuple[str, ...]:
+    """Return the phases of a session, by its variant."""
+    paper = isinstance(options, PaperConfig)
+    return ("seeds", "means") if paper else ("cells", "candidates")
+
+
 METHOD = Method(
     name="fkm",
     version=VERSION,
@@ -416,5 +422,6 @@ METHOD = Method(
     on_points=True,
     check_task=check_task,
     rounds=rounds,
+    possible_phases=possible_phases,
     sweeps=True,
 )

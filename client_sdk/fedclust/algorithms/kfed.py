@@ -431,5 +431,6 @@ METHOD = Method(
     on_points=True,
     check_task=check_task,
     rounds=lambda options: 1 + options.refine,
+    possible_phases=lambda options: ("cells", "refine") if options.refine else ("cells",),
     sweeps=True,
 )
