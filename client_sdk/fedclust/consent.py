@@ -173,11 +173,11 @@ class ConsentRequest:
         yield "asked by", f"{self.analyst}{contact}; coordinator: {self.coordinator}"
         approval = f"approval: {said.approval}; " if said.approval else ""
         expires = f"; joining ends {said.expires:%Y-%m-%d}" if said.expires else ""
-        yield (
-            "terms",
-            f"{approval}{len(said.sites)} sites ({', '.join(said.sites)}), at least "
-            f"{policy.min_sites} in each round{expires}",
+        sites = f"{len(said.sites)} sites ({', '.join(said.sites)})"
+        rounds = (
+            f"at least {policy.min_sites} in each of at most {engine.most_rounds(self.plan)} rounds"
         )
+        yield "terms", f"{approval}{sites}, {rounds}{expires}"
         yield (
             "this site",
             f"{self.site}, {self.persons} persons (joining declares {self.size_band})",
@@ -185,17 +185,18 @@ class ConsentRequest:
         method = self.plan.method
         yield "method", f"{method.title} ({said.algorithm} version {method.version})"
         yield "columns", ", ".join(feature_text(feature) for feature in said.features)
-        most = engine.most_rounds(self.plan)
         for place, phase in enumerate(self.phases):
-            heading = "what leaves" if place == 0 else ""
-            yield heading, f"{phase.name}: {phase.summary}{'' if full else self._fields(phase)}"
+            heading = "leaves" if place == 0 else ""
+            yield (
+                heading,
+                f"{phase.name}: {self._shape(phase.summary)}{'' if full else self._fields(phase)}",
+            )
             for line in phase.discloses if full else ():
                 yield "", f"  {line.field}, {self._shape(line.shape)}: {line.meaning}"
                 yield "", f"    Can identify: {line.identifies}"
-        yield "", f"At most {most} rounds together; the ledger shows each answer."
         yield "protection", self.promise
         for place, note in enumerate(self.notes):
-            yield "what remains" if place == 0 else "", note
+            yield "remains" if place == 0 else "", note
         if full:
             yield "options", repr(said.config)
             yield "policy", repr(policy.model_dump())

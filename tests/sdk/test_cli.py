@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from typer.main import get_command
 
+from fedclust.algorithms import engine
 from fedclust.algorithms.base import Feature
 from fedclust.cli import main as cli
 from fedclust.cli import options, participate, screen, session

@@ -11,6 +11,7 @@ from fedclust.cli.screen import consent_screen
 from fedclust.consent import ConsentRequest
 from fedclust.definition import freeze, plan_of
 from fedclust.protection.figures import TableFigures
+from fedclust.wire.codec import canonical_json
 from fedclust.wire.models import SessionCreate
 
 FIGURES = TableFigures(
@@ -28,7 +29,7 @@ def request(**changes: Any) -> ConsentRequest:
     body: dict[str, Any] = {
         "name": "heart-2026",
         "title": "Types of coronary patients",
-        "purpose": ("Which types of coronary patients do four hospitals share? " * 4).strip(),
+        "purpose": ("Which types of coronary patients do four hospitals share? " * 2).strip(),
         "contact": "Ada Lovelace, ada@example.org",
         "approval": "Ethics board of Zurich, 2026-17",
         "expires": "2027-01-01T00:00:00Z",
@@ -38,7 +39,7 @@ def request(**changes: Any) -> ConsentRequest:
         "sites": ["budapest", "cleveland", "long-beach", "zurich"],
         **changes,
     }
-    definition = freeze(SessionCreate.model_validate_json(_json(body)), 7)
+    definition = freeze(SessionCreate.model_validate_json(canonical_json(body)), 7)
     return ConsentRequest(
         coordinator="https://coordinator.example",
         site="zurich",
@@ -54,12 +55,6 @@ def request(**changes: Any) -> ConsentRequest:
         features=tuple(feature.name for feature in definition.features),
         figures=FIGURES,
     )
-
-
-def _json(body: Any) -> bytes:
-    from fedclust.wire.codec import canonical_json
-
-    return canonical_json(body)
 
 
 def shown(capsys: pytest.CaptureFixture[str], asked: ConsentRequest, *, full: bool = False) -> str:

@@ -19,7 +19,6 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from fedclust import errors, site
-from fedclust.algorithms.base import Feature
 from fedclust.consent import ConsentRequest
 from fedclust.data import DataWarning
 from fedclust.site import Preview
@@ -109,11 +108,10 @@ class Table:
 
 def consent_screen(request: ConsentRequest, *, full: bool = False) -> None:
     """Show what consent is asked for; with ``full`` every field that leaves."""
-    show(err, f"Session {request.session}", "bold")
     for heading, line in request.text(full=full):
-        show(err, _wrapped(line, f"  {heading:<13} ", " " * 16))
+        show(err, _wrapped(line, f"{heading:<11} ", " " * 12))
     if not full:
-        show(err, "  Every field that leaves, and what it can identify: --full")
+        show(err, _wrapped("Every field that leaves: --full", " " * 12, ""))
 
 
 def ledger_screen(line: dict[str, Any]) -> None:
