@@ -463,7 +463,7 @@ class Bounds(Model):
     Attributes
     ----------
     lower, upper : float or None
-        In the scaled space, over all rows of all sites. ``upper`` is what the result's centroids
+        In the scaled space, over all points of all sites. ``upper`` is what the result's centroids
         cost at most. None where no round told one.
     certified : bool
         Whether ``lower`` is proven; see :attr:`statement`.
