@@ -50,8 +50,8 @@ from fedclust.algorithms.dual_answers import (
     MOST_CANDIDATES,
     PHASES,
     PRIMAL,
-    Cells,
     DualAnswer,
+    DualCells,
     DualPart,
     DualTask,
     PrimalAnswer,
@@ -239,7 +239,7 @@ class Extent(Model):
     scatter: FiniteFloat
 
     @classmethod
-    def of(cls, cells: Cells) -> Extent:
+    def of(cls, cells: DualCells) -> Extent:
         n = int(cells.counts.sum())
         mean = cells.counts @ cells.means / n
         away = ((cells.means - mean) ** 2).sum(axis=1)
@@ -320,7 +320,7 @@ def aggregate(
     return _close_primal(state, answers, config)
 
 
-def _references(state: State, sent: Mapping[str, Cells], config: RunConfig) -> Next:
+def _references(state: State, sent: Mapping[str, DualCells], config: RunConfig) -> Next:
     """Cluster the sites' cells: the references, and where polishing starts."""
     options: Config = config.options
     silent = [site for site in config.roster if site not in sent]

@@ -36,7 +36,7 @@ _LAST_DIGITS = 1e-14
 # --- Payloads -------------------------------------------------------------------------------------
 
 
-class Cells(lloyd.Cells):
+class DualCells(lloyd.Cells):
     """A site's local cells.
 
     Attributes
@@ -163,7 +163,7 @@ _OF_GROUPS = lloyd.PHASES[0].discloses[0].identifies
 PHASES = (
     replace(
         lloyd.PHASES[0],
-        payload=Cells,
+        payload=DualCells,
         needs_all=True,
         discloses=(
             *lloyd.PHASES[0].discloses,
@@ -315,7 +315,7 @@ def check_task(task: SiteTask, config: RunConfig) -> None:
 
 def check(task: SiteTask, payload: object, config: RunConfig) -> None:
     """Check an answer at either end: shapes, counts, bounds, costs, dual values."""
-    if isinstance(payload, Cells):
+    if isinstance(payload, DualCells):
         lloyd.check(task, payload, config)
         check_shape(payload.costs, payload.counts.shape, "/costs")
         check_empty(payload.counts, payload.costs, "/costs")

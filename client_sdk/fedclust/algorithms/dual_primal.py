@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedclust.algorithms.assigning import nearest
 from fedclust.algorithms.base import RunConfig
-from fedclust.algorithms.dual_answers import Cells, PrimalAnswer
+from fedclust.algorithms.dual_answers import DualCells, PrimalAnswer
 from fedclust.algorithms.spaces import scaled_bounds
 
 __all__ = ["Step", "cost_of", "lloyd_step"]
@@ -33,7 +33,7 @@ class Step:
         return cls(answer.counts[i], answer.sums[i], answer.costs[i])
 
     @classmethod
-    def of_cells(cls, cells: Cells, references: NDArray[np.float64]) -> Step:
+    def of_cells(cls, cells: DualCells, references: NDArray[np.float64]) -> Step:
         """Return a site's cells, each gone whole to the reference nearest its mean."""
         placed = nearest(cells.means, references)
         counts = np.zeros(len(references), dtype=np.int64)

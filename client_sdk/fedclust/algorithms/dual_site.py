@@ -17,8 +17,8 @@ from fedclust.algorithms.cluster_sums import cluster_sums
 from fedclust.algorithms.dual_answers import (
     CELLS,
     DUAL,
-    Cells,
     DualAnswer,
+    DualCells,
     DualPart,
     DualTask,
     PrimalAnswer,
@@ -47,12 +47,12 @@ def local_step(
     return _measure(task.common, points), memory
 
 
-def _cells(task: lloyd.CellsTask, points: Points, rng: np.random.Generator) -> Cells:
+def _cells(task: lloyd.CellsTask, points: Points, rng: np.random.Generator) -> DualCells:
     found = local_kmeans(points, task.n_clusters, task.n_init, rng)
     # About the means: the squares about the centroids less what moving there saves.
     saved = found.counts * ((found.means - found.centroids) ** 2).sum(axis=1)
     absent = task.n_clusters - len(found.counts)
-    return Cells(
+    return DualCells(
         counts=np.pad(found.counts, (0, absent)),
         means=np.pad(found.means, ((0, absent), (0, 0))),
         costs=np.pad(np.maximum(found.costs - saved, 0.0), (0, absent)),
