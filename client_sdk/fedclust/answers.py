@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedclust.algorithms import engine
@@ -85,14 +84,21 @@ def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
     return TaskDocument(phase=task.phase, digest=digest, common=common, site=part)
 
 
-def count_usable(plan: Plan, X: NDArray[np.float64]) -> int:
-    """Return how many rows of a site take part; DisclosureError where the session cannot take them.
+def count_usable(plan: Plan, data: SiteData | Points) -> int:
+    """Return how many rows or persons of a site take part.
 
-    Out of core, some methods cannot; some need a package that is not installed.
+    Raises
+    ------
+    DisclosureError
+        Where the session cannot take them: out of core, some methods cannot; some need a package
+        that is not installed.
     """
     try:
         engine.check_installed(plan, "site")
-        return int(np.count_nonzero(engine.usable_rows(plan, X)))
+        if isinstance(data, Points):
+            lost = np.isnan(data.X).any(axis=1) & (plan.policy.missing == "drop")
+            return int(data.sizes[~lost].sum())
+        return int(np.count_nonzero(engine.usable_rows(plan, data.X)))
     except RuleViolation as error:
         raise DisclosureError(error.rule, error.message) from None
 

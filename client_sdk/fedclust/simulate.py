@@ -37,6 +37,7 @@ from fedclust.algorithms.base import (
 )
 from fedclust.algorithms.columns import columns_of
 from fedclust.algorithms.engine import EngineState, Plan
+from fedclust.algorithms.points import row_points
 from fedclust.algorithms.separation import Separation, separation
 from fedclust.data.table import Source, Table, load
 from fedclust.data.tables import site_data
@@ -278,8 +279,10 @@ def simulate(
     tables = {
         site: _table(sites[site], definition, (persons or {}).get(site), site) for site in names
     }
-    rows = {site: site_data(plan, tables[site]) for site in names}
-    masks = {site: engine.has_features(plan, tables[site].features) for site in names}
+    rows, masks = {}, {}
+    for site in names:
+        rows[site], held = _data(plan, sites[site], tables[site], (persons or {}).get(site), site)
+        masks[site] = engine.has_features(plan, held)
     engine.check_installed(plan, "site")
     engine.check_installed(plan, "coordinator")
     engine.check_roster(plan, names, masks)
@@ -352,6 +355,20 @@ def _answer(
     engine.check(plan, task, payload, p=p, size_band=None, mask=mask)
     entry = TraceEntry(round_number, task.phase, site, task, payload, len(body or b""))
     return entry, memory
+
+
+def _data(
+    plan: Plan, source: Source, table: Table, persons: Any, site: str
+) -> tuple[SiteData | Points, tuple[str, ...]]:
+    """Return what a site computes from, and the features that it has."""
+    try:
+        if len(table.X):
+            p = plan.policy.min_group_size
+            return site_data(plan, source, table, p, person=persons)
+    except DataError as error:
+        raise RuleViolation(error.rule, f"site {site!r}: {error}") from None
+    empty = row_points(table.X) if plan.method.on_points else SiteData(table.X, table.persons)
+    return empty, table.features
 
 
 def _define(

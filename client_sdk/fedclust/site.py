@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from fedclust import errors
 from fedclust._http import Http, Options
 from fedclust.algorithms import engine
+from fedclust.algorithms.base import Points, SiteData
 from fedclust.algorithms.registry import METHODS
 from fedclust.answers import accepted_plan, compute, count_usable, first_task, refuse_foreign
 from fedclust.client import Client
@@ -290,7 +291,9 @@ class Site:
         plan = accepted_plan(session, info)
         lacking = plan.policy.missing == "mask"
         table = load(data, plan.features, person=person, id_column=id_column, lacking=lacking)
-        rows = count_usable(plan, table.X)
+        p = max(plan.policy.min_group_size, min_group_size or 0)
+        rows, features = site_data(plan, data, table, p, person=person, id_column=id_column)
+        usable = count_usable(plan, rows)
         request = ConsentRequest(
             coordinator=self._http.url,
             site=site,
@@ -299,13 +302,14 @@ class Site:
             definition=info.definition,
             definition_sha256=info.definition_sha256,
             plan=plan,
-            p=max(plan.policy.min_group_size, min_group_size or 0),
-            persons=rows,
-            size_band=size_band(rows),
+            p=p,
+            rows=usable,
+            size_band=size_band(usable),
             persons_declared=person is not None,
-            features=table.features,
+            features=features,
         )
-        return _Run(self, self._client, info, request, table, self._journal(info), min_group_size)
+        journal = self._journal(info)
+        return _Run(self, self._client, info, request, rows, table, journal, min_group_size)
 
     def _journal(self, info: SessionEntry) -> Journal:
         pinned = info.definition_sha256
@@ -322,13 +326,14 @@ class _Run:
         client: Client,
         info: SessionInfo,
         request: ConsentRequest,
+        rows: SiteData | Points,
         table: Table,
         journal: Journal,
         min_group_size: int | None,
     ) -> None:
         self.client, self.info, self.request, self.journal = client, info, request, journal
         self.session, self.plan, self.table = request.session, request.plan, table
-        self.ledger, self.rows = Ledger(site.directory), site_data(self.plan, table)
+        self.ledger, self.rows = Ledger(site.directory), rows
         self.now, self.media, self.data_digest = site._now, site._media, table.digest()
         self.participation = Participation(
             definition_sha256=request.definition_sha256,

@@ -66,7 +66,7 @@ def test_a_person_is_one_point() -> None:
         Source("ward", np.array([2.0, 2.0, np.nan, np.nan]), 4),
     ]
 
-    age, smoker, ward = person_values(rows, np.array([0, 0, 1, 1]))
+    age, smoker, ward = person_values(rows, np.array([0, 0, 1, 1]), {"smoker"})
 
     assert age.values.tolist() == [61.0, 40.0]
     assert smoker.values.tolist() == [1.0, 0.0]

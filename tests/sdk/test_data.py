@@ -77,9 +77,7 @@ def test_what_is_missing(tmp_path: Path, word: str) -> None:
         ("age,sex,chol\n\n\n", "no-rows", None, None),
         ("", "no-header", None, None),
         ('age,sex,chol\n1,0,"2\n', "csv", None, 2),
-        ("age,sex,chol\n\n1,0,2\n1,2,3\n", "not-binary", "sex", 4),
-        ("age,sex,chol\n-1,0,2\n1,0,3\n-5,0,3\n", "bounds", "age", 2),
-        ("age,sex,chol\n1,0,2\n121,0,3\n", "bounds", "age", 3),
+        ("age,sex,chol\n\n1,0,2\n1,x,3\n", "not-a-number", "sex", 4),
         (b"age,sex,chol\n1,0,\xff\n", "encoding", None, 2),
         ("age,sex,chol\n".encode("utf-16"), "no-rows", None, None),
         ("age,sex,chol\n1,0,2\n".encode("utf-16")[:-1], "encoding", None, 2),
@@ -141,8 +139,8 @@ def test_no_value_is_in_a_repr(tmp_path: Path) -> None:
     assert "77.25" not in repr(table)
 
 
-def test_how_many_rows_break_a_bound(tmp_path: Path) -> None:
-    error = fault(csv(tmp_path, "age,sex,chol\n-1,0,2\n1,0,3\n-5,0,3\n"))
+def test_how_many_rows_break_a_rule(tmp_path: Path) -> None:
+    error = fault(csv(tmp_path, "age,sex,chol\nx,0,2\n1,0,3\nx,0,3\n"))
     assert error.count == 2
     assert "2 rows" in str(error)
 
@@ -211,8 +209,6 @@ def test_arrays_of_any_number_type() -> None:
         (np.zeros((2, 3), dtype=complex), "not-a-number"),
         ([[1, 2, 3], [1, 2]], "shape"),
         (np.array([[1, 0, np.inf]]), "not-finite"),
-        (np.array([[1, 0.5, 1]]), "not-binary"),
-        (np.array([[121.0, 0, 1]]), "bounds"),
     ],
 )
 def test_an_array_that_does_not_fit(source: Any, rule: str) -> None:
@@ -258,7 +254,7 @@ def test_dataframes_by_name_whatever_the_dtype() -> None:
             0,
         ),
         ({"age": [], "sex": [], "chol": []}, "no-rows", None, None),
-        ({"age": [1, 200], "sex": [0, 0], "chol": [1, 1]}, "bounds", "age", 1),
+        ({"age": [1, np.inf], "sex": [0, 0], "chol": [1, 1]}, "not-finite", "age", 1),
     ],
 )
 def test_a_dataframe_that_does_not_fit(

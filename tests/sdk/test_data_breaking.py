@@ -97,8 +97,9 @@ def test_the_matrix_is_the_same_whatever_the_source_and_the_blocks(
     expected = encode(FEATURES, [np.array(values) for values in (chol, sex, cp, kind)])
     with tempfile.TemporaryDirectory() as folder:
         for name, source in written(frame, Path(folder), rows).items():
-            blocks = list(Rows(source, FEATURES, text=("note",)).blocks(rows))
-            matrix = np.concatenate([block.matrix(FEATURES) for block in blocks])
+            opened = Rows(source, FEATURES, text=("note",))
+            blocks = list(opened.blocks(rows))
+            matrix = np.concatenate([opened.matrix(block) for block in blocks])
             np.testing.assert_array_equal(matrix, expected, err_msg=name)
             notes = [note for block in blocks for note in block.text["note"]]
             assert [n.split() for n in notes] == [c["note"].split() for c in cells], name
@@ -107,7 +108,7 @@ def test_the_matrix_is_the_same_whatever_the_source_and_the_blocks(
 def bad(folder: Path, rows: int) -> dict[str, tuple[Any, int]]:
     """Return a table whose row 5 breaks a rule, in every kind of source, and its number there."""
     frame = pd.DataFrame({"age": range(1, 8), "note": ["a\nb"] * 7, "chol": [1.0] * 7})
-    frame.loc[5, "chol"] = -77.125
+    frame.loc[5, "chol"] = np.inf
     sources = written(frame.assign(cp="T", sex=1, type=1), folder, rows)
     where = {"plain": 12, "excel": 12, "wide": 12, "parts": 5 % rows}
     return {name: (given.source, where.get(name, 5)) for name, given in sources.items()}
@@ -120,10 +121,12 @@ def test_the_first_offending_row_is_named_in_every_source(rows: int, tmp_path: P
         with pytest.raises(DataError) as caught:
             load(Dataset(source, **how), (CHOL,))
         error = caught.value
-        assert (error.rule, error.column, error.row, error.count) == ("bounds", "chol", row, 1), (
-            name
-        )
-        assert "77" not in str(error)
+        assert (error.rule, error.column, error.row, error.count) == (
+            "not-finite",
+            "chol",
+            row,
+            1,
+        ), name
         if name == "parts" and rows < 7:
             assert error.source == f"{5 // rows:03}.parquet"
             assert f"{error.source}, row {row}" in profile(source, (CHOL,)).columns[0].says[0]
@@ -145,7 +148,7 @@ def test_a_first_line_that_names_the_separator(first: str, tmp_path: Path) -> No
     np.testing.assert_array_equal(load(path, (AGE, CHOL)).X, [[1, 2], [3, 4]])
     path.write_bytes(f'{first}age;chol\n1;2\n"3;-4\n'.encode())
     assert fault(path, AGE, CHOL).row == 4
-    path.write_bytes(f"{first}age;chol\n1;2\n3;-4\n".encode())
+    path.write_bytes(f"{first}age;chol\n1;2\n3;x\n".encode())
     assert fault(path, AGE, CHOL).row == 4
 
 
@@ -193,7 +196,7 @@ def test_truth_values_are_read_alike_from_text_and_from_types(tmp_path: Path) ->
     for source in (frame, tmp_path / "rows.csv"):
         assert load(source, (named,)).X.tolist() == [[1, 0], [0, 1]]
         assert load(source, (numbered,)).X.tolist() == [[0, 1], [1, 0]]
-        assert fault(source, CP).rule == "unknown-level"
+        assert np.isnan(load(source, (CP,)).X).all()
 
 
 def test_a_sentinel_is_found_in_single_precision() -> None:
@@ -220,26 +223,10 @@ def test_more_cells_that_are_no_numbers(cell: Any, says: str) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_number_that_its_unit_makes_too_large() -> None:
+def test_a_number_that_its_unit_makes_too_large_is_missing() -> None:
     how = {"features": {"age": {"factor": 100.0, "to": "years"}}}
-    error = fault(Dataset(pd.DataFrame({"age": [1.0, 1e308]}), mapping=how), AGE)
-    assert (error.rule, error.row) == ("not-finite", 1)
-
-
-def test_identifiers_in_place_of_levels_are_refused_in_one_pass(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked: list[int] = []
-    real: Callable[..., Any] = np.flatnonzero
-
-    def counted(a: Any) -> Any:
-        looked.append(len(a))
-        return real(a)
-
-    monkeypatch.setattr(np, "flatnonzero", counted)
-    error = fault(pd.DataFrame({"type": np.arange(40_000)}), TYPE)
-    assert (error.rule, error.row, error.count) == ("unknown-level", 3, 39_997)
-    assert len(looked) < 10, "as many passes as values would take minutes"
+    found = load(Dataset(pd.DataFrame({"age": [1.0, 1e308]}), mapping=how), (AGE,))
+    np.testing.assert_array_equal(found.X[:, 0], [100.0, np.nan])
 
 
 def test_no_more_identifiers_are_kept_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

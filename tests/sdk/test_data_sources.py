@@ -23,6 +23,7 @@ import sqlalchemy
 from fedclust.algorithms.base import Feature
 from fedclust.algorithms.rows import rows_of, whole
 from fedclust.data import Dataset, DataWarning, SqlQuery, Table, load
+from fedclust.data.persons import read_persons
 from fedclust.data.rows import Rows
 from fedclust.errors import DataError, UsageError
 
@@ -115,7 +116,7 @@ def test_blocks_are_of_the_length_asked_for(kind: str, rows: int, tmp_path: Path
         blocks = list(opened.blocks(rows))
         assert [len(block) for block in blocks[:-1]] == [rows] * (len(blocks) - 1)
         assert [block.start for block in blocks] == list(range(0, N, rows))
-        np.testing.assert_array_equal(np.concatenate([b.matrix(FEATURES) for b in blocks]), X)
+        np.testing.assert_array_equal(np.concatenate([opened.matrix(b) for b in blocks]), X)
         assert [who for b in blocks for who in b.text["who"]] == list(ROWS["who"])
 
 
@@ -455,12 +456,12 @@ def test_identifiers_among_the_features_are_warned_of(recwarn: pytest.WarningsRe
     rng = np.random.default_rng(1)
     column = pd.DataFrame({"chol": rng.permutation(np.arange(10_000, 99_000, 17))[:40]})
     with pytest.warns(DataWarning, match="'chol'"):
-        load(column, (CHOL,))
+        read_persons(column, (CHOL,))
     with pytest.warns(DataWarning):
-        load(pd.DataFrame({"chol": [5, 3, 4]}), (CHOL,))
+        read_persons(pd.DataFrame({"chol": [5, 3, 4]}), (CHOL,))
     recwarn.clear()
     for rows in (column / 7, pd.concat([column, column]), column[:9], column.to_numpy()):
-        load(rows, (CHOL,))
+        read_persons(rows, (CHOL,))
     assert not recwarn.list
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from fedclust.algorithms.base import MethodFailure, RuleViolation
+from fedclust.data import DataWarning
 from fedclust.definition import DefinitionError
 from fedclust.simulate import SimulationResult, simulate
 from fedclust.wire.codec import encode_model
@@ -351,22 +352,44 @@ def test_rows_that_do_not_fit_are_refused_naming_site_and_column(rows: Any, mess
         )
 
 
-@pytest.mark.parametrize(
-    ("feature", "message"),
-    [
-        ({"name": "x", "kind": "binary"}, "neither 0 nor 1: 2 rows"),
-        ({"name": "x", "lower": 0, "upper": 1}, "above the session's upper bound 1"),
-    ],
-)
-def test_a_row_that_a_site_would_refuse_is_refused(feature: dict[str, Any], message: str) -> None:
-    """Although the means lie where they may."""
+def _rows_with_a_value_too_large() -> dict[str, Any]:
     yes_no = np.column_stack([np.arange(20) % 2, np.linspace(0, 1, 20)])
     wrong = yes_no.copy()
     wrong[3:5, 0] = 1.5
-    sites = {"a": yes_no, "b": wrong, "c": yes_no}
+    return {"a": yes_no, "b": wrong, "c": yes_no}
 
-    with pytest.raises(RuleViolation, match=f"site 'b': .*{message}"):
-        simulate("lloyd", sites, config={"n_clusters": 1}, features=[feature, "y"])
+
+def test_a_column_of_more_than_two_numbers_is_no_yes_no_feature() -> None:
+    features = [{"name": "x", "kind": "binary"}, "y"]
+
+    sites = _rows_with_a_value_too_large()
+    sites["b"][:, 0] *= 2
+
+    with pytest.raises(RuleViolation, match=r"site 'b': .*asks for it as binary"):
+        simulate("lloyd", sites, config={"n_clusters": 1}, features=features)
+
+
+def test_bounds_clip_what_is_released_and_the_site_is_warned() -> None:
+    sites = _rows_with_a_value_too_large()
+    bounded = [{"name": "x", "lower": 0, "upper": 1}, "y"]
+
+    with pytest.warns(DataWarning, match="2 values outside the session's bounds") as said:
+        result = simulate("lloyd", sites, config={"n_clusters": 1}, features=bounded)
+
+    assert len(said) == 1
+    assert result.labels_["b"].tolist() == [0] * 20
+
+
+def test_bounds_clip_the_rows_of_a_session_without_protection() -> None:
+    sites = _rows_with_a_value_too_large()
+    clipped = {site: np.minimum(rows, 1.0) for site, rows in sites.items()}
+    options = {"config": {"n_clusters": 2}, "policy": {"protection": "none"}}
+    bounded = [{"name": "x", "lower": 0, "upper": 1}, "y"]
+
+    found = simulate("lloyd", sites, features=bounded, **options)
+    same = simulate("lloyd", clipped, features=bounded, **options)
+
+    np.testing.assert_array_equal(found.cluster_centers_, same.cluster_centers_)
 
 
 def test_what_is_masked_or_missing_is_missing_whatever_holds_it() -> None:

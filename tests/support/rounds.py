@@ -22,7 +22,7 @@ from fedclust.algorithms.base import (
     SiteTask,
 )
 from fedclust.algorithms.engine import Plan
-from fedclust.data import Table
+from fedclust.data import load
 from fedclust.data.tables import site_data
 
 
@@ -37,7 +37,8 @@ def plan_for(
 
 def data_of(plan: Plan, rows: ArrayLike) -> SiteData | Points:
     """Return what a site with these rows (n, d), every row a person, hands to the engine."""
-    return site_data(plan, Table(np.asarray(rows, dtype=np.float64), ()))
+    table = load(rows, plan.features)
+    return site_data(plan, rows, table, plan.policy.min_group_size)[0]
 
 
 @dataclass

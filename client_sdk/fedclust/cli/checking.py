@@ -18,6 +18,7 @@ from fedclust.cli.texts import epilog
 from fedclust.consent import ConsentRequest
 from fedclust.data import load
 from fedclust.data.profile import ColumnProfile, Profile, profile
+from fedclust.data.tables import site_data
 from fedclust.definition import DefinitionError, check_definition, freeze, plan_of
 from fedclust.errors import DataError, DisclosureError, UsageError
 from fedclust.privacy.bands import size_band
@@ -55,7 +56,6 @@ def check(
     id_column: o.IdColumn = None,
     person_column: o.PersonColumn = None,
     min_group_size: o.MinGroupSize = None,
-    full: o.Full = False,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -86,7 +86,9 @@ def check(
         try:
             if session is None:
                 table = load(rows, body.features, **identified, lacking=lacking)
-                count_usable(plan_of(freeze(body, seed=0)), table.X)
+                plan = plan_of(freeze(body, seed=0))
+                data_here, _ = site_data(plan, rows, table, p, **identified)
+                count_usable(plan, data_here)
             else:
                 with connection.site(journal_dir) as site:
                     request = site.check(session, rows, **identified, min_group_size=min_group_size)
@@ -97,7 +99,7 @@ def check(
         print_json(_facts(body, found, request, usable, p))
     else:
         if request is not None:
-            consent_screen(request, full=full)
+            consent_screen(request)
         _show(found, usable, p)
     if found.refused is not None:
         raise found.refused

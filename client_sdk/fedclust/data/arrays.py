@@ -25,6 +25,11 @@ class ArrayReader:
             raise self.origin.fault("shape", "the rows are not equally long") from None
         refuse_shape(self.origin, self._rows, len(names))
 
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are."""
+        return len(self._rows)
+
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield runs of ``rows`` rows, the last one shorter."""
         places = self.origin.columns(self.header, columns, text)

@@ -50,7 +50,7 @@ class CsvReader:
         Names file and line, here and while it is read.
     """
 
-    textual, named = True, True
+    textual, named, n_rows = True, True, None
 
     def __init__(self, path: Path, written: ColumnsFile, wanted: Sequence[str]) -> None:
         self._path, self.origin = path, Origin(path.name, "line")

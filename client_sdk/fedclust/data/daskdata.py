@@ -43,7 +43,7 @@ class DaskArrayReader(DaskReader):
     its rows need not be known.
     """
 
-    textual, named = False, False
+    textual, named, n_rows = False, False, None
 
     def __init__(self, source: Any, names: Sequence[str], text: Sequence[str]) -> None:
         self.origin = Origin("the Dask array")
@@ -77,7 +77,7 @@ class DaskArrayReader(DaskReader):
 class DaskFrameReader(DaskReader):
     """A Dask DataFrame, computed a partition at a time; empty ones are passed over."""
 
-    textual, named = False, True
+    textual, named, n_rows = False, True, None
 
     def __init__(self, source: Any) -> None:
         self._frame, self.origin = source, Origin("the Dask DataFrame")

@@ -25,6 +25,11 @@ class FrameReader:
         self._frame, self.origin = frame, Origin("the DataFrame")
         self.header: Sequence[str] = [str(name).strip() for name in frame.columns]
 
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are."""
+        return len(self._frame)
+
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield runs of ``rows`` rows, the last one shorter."""
         places = self.origin.columns(self.header, columns, text)

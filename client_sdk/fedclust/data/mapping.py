@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedclust.errors import DataError, UsageError
 
 Text = Annotated[str, StringConstraints(max_length=256)]
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
+_PLAIN_NUMBER = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?|[+-]?\.[0-9]+", re.ASCII)
 Delimiter = Annotated[str, StringConstraints(min_length=1, max_length=1)]
 
 
@@ -36,7 +38,8 @@ class ColumnMap(Model):
     factor, offset : float
         session's value = value here x factor + offset. They need ``to``.
     levels : dict
-        Code here to the session's level; for a binary feature to 0 or 1.
+        Code here to the session's level; for a binary feature to 0 or 1. An empty text means that
+        the code stands for a missing value.
     sentinels : tuple of float
         Numbers, in the unit here, that mean a missing value.
     missing : tuple of str
@@ -310,11 +313,14 @@ def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
             "unit",
             f"features.{feature.name}: {message}; say factor, offset and to for that one",
         )
-    if not rule.levels:
-        return
-    if feature.kind == "numeric":
+    if rule.levels and feature.kind == "numeric":
         raise refuse("levels are for binary and categorical features")
-    for value in rule.levels.values():
+    known_codes: dict[str, str | bool | int] = {}
+    for code, value in rule.levels.items():
+        if known_codes.setdefault(canonical_code(code), value) != value:
+            raise refuse("two spellings of one number stand for different levels")
+        if value == "":
+            continue
         if feature.kind == "binary" and (isinstance(value, str) or value not in (0, 1)):
             raise refuse("levels of a binary feature are 0 and 1")
         if feature.kind == "categorical" and level_name(value) not in (feature.levels or ()):
@@ -325,6 +331,23 @@ def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
 def level_name(value: str | bool | int) -> str:
     """Return the level that a mapping names, whatever TOML made of it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def canonical_code(text: str) -> str:
+    """Return the one spelling of a level's code: ``1``, ``1.0`` and the number 1 are one code.
+
+    Text that is no plain number, such as ``1E3``, and text with leading zeros stays as it is.
+    """
+    text = text.strip()
+    if text.casefold() in ("true", "false"):
+        return text.casefold()
+    if not _PLAIN_NUMBER.fullmatch(text):
+        return text
+    value = float(text)
+    if value == int(value):
+        # Beyond 2^53 a double no longer tells whole numbers apart.
+        return str(int(value)) if abs(value) < 2.0**53 else text
+    return repr(value)
 
 
 def number_or_none(text: str) -> float | None:

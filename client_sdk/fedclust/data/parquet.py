@@ -40,6 +40,15 @@ class ParquetReader:
         with self._reading(self._paths[0]), self._open(self._paths[0]) as file:
             self.header: Sequence[str] = [name.strip() for name in file.schema_arrow.names]
 
+    @property
+    def n_rows(self) -> int:
+        """How many rows the files say that there are."""
+        total = 0
+        for path in self._paths:
+            with self._reading(path), self._open(path) as file:
+                total += file.metadata.num_rows
+        return total
+
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield batches of at most ``rows`` rows, shorter where a row group ends."""
         self.origin.columns(self.header, columns, text)

@@ -248,7 +248,7 @@ class _Work:
 
 
 def _run(rows: Rows, block: Block, lacking: NDArray[np.bool_]) -> FloatArray:
-    run = block.matrix(rows.features)
+    run = rows.matrix(block)
     if lacking.any():
         run[:, lacking] = np.nan
     return run

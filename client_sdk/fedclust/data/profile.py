@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.base import Feature
+from fedclust.data.readings import FeatureReading
 from fedclust.data.rows import Block, Fault, Rows
 from fedclust.errors import DataError, DisclosureError
 
@@ -137,7 +138,7 @@ class _Column:
 
     def __init__(self, feature: Feature) -> None:
         self.feature = feature
-        self.n = self.below = self.above = 0
+        self.n = self.below = self.above = self.unknown = 0
         self.mean = self.m2 = 0.0
         self.minimum, self.maximum = math.inf, -math.inf
         self.levels = np.zeros(len(feature.levels or ("0", "1")), dtype=np.int64)
@@ -169,7 +170,7 @@ class _Column:
         self._bounds(given)
 
     def _bounds(self, given: NDArray[np.float64]) -> None:
-        lower, upper = _limits(self.feature)
+        lower, upper = limits(self.feature)
         self.below += int((given < lower).sum())
         self.above += int((given > upper).sum())
         if math.isfinite(lower) or math.isfinite(upper):
@@ -214,8 +215,13 @@ def profile(
     n = complete = 0
     for block in _looked_at(rows):
         whole = np.ones(len(block), dtype=np.bool_)
-        for column, values in zip(kept, block.values, strict=True):
+        here = rows.session_values(block)
+        for column, reading, own, values in zip(
+            kept, rows.readings, block.values, here, strict=True
+        ):
             column.add(values)
+            codes = rows.coded(reading.feature.name)
+            column.unknown += count_unknown(reading, own, codes)
             whole &= values >= 0 if values.dtype.kind == "i" else ~np.isnan(values)
         n += len(block)
         complete += int(whole.sum())
@@ -257,6 +263,12 @@ def _judged(
     numbers = feature.kind != "categorical" and column.n > 0
     said = [(f"{fault.part}, " if fault.part else "", fault) for fault in faults]
     says = [f"{part}{rows.origin.unit} {fault.first}: {fault.message}" for part, fault in said]
+    if column.below or column.above:
+        says.append(f"{count_values(column.below + column.above)} outside the session's bounds")
+    if column.unknown:
+        known = ", ".join((feature.levels or ("0", "1"))[:12])
+        text = f"{count_values(column.unknown)} that the session does not know, which has {known}; "
+        says.append(text + "say in the mapping file which level each is, or that it is missing")
     says += _remarks(column, n, bool(faults))
     state: State = "warning" if says else "ok"
     if here is None:
@@ -289,12 +301,30 @@ def _judged(
     )
 
 
+def count_unknown(
+    reading: FeatureReading, values: NDArray[np.float64], codes: Sequence[str] | None
+) -> int:
+    """Return how many values (n,) of a column mean nothing to the session; missing ones do."""
+    if codes is None:
+        if reading.feature.kind == "numeric":
+            return 0
+        return int(np.count_nonzero(~np.isnan(values) & (values != 0.0) & (values != 1.0)))
+    met = np.bincount(values[~np.isnan(values)].astype(np.int64), minlength=len(codes))
+    unknown = [reading.meaning(code) is None for code in codes]
+    return int(met[np.array(unknown, dtype=np.bool_)].sum())
+
+
+def count_values(count: int) -> str:
+    """Return a number of values in words."""
+    return "1 value" if count == 1 else f"{count} values"
+
+
 def _finite(value: float) -> float | None:
     """Return a figure; None where the numbers were too large for it."""
     return value if math.isfinite(value) else None
 
 
-def _limits(feature: Feature) -> tuple[float, float]:
+def limits(feature: Feature) -> tuple[float, float]:
     lower = -math.inf if feature.lower is None else feature.lower
     return lower, math.inf if feature.upper is None else feature.upper
 
@@ -302,7 +332,7 @@ def _limits(feature: Feature) -> tuple[float, float]:
 def _remarks(column: _Column, n: int, wrong: bool) -> list[str]:
     """Return what is allowed and rarely meant."""
     feature, says = column.feature, []
-    lower, upper = _limits(feature)
+    lower, upper = limits(feature)
     outside = column.below + column.above
     if (
         feature.kind == "numeric"

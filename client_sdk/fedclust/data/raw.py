@@ -108,12 +108,17 @@ class Reader(Protocol):
         Whether numbers are written as text and have to be read from it.
     named : bool
         Whether columns have names of their own; those of an array are told by their order.
+    n_rows : int or None
+        How many rows there are, where that is known before they are read.
     """
 
     origin: Origin
     header: Sequence[str]
     textual: bool
     named: bool
+
+    @property
+    def n_rows(self) -> int | None: ...
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield the rows from the first on, at most about ``rows`` at a time.

@@ -1,8 +1,8 @@
-"""A source read as the session's features, a block of rows at a time."""
+"""A source read by its own columns, a block of rows at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from fedclust.algorithms.base import Feature
 from fedclust.algorithms.columns import encode
-from fedclust.data.decode import Decoder, Wrong
-from fedclust.data.mapping import ColumnMap, Dataset, check_mapping
+from fedclust.data.decode import ColumnRule, Decoder, Wrong
+from fedclust.data.mapping import ColumnMap, Dataset, canonical_code, check_mapping
 from fedclust.data.raw import Chunk, Origin
+from fedclust.data.readings import FeatureReading, values_of_rows
 from fedclust.data.sources import describe, open_reader
 from fedclust.data.sql import SqlReader
 from fedclust.errors import DataError
@@ -30,9 +31,9 @@ class Block:
     ----------
     start : int
         Index of the first.
-    values : tuple of (n,) arrays
-        For each of the session's features: float64 in the session's unit, NaN where missing; of a
-        categorical feature int64, the place of the declared level, -1 where missing.
+    values : tuple of (n,) float64
+        For each of the session's features the site's own column: numbers in the unit here, or
+        places in the decoder's codes; NaN where missing.
     text : dict of str to list of str
         The columns that were asked for as they stand.
     numbers : sequence of int or None
@@ -40,16 +41,12 @@ class Block:
     """
 
     start: int
-    values: tuple[NDArray[Any], ...] = field(repr=False)
+    values: tuple[NDArray[np.float64], ...] = field(repr=False)
     text: dict[str, list[str]] = field(default_factory=dict, repr=False)
     numbers: Sequence[int] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.values[0])
-
-    def present(self) -> NDArray[np.int64]:
-        """Return how many rows have a value, by feature (d,)."""
-        return np.array([int(_given(values).sum()) for values in self.values], dtype=np.int64)
 
     def mark(self) -> int:
         """Return a number that tells these values, in this order, from others.
@@ -58,16 +55,9 @@ class Block:
         value is multiplied by an odd number of its row and one of its column: another value
         anywhere, or rows in another order, make another sum.
         """
-        at = np.arange(self.start, self.start + len(self), dtype=np.uint64)
-        places = _spread(at) | np.uint64(1)
-        columns = _spread(np.arange(len(self.values), dtype=np.uint64)) | np.uint64(1)
-        # Before logarithms, whose last bit may be another on another machine of a cluster.
-        sums = [int(np.einsum("i,i->", places, values.view(np.uint64))) for values in self.values]
+        columns = spread(np.arange(len(self.values), dtype=np.uint64)) | np.uint64(1)
+        sums = [column_mark(self.start, values.view(np.uint64)) for values in self.values]
         return int(sum(s * c for s, c in zip(sums, columns.tolist(), strict=True)) % 2**64)
-
-    def matrix(self, features: Sequence[Feature]) -> NDArray[np.float64]:
-        """Return the rows as the methods see them (n, d)."""
-        return encode(features, self.values)
 
 
 @dataclass
@@ -115,10 +105,17 @@ class Rows:
         Columns, by their names here, that are kept as they stand; never features.
     lacking : bool
         Whether the source may lack columns (``missing: mask``).
+    codes : mapping of str to (sequence of str or None), optional
+        By column here: the codes that it was read with before, None for numbers. Other codes are
+        missing values.
 
     Attributes
     ----------
     features : tuple of Feature
+    readings : tuple of FeatureReading
+        How each feature follows from its column.
+    decoders : dict of str to Decoder
+        By feature, of those that there is a column for.
     columns : tuple of str
         The features that there is a column for.
     local : dict of str to str
@@ -138,6 +135,7 @@ class Rows:
         *,
         text: Sequence[str] = (),
         lacking: bool = False,
+        codes: Mapping[str, Sequence[str] | None] | None = None,
     ) -> None:
         dataset = source if isinstance(source, Dataset) else Dataset(source)
         options, self.file = dataset.options, dataset.options.resolved()
@@ -166,15 +164,18 @@ class Rows:
             if isinstance(self.reader, SqlReader):
                 self.reader.close()
             raise
-        self.decoders = {
-            feature.name: Decoder(
+        self.readings = tuple(
+            FeatureReading.of(
                 feature,
                 self.rules[feature.name],
-                self.file.missing,
-                self.file.decimal,
-                textual=self.reader.textual,
+                self.local[feature.name] if feature.name in self.columns else None,
             )
             for feature in features
+        )
+        self.decoders = {
+            reading.feature.name: self._decoder(reading, codes or {})
+            for reading in self.readings
+            if reading.column is not None
         }
         self._faults: dict[tuple[int, Wrong], Fault] = {}
 
@@ -261,6 +262,58 @@ class Rows:
             raise self.origin.fault("no-features", message)
         return found
 
+    def rule(self, feature: str) -> ColumnRule:
+        """Return how a feature's column is read."""
+        return self.decoders[feature].rule
+
+    def coded(self, feature: str) -> Sequence[str] | None:
+        """Return the codes of a feature's column so far; None for numbers."""
+        decoder = self.decoders.get(feature)
+        return decoder.codes if decoder is not None and decoder.rule.coded else None
+
+    def session_values(self, block: Block) -> tuple[NDArray[Any], ...]:
+        """Return each feature's values (n,) in the session's units and levels.
+
+        Float64, NaN where missing or unknown; of a categorical feature int64, the place of the
+        level, -1 where missing or unknown. Values outside the bounds stay as they are.
+        """
+        found: list[NDArray[Any]] = []
+        for reading, values in zip(self.readings, block.values, strict=True):
+            own = values_of_rows(reading, values, self.coded(reading.feature.name))
+            if reading.feature.kind == "categorical":
+                own = np.where(np.isnan(own), -1.0, own).astype(np.int64)
+            found.append(own)
+        return tuple(found)
+
+    def matrix(self, block: Block) -> NDArray[np.float64]:
+        """Return a block's rows in the session's columns (n, d), NaN where missing."""
+        values = [
+            # Below the bound there may be no logarithm.
+            own if feature.transform == "none" else np.maximum(own, feature.lower or 0.0)
+            for feature, own in zip(self.features, self.session_values(block), strict=True)
+        ]
+        return encode(self.features, values)
+
+    def _decoder(
+        self, reading: FeatureReading, codes: Mapping[str, Sequence[str] | None]
+    ) -> Decoder:
+        feature, column = reading.feature, str(reading.column)
+        own = self.rules[feature.name]
+        # The code of 1 after that of 0: logic between yes/no columns is looked for among these.
+        mapped = sorted(own.levels, key=lambda code: own.levels[code] == 1)
+        declared = [canonical_code(code) for code in (*mapped, *(feature.levels or ()))]
+        pinned = column in codes
+        known = codes.get(column) if pinned else declared
+        rule = ColumnRule(
+            coded=known is not None
+            if pinned
+            else feature.kind == "categorical" or bool(own.levels),
+            markers=frozenset(text.strip() for text in (*self.file.missing, *own.missing)),
+            sentinels=frozenset(own.sentinels),
+            decimal_mark=self.file.decimal,
+        )
+        return Decoder(rule, textual=self.reader.textual, codes=known or (), closed=pinned)
+
     def _there(self, lacking: bool) -> tuple[str, ...]:
         """Return the features with a column; DataError where one has to be there and is not."""
         without = [name for name, rule in self.rules.items() if rule.lacking]
@@ -294,13 +347,10 @@ class Rows:
                 at += chunk.n
 
     def _block(self, chunk: Chunk, at: int) -> Block:
-        values: list[NDArray[Any]] = []
+        values: list[NDArray[np.float64]] = []
         for place, feature in enumerate(self.features):
             if feature.name not in self.columns:
-                discrete = feature.kind == "categorical"
-                values.append(
-                    np.full(chunk.n, -1, dtype=np.int64) if discrete else np.full(chunk.n, np.nan)
-                )
+                values.append(np.full(chunk.n, np.nan))
                 continue
             column = self.local[feature.name]
             found = self.decoders[feature.name](chunk.cells[column])
@@ -317,14 +367,20 @@ class Rows:
         return Block(at, tuple(values), chunk.text, chunk.numbers)
 
 
-def _spread(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    # The first half of the splitmix64 finaliser.
+def column_mark(start: int, values: NDArray[np.uint64]) -> int:
+    """Return a number that tells these values (n,) of a column, in this order, from others.
+
+    Those of consecutive runs add up, modulo 2^64, to that of all. Every value is multiplied by an
+    odd number of its row: another value anywhere, or rows in another order, give another sum.
+    """
+    places = spread(np.arange(start, start + len(values), dtype=np.uint64)) | np.uint64(1)
+    return int(np.einsum("i,i->", places, values))
+
+
+def spread(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return numbers spread over all of 64 bits: the first half of the splitmix64 finaliser."""
     mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     return (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-
-
-def _given(values: NDArray[Any]) -> NDArray[np.bool_]:
-    return values >= 0 if values.dtype.kind == "i" else ~np.isnan(values)
 
 
 def _joined(blocks: list[Block]) -> Block:

@@ -84,7 +84,7 @@ class SqlReader:
         cannot be reached or refuses the query.
     """
 
-    textual, named = False, True
+    textual, named, n_rows = False, True, None
 
     def __init__(self, source: SqlQuery) -> None:
         self.origin, self._query = Origin(source.name), source.query.strip().rstrip(";")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,8 +16,8 @@ from fedclust.algorithms.columns import columns_of
 from fedclust.algorithms.rows import RUN, matrix_of, rows_of
 from fedclust.data.mapping import Dataset
 from fedclust.data.passes import passes_of, refuse_to_store
-from fedclust.data.profile import IdWatch
-from fedclust.data.raw import MISSING, DataWarning, Origin
+from fedclust.data.persons import person_keys
+from fedclust.data.raw import Origin
 from fedclust.data.rows import BLOCK, Block, Rows
 from fedclust.data.scratch import Scratch
 from fedclust.data.stored import StoredRows
@@ -103,11 +102,6 @@ def load(
     person_column = person if isinstance(person, str) else None
     text = [column for column in (person_column, id_column) if column is not None]
     rows = Rows(source, features, text=text, lacking=lacking)
-    watches = {
-        feature.name: IdWatch()
-        for feature in features
-        if feature.kind == "numeric" and rows.reader.named and feature.name in rows.columns
-    }
     kept: dict[str, list[str]] = {name: [] for name in text}
     # Only persons are looked at when all rows were read; until then a block knows its lines.
     numbers = array("q") if person is not None else None
@@ -115,19 +109,18 @@ def load(
 
     def seen(block: Block) -> Block:
         nonlocal present
+        here = rows.session_values(block)
         for name in kept:
             kept[name] += block.text[name]
         if numbers is not None:
             numbers.extend(block.numbers or ())
-        present = present + block.present()
-        for place, feature in enumerate(rows.features):
-            if feature.name in watches:
-                watches[feature.name].add(block.values[place])
+        given = (each >= 0 if each.dtype.kind == "i" else ~np.isnan(each) for each in here)
+        present += np.array([np.count_nonzero(each) for each in given], dtype=np.int64)
         return block
 
     stored = source.options if isinstance(source, Dataset) and source.options.out_of_core else None
     if stored is None:
-        X = np.concatenate([seen(block).matrix(rows.features) for block in rows.scan()])
+        X = np.concatenate([rows.matrix(seen(block)) for block in rows.scan()])
         rows.refuse()
         n = len(X)
     else:
@@ -150,10 +143,6 @@ def load(
         scratch = Scratch(stored.scratch)
         X = matrix_of(StoredRows(passes_of(rows, absent, n, mark), (n, len(absent)), scratch))
         persons = None if persons is None else scratch.written([persons], np.int64)
-    for name, watch in watches.items():
-        if watch.suspicious:
-            message = f"{origin.source}, column {rows.local[name]!r}: {IdWatch.SAYS}"
-            warnings.warn(message, DataWarning, stacklevel=2)
     return Table(X, held, persons, ids, rows.columns)
 
 
@@ -161,20 +150,7 @@ def _itself(run: NDArray[np.float64]) -> NDArray[np.float64]:
     return run
 
 
-def _key(value: Any) -> str:
-    """Return a person as text; "" for no date and no duration, which pandas calls NaT."""
-    key = str(value).strip()
-    return "" if key == "NaT" and not isinstance(value, str) else key
-
-
 def _persons(origin: Origin, n: int, values: Any) -> NDArray[np.int64]:
-    keys = [_key(value) for value in np.asarray(values).ravel().tolist()]
-    if len(keys) != n:
-        raise origin.fault("persons", f"{len(keys)} persons were given for {n} rows")
     numbers: dict[str, int] = {}
-    for index, key in enumerate(keys):
-        if key.casefold() in MISSING:
-            message = "no person is given; each row needs one"
-            raise origin.fault("persons", message, index=index)
-        numbers.setdefault(key, len(numbers))
-    return np.array([numbers[key] for key in keys], dtype=np.int64)
+    keys = person_keys(origin, n, values)
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)

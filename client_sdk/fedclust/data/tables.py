@@ -2,41 +2,107 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numpy.typing import NDArray
 
-from fedclust.algorithms.base import Feature, Points, SiteData
-from fedclust.algorithms.columns import columns_of, undone
+from fedclust.algorithms.base import Points, SiteData
 from fedclust.algorithms.engine import Plan
-from fedclust.algorithms.points import row_points, table_points
+from fedclust.algorithms.points import row_points
+from fedclust.data.persons import SitePersons, read_persons
+from fedclust.data.readings import session_points
 from fedclust.data.table import Table
-from fedclust.protection.columns import Source
-from fedclust.protection.table import TooFewPersons, form_table, person_values
+from fedclust.errors import DataError
+from fedclust.protection.table import ProtectedTable, TooFewPersons, form_table_by_blocks
+
+__all__ = ["form_points", "held_features", "site_data", "table_points"]
 
 
-def site_data(plan: Plan, table: Table) -> SiteData | Points:
-    """Return a site's rows as the method takes them: as weighted points, or as they are."""
+def site_data(
+    plan: Plan,
+    source: Any,
+    table: Table,
+    p: int,
+    *,
+    person: Any = None,
+    id_column: str | None = None,
+) -> tuple[SiteData | Points, tuple[str, ...]]:
+    """Return what a site computes from, and the features that it has.
+
+    Parameters
+    ----------
+    plan : Plan
+    source : Source
+    table : Table
+        The source's rows, for methods and policies that take rows.
+    p : int
+    person, id_column
+        As in :func:`fedclust.data.persons.read_persons`.
+
+    Raises
+    ------
+    DataError
+    """
     if not plan.method.on_points:
-        return SiteData(table.X, table.persons)
+        return SiteData(table.X, table.persons), table.features
     if plan.policy.protection == "none":
-        return row_points(table.X)
-    sources = tuple(_source(plan, feature, table.X) for feature in plan.features)
-    if table.persons is not None:
-        sources = person_values(sources, table.persons)
+        lower = [-np.inf if column.lower is None else column.lower for column in plan.columns]
+        upper = [np.inf if column.upper is None else column.upper for column in plan.columns]
+        return row_points(np.clip(table.X, lower, upper)), table.features
+    lacking = plan.policy.missing == "mask"
+    persons = read_persons(
+        source, plan.features, person=person, id_column=id_column, lacking=lacking
+    )
+    points = form_points(plan, persons, p)
+    return points, held_features(plan, persons, points)
+
+
+def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
+    """Form the protected table of persons, and return its points; none for fewer than p persons.
+
+    Raises
+    ------
+    DataError
+    """
+    blocks = (block.sources for block in persons.blocks())
     try:
-        protected = form_table(sources, plan.policy.min_group_size)
+        table = form_table_by_blocks(persons.describe(), blocks, p, persons.n_persons)
     except TooFewPersons:
         return row_points(np.empty((0, len(plan.columns))))
-    return table_points(protected, plan.features)
+    return table_points(persons, table)
 
 
-def _source(plan: Plan, feature: Feature, X: NDArray[np.float64]) -> Source:
-    places = [
-        j for j, column in enumerate(columns_of(plan.features)) if column.feature == feature.name
-    ]
-    values = undone(plan.columns, X)[:, places]
-    if feature.kind != "categorical":
-        return Source(feature.name, values[:, 0])
-    missing = np.isnan(values).any(axis=1)
-    codes = np.where(missing, np.nan, np.nan_to_num(values).argmax(axis=1))
-    return Source(feature.name, codes, len(places))
+def table_points(persons: SitePersons, table: ProtectedTable) -> Points:
+    """Return a site's table as points in the session's columns; DataError where it cannot be."""
+    return session_points(table, persons.readings, persons.codes(), persons.source)
+
+
+def held_features(plan: Plan, persons: SitePersons, points: Points) -> tuple[str, ...]:
+    """Return the features that the site has, by the header and what its groups release.
+
+    Raises
+    ------
+    DataError
+        Where it has none; or, in a session that needs every feature, where fewer persons than
+        ``min_present`` are in groups that release one.
+    """
+    lacking = plan.policy.missing == "mask"
+    held = []
+    for reading in persons.readings:
+        name = reading.feature.name
+        places = [j for j, column in enumerate(plan.columns) if column.feature == name]
+        released = ~np.isnan(points.X[:, places]).any(axis=1)
+        share = points.sizes[released].sum() / points.n if points.n else 1.0
+        if reading.column is None or (lacking and (not share or share < persons.min_present)):
+            continue
+        if share < persons.min_present:
+            message = f"{share:.1%} of the persons are in groups that release it, and "
+            message += f"--min-present asks for {persons.min_present:.1%}; only a session with "
+            message += "missing: mask does without it"
+            raise DataError(persons.source, "too-few-present", message, column=reading.column)
+        held.append(name)
+    if not held:
+        message = "it has none of the session's features; docs/data.md says how columns of other "
+        message += "names are found"
+        raise DataError(persons.source, "no-features", message)
+    return tuple(held)

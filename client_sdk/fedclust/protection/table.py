@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ __all__ = [
     "TooFewPersons",
     "encode_sources",
     "form_table",
+    "form_table_by_blocks",
     "group_persons",
     "person_values",
     "release",
@@ -117,8 +118,10 @@ def _decoded(column: LevelColumn, place: int, counts: FloatArray) -> FloatArray:
 # --- persons --------------------------------------------------------------------------------------
 
 
-def person_values(sources: Sequence[Source], persons: IntArray) -> tuple[Source, ...]:
-    """Return one value for each person: the mean of the rows, of levels the commonest.
+def person_values(
+    sources: Sequence[Source], persons: IntArray, by_vote: Collection[str] = ()
+) -> tuple[Source, ...]:
+    """Return one value for each person: the mean of the rows, or the commonest value.
 
     Parameters
     ----------
@@ -126,25 +129,38 @@ def person_values(sources: Sequence[Source], persons: IntArray) -> tuple[Source,
         One value a row.
     persons : (n rows,) int64
         The person of each row, numbered from 0.
+    by_vote : collection of str
+        The yes/no columns, whose commonest value counts as it does for columns of levels. Of
+        values that are equally common the smallest counts.
     """
     count = int(persons.max(initial=-1)) + 1
-    return tuple(_of_persons(source, persons, count) for source in sources)
+    return tuple(
+        _most_common(source, persons, count)
+        if source.n_levels is not None or source.name in by_vote
+        else _person_means(source, persons, count)
+        for source in sources
+    )
 
 
-def _of_persons(source: Source, persons: IntArray, count: int) -> Source:
+def _person_means(source: Source, persons: IntArray, count: int) -> Source:
     present = ~np.isnan(source.values)
-    kept, values = persons[present], source.values[present]
-    distinct, places = np.unique(values, return_inverse=True)
-    if source.n_levels is None and len(distinct) != 2:
-        sums = np.bincount(kept, weights=values, minlength=count)
-        rows = np.bincount(kept, minlength=count)
-        means = np.divide(sums, rows, out=np.full(count, np.nan), where=rows > 0)
-        return Source(source.name, means)
-    votes = np.zeros((count, max(len(distinct), 1)), dtype=np.int64)
-    np.add.at(votes, (kept, places), 1)
-    values = np.append(distinct, np.nan)
-    commonest = np.where(votes.sum(axis=1) > 0, votes.argmax(axis=1), len(distinct))
-    return Source(source.name, values[commonest], source.n_levels)
+    kept = persons[present]
+    sums = np.bincount(kept, weights=source.values[present], minlength=count)
+    rows = np.bincount(kept, minlength=count)
+    means = np.divide(sums, rows, out=np.full(count, np.nan), where=rows > 0)
+    return Source(source.name, means)
+
+
+def _most_common(source: Source, persons: IntArray, count: int) -> Source:
+    present = ~np.isnan(source.values)
+    distinct, places = np.unique(source.values[present], return_inverse=True)
+    pairs, votes = np.unique(persons[present] * max(len(distinct), 1) + places, return_counts=True)
+    voters, choices = np.divmod(pairs, max(len(distinct), 1))
+    # By person, and then the most votes last; of equal votes the smallest value.
+    order = np.lexsort((-choices, votes, voters))
+    found = np.full(count, np.nan)
+    found[voters[order]] = distinct[choices[order]]
+    return Source(source.name, found, source.n_levels)
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -168,13 +184,50 @@ def form_table(sources: Sequence[Source], p: int, *, fences: bool = True) -> Pro
         If there are fewer than ``p`` persons.
     """
     columns = describe_columns(sources, fences=fences)
-    return release(columns, sources, group_persons(columns, sources, p), p)
+    return form_table_by_blocks(columns, [sources], p, len(sources[0].values))
 
 
-def group_persons(columns: Sequence[TableColumn], sources: Sequence[Source], p: int) -> IntArray:
+def form_table_by_blocks(
+    columns: Sequence[TableColumn], blocks: Iterable[Sequence[Source]], p: int, n_persons: int
+) -> ProtectedTable:
+    """Form the protected table of persons who come in blocks; groups do not cross blocks.
+
+    Parameters
+    ----------
+    columns : sequence of TableColumn
+    blocks : iterable of (sequence of Source)
+        One value a person.
+    p : int
+    n_persons : int
+        In all blocks together.
+
+    Raises
+    ------
+    TooFewPersons
+        If a block has fewer than ``p`` persons.
+    """
+    grouped = ((sources, group_persons(columns, sources, p, n_persons)) for sources in blocks)
+    return _release_blocks(columns, grouped, p)
+
+
+def group_persons(
+    columns: Sequence[TableColumn],
+    sources: Sequence[Source],
+    p: int,
+    n_persons: int | None = None,
+) -> IntArray:
     """Return the group of each person (n,).
 
     Persons with the same missing columns are grouped together where there are at least p of them.
+
+    Parameters
+    ----------
+    columns : sequence of TableColumn
+    sources : sequence of Source
+        One value a person.
+    p : int
+    n_persons : int, optional
+        Persons of the site, where these are some of them.
 
     Raises
     ------
@@ -186,7 +239,7 @@ def group_persons(columns: Sequence[TableColumn], sources: Sequence[Source], p: 
     if n < p:
         raise TooFewPersons(f"{n} persons: a group has at least {p}")
     least = least_group_size(
-        n, p, has_levels=any(isinstance(column, LevelColumn) for column in columns)
+        n_persons or n, p, has_levels=any(isinstance(column, LevelColumn) for column in columns)
     )
     blocks = (
         values[None]
@@ -225,19 +278,34 @@ def release(
         Numbered from 0; each has at least ``p`` persons.
     p : int
     """
-    m = int(groups.max()) + 1
-    released: list[FloatArray] = []
-    shares: list[float | None] = []
-    for column, values in zip(columns, encode_sources(columns, sources), strict=True):
-        if isinstance(column, NumericColumn):
-            means = release_means(column, values, groups, m)
-            released.append(means)
-            shares.append(_share_within(values, groups, m))
-        else:
-            counts = release_counts(_counts(column, values, groups, m), p)
-            released.append(counts.astype(np.float64))
-            shares.append(None)
-    return ProtectedTable(tuple(columns), np.bincount(groups), tuple(released), tuple(shares))
+    return _release_blocks(columns, [(sources, groups)], p)
+
+
+def _release_blocks(
+    columns: Sequence[TableColumn],
+    blocks: Iterable[tuple[Sequence[Source], IntArray]],
+    p: int,
+) -> ProtectedTable:
+    sizes: list[IntArray] = []
+    released: list[list[FloatArray]] = [[] for _ in columns]
+    spreads = [_Spread() for _ in columns]
+    for sources, groups in blocks:
+        m = int(groups.max()) + 1
+        sizes.append(np.bincount(groups))
+        encoded = encode_sources(columns, sources)
+        for column, values, found, spread in zip(columns, encoded, released, spreads, strict=True):
+            if isinstance(column, NumericColumn):
+                found.append(release_means(column, values, groups, m))
+                spread.add(values, groups)
+            else:
+                counts = release_counts(_counts(column, values, groups, m), p)
+                found.append(counts.astype(np.float64))
+    shares = tuple(
+        spread.share() if isinstance(column, NumericColumn) else None
+        for column, spread in zip(columns, spreads, strict=True)
+    )
+    whole = tuple(np.concatenate(found) for found in released)
+    return ProtectedTable(tuple(columns), np.concatenate(sizes), whole, shares)
 
 
 def encode_sources(columns: Sequence[TableColumn], sources: Sequence[Source]) -> list[FloatArray]:
@@ -260,17 +328,34 @@ def _counts(column: LevelColumn, codes: FloatArray, groups: IntArray, m: int) ->
     return counts
 
 
-def _share_within(values: FloatArray, groups: IntArray, m: int) -> float:
-    present = ~np.isnan(values)
-    values, groups = values[present], groups[present]
-    if not len(values):
-        return _SHARE_STEP
-    centred = values - values.mean()
-    whole = float((centred**2).sum())
-    sizes = np.maximum(np.bincount(groups, minlength=m), 1)
-    between = float((np.bincount(groups, weights=centred, minlength=m) ** 2 / sizes).sum())
-    share = 1.0 - between / whole if whole > 0.0 else 0.0
-    return round(max(_SHARE_STEP, round(share / _SHARE_STEP) * _SHARE_STEP), 2)
+class _Spread:
+    """Sums of squares of a numeric column, over all persons and within groups, block by block."""
+
+    def __init__(self) -> None:
+        self.n, self.mean, self.whole, self.within = 0, 0.0, 0.0, 0.0
+
+    def add(self, values: FloatArray, groups: IntArray) -> None:
+        """Add persons (n,); NaN where one has no value."""
+        present = ~np.isnan(values)
+        values, groups = values[present], groups[present]
+        n = len(values)
+        if not n:
+            return
+        mean = float(values.mean())
+        centred = values - mean
+        whole = float((centred**2).sum())
+        sizes = np.maximum(np.bincount(groups), 1)
+        self.within += whole - float((np.bincount(groups, weights=centred) ** 2 / sizes).sum())
+        # Chan's merging of means and squares.
+        apart = mean - self.mean
+        self.whole += whole + apart**2 * self.n * n / (self.n + n)
+        self.mean += apart * n / (self.n + n)
+        self.n += n
+
+    def share(self) -> float:
+        """Return the share of variance within groups, rounded as it is released."""
+        share = self.within / self.whole if self.whole > 0.0 else 0.0
+        return round(max(_SHARE_STEP, round(share / _SHARE_STEP) * _SHARE_STEP), 2)
 
 
 def _side_by_side(

@@ -1,0 +1,56 @@
+"""What is odd about a site's rows, said at the site and nowhere else."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from fedclust.data.profile import IdWatch, count_unknown, count_values, limits
+from fedclust.data.raw import DataWarning
+from fedclust.data.rows import Block, Rows
+
+__all__ = ["Remarks"]
+
+
+class Remarks:
+    """Counts values outside the session's bounds, and codes that the session does not know."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._outside = dict.fromkeys(rows.columns, 0)
+        self._unknown = dict.fromkeys(rows.columns, 0)
+        self._ids = {
+            feature.name: IdWatch()
+            for feature in rows.features
+            if feature.kind == "numeric" and rows.reader.named and feature.name in rows.columns
+        }
+
+    def add(self, block: Block) -> None:
+        """Look at a block of rows."""
+        for reading, values in zip(self._rows.readings, block.values, strict=True):
+            name = reading.feature.name
+            if reading.column is None:
+                continue
+            self._unknown[name] += count_unknown(reading, values, self._rows.coded(name))
+            if name in self._ids:
+                self._ids[name].add(values)
+            lower, upper = limits(reading.feature)
+            if np.isfinite(lower) or np.isfinite(upper):
+                own = reading.converted(values)
+                self._outside[name] += int(np.count_nonzero((own < lower) | (own > upper)))
+
+    def warn(self) -> None:
+        """Issue a DataWarning for each thing that is odd about a column."""
+        for reading in self._rows.readings:
+            name = reading.feature.name
+            said = []
+            if self._outside.get(name):
+                said.append(f"{count_values(self._outside[name])} outside the session's bounds")
+            if self._unknown.get(name):
+                said.append(f"{count_values(self._unknown[name])} that the session does not know")
+            if name in self._ids and self._ids[name].suspicious:
+                said.append(IdWatch.SAYS)
+            for text in said:
+                message = f"{self._rows.origin.source}, column {reading.column!r}: {text}"
+                warnings.warn(message, DataWarning, stacklevel=4)
