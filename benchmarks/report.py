@@ -55,6 +55,7 @@ ORDER: tuple[tuple[str, str | None], ...] = (
     ("Growth in sites and clusters", "overlap_oneshot_growth"),
     ("Dual decomposition (Yfantis et al.)", None),
     ("Tables II and III: the published problems", "dual_published"),
+    ("The published problems at p = 5", "dual_protected"),
     ("Closing the gap by cutting the region", "dual_closing"),
     ("The same with equation 36 itself", "dual_reference"),
     ("Table III: three and four dimensions, made from the text", "dual_made"),

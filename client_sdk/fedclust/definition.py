@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pydantic import ValidationError
+from pydantic import RootModel, ValidationError
 
 from fedclust.algorithms import sweep
 from fedclust.algorithms.base import Feature, Model, RuleViolation, RunConfig
 from fedclust.algorithms.columns import columns_of
 from fedclust.algorithms.engine import Plan
+from fedclust.algorithms.options import form_of, forms
 from fedclust.algorithms.registry import METHODS
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust.wire.models import PURPOSE_CHARACTERS, Definition, SessionCreate
@@ -134,7 +135,9 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
         policy = definition.policy
         config = RunConfig(options, definition.features, policy, roster, policy.min_group_size)
         try:
-            sweep.for_options(method, options).check_config(config)
+            check_config = sweep.for_options(method, options).check_config
+            if check_config is not None:
+                check_config(config)
         except RuleViolation as error:
             errors.append(_error("/config" + error.pointer, error.rule, error.message))
     if errors:
@@ -142,9 +145,10 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
 
 
 def _options(definition: SessionCreate) -> Model:
-    options: type[Model] = METHODS[definition.algorithm].options
+    options = METHODS[definition.algorithm].options
     try:
-        return options.model_validate_json(canonical_json(definition.config))
+        read = options.model_validate_json(canonical_json(definition.config))
+        return read.root if isinstance(read, RootModel) else read
     except ValidationError as error:
         errors = field_errors(error, at="/config")
     except ValueError:  # canonical JSON has no NaN
@@ -159,9 +163,10 @@ def _options(definition: SessionCreate) -> Model:
             else error
             for error in errors
         ]
-    known = ", ".join(options.model_fields)
+    known = ", ".join(form_of(options, definition.config).model_fields)
+    of = " of this variant" if len(forms(options)) > 1 else ""
     errors = [
-        error.model_copy(update={"message": f"unknown option; there are: {known}"})
+        error.model_copy(update={"message": f"unknown option{of}; there are: {known}"})
         if error.rule == "extra_forbidden"
         else error
         for error in errors

@@ -303,7 +303,7 @@ class Site:
             definition_sha256=info.definition_sha256,
             plan=plan,
             p=p,
-            rows=usable,
+            persons=usable,
             size_band=size_band(usable),
             persons_declared=person is not None,
             features=features,

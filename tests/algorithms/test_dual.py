@@ -1,9 +1,10 @@
-"""dual: bounds that hold, whoever misses a round, and what its values must not give away."""
+"""dual: bounds that hold over weighted points, sites that leave, and answers that are refused."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -14,24 +15,27 @@ from numpy.typing import NDArray
 from fedclust.algorithms import dual, engine
 from fedclust.algorithms.base import (
     Contribution,
+    Done,
     Feature,
+    MethodFailure,
     Next,
+    Points,
     Policy,
     Result,
     RuleViolation,
-    SiteData,
 )
+from fedclust.algorithms.dual_answers import digest_of
 from fedclust.algorithms.engine import Plan
 from fedclust.simulate import simulate
 from fedclust.wire import codec
-from support.hospitals import blobs, central_lloyd, pooled
-from support.rounds import Round, Run, drive
+from support.hospitals import blobs, pooled
+from support.rounds import Run, data_of, drive
 
 FloatArray = NDArray[np.float64]
 Sites = Mapping[str, FloatArray]
 RULES = ("quadratic_bundle", "subgradient", "bundle_trust", "quasi_newton")
-#: Every row may be told: what is looked at here are bounds.
-OPEN = {"min_group_size": 1, "min_sites": 1, "scaling": "none"}
+#: Every row is a point: what is looked at here are bounds.
+OPEN = {"protection": "none", "min_sites": 1, "scaling": "none"}
 
 
 def plan_for(
@@ -64,22 +68,30 @@ def few(seed: int, sizes: tuple[int, ...] = (4, 5, 4), d: int = 2) -> dict[str, 
     }
 
 
-def optimum(X: FloatArray, k: int = 2) -> tuple[float, FloatArray]:
-    """Return the least inertia of k centroids, and these, by trying every labelling."""
-    n = len(X)
+def optimum(X: FloatArray, k: int = 2, sizes: Any = None) -> tuple[float, FloatArray]:
+    """Return the least weighted inertia of k centroids, and these, by trying every labelling."""
+    n, sizes = len(X), np.ones(len(X)) if sizes is None else sizes
     labels = (np.arange(k ** (n - 1))[:, None] // k ** np.arange(n)) % k
-    middle = X - X.mean(axis=0)
-    members = [(labels == cluster).astype(np.float64) for cluster in range(k)]
+    mean = np.average(X, axis=0, weights=sizes)
+    middle = X - mean
+    members = [(labels == cluster) * sizes for cluster in range(k)]
     counts = np.stack([own.sum(axis=1) for own in members])
     sums = np.stack([own @ middle for own in members])
     gains = ((sums**2).sum(axis=2) / np.maximum(counts, 1)).sum(axis=0)
     best = int(gains.argmax())
-    means = sums[:, best] / np.maximum(counts[:, best], 1)[:, None] + X.mean(axis=0)
-    return float((middle**2).sum() - gains[best]), means
+    means = sums[:, best] / np.maximum(counts[:, best], 1)[:, None] + mean
+    return float(sizes @ (middle**2).sum(axis=1) - gains[best]), means
 
 
 def inertia(X: FloatArray, centroids: FloatArray) -> float:
     return float(((X[:, None] - centroids[None]) ** 2).sum(axis=2).min(axis=1).sum())
+
+
+def points_of(plan: Plan, sites: Sites) -> tuple[FloatArray, Any]:
+    """Return all sites' points (m, d) and their sizes (m,)."""
+    own = [data_of(plan, sites[site]) for site in sorted(sites)]
+    assert all(isinstance(points, Points) for points in own)
+    return np.concatenate([each.X for each in own]), np.concatenate([each.sizes for each in own])
 
 
 # --- bounds that hold -----------------------------------------------------------------------------
@@ -107,8 +119,46 @@ def test_every_round_of_a_certified_form_has_the_optimum_between_its_bounds(
         assert bounds.upper <= min(upper)
         assert bounds.upper == pytest.approx(inertia(X, result.centroids), rel=1e-9)
         assert bounds.upper == pytest.approx(least, rel=1e-9) or update != "quadratic_bundle"
-        # Each dual round told a bound: nobody held back.
         assert len(lower) == sum(opened.phase == "dual" for opened in found.rounds)
+
+
+@pytest.mark.parametrize("update", RULES)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bounds_hold_the_optimum_of_the_weighted_points(update: str, seed: int) -> None:
+    """What protection leaves of the rows: few points of 3 to 9 persons, two of them alike."""
+    sites = few(seed, (15, 20, 12))
+    policy = {"protection": "groups", "min_group_size": 3}
+    plan = plan_for(sites, policy=policy, update=update, iterations=8)
+    X, sizes = points_of(plan, sites)
+    assert len(X) < len(pooled(sites)) / 2
+    least, _ = optimum(X, sizes=sizes)
+    found, result = run(sites, policy=policy, update=update, iterations=8)
+    bounds = result.bounds
+    assert bounds is not None
+    assert bounds.certified
+    assert "weighted points" in bounds.statement
+    assert bounds.lower is not None
+    assert bounds.upper is not None
+    assert bounds.lower <= least * (1 + 1e-9)
+    assert bounds.upper >= least * (1 - 1e-9)
+    assert bounds.upper == pytest.approx(least, rel=1e-9) or update != "quadratic_bundle"
+    away = ((X[:, None] - result.centroids) ** 2).sum(axis=2).min(axis=1)
+    assert bounds.upper == pytest.approx(float(sizes @ away), rel=1e-9)
+    for opened in found.rounds:
+        for site, payload in opened.payloads.items():
+            counts = payload.counts if opened.phase != "primal" else payload.counts[0]
+            assert counts.sum() == len(sites[site])
+
+
+@pytest.mark.parametrize("protection", ["groups", "none"])
+def test_points_count_where_the_declared_bounds_clip_them(protection: str) -> None:
+    """A released mean is rounded, which may take it out of the bounds of its rows."""
+    rng = np.random.default_rng(0)
+    sites = {name: 1.0 - rng.random((12, 2)) ** 4 * 0.01 for name in "abc"}
+    policy = {"protection": protection, "min_group_size": 3, "scaling": "standard"}
+    _, result = run(sites, policy=policy, box=(0.0, 1.0), iterations=3)
+    assert result.bounds is not None
+    assert result.bounds.lower is not None
 
 
 def test_where_clusters_are_far_apart_the_gap_closes() -> None:
@@ -214,78 +264,33 @@ def test_a_form_that_cuts_the_optimum_off_has_a_bound_above_it_and_says_so(
         assert (own.diagonal() > own.min(axis=0 if symmetry == "reference" else 1) + 1e-9).any()
 
 
-# --- whoever misses a round -----------------------------------------------------------------------
+# --- sites that leave, and the order of answers ---------------------------------------------------
 
 
-@pytest.mark.parametrize("update", RULES)
-def test_a_round_that_misses_a_site_has_no_bound_and_does_not_move_its_links(update: str) -> None:
-    sites = few(4)
-    plan = plan_for(sites, update=update, gap=0.0, residual=0.0, iterations=3)
-    before = drive(plan, sites)
-    numbers = [opened.number for opened in before.rounds if opened.phase == "dual"]
-    missed = numbers[0]
-    found = drive(plan, sites, silent=lambda number: "c" if number == missed else "")
-    assert found.result is not None
-    entry = found.result.history[missed - 1]
-    assert (entry.phase, entry.lower_bound) == ("dual", None)
-    # c has told nothing yet: neither cluster of the link b to c may move.
-    state = found.rounds[missed].state.method
-    assert state is not None
-    assert not np.asarray(state["lambdas"])[1].any()
-    assert found.result.bounds is not None
-    if found.result.bounds.lower is not None:
-        assert found.result.bounds.lower <= optimum(pooled(sites))[0] * (1 + 1e-9)
-
-
-def test_a_later_round_that_misses_a_site_repeats_what_it_told_last() -> None:
+@pytest.mark.parametrize("phase", ["dual", "primal"])
+def test_a_site_that_answers_empty_ends_the_session_with_the_bounds_so_far(phase: str) -> None:
+    """Bounds of fewer sites would be those of another question."""
     sites = few(4)
     plan = plan_for(sites, update="subgradient", gap=0.0, residual=0.0, iterations=3)
     whole = drive(plan, sites)
-    second = [opened.number for opened in whole.rounds if opened.phase == "dual"][1]
-    found = drive(plan, sites, silent=lambda number: "b" if number == second else "")
-    assert found.result is not None
-    assert found.result.history[second - 1].lower_bound is None
-    told = whole.rounds[second - 3].payloads["b"].centroids
-    answers = found.rounds[second - 1].payloads
-    task = found.rounds[second].tasks["a"].common
-    mean = (answers["a"].centroids + told + answers["c"].centroids) / 3
-    np.testing.assert_allclose(task.centroids, mean[None], atol=1e-12)
-
-
-def _held_back(opened: Round, site: str, sent: list[bool]) -> Any:
-    """Return a site's answer as it would be if only these clusters could be told."""
-    answer, kept = opened.payloads[site], np.array(sent)
-    return answer.model_copy(
-        update={
-            "sent": kept,
-            "counts": np.where(kept, answer.counts, 0),
-            "means": np.where(kept[:, None], answer.means, 0.0),
-            "centroids": np.where(kept[:, None], answer.centroids, 0.0),
-            "value": None,
-        }
-    )
-
-
-@pytest.mark.parametrize("update", RULES)
-@pytest.mark.parametrize("sent", [[True, False], [False, False]])
-def test_links_of_untold_clusters_keep_their_multipliers(update: str, sent: list[bool]) -> None:
-    sites = few(5)
-    plan = plan_for(sites, update=update, gap=0.0, residual=0.0, policy={"max_rounds": 3})
-    opened = drive(plan, sites).rounds[1]
-    assert opened.phase == "dual"
-    answers = [
-        Contribution("a", opened.payloads["a"], 1),
-        Contribution("b", _held_back(opened, "b", sent), 1),
-        Contribution("c", opened.payloads["c"], 1),
-    ]
+    second = [opened.number for opened in whole.rounds if opened.phase == phase][1]
+    opened = whole.rounds[second - 1]
+    answers = [Contribution(s, None if s == "b" else opened.payloads[s], 1) for s in "abc"]
     step = engine.advance(plan, opened.state, answers, "abc")
-    assert isinstance(step, Next)
-    assert "lower_bound" not in step.metrics
-    lambdas = np.asarray(step.state.method["lambdas"])  # type: ignore[index]
-    assert not lambdas[:, ~np.array(sent)].any()
-    # Of the other, told by all three, they move towards agreement.
-    if any(sent) and update != "quadratic_bundle":
-        assert lambdas[:, np.array(sent)].any()
+    assert isinstance(step, Done)
+    assert step.result.stopped_because == "site_left"
+    entry = step.result.history[second - 1]
+    assert (entry.lower_bound, entry.upper_bound) == (None, None)
+    lower = [e.lower_bound for e in step.result.history if e.lower_bound is not None]
+    assert step.result.bounds is not None
+    assert step.result.bounds.lower == max(lower)
+
+
+def test_a_site_without_points_is_named_by_number_and_what_to_do() -> None:
+    sites = {**few(4), "d": np.zeros((2, 2))}
+    policy = {"protection": "groups", "min_group_size": 3}
+    with pytest.raises(MethodFailure, match="1 had none"):
+        drive(plan_for(sites, policy=policy), sites)
 
 
 def test_the_order_of_answers_does_not_matter_and_reversed_names_say_the_same() -> None:
@@ -338,27 +343,6 @@ def test_rows_that_are_all_equal_and_more_clusters_than_rows_cost_nothing(update
         assert result.bounds.upper == pytest.approx(0.0, abs=1e-9)
 
 
-def test_rows_that_are_not_told_count_in_the_upper_bound() -> None:
-    """With p = 5 two cells are held back; their rows cost what one cell of them costs at most."""
-    rng = np.random.default_rng(3)
-    centres = np.array([[0.0, 0.0], [12.0, 0.0], [0.0, 12.0], [12.0, 12.0]])
-    sizes = {"a": (9, 3, 3, 8), "b": (7, 7, 7, 7), "c": (6, 8, 6, 6)}
-    sites = {
-        site: np.vstack([c + rng.normal(size=(n, 2)) for c, n in zip(centres, ns, strict=True)])
-        for site, ns in sizes.items()
-    }
-    policy = {"min_group_size": 5, "min_sites": 3}
-    found, result = run(sites, policy=policy, n_clusters=4, iterations=2, node_limit=1000)
-    X = pooled(sites)
-    told = [opened.payloads["a"].counts for opened in found.rounds if opened.phase == "primal"]
-    assert any((len(sites["a"]) - counts.sum(axis=1) == 6).any() for counts in told)
-    assert result.bounds is not None
-    assert result.bounds.upper is not None
-    assert result.bounds.upper >= inertia(X, result.centroids) * (1 - 1e-9)
-    best = central_lloyd(X, centres)[2]
-    assert result.bounds.lower is None or result.bounds.lower <= best
-
-
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -403,7 +387,7 @@ def test_what_is_not_installed_is_named_with_the_command(
             *("dual", few(0)),
             config={"n_clusters": 2, **options},
             features=[{"name": f"x{j}", "lower": -20, "upper": 20} for j in range(2)],
-            policy={"min_group_size": 1},
+            policy={"protection": "none"},
         )
 
 
@@ -447,141 +431,13 @@ def test_a_value_that_the_box_rules_out_is_refused() -> None:
     assert "declared bounds" in caught.value.message
 
 
-# --- what its values give away --------------------------------------------------------------------
-
-
-def _solved_for_a_row(rounds: list[tuple[FloatArray, float]], box: FloatArray) -> list[FloatArray]:
-    """Return what an attacker finds who takes values for linear in multipliers.
-
-    Where one row makes up a cluster, and another cluster is empty, its cost is ``mu_k.y - |mu_k|^2
-    / 4`` plus the least that the other's multipliers give in the box, and what does not change.
-    """
-    found = []
-    mus = np.array([mu for mu, _ in rounds])
-    values = np.array([value for _, value in rounds])
-    for n in (1, 2, 3):
-        for k in range(2):
-            other = np.minimum(mus[:, 1 - k] * box[0], mus[:, 1 - k] * box[1]).sum(axis=1)
-            right = values + (mus[:, k] ** 2).sum(axis=1) / (4.0 * n) - other
-            left = np.column_stack([np.ones(len(mus)), mus[:, k]])
-            for width in (4, 6):
-                for begin in range(len(mus) - width + 1):
-                    part = slice(begin, begin + width)
-                    solved, _, rank, _ = np.linalg.lstsq(left[part], right[part], rcond=None)
-                    missed = np.abs(left[part] @ solved - right[part]).max()
-                    if rank == 3 and missed <= 1e-6 * max(1.0, np.abs(right[part]).max()):
-                        found.append(solved[1:])
-    return found
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_no_real_record_is_in_the_values_of_searches_that_met_their_limit(
-    monkeypatch: pytest.MonkeyPatch, exact: bool
-) -> None:
-    """Such a search has labelled a row or two: the farthest patient's record, if told exactly."""
-    rng = np.random.default_rng(1)
-    sites = {
-        site: np.vstack([rng.normal(c, 1.0, (30, 2)) for c in ([0.0, 0.0], [6.0, 4.0])])
-        for site in "abc"
-    }
-    if exact:
-        from fedclust.algorithms import dual_site
-
-        monkeypatch.setattr(dual_site, "_tellable", lambda bound, *_: bound)
-    policy = {"min_group_size": 5, "min_sites": 3}
-    config = {"update": "subgradient", "symmetry": "none", "gap": 0.0, "residual": 0.0}
-    plan = plan_for(
-        *(sites,), policy=policy, box=(-30.0, 30.0), node_limit=1, iterations=14, **config
-    )
-    found = drive(plan, sites)
-    recovered = set()
-    for site, rows in sites.items():
-        opened = [r for r in found.rounds if r.phase == "dual" and r.payloads[site].sent.all()]
-        origin = found.rounds[1].tasks[site].common.origin
-        seen = [(r.tasks[site].site.multipliers, r.payloads[site].value) for r in opened]
-        assert len(seen) >= 10
-        box = np.array([np.full(2, -30.0) - origin, np.full(2, 30.0) - origin])
-        for row in _solved_for_a_row(seen, box):
-            away = np.abs(rows - (row + origin)).max(axis=1)
-            recovered |= {(site, int(i)) for i in np.flatnonzero(away < 1e-3)}
-    assert bool(recovered) == exact
-
-
-@pytest.mark.parametrize("node_limit", [1, 200_000])
-def test_a_value_is_what_the_told_numbers_cost_or_what_holds_for_any_rows(node_limit: int) -> None:
-    """Above p = 1; how near to the cost a search came would tell of the rows that it looked at."""
-    sites = few(9, (12, 11, 13))
-    told = {}
-    for p in (1, 5):
-        policy = {"min_group_size": p, "max_rounds": 2}
-        plan = plan_for(sites, policy=policy, node_limit=node_limit)
-        opened = drive(plan, sites).rounds[1]
-        told[p] = opened.payloads
-    both = [site for site in "abc" if told[1][site].sent.all() and told[5][site].sent.all()]
-    assert both
-    for site in both:
-        exact, shown = told[1][site], told[5][site]
-        assert np.array_equal(exact.counts, shown.counts)
-        assert shown.value <= exact.value
-        if shown.limited:
-            # lambda is 0 in the first round: no rows cost less than nothing.
-            assert shown.value == 0.0
-        else:
-            apart = (sites[site][:, None] - shown.centroids[None]) ** 2
-            within = float(apart.sum(axis=2).min(axis=1).sum())
-            assert shown.value == pytest.approx(within, rel=1e-5)
-    assert any(told[5][site].limited for site in both) == (node_limit == 1)
-
-
-def _by_two_rounds(run_: Run, site: str, most: int) -> list[FloatArray]:
-    """Return the means of clusters of few rows, from centroids and multipliers alone.
-
-    Of n rows the best centroid is their mean minus mu / (2 n): what it moved by between two rounds
-    of one assignment tells n, and then the mean.
-    """
-    told = [
-        (r.tasks[site].site.multipliers, r.payloads[site])
-        for r in run_.rounds
-        if r.phase == "dual" and r.payloads[site] is not None
-    ]
-    found = []
-    for later, (mu, answer) in enumerate(told):
-        for before_mu, before in told[:later]:
-            for k in np.flatnonzero(answer.sent & before.sent):
-                moved = answer.centroids[k] - before.centroids[k]
-                pushed = before_mu[k] - mu[k]
-                if np.abs(moved).min() < 1e-9:
-                    continue
-                n = pushed / (2.0 * moved)
-                if np.ptp(n) < 1e-6 and 0.5 < n[0] < most + 0.5:
-                    found.append(answer.centroids[k] + mu[k] / (2.0 * np.round(n[0])))
-    return found
-
-
-@pytest.mark.parametrize("p", [1, 5])
-def test_no_real_record_is_in_what_centroids_moved_by_between_rounds(p: int) -> None:
-    """With p = 1 it is there: this attack works."""
-    rng = np.random.default_rng(2)
-    sites = {
-        site: np.vstack([rng.normal(c, 1.0, (9, 2)) for c in ([0.0, 0.0], [5.0, 4.0])])
-        for site in "abc"
-    }
-    sites["b"][3] = [-9.0, 11.0]
-    policy = {"min_group_size": p, "min_sites": 3}
-    config = {"update": "subgradient", "n_clusters": 3, "node_limit": 3000, "iterations": 8}
-    found, _ = run(sites, policy=policy, gap=0.0, residual=0.0, step=0.2, **config)
-    recovered = set()
-    for site, rows in sites.items():
-        for mean in _by_two_rounds(found, site, most=p - 1 or 1):
-            away = np.abs(rows - mean).max(axis=1)
-            recovered |= {(site, int(i)) for i in np.flatnonzero(away < 1e-6)}
-    assert ("b", 3) in recovered if p == 1 else not recovered
+# --- what is shown --------------------------------------------------------------------------------
 
 
 def test_no_site_is_shown_the_centroids_of_another() -> None:
     """Rule 6: what goes down to all is averaged, or clustered, over sites; never one site's own."""
     sites = few(3, (12, 11, 13))
-    found = drive(plan_for(sites, policy={"min_group_size": 1}), sites)
+    found = drive(plan_for(sites), sites)
     own: list[FloatArray] = []
     shown = 0
     for opened in found.rounds:
@@ -592,7 +448,7 @@ def test_no_site_is_shown_the_centroids_of_another() -> None:
                 for told in own:
                     assert not _same_up_to_order(candidate, told)
         for answer in opened.payloads.values():
-            if opened.phase == "dual" and answer is not None and answer.sent.all():
+            if opened.phase == "dual":
                 own += [answer.centroids, answer.means]
     assert own
     assert shown
@@ -605,7 +461,7 @@ def _same_up_to_order(one: FloatArray, other: FloatArray) -> bool:
 
 def test_bounds_of_fewer_clusters_than_were_asked_for_say_so() -> None:
     sites = {"a": np.ones((4, 2)), "b": np.full((4, 2), 3.0)}
-    plan = plan_for(sites, policy={"min_group_size": 1}, n_clusters=4)
+    plan = plan_for(sites, n_clusters=4)
     bounds = drive(plan, sites).result.bounds
     assert bounds is not None
     assert bounds.n_clusters == 2
@@ -613,33 +469,54 @@ def test_bounds_of_fewer_clusters_than_were_asked_for_say_so() -> None:
     assert any("2 clusters, not for the 4" in line for line in drive(plan, sites).result.warnings)
 
 
-def test_an_average_of_fewer_sites_than_min_sites_is_not_shown() -> None:
-    """Where two of three sites hold back, the mean of the told centroids is one site's own."""
-    sites = few(3, (12, 11, 13))
-    plan = plan_for(sites, policy={"min_group_size": 1, "min_sites": 3})
-    step: Any = engine.start(plan, list(sites))
-    memory: dict[str, Any] = {site: {} for site in sites}
-    for number in (1, 2):
-        answers = []
-        for site, rows in sites.items():
-            written = engine.write_task(plan, "s", number, step.task, site)
-            task = engine.read_task(plan, *written)
-            answer, memory[site] = engine.local_step(
-                *(plan, task, SiteData(rows)),
-                site=site,
-                round_number=number,
-                p=1,
-                size_band=None,
-                memory=memory[site],
-            )
-            if number == 2 and site != "a":
-                silent = np.zeros(2, dtype=np.bool_)
-                none = {"counts": np.zeros(2, dtype=np.int64), "value": None, "sent": silent}
-                zeros = np.zeros((2, 2))
-                answer = answer.model_copy(update={**none, "means": zeros, "centroids": zeros})
-            answers.append(Contribution(site, answer, p=1))
-        told = answers[0].payload
-        step = engine.advance(plan, step.state, answers, list(sites))
-    assert step.task.phase == "primal"
-    for candidate in step.task.common.centroids:
-        assert not _same_up_to_order(candidate, told.centroids)
+# --- what was consented to ------------------------------------------------------------------------
+
+
+def _asked(phase: str) -> tuple[Plan, Any, Any]:
+    sites = few(6)
+    plan = plan_for(sites, gap=0.0)
+    opened = next(one for one in drive(plan, sites).rounds if one.phase == phase)
+    return plan, opened.tasks["a"], data_of(plan, sites["a"])
+
+
+def _more(matrix: FloatArray) -> FloatArray:
+    return np.concatenate([matrix, matrix + 0.5], axis=-2)
+
+
+@pytest.mark.parametrize(
+    ("phase", "changes"),
+    [
+        ("cells", lambda task: {"n_clusters": task.n_clusters + 1}),
+        ("cells", lambda task: {"n_init": task.n_init + 1}),
+        ("dual", lambda task: {"references": _more(task.references)}),
+        ("dual", lambda task: {"references": task.references[:, :1]}),
+        ("dual", lambda task: {"lower": task.references - 1, "upper": task.references + 1}),
+        ("primal", lambda task: {"centroids": _more(task.centroids)}),
+        ("primal", lambda task: {"centroids": np.repeat(task.centroids, 11, axis=0)}),
+    ],
+)
+def test_a_task_beyond_the_definition_is_refused_at_the_site(phase: str, changes: Any) -> None:
+    plan, task, points = _asked(phase)
+    wrong = replace(task, common=task.common.model_copy(update=changes(task.common)))
+    if phase == "dual" and len(wrong.common.references) > 2:
+        mu = _more(task.site.multipliers)
+        part = {"multipliers": mu, "digest": digest_of(mu)}
+        wrong = replace(wrong, site=task.site.model_copy(update=part))
+    step: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
+    assert engine.local_step(plan, task, points, memory={}, **step)[0] is not None
+    with pytest.raises(RuleViolation) as refused:
+        engine.local_step(plan, wrong, points, memory={}, **step)
+    assert refused.value.rule in ("task", "shape")
+
+
+def test_more_dual_rounds_than_consented_and_cells_after_them_are_refused() -> None:
+    plan, task, points = _asked("dual")
+    cells = _asked("cells")[1]
+    memory: dict[str, Any] = {}
+    step: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
+    iterations = plan.options.iterations  # type: ignore[attr-defined]
+    for _ in range(iterations):
+        _, memory = engine.local_step(plan, task, points, memory=memory, **step)
+    for late, said in ((task, f"{iterations} dual rounds"), (cells, "asked for first")):
+        with pytest.raises(RuleViolation, match=said):
+            engine.local_step(plan, late, points, memory=memory, **step)

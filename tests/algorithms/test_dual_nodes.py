@@ -42,19 +42,23 @@ def problem(
     )
 
 
-def cost_of(rows: np.ndarray, mu: np.ndarray, found: NodeSolution) -> float:
-    return float(((rows - found.centroids[found.labels]) ** 2).sum() + (mu * found.centroids).sum())
+def cost_of(
+    rows: np.ndarray, mu: np.ndarray, found: NodeSolution, sizes: np.ndarray | None = None
+) -> float:
+    sizes = np.ones(len(rows)) if sizes is None else sizes
+    squares = ((rows - found.centroids[found.labels]) ** 2).sum(axis=1)
+    return float(sizes @ squares + (mu * found.centroids).sum())
 
 
 def by_interior_point(
-    rows: np.ndarray, mu: np.ndarray, labels: np.ndarray, region: Region
+    rows: np.ndarray, mu: np.ndarray, labels: np.ndarray, region: Region, sizes: np.ndarray
 ) -> float:
     """Return the least cost of labels in a convex region, its constraints as printed."""
     K, d = mu.shape
     r = region.references
-    counts = np.bincount(labels, minlength=K).astype(float)
+    counts = np.bincount(labels, sizes, K)
     linear = mu.copy()
-    np.add.at(linear, labels, -2.0 * rows)
+    np.add.at(linear, labels, -2.0 * sizes[:, None] * rows)
     sides = [np.eye(K * d), -np.eye(K * d)]
     right = [region.boxes.upper.ravel(), -region.boxes.lower.ravel()]
     for k in range(K):
@@ -80,12 +84,15 @@ def by_interior_point(
         [clarabel.NonnegativeConeT(len(bounds))],
         options,
     ).solve()
-    return float(solved.obj_val + (rows**2).sum())
+    return float(solved.obj_val + sizes @ (rows**2).sum(axis=1))
 
 
-def by_enumeration(rows: np.ndarray, mu: np.ndarray, region: Region) -> float:
+def by_enumeration(
+    rows: np.ndarray, mu: np.ndarray, region: Region, sizes: np.ndarray | None = None
+) -> float:
+    sizes = np.ones(len(rows)) if sizes is None else sizes
     every = product(range(len(mu)), repeat=len(rows))
-    return min(by_interior_point(rows, mu, np.array(labels), region) for labels in every)
+    return min(by_interior_point(rows, mu, np.array(labels), region, sizes) for labels in every)
 
 
 @pytest.mark.parametrize("symmetry", CONVEX)
@@ -105,6 +112,36 @@ def test_the_optimum_is_that_of_all_labels_tried_one_by_one(
     assert found.value == pytest.approx(cost_of(rows, mu, found), abs=1e-9)
     assert found.value - 1e-6 <= found.bound <= found.value
     assert region.violation(found.centroids) <= region.tolerance
+
+
+@pytest.mark.parametrize("symmetry", CONVEX)
+@pytest.mark.parametrize("seed", range(3))
+def test_weighted_rows_cost_what_all_their_labels_tried_one_by_one_do(
+    symmetry: Symmetry, seed: int
+) -> None:
+    """Two of the rows are equal and of other weights: these may be told apart, and are not."""
+    rows, mu, references = problem(seed, 5, 2, 2, 3.0)
+    rows[4] = rows[1]
+    sizes = np.array([5, 9, 5, 7, 6])
+    region = region_of(symmetry, references)
+    found = solve_node(rows, mu, region, weights=sizes)
+    assert found.complete
+    assert found.value == pytest.approx(by_enumeration(rows, mu, region, sizes), abs=1e-6)
+    assert found.value == pytest.approx(cost_of(rows, mu, found, sizes), abs=1e-9)
+    assert found.value - 1e-6 <= found.bound <= found.value
+    assert found.labels[4] == found.labels[1]
+
+
+@pytest.mark.parametrize("symmetry", FORMS)
+def test_a_weight_is_that_many_rows(symmetry: Symmetry) -> None:
+    rows, mu, references = problem(3, 7, 3, 2, 2.0)
+    sizes = np.array([1, 3, 2, 5, 1, 4, 2])
+    region = region_of(symmetry, references)
+    weighted = solve_node(rows, mu, region, weights=sizes, node_limit=20_000)
+    repeated = solve_node(np.repeat(rows, sizes, axis=0), mu, region, node_limit=20_000)
+    assert weighted.value == repeated.value
+    assert weighted.bound == repeated.bound
+    assert np.array_equal(np.repeat(weighted.labels, sizes), repeated.labels)
 
 
 def part_of(region: Region, seed: int) -> Region:
@@ -278,16 +315,17 @@ def test_rows_far_from_the_origin_lose_no_digits() -> None:
     assert far.complete
 
 
+@pytest.mark.parametrize("weights", [None, np.array([5, 8, 6, 9, 5, 7])])
 @pytest.mark.parametrize(
     ("symmetry", "part"), [*((form, False) for form in FORMS), ("pairwise", True), ("none", True)]
 )
-def test_scip_agrees(symmetry: Symmetry, part: bool) -> None:
+def test_scip_agrees(symmetry: Symmetry, part: bool, weights: np.ndarray | None) -> None:
     pytest.importorskip("pyscipopt")
-    rows, mu, references = problem(11, 6, 3, 2, 0.5)
+    rows, mu, references = problem(11, 6, 3, 2, 0.5 if weights is None else 4.0)
     whole = region_of(symmetry, references)
     region = part_of(whole, 0) if part else whole
-    ours = solve_node(rows, mu, region)
-    scip = solve_node(rows, mu, region, solver="scip", node_limit=50_000)
+    ours = solve_node(rows, mu, region, weights=weights)
+    scip = solve_node(rows, mu, region, weights=weights, solver="scip", node_limit=50_000)
     assert ours.complete
     assert scip.complete
     assert scip.value == pytest.approx(ours.value, abs=1e-5)

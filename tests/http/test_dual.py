@@ -110,12 +110,6 @@ def test_a_site_that_leaves_before_there_is_anything_leaves_no_bound(world: Worl
 _Payload = dict[str, Any]
 
 
-def _untold(payload: _Payload) -> _Payload:
-    """One cluster in the rest, and yet a value."""
-    halves = {name: [payload[name][0], [0.0, 0.0]] for name in ("means", "centroids")}
-    return {"sent": [True, False], "counts": [payload["counts"][0], 0], **halves}
-
-
 def _apart(payload: _Payload) -> _Payload:
     (n, m), ((a, *rest), (b, *other)) = payload["counts"], payload["means"]
     a, b = (a - 30.0 / n, b + 30.0 / m) if a < b else (a + 30.0 / n, b - 30.0 / m)
@@ -136,11 +130,6 @@ LIES: dict[str, tuple[str, Callable[[_Payload], _Payload], str, str]] = {
     "a value below what any rows could cost": (
         *("dual", lambda _: {"value": -1e12}, "dual-value", "/value"),
     ),
-    "no value of a whole assignment": ("dual", lambda _: {"value": None}, "dual-value", "/value"),
-    "a value of clusters that are not all told": ("dual", _untold, "dual-value", "/value"),
-    "numbers of a cluster that is not told": (
-        *("dual", lambda _: {"sent": [True, False]}, "untold", "/sent"),
-    ),
     "centroids outside the box": (
         *("dual", lambda sent: _moved(sent, -1e6), "bounds", "/centroids/0/0"),
     ),
@@ -158,7 +147,10 @@ LIES: dict[str, tuple[str, Callable[[_Payload], _Payload], str, str]] = {
         *("cost", "/costs"),
     ),
     "candidates that nobody asked for": (
-        *("primal", lambda sent: {"exact": [*sent["exact"], True]}, "shape", "/exact"),
+        *("primal", lambda sent: {"counts": [*sent["counts"], [60, 0]]}, "shape", "/counts"),
+    ),
+    "candidates of other persons": (
+        *("primal", lambda sent: {"counts": [[31, 31], *sent["counts"][1:]]}, "counts", "/counts"),
     ),
 }
 
@@ -211,7 +203,6 @@ def test_features_without_bounds_are_named_and_refused(world: World) -> None:
         ({"step": 0.1}, "/config/step", "belongs to the paper's rules"),
         ({"splits": 5, "update": "subgradient"}, "/config/splits", "update quadratic_bundle"),
         ({"splits": 5, "symmetry": "cells"}, "/config/splits", "use pairwise or none"),
-        ({"splits": 5}, "/config/splits", "min_group_size 1"),
         ({"splits": 1_001}, "/config/splits", "1000"),
         ({"splits": -1}, "/config/splits", "0"),
     ],

@@ -14,6 +14,7 @@ import pytest
 
 from fedclust import Site
 from fedclust.algorithms.base import Result
+from fedclust.algorithms.options import form_of, forms
 from fedclust.algorithms.registry import METHODS
 from fedclust.definition import plan_of, read_definition
 from fedclust.wire import codec
@@ -174,7 +175,8 @@ def test_more_clusters_than_any_site_has_rows(
     world: World, session: str, method: str, options: dict[str, Any]
 ) -> None:
     # As many as the method takes: one that solves problems exactly takes few.
-    described = METHODS[method].options.model_json_schema()["properties"]["n_clusters"]
+    described = form_of(METHODS[method].options, options).model_json_schema()
+    described = described["properties"]["n_clusters"]
     wanted = min(100, described.get("maximum", 100))
     if wanted < 100:
         world.data.update({site: rows_of(site)[::4] for site in SITES})
@@ -217,7 +219,8 @@ def test_one_cluster_is_the_mean(
         for method in TRIED
         for n in (0, -1, 10_001, 1.5, "2", None, False)
         # Null where the method chooses.
-        if n is not None or METHODS[method].options.model_fields["n_clusters"].is_required()
+        if n is not None
+        or forms(METHODS[method].options)[0].model_fields["n_clusters"].is_required()
     ],
 )
 def test_no_such_number_of_clusters(

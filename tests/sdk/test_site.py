@@ -161,10 +161,10 @@ def test_consent_is_asked_once_with_all_that_matters_and_recorded(tmp_path: Path
     fake.site(tmp_path).participate("heart", MINE, consent=agree, min_group_size=9)
     (request,) = asked
     assert request.definition_sha256 == fake.sha256
-    assert (request.p, request.rows, request.size_band) == (9, 80, "50-199")
+    assert (request.p, request.persons, request.size_band) == (9, 80, "50-199")
     assert request.analyst == "ada"
     assert all(line.meaning for phase in request.phases for line in phase.discloses)
-    assert any("more than two answers" in note for note in request.notes)
+    assert "at least 9 similar persons" in request.promise
     assert any("each row counts as a person" in note for note in request.notes)
     record = journal(fake, tmp_path).record
     assert record is not None
@@ -196,13 +196,13 @@ def test_two_sites_need_it_said(tmp_path: Path) -> None:
     assert fake.joined.consents.two_sites_with == "alpha"
 
 
-def test_a_session_without_guard_needs_it_said(tmp_path: Path) -> None:
+def test_a_session_without_protection_needs_it_said(tmp_path: Path) -> None:
     fake = coordinator(policy={"protection": "none", "max_rounds": 4})
     with pytest.raises(errors.ConsentNeeded, match="protection_none"):
         fake.site(tmp_path).participate("heart", MINE)
     seen: list[ConsentRequest] = []
     fake.site(tmp_path).participate("heart", MINE, consent=lambda r: not seen.append(r))
-    assert any("GUARD IS OFF" in note for note in seen[0].notes)
+    assert "can compute single records" in seen[0].promise
     assert fake.joined is not None
     assert fake.joined.consents.protection_none
 

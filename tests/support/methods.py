@@ -42,7 +42,7 @@ class Tried:
 
 
 TRIED: dict[str, Tried] = {
-    "fkm": Tried(({}, {"variant": "paper"})),
+    "fkm": Tried(({"variant": "default"}, {"variant": "paper"})),
     "kfed": Tried(({"refine": 3}, {"variant": "paper"}), busy={"refine": 40}),
     "lloyd": Tried(),
     "spectral": Tried(

@@ -17,7 +17,15 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    RootModel,
+    StringConstraints,
+)
 from pydantic_core import PydanticCustomError
 
 from fedclust.algorithms.arrays import BoolMatrix, FloatMatrix, FloatVector
@@ -362,6 +370,7 @@ class Phase:
 
     ``needs_all``: it waits for every addressed site. ``ends_with_site``: it does not, for one that
     leaves: the round is closed at once, and the session completes with what was found so far.
+    ``once``: a site answers it once in a session, and not after any phase that is listed later.
     """
 
     name: str
@@ -372,6 +381,7 @@ class Phase:
     site_part: type[Model] | None = None
     needs_all: bool = False
     ends_with_site: bool = False
+    once: bool = False
 
 
 @dataclass(frozen=True)
@@ -453,7 +463,7 @@ class Bounds(Model):
     Attributes
     ----------
     lower, upper : float or None
-        In the scaled space, over all rows of all sites. ``upper`` is what the result's centroids
+        In the scaled space, over all points of all sites. ``upper`` is what the result's centroids
         cost at most. None where no round told one.
     certified : bool
         Whether ``lower`` is proven; see :attr:`statement`.
@@ -667,6 +677,8 @@ class Method:
 
     Attributes
     ----------
+    options : type of Model
+        What reads the definition's ``config``: a model, or :func:`options.variants` of several.
     start : (config, seed) -> (state, task)
     local_step : (task, data, config, rng, memory) -> (payload or None, memory)
         None: nothing may be sent, the site answers empty.
@@ -683,7 +695,7 @@ class Method:
     label_new : (result, rows in own units (n, d), memory) -> (n,) int64, or None
         Where the result alone cannot label rows that took no part: a site does it with what it
         remembers. None: ``label`` without a memory does.
-    check_config : (config) -> None
+    check_config : (config) -> None, or None
         Raises :class:`RuleViolation` for options that do not fit features or policy.
     by_runs : (options) -> bool, or None
         Whether its steps go through ``SiteData.rows`` alone, so that rows need not be in memory.
@@ -694,9 +706,11 @@ class Method:
         Raises :class:`RuleViolation` where a task asks for more than the definition says, as other
         numbers of clusters. Runs at the site before the local step. (The engine itself checks the
         order of phases, by ``Phase.once``, and the number of rounds.)
-    rounds : (options) -> int, or None
+    rounds : (options) -> int or None, or None
         How many rounds of the method a session with these options takes at most; None: as many as
         ``max_rounds`` admits.
+    possible_phases : (options) -> names of phases, or None
+        The phases that a session with these options can have; None: all.
     takes_masks : bool
         Whether sites may lack features (``missing: mask``).
     sweeps : bool
@@ -716,12 +730,11 @@ class Method:
     version: int
     title: str
     citation: str
-    options: type[Model]
+    options: type[Model] | type[RootModel[Any]]
     default_max_rounds: int
     joins_late: bool
     state: type[Model]
     phases: tuple[Phase, ...]
-    check_config: Callable[[RunConfig], None]
     start: Callable[[RunConfig, int], tuple[Model, Task]]
     local_step: Callable[[SiteTask, Any, RunConfig, np.random.Generator, Memory], LocalAnswer]
     check: Callable[[SiteTask, Any, RunConfig], None]
@@ -729,8 +742,10 @@ class Method:
     finish: Callable[[Any, RunConfig], Result]
     label: Callable[[Result, NDArray[np.float64], Memory | None], NDArray[np.int64]]
     on_points: bool = False
+    check_config: Callable[[RunConfig], None] | None = None
     check_task: Callable[[SiteTask, RunConfig], None] | None = None
-    rounds: Callable[[Any], int] | None = None
+    rounds: Callable[[Any], int | None] | None = None
+    possible_phases: Callable[[Any], Sequence[str]] | None = None
     takes_masks: bool = False
     by_runs: Callable[[Any], bool] | None = None
     sweeps: bool = False

@@ -17,21 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
-from pydantic_core import PydanticCustomError
 
 from fedclust.algorithms.assigning import nearest
-from fedclust.algorithms.base import Model, SweepEntry
+from fedclust.algorithms.base import SweepEntry
 from fedclust.algorithms.canonical import ascending, lowest
 from fedclust.algorithms.kmeans import restarts, single_start
 from fedclust.algorithms.seeding import server_rng
 
-#: More would send so many sets of a site's rows that little could be told of the last ones.
-MOST_KS = 20
 _STARTS = 10
 #: Two silhouettes no further apart are as good as equal (a reading aid, no test).
 _CLOSE = 0.02
@@ -39,67 +35,6 @@ _CLOSE = 0.02
 _WEAK = 0.25
 #: Below it the starts disagree on more than a few rows in a hundred.
 _STABLE = 0.9
-
-
-# --- what the analyst asks for --------------------------------------------------------------------
-
-
-def _as_asked(value: Any) -> Any:
-    """Refuse lists that are no sweep, each with what to change."""
-    if not isinstance(value, list | tuple):
-        return value
-    if not value:
-        raise PydanticCustomError("sweep", "name at least one number of clusters")
-    if len(value) > MOST_KS:
-        raise PydanticCustomError("sweep", f"a sweep has at most {MOST_KS} numbers of clusters")
-    whole = [k for k in value if isinstance(k, int) and not isinstance(k, bool)]
-    if len(whole) == len(value):
-        if len(set(whole)) < len(whole):
-            raise PydanticCustomError("sweep", "each number of clusters is named once")
-        if len(whole) > 1 and min(whole) == 1:
-            raise PydanticCustomError(
-                "sweep", "a sweep starts at 2: one cluster has nothing to be compared by"
-            )
-        if len(whole) == 1:
-            return whole[0]
-    return tuple(value)
-
-
-def _sorted(value: int | tuple[int, ...]) -> int | tuple[int, ...]:
-    return tuple(sorted(value)) if isinstance(value, tuple) else value
-
-
-def _form(value: Any) -> str:
-    return "several" if isinstance(value, tuple) else "one"
-
-
-_K = Annotated[int, Field(ge=1, le=10_000)]
-#: A number of clusters, or several to be compared; frozen in ascending order, one alone as itself.
-ClusterCounts = Annotated[
-    Annotated[_K, Tag("one")] | Annotated[tuple[_K, ...], Tag("several")],
-    Discriminator(_form),
-    BeforeValidator(_as_asked),
-    AfterValidator(_sorted),
-]
-
-
-class SweptOptions(Model):
-    """The options of a method that sweeps.
-
-    Attributes
-    ----------
-    n_clusters : int or tuple of int
-        Number of clusters K; or several from 2 on, to be compared.
-    """
-
-    n_clusters: ClusterCounts
-
-    @property
-    def k(self) -> int:
-        """K. A sweep runs its Ks one beside the other, each with options of its own."""
-        if not isinstance(self.n_clusters, int):
-            raise ValueError("a sweep has several numbers of clusters")
-        return self.n_clusters
 
 
 # --- stability ------------------------------------------------------------------------------------

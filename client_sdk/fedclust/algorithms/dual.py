@@ -4,10 +4,11 @@ What it says and cites
     Yfantis, Wagner & Ruskowski, "Federated K-means clustering via dual decomposition-based
     distributed optimization" (papers/004). Sites in the order of their names form a chain, whose
     consensus constraints (equations 8 to 10) are dualised. A ``dual`` round hands each site its own
-    part of the multipliers; it solves its clustering problem (equation 14) to proven optimality and
-    answers with its centroids and the dual value. The values' sum is a lower bound of the inertia
-    of *any* centroids; a ``primal`` round measures the averaged centroids (equations 33 and 34),
-    which gives an upper one. Their distance (equation 35) is a certificate.
+    part of the multipliers; it solves its clustering problem (equation 14, over its weighted
+    points) to proven optimality and answers with its centroids and the dual value. The values' sum
+    is a lower bound of the inertia of *any* centroids; a ``primal`` round measures the averaged
+    centroids (equations 33 and 34), which gives an upper one. Their distance (equation 35) is a
+    certificate.
 
 The multipliers move by one of four rules (``dual_masters``); the node problems are solved in
 ``dual_nodes``. Everything is reckoned about one origin, so that nothing cancels far from zero.
@@ -17,15 +18,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.algorithms import guarded_lloyd as lloyd
-from fedclust.algorithms.arrays import BoolVector, FloatMatrix, FloatTensor3, FloatVector
+from fedclust.algorithms import lloyd
+from fedclust.algorithms.arrays import FloatMatrix, FloatTensor3, FloatVector
 from fedclust.algorithms.assigning import label_by_centroid, squared_distances
 from fedclust.algorithms.base import (
     Bounds,
@@ -41,20 +41,24 @@ from fedclust.algorithms.base import (
     RuleViolation,
     RunConfig,
     Task,
-    Totals,
     relative_gap,
 )
 from fedclust.algorithms.canonical import snapped
 from fedclust.algorithms.dual_answers import (
+    CELLS,
     DUAL,
+    MOST_CANDIDATES,
     PHASES,
     PRIMAL,
     DualAnswer,
+    DualCells,
     DualPart,
     DualTask,
     PrimalAnswer,
+    PrimalPart,
     PrimalTask,
     check,
+    check_task,
     digest_of,
     objective_of,
 )
@@ -83,10 +87,9 @@ from fedclust.algorithms.dual_splitting import (
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.kmeans import distinct_best
 from fedclust.algorithms.seeding import server_rng
-from fedclust.algorithms.spaces import binary_columns, own_bounds, scaled_bounds
-from fedclust.algorithms.totals import site_parts
+from fedclust.algorithms.spaces import own_bounds, scaled_bounds
 
-VERSION = 2
+VERSION = 3
 
 _Known = TypeVar("_Known")
 
@@ -94,18 +97,14 @@ _Known = TypeVar("_Known")
 _SAME = 1e-9
 #: Partitions of the local cells from which the polishing starts as well.
 _STARTS = 8
-#: Of candidates that no step has led to.
-_NO_PROMISE = float(np.finfo(np.float64).max)
 #: Relative gap at which a box is done with even if none is allowed: the dual's own accuracy.
 _CLOSED = 2e-6
-#: Of the rows' own scatter: less than this of a cost is rounding.
+#: Of the points' own scatter: less than this of a cost is rounding.
 _ROUNDING = 1e-12
 #: Where the dual rule is at its end.
 _SPLITTABLE = ("converged", "stalled")
 #: Of the quasi-Newton rule.
 _MULTIPLIERS = 500
-#: The most sets of centroids that a primal round measures.
-_CANDIDATES = 10
 
 # --- Config ---------------------------------------------------------------------------------------
 
@@ -133,17 +132,15 @@ class Config(Model, title="DualConfig"):
         Of the paper's rules: alpha0, over the root of the iteration.
     splits : int
         How often the region of the centroids may be cut in two where the dual rule leaves a
-        greater gap: with ``quadratic_bundle``, a certified form and ``min_group_size`` 1 only.
-        Each cut takes about two more dual rounds.
+        greater gap: with ``quadratic_bundle`` and a certified form. Each cut takes about two more
+        dual rounds.
     iterations : int
         The most dual rounds.
     polish : bool or None
         Whether centroids are improved by Lloyd steps in further primal rounds. By default with
         ``quadratic_bundle``; the paper's rules only measure the averages.
     n_init : int
-        Restarts of each site's local k-means, from which the references come. What it finds is
-        told first: a poor one keeps the first dual round's assignment back, which differs by few
-        rows.
+        Restarts of each site's local k-means, from which the references come.
     evaluate : bool
         Whether a closing round measures the quality of the final centroids.
     """
@@ -201,14 +198,6 @@ def check_config(config: RunConfig) -> None:
             "pairwise or none",
             "/splits",
         )
-    if options.splits and config.policy.min_group_size > 1:
-        raise RuleViolation(
-            "min-group-size",
-            "splits needs min_group_size 1, where nothing is protected: a site that answers box "
-            "after box, or does not, tells where its few outlying rows are. Leave it out, or close "
-            "the gap with fedclust.simulate on rows that may be together",
-            "/splits",
-        )
 
 
 def check_roster(config: RunConfig) -> None:
@@ -242,11 +231,23 @@ def lacks(options: Config, place: Place) -> str | None:
 # --- Aggregation ----------------------------------------------------------------------------------
 
 
-class Held(Model):
-    """The clusters that a site told last: ``known`` (K,) and ``centroids`` (K, d), scaled."""
+class Extent(Model):
+    """All points of a site: persons, mean (d,), and squared distances from it, added up."""
 
-    known: BoolVector
-    centroids: FloatMatrix
+    n: int
+    mean: FloatVector
+    scatter: FiniteFloat
+
+    @classmethod
+    def of(cls, cells: DualCells) -> Extent:
+        n = int(cells.counts.sum())
+        mean = cells.counts @ cells.means / n
+        away = ((cells.means - mean) ** 2).sum(axis=1)
+        return cls(n=n, mean=mean, scatter=float(cells.costs.sum() + cells.counts @ away))
+
+    def square(self, origin: NDArray[np.float64]) -> float:
+        """Return the sum of all points' squared distances from ``origin`` (d,)."""
+        return self.scatter + self.n * float(((self.mean - origin) ** 2).sum())
 
 
 class State(Model):
@@ -257,7 +258,7 @@ class State(Model):
     phase : {"cells", "dual", "primal"}
         What the open round asks.
     seed : int
-    sites : tuple of str
+    sites : dict of site to Extent
         The chain, sorted; empty until the first centroids are known.
     references : (K, d) float64 or None
     lambdas : (S - 1, K, d) float64 or None
@@ -266,17 +267,12 @@ class State(Model):
         Of the update rule.
     iterations, limited : int
         Dual rounds that were closed, and how many met a node limit.
-    held : dict of site to Held
     lower, upper : float or None
         The best bounds so far.
     best : (K, d) float64 or None
         The centroids of ``upper``.
     candidates : (C, K, d) float64
         Centroids that the open or next primal round measures.
-    promised : (C,) float64
-        What each candidate should cost at most by the step that it came from; infinite for others.
-    measured : bool
-        Whether any primal round has closed.
     optima : (m,) float64
         What the ends of polishing cost, so that none is gone to twice.
     ended : str
@@ -287,19 +283,16 @@ class State(Model):
 
     phase: Literal["cells", "dual", "primal"]
     seed: int
-    sites: tuple[str, ...] = ()
+    sites: dict[str, Extent] = Field(default_factory=dict)
     references: FloatMatrix | None = None
     lambdas: FloatTensor3 | None = None
     ascent: Ascent | None = None
     iterations: int = 0
     limited: int = 0
-    held: dict[str, Held] = Field(default_factory=dict)
     lower: float | None = None
     upper: float | None = None
     best: FloatMatrix | None = None
     candidates: FloatTensor3 = np.zeros((0, 0, 0))
-    promised: FloatVector = np.zeros(0)
-    measured: bool = False
     optima: FloatVector = np.zeros(0)
     ended: str = ""
     splitting: Splitting | None = None
@@ -309,31 +302,33 @@ def start(config: RunConfig, seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
     options: Config = config.options
     task = lloyd.CellsTask(n_clusters=options.n_clusters, n_init=options.n_init)
-    return State(phase="cells", seed=seed), Task("cells", task, per_site=site_parts(config))
+    return State(phase="cells", seed=seed), Task(CELLS, task)
 
 
 def aggregate(
     state: State, contributions: Sequence[Contribution], config: RunConfig
 ) -> Next | Done:
     """Close a round; contributions sorted by site."""
+    answers = {c.site: c.payload for c in contributions if c.payload is not None}
     if state.phase == "cells":
-        return _references(state, contributions, config)
+        return _references(state, answers, config)
+    if not set(state.sites) <= set(config.roster) & set(answers):
+        # Bounds of fewer sites would be those of another question.
+        return Done(finish(_ended(state, "site_left"), config))
     if state.phase == "dual":
-        return _close_dual(state, contributions, config)
-    return _close_primal(state, contributions, config)
+        return _close_dual(state, answers, config)
+    return _close_primal(state, answers, config)
 
 
-def _references(state: State, contributions: Sequence[Contribution], config: RunConfig) -> Next:
+def _references(state: State, sent: Mapping[str, DualCells], config: RunConfig) -> Next:
     """Cluster the sites' cells: the references, and where polishing starts."""
     options: Config = config.options
-    sent = {c.site: c.payload for c in contributions if c.payload is not None}
-    lloyd.refuse_too_few([cells.counts for cells in sent.values()], config)
-    silent = [site for site in config.roster if site not in sent or site not in config.totals]
+    silent = [site for site in config.roster if site not in sent]
     if silent:
         raise MethodFailure(
-            "nothing_to_release",
-            f"dual needs an answer of every site, and {len(silent)} may send nothing: lower "
-            "min_group_size, or create the session without the sites that have too few rows",
+            "site_without_points",
+            f"dual needs an answer of every site, and {len(silent)} had none, as a site with "
+            "fewer persons than min_group_size: create the session without such sites",
         )
     counts = np.concatenate([cells.counts for cells in sent.values()])
     means = np.concatenate([cells.means for cells in sent.values()])[counts > 0]
@@ -349,46 +344,42 @@ def _references(state: State, contributions: Sequence[Contribution], config: Run
         )
     ]
     references = starts[0]
-    sites = tuple(sorted(config.roster))
+    sites = {site: Extent.of(sent[site]) for site in sorted(config.roster)}
     n_clusters, d = references.shape
     step = 0.5 if options.step is None else options.step
     residual = 1e-2 if options.residual is None else options.residual
     ascent = begin(options.update, len(sites), n_clusters, d, step=step, residual=residual)
-    steps = {
-        site: Step.of_cells(cells.counts, cells.means, references) for site, cells in sent.items()
-    }
-    origin = references.mean(axis=0)
+    steps = {site: Step.of_cells(sent[site], references) for site in sites}
     following = state.model_copy(
         update={
             "sites": sites,
             "references": references,
             "lambdas": np.zeros((len(sites) - 1, n_clusters, d)),
-            "ascent": _learnt(ascent, steps, sites, origin, config),
+            "ascent": _learnt(ascent, steps, sites, references.mean(axis=0)),
             "candidates": np.array(starts if options.polished else starts[:0]).reshape(
                 -1, n_clusters, d
             ),
         }
     )
-    return _open_dual(following, config, {})
+    return _open_dual(following, {})
 
 
-def _open_dual(state: State, config: RunConfig, metrics: Mapping[str, float]) -> Next:
-    origin = _origin(state)
+def _open_dual(state: State, metrics: Mapping[str, float]) -> Next:
     own = multipliers(_known(state.lambdas))
-    parts = {}
-    for i, site in enumerate(state.sites):
-        totals = config.totals[site]
-        parts[site] = DualPart(
-            multipliers=own[i],
-            digest=digest_of(own[i]),
-            rows=totals.n,
-            mean=totals.mean,
-            scatter=float(totals.m2.sum()),
+    parts = {
+        site: DualPart(
+            multipliers=mu,
+            digest=digest_of(mu),
+            n=extent.n,
+            mean=extent.mean,
+            scatter=extent.scatter,
         )
+        for mu, (site, extent) in zip(own, state.sites.items(), strict=True)
+    }
     box = None if state.splitting is None else state.splitting.current
     task = DualTask(
         references=_known(state.references),
-        origin=origin,
+        origin=_origin(state),
         lower=None if box is None else box.lower,
         upper=None if box is None else box.upper,
     )
@@ -406,186 +397,94 @@ def _known(value: _Known | None) -> _Known:
     return value
 
 
-@dataclass(frozen=True)
-class _Round:
-    """A closed dual round: what the sites told, or last told, about the origin."""
-
-    centroids: NDArray[np.float64]
-    known: NDArray[np.bool_]
-    frozen: NDArray[np.bool_]
-    value: float | None
-    objective: float | None
-    models: tuple[SiteModel | None, ...]
-
-    def as_round(self, lambdas: NDArray[np.float64]) -> DualRound:
-        """Return it as the update rules read it; ``lambdas`` are what was asked."""
-        return DualRound(
-            lambdas=lambdas,
-            centroids=self.centroids,
-            value=self.value,
-            objective=self.objective,
-            frozen=self.frozen,
-        )
-
-
-def _close_dual(
-    state: State, contributions: Sequence[Contribution], config: RunConfig
-) -> Next | Done:
-    answers = {c.site: c.payload for c in contributions if c.payload is not None}
-    state, closed = _read_answers(state, answers, config)
+def _close_dual(state: State, answers: Mapping[str, DualAnswer], config: RunConfig) -> Next | Done:
+    closed = _read_answers(state, answers)
     metrics: dict[str, float] = {}
     # No inertia is negative, whatever the multipliers.
-    told = None if closed.value is None else max(closed.value, 0.0)
+    told = max(closed.value, 0.0)
     if state.splitting is not None:
         state = state.model_copy(update={"splitting": taken_in(state.splitting, told)})
         told = _known(state.splitting).bound
-    lower = state.lower
-    if told is not None:
-        metrics["lower_bound"] = told
-        lower = told if lower is None else max(lower, told)
-    limited = any(answer.limited for answer in answers.values())
+    metrics["lower_bound"] = told
     state = state.model_copy(
         update={
             "iterations": state.iterations + 1,
-            "limited": state.limited + limited,
-            "lower": lower,
+            "limited": state.limited + any(answer.limited for answer in answers.values()),
+            "lower": told if state.lower is None else max(state.lower, told),
         }
     )
-    if _left(state, config):
-        return Done(finish(_ended(state, "site_left"), config), metrics)
     if state.splitting is not None:
         return _close_part(state, closed, config, metrics)
     state, consensus = _moved(state, closed, config)
-    tried = [_averaged(state, closed, config)]
+    # The mean of the sites' centroids, eq. 33.
+    lower, upper = scaled_bounds(config)
+    tried = [np.clip(closed.centroids.mean(axis=0) + _origin(state), lower, upper)]
     if config.options.polished:
         tried += [] if consensus is None else [consensus]
         tried += [*state.candidates]
-    state = state.model_copy(
-        update={
-            "candidates": np.array(tried[:_CANDIDATES]),
-            "promised": np.full(len(tried[:_CANDIDATES]), _NO_PROMISE),
-        }
-    )
-    return _open_primal(state, config, metrics)
-
-
-def _left(state: State, config: RunConfig) -> bool:
-    return not set(state.sites) <= set(config.roster)
+    state = state.model_copy(update={"candidates": np.array(tried[:MOST_CANDIDATES])})
+    return _open_primal(state, metrics)
 
 
 def _ended(state: State, because: str) -> State:
     return state.model_copy(update={"ended": because})
 
 
-def _read_answers(
-    state: State, answers: Mapping[str, DualAnswer], config: RunConfig
-) -> tuple[State, _Round]:
-    """Put the sites' answers beside what they told before."""
-    origin = _origin(state)
-    n_clusters, d = _known(state.references).shape
-    held = dict(state.held)
-    centroids = np.zeros((len(state.sites), n_clusters, d))
-    known = np.zeros((len(state.sites), n_clusters), dtype=np.bool_)
-    # A link moves where both its sites told the cluster in this round, or repeat a whole answer.
-    moves = known.copy()
-    values: list[float] = []
-    objectives: list[float] = []
-    own = multipliers(_known(state.lambdas))
-    models: list[SiteModel | None] = []
-    for i, site in enumerate(state.sites):
-        answer = answers.get(site)
-        before = held.get(site)
-        if answer is not None and answer.sent.any():
-            earlier = np.zeros((n_clusters, d)) if before is None else before.centroids
-            ever = answer.sent if before is None else answer.sent | before.known
-            held[site] = Held(
-                known=ever,
-                centroids=np.where(answer.sent[:, None], answer.centroids, earlier),
-            )
-            moves[i] = answer.sent
-        elif before is not None:
-            moves[i] = before.known
-        if site in held:
-            known[i] = held[site].known
-            centroids[i] = np.where(known[i][:, None], held[site].centroids - origin, 0.0)
-        if answer is None or answer.value is None:
-            models.append(None)
-            continue
-        model = _model(answer, config.totals[site], origin)
+def _read_answers(state: State, answers: Mapping[str, DualAnswer]) -> DualRound:
+    """Return what the sites answered, about the origin."""
+    origin, lambdas = _origin(state), _known(state.lambdas)
+    centroids, models = [], []
+    value = objective = 0.0
+    for mu, (site, extent) in zip(multipliers(lambdas), state.sites.items(), strict=True):
+        answer = answers[site]
+        sums = answer.counts[:, None] * (answer.means - origin)
+        model = SiteModel(counts=answer.counts, sums=sums, square=extent.square(origin))
+        centroids.append(answer.centroids - origin)
         models.append(model)
-        values.append(answer.value)
-        objectives.append(max(answer.value, objective_of(model, centroids[i], own[i])))
-    whole = len(values) == len(state.sites)
-    closed = _Round(
-        centroids=centroids,
-        known=known,
-        frozen=~(moves[:-1] & moves[1:]),
-        value=float(np.sum(values)) if whole else None,
-        objective=float(np.sum(objectives)) if whole else None,
+        value += answer.value
+        objective += max(answer.value, objective_of(model, centroids[-1], mu))
+    return DualRound(
+        lambdas=lambdas,
+        centroids=np.array(centroids),
+        value=value,
+        objective=objective,
         models=tuple(models),
     )
-    return state.model_copy(update={"held": held}), closed
 
 
 def _learnt(
     ascent: Ascent,
     steps: Mapping[str, Step],
-    sites: Sequence[str],
+    sites: Mapping[str, Extent],
     origin: NDArray[np.float64],
-    config: RunConfig,
 ) -> Ascent:
-    """Tell the rule of assignments that sites told elsewhere: of all their rows, each is one."""
-    models: list[SiteModel | None] = []
-    for site in sites:
-        own, totals = steps[site], config.totals[site]
-        # A rounded share would make it the assignment of no rows.
-        if own.counts.sum() != totals.n or binary_columns(config.columns).any():
-            models.append(None)
-            continue
-        mean = totals.mean - origin
-        counts = own.counts.astype(np.float64)[:, None]
-        square = float(totals.m2.sum() + totals.n * float(mean @ mean))
-        sums = np.where(counts > 0, own.sums - counts * origin, 0.0)
-        models.append(SiteModel(counts=own.counts, sums=sums, square=square))
+    """Tell the rule of assignments that sites told elsewhere."""
+    models = []
+    for site, extent in sites.items():
+        counts = steps[site].counts
+        sums = np.where((counts > 0)[:, None], steps[site].sums - counts[:, None] * origin, 0.0)
+        models.append(SiteModel(counts=counts, sums=sums, square=extent.square(origin)))
     return learn(ascent, models)
 
 
-def _model(answer: DualAnswer, totals: Totals, origin: NDArray[np.float64]) -> SiteModel:
-    mean = totals.mean - origin
-    means = np.where((answer.counts > 0)[:, None], answer.means - origin, 0.0)
-    return SiteModel(
-        counts=answer.counts,
-        sums=answer.counts.astype(np.float64)[:, None] * means,
-        square=float(totals.m2.sum() + totals.n * float(mean @ mean)),
-    )
-
-
 def _moved(
-    state: State, closed: _Round, config: RunConfig
+    state: State, closed: DualRound, config: RunConfig
 ) -> tuple[State, NDArray[np.float64] | None]:
     """Move the multipliers by the session's rule; return the master's centroids, if it has any."""
     options: Config = config.options
-    if state.ascent is None:
-        raise ValueError("the state has no ascent yet")
-    origin = _origin(state)
-    lower, upper = scaled_bounds(config)
-    region = _whole(state, config).region
     if len(state.sites) == 1:
-        because = "dual_optimum" if closed.value is not None else "held_back"
-        return _ended(state, because), None
-    ascent, advice = advance(
-        state.ascent, closed.as_round(_known(state.lambdas)), closed.models, region
-    )
+        return _ended(state, "dual_optimum"), None
+    whole = _whole(state, config)
+    ascent, advice = advance(_known(state.ascent), closed, whole.region)
     ended: str = advice.reason if advice.finished else ""
     if not ended and state.iterations >= options.iterations:
         ended = "iterations"
     following = state.model_copy(
         update={"ascent": ascent, "lambdas": advice.lambdas, "ended": ended}
     )
-    consensus = (
-        None if advice.consensus is None else np.clip(advice.consensus + origin, lower, upper)
-    )
-    return following, consensus
+    if advice.consensus is None:
+        return following, None
+    return following, np.clip(advice.consensus + whole.origin, *scaled_bounds(config))
 
 
 def _whole(state: State, config: RunConfig) -> Whole:
@@ -596,63 +495,35 @@ def _whole(state: State, config: RunConfig) -> Whole:
     return Whole(region, origin)
 
 
-def _averaged(state: State, closed: _Round, config: RunConfig) -> NDArray[np.float64]:
-    """Return the mean (K, d) of the sites' centroids, eq. 33.
-
-    A reference where fewer than ``min_sites`` have told theirs: what goes down to all sites must
-    not be one site's own, nor follow by subtraction.
-    """
-    lower, upper = scaled_bounds(config)
-    origin, weights = _origin(state), closed.known[:, :, None].astype(np.float64)
-    sums = (closed.centroids * weights).sum(axis=0)
-    told = weights.sum(axis=0) >= min(config.policy.min_sites, len(state.sites))
-    means = sums / np.maximum(weights.sum(axis=0), 1.0) + origin
-    return np.clip(np.where(told, means, _known(state.references)), lower, upper)
-
-
-def _open_primal(state: State, config: RunConfig, metrics: Mapping[str, float]) -> Next:
-    names = tuple(f"{PRIMAL}-{i}" for i in range(len(state.candidates)))
-    task = PrimalTask(names=names, centroids=state.candidates)
+def _open_primal(state: State, metrics: Mapping[str, float]) -> Next:
+    task = PrimalTask(centroids=state.candidates)
+    parts = {site: PrimalPart(n=extent.n) for site, extent in state.sites.items()}
     following = state.model_copy(update={"phase": "primal"})
-    return Next(following, Task(PRIMAL, task, per_site=site_parts(config, ask=False)), metrics)
+    return Next(following, Task(PRIMAL, task, per_site=parts), metrics)
 
 
 def _close_primal(
-    state: State, contributions: Sequence[Contribution], config: RunConfig
+    state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig
 ) -> Next | Done:
     options: Config = config.options
-    metrics: dict[str, float] = {}
-    answers = {c.site: c.payload for c in contributions if c.payload is not None}
-    further: list[tuple[NDArray[np.float64], float]] = []
-    if set(answers) >= set(state.sites):
-        state, further, least = _measured(state, answers, config)
-        if least is not None:
-            metrics["upper_bound"] = metrics["inertia"] = least
-    moved = np.array([centroids for centroids, _ in further])
+    state, further, least = _measured(state, answers, config)
+    lower, upper = _known(state.lower), _known(state.upper)
+    gap = relative_gap(lower, upper)
+    metrics = {"upper_bound": least, "inertia": least, "gap": gap}
     state = state.model_copy(
-        update={
-            "candidates": moved.reshape(-1, *state.candidates.shape[1:]),
-            "promised": np.array([reached for _, reached in further]),
-            "measured": True,
-        }
+        update={"candidates": np.array(further).reshape(-1, *state.candidates.shape[1:])}
     )
-    gap = None
-    if state.lower is not None and state.upper is not None:
-        gap = metrics["gap"] = relative_gap(state.lower, state.upper)
-    if _left(state, config):
-        return Done(finish(_ended(state, "site_left"), config), metrics)
-    if gap is not None and gap <= options.gap:
+    if gap <= options.gap:
         return Done(finish(_ended(state, "gap"), config), metrics)
     if further:
-        return _open_primal(state, config, metrics)
+        return _open_primal(state, metrics)
     if state.splitting is not None:
         return _go_on_in_parts(state, config, metrics, None)
     if not state.ended:
-        return _open_dual(state, config, metrics)
-    if state.ended in _SPLITTABLE and options.splits and gap is not None:
-        lower, upper = scaled_bounds(config)
+        return _open_dual(state, metrics)
+    if state.ended in _SPLITTABLE and options.splits:
         n_clusters = len(_known(state.references))
-        boxes = begin_splitting(lower, upper, n_clusters, _known(state.lower))
+        boxes = begin_splitting(*scaled_bounds(config), n_clusters, lower)
         following = state.model_copy(update={"splitting": boxes})
         return _go_on_in_parts(following, config, metrics, None)
     return Done(finish(state, config), metrics)
@@ -662,24 +533,19 @@ def _close_primal(
 
 
 def _close_part(
-    state: State, closed: _Round, config: RunConfig, metrics: dict[str, float]
+    state: State, closed: DualRound, config: RunConfig, metrics: dict[str, float]
 ) -> Next | Done:
     """Close a dual round of one box; a primal one follows where the master has found better."""
     box = _known(_known(state.splitting).current)
     whole = _whole(state, config)
-    shown = closed.as_round(_known(state.lambdas))
-    ascent, advice = advance(_known(state.ascent), shown, closed.models, whole.part(box))
+    ascent, advice = advance(_known(state.ascent), closed, whole.part(box))
     state = state.model_copy(update={"ascent": ascent})
     if advice.consensus is not None and config.options.polished:
         # Known assignments cost no less than the best: a proven upper bound, without a round.
         cost = known_cost(ascent, advice.consensus)
         if cost < _known(state.upper) * (1.0 - _SAME):
-            lower, upper = scaled_bounds(config)
-            better = np.clip(advice.consensus + whole.origin, lower, upper)
-            following = state.model_copy(
-                update={"candidates": better[None], "promised": np.array([_NO_PROMISE])}
-            )
-            return _open_primal(following, config, metrics)
+            better = np.clip(advice.consensus + whole.origin, *scaled_bounds(config))
+            return _open_primal(state.model_copy(update={"candidates": better[None]}), metrics)
     return _go_on_in_parts(state, config, metrics, advice)
 
 
@@ -689,8 +555,8 @@ def _go_on_in_parts(
     """Ask about the next box; end where none is left, or nothing more can be done."""
     options: Config = config.options
     goal = _known(state.upper) * (1.0 - max(options.gap, _CLOSED))
-    # Rows that lie on their centroids cost some rounding: no bound comes nearer to that.
-    goal -= _ROUNDING * sum(float(totals.m2.sum()) for totals in config.totals.values())
+    # Points that lie on their centroids cost some rounding: no bound comes nearer to that.
+    goal -= _ROUNDING * sum(extent.scatter for extent in state.sites.values())
     splitting, ascent, ask = proceed(
         _known(state.splitting),
         _known(state.ascent),
@@ -707,23 +573,21 @@ def _go_on_in_parts(
         return Done(finish(_ended(state, because), config), metrics)
     if state.iterations >= options.iterations:
         return Done(finish(_ended(state, "iterations"), config), metrics)
-    return _open_dual(state.model_copy(update={"lambdas": ask.lambdas}), config, metrics)
+    return _open_dual(state.model_copy(update={"lambdas": ask.lambdas}), metrics)
 
 
 def _measured(
     state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig
-) -> tuple[State, list[tuple[NDArray[np.float64], float]], float | None]:
+) -> tuple[State, list[NDArray[np.float64]], float]:
     """Keep the best candidate; return what a Lloyd step makes of those that it improves.
 
-    Each with what it costs at most; and the least that any of these costs.
+    And the least that any of these, or of the candidates, costs.
     """
-    further: list[tuple[NDArray[np.float64], float]] = []
+    further: list[NDArray[np.float64]] = []
     costs: list[float] = []
     for i, centroids in enumerate(state.candidates):
-        if not all(answer.exact[i] for answer in answers.values()):
-            continue
-        own = {site: Step.of(answer, i) for site, answer in sorted(answers.items())}
-        cost = cost_of(own, centroids, config)
+        own = {site: Step.of(answers[site], i) for site in state.sites}
+        cost = cost_of(own)
         if cost < min(costs, default=np.inf) * (1.0 - _SAME):
             state = _with_assignments(state, own, centroids, config)
         costs.append(cost)
@@ -735,20 +599,18 @@ def _measured(
         state = _kept(state, reached, moved)
         if (np.abs(state.optima - reached) <= _SAME * reached).any():
             continue
-        if cost / (1.0 + _SAME) > state.promised[i]:
-            continue  # The guard has changed the cells: it would go round in circles.
         if reached >= cost * (1.0 - _SAME):
             state = state.model_copy(update={"optima": np.append(state.optima, reached)})
         else:
-            further.append((moved, reached))
-    return state, further, min(costs, default=None)
+            further.append(moved)
+    return state, further, min(costs)
 
 
 def _with_assignments(
     state: State, steps: Mapping[str, Step], centroids: NDArray[np.float64], config: RunConfig
 ) -> State:
     """Let the quadratic bundle know what a measured candidate assigns, numbered as references."""
-    if config.options.update != "quadratic_bundle" or state.ascent is None:
+    if config.options.update != "quadratic_bundle":
         return state
     # Imported here: it takes a while, and a site does without.
     from scipy.optimize import linear_sum_assignment
@@ -756,7 +618,7 @@ def _with_assignments(
     squares = squared_distances(_known(state.references), centroids)
     order = linear_sum_assignment(snapped(squares))[1]
     numbered = {site: own.numbered(order) for site, own in steps.items()}
-    ascent = _learnt(state.ascent, numbered, state.sites, _origin(state), config)
+    ascent = _learnt(_known(state.ascent), numbered, state.sites, _origin(state))
     return state.model_copy(update={"ascent": ascent})
 
 
@@ -775,7 +637,7 @@ def finish(state: State, config: RunConfig) -> Result:
     """Return the best centroids that were measured, with the bounds; else the references."""
     centroids = state.best if state.best is not None else state.references
     if centroids is None:
-        raise lloyd.nothing_to_release()
+        raise MethodFailure("no_centroids", "no round of the method was closed: raise max_rounds")
     result = raw_result(
         centroids, config, stopped_because=state.ended, warnings=_warnings(state, config)
     )
@@ -785,12 +647,17 @@ def finish(state: State, config: RunConfig) -> Result:
 def _bounds(state: State, config: RunConfig) -> Bounds:
     options: Config = config.options
     n_clusters = len(_known(state.references))
-    certified = options.symmetry in CERTIFIED and state.lower is not None
+    proves = options.symmetry in CERTIFIED
+    statement = _CERTIFIED.format(
+        k=n_clusters,
+        points="rows" if config.policy.protection == "none" else "weighted points",
+        note="" if config.policy.protection == "none" else _OF_POINTS,
+    )
     return Bounds(
         lower=state.lower,
         upper=state.upper,
-        certified=certified,
-        statement=_STATEMENTS[options.symmetry].format(k=n_clusters),
+        certified=proves and state.lower is not None,
+        statement=statement if proves else _NOT_CERTIFIED,
         n_clusters=n_clusters,
         iterations=state.iterations,
         limited=state.limited,
@@ -800,19 +667,17 @@ def _bounds(state: State, config: RunConfig) -> Bounds:
 
 _CERTIFIED = (
     "No {k} centroids within the declared bounds have a lower inertia than the lower bound, over "
-    "the rows of all sites, imputed values included: it is the sum of what every site proved for "
-    "its part; where the region was cut, the least of these sums."
+    "the {points} of all sites, imputed values included: it is the sum of what every site proved "
+    "for its part; where the region was cut, the least of these sums.{note}"
+)
+_OF_POINTS = (
+    " The points are the records of the sites' protected tables, weighted by persons: of the rows "
+    "themselves the bounds prove nothing."
 )
 _NOT_CERTIFIED = (
     "Bound not certified: this symmetry form may cut off the best centroids, so that the lower "
     "bound can lie above what they cost. Use pairwise for a proof."
 )
-_STATEMENTS: dict[str, str] = {
-    "pairwise": _CERTIFIED,
-    "none": _CERTIFIED,
-    "cells": _NOT_CERTIFIED,
-    "reference": _NOT_CERTIFIED,
-}
 
 
 def _warnings(state: State, config: RunConfig) -> tuple[str, ...]:
@@ -823,18 +688,11 @@ def _warnings(state: State, config: RunConfig) -> tuple[str, ...]:
             f"the bounds hold for {told} clusters, not for the {config.options.n_clusters} that "
             "were asked for: the sites could tell no more cells to begin with"
         )
-    if state.iterations == 0 or (state.upper is None and not state.measured):
+    if state.lower is None or state.upper is None:
         found.append("the session ended before its first bounds: allow more rounds")
         return tuple(found)
-    if state.lower is None:
-        found.append(
-            "there is no lower bound: in every round some site could not send its own assignment. "
-            "Lower min_group_size, or switch the differencing guard off with every site's consent"
-        )
-    if state.upper is None:
-        found.append("there is no upper bound: shares were rounded in every round that measured")
-    gap = _bounds(state, config).gap
-    if gap is not None and gap > config.options.gap:
+    gap = relative_gap(state.lower, state.upper)
+    if gap > config.options.gap:
         if state.ended == "splits":
             found.append(f"a gap of {gap:.2%} is left: allow more splits, or more nodes")
         elif (
@@ -843,14 +701,13 @@ def _warnings(state: State, config: RunConfig) -> tuple[str, ...]:
             and config.options.symmetry in CERTIFIED
         ):
             found.append(
-                f"a gap of {gap:.2%} is left that no multipliers close; where rows may be told, "
-                "with min_group_size 1, splits does, by cutting the region of the centroids"
+                f"a gap of {gap:.2%} is left that no multipliers close; splits does, by cutting "
+                "the region of the centroids"
             )
     if state.limited:
         found.append(
             f"in {state.limited} of {state.iterations} dual rounds a site's search ended at its "
-            "node limit: raise node_limit. The bound is proven, but lower than need be; with a "
-            "min_group_size above 1 such a site tells only what holds for any rows"
+            "node limit: raise node_limit. The bound is proven, but lower than need be"
         )
     return tuple(found)
 
@@ -884,6 +741,8 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
+    on_points=True,
+    check_task=check_task,
     check_roster=check_roster,
     lacks=lacks,
 )

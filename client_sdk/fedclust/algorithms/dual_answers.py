@@ -1,52 +1,55 @@
 """What the sites of ``dual`` are asked and answer, and how both ends check it.
 
-A dual answer is checked against what the site told of all its rows: its clusters must add up to
-them, its centroids must be the best for its clusters, and its value must be one that they allow.
-That a value is too low shows nowhere: a site can always claim less than it could prove.
+A dual answer is checked against the site's own cells, which tell n, mean and scatter of all its
+points: its clusters must add up to them, its centroids must be the best for its clusters, and its
+value must be one that they allow. A value that is too low does not show: a site can always claim
+less than it could prove.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import FiniteFloat, StringConstraints
+from pydantic import FiniteFloat
 
-from fedclust.algorithms import guarded_lloyd as lloyd
-from fedclust.algorithms.arrays import (
-    BoolVector,
-    FloatMatrix,
-    FloatTensor3,
-    FloatVector,
-    IntMatrix,
-    IntVector,
-)
+from fedclust.algorithms import lloyd
+from fedclust.algorithms.arrays import FloatMatrix, FloatTensor3, FloatVector, IntMatrix, IntVector
 from fedclust.algorithms.base import Disclosure, Model, Phase, RuleViolation, RunConfig, SiteTask
+from fedclust.algorithms.cluster_sums import check_sizes
 from fedclust.algorithms.dual_masters import SiteModel
 from fedclust.algorithms.dual_region import Part, Region
 from fedclust.algorithms.spaces import scaled_bounds
-from fedclust.algorithms.totals import SitePart, check_sizes
-from fedclust.privacy.checks import (
-    SLACK,
-    check_complement,
-    check_costs,
-    check_counts,
-    check_empty,
-    check_means,
-    check_shape,
-)
+from fedclust.privacy.checks import SLACK, check_empty, check_means, check_shape
 
-#: The two kinds of rounds, and what the guard calls their partitions.
-DUAL, PRIMAL = "dual", "primal"
+#: The kinds of rounds.
+CELLS, DUAL, PRIMAL = "cells", "dual", "primal"
+#: The most sets of centroids that a primal round measures.
+MOST_CANDIDATES = 10
 #: Relative: a claimed dual value or cost may differ by this from what the same numbers come to.
 TOLERANCE = 1e-7
 #: Of a number far from 0, what may be lost of it in scaling and adding up, as a part of it.
 _LAST_DIGITS = 1e-14
 
 # --- Payloads -------------------------------------------------------------------------------------
+
+
+class DualCells(lloyd.Cells):
+    """A site's local cells.
+
+    Attributes
+    ----------
+    counts : (K,) int64
+        Persons in each cell; 0 for the cells that are not there, whose means and costs are 0.
+    means : (K, d) float64
+        Scaled.
+    costs : (K,) float64
+        Squared distances of the points from their cell's mean, added up.
+    """
+
+    costs: FloatVector
 
 
 class DualTask(Model):
@@ -60,7 +63,7 @@ class DualTask(Model):
         Scaled: about it objective and multipliers are reckoned.
     lower, upper : (K, d) float64 or None
         Scaled: where each centroid may be in this round, within the declared bounds; None where
-        these are all there is. A site whose smallest count is above 1 answers no such task.
+        these are all there is.
     """
 
     references: FloatMatrix
@@ -78,16 +81,17 @@ class DualPart(Model):
         The part A_i^T lambda of this site (equation 11).
     digest : str
         Of the multipliers: the answer repeats it.
-    rows : int
-        What this site told of all its rows, to check its answer by.
+    n : int
+        Persons, as this site's cells told: the answer is checked by it and by what follows.
     mean : (d,) float64
+        Of all its points.
     scatter : float
-        The sum of its rows' squared distances from their mean.
+        The sum of their squared distances from that mean.
     """
 
     multipliers: FloatMatrix
     digest: str
-    rows: int
+    n: int
     mean: FloatVector
     scatter: float
 
@@ -99,44 +103,42 @@ class DualAnswer(Model):
     ----------
     digest : str
         Of the multipliers that it was computed for.
-    sent : (K,) bool
-        Which clusters are told; all false where the assignment may not be sent: the coordinator
-        goes on with the last one that was.
     counts : (K,) int64
-        Rows in each cluster of the node problem's optimal assignment.
+        Persons in each cluster of the node problem's optimal assignment.
     means : (K, d) float64
-        Of these rows, scaled.
+        Of these, scaled.
     centroids : (K, d) float64
         The node problem's, scaled; of an empty cluster as well.
-    value : float or None
-        Proven lower bound of the node problem, about the task's origin; None unless every cluster
-        is told.
+    value : float
+        Proven lower bound of the node problem, about the task's origin.
     limited : bool
         Whether the search ended at the node limit: the value is then proven, but not the optimum.
     """
 
     digest: str
-    sent: BoolVector
     counts: IntVector
     means: FloatMatrix
     centroids: FloatMatrix
-    value: FiniteFloat | None = None
-    limited: bool = False
+    value: FiniteFloat
+    limited: bool
 
 
 class PrimalTask(Model):
-    """Assign your rows to the nearest of each candidate's centroids; ties to the lowest.
+    """Assign your points to the nearest of each candidate's centroids; ties to the lowest.
 
     Attributes
     ----------
-    names : tuple of str, length C
-        Of the candidates.
     centroids : (C, K, d) float64
         Scaled.
     """
 
-    names: tuple[Annotated[str, StringConstraints(pattern=r"^primal-[0-9]{1,3}$")], ...]
     centroids: FloatTensor3
+
+
+class PrimalPart(Model):
+    """A site's own part of a primal round: its persons, as its cells told."""
+
+    n: int
 
 
 class PrimalAnswer(Model):
@@ -145,27 +147,34 @@ class PrimalAnswer(Model):
     Attributes
     ----------
     counts : (C, K) int64
+        Persons.
     sums : (C, K, d) float64
         Scaled.
     costs : (C, K) float64
-        Squared distances of the rows from the candidate's centroid, added up.
-    exact : (C,) bool
-        Whether no share was rounded; a candidate where one was has no upper bound.
+        Squared distances of the points from the candidate's centroid, added up.
     """
 
     counts: IntMatrix
     sums: FloatTensor3
     costs: FloatMatrix
-    exact: BoolVector
 
 
-_WHOLE = (
-    "Told only of clusters of no rows or at least the smallest count of persons, of the very "
-    "assignment that solves your part, and only where it differs from all that was sent before by "
-    "no row or that many persons. Otherwise nothing goes out in this round but that it is so."
-)
+_OF_GROUPS = lloyd.PHASES[0].discloses[0].identifies
 PHASES = (
-    replace(lloyd.PHASES[0], needs_all=True),
+    replace(
+        lloyd.PHASES[0],
+        payload=DualCells,
+        needs_all=True,
+        discloses=(
+            *lloyd.PHASES[0].discloses,
+            Disclosure(
+                field="costs",
+                shape="K numbers",
+                meaning="How far the records of each cell lie from its mean, squared and added up.",
+                identifies=_OF_GROUPS,
+            ),
+        ),
+    ),
     Phase(
         name=DUAL,
         summary="Each site solves its own clustering problem for its own multipliers: a proven "
@@ -180,41 +189,33 @@ PHASES = (
                 field="digest",
                 shape="64 characters",
                 meaning="Which multipliers the answer belongs to.",
-                identifies="Nothing of your rows.",
-            ),
-            Disclosure(
-                field="sent",
-                shape="K yes/no",
-                meaning="Which clusters of your optimal assignment are told.",
-                identifies="That a cluster is not told says that it is small, or too like an "
-                "earlier one.",
+                identifies="Nothing.",
             ),
             Disclosure(
                 field="counts",
                 shape="K numbers",
-                meaning="How many of your rows are in each of these clusters.",
-                identifies=_WHOLE,
+                meaning="How many of your persons are in each cluster of your best assignment.",
+                identifies=_OF_GROUPS,
             ),
             Disclosure(
                 field="means",
                 shape="K x d numbers",
-                meaning="The mean of each feature over these rows, scaled.",
-                identifies=_WHOLE,
+                meaning="The mean of each column over these, scaled.",
+                identifies=_OF_GROUPS,
             ),
             Disclosure(
                 field="centroids",
                 shape="K x d numbers",
                 meaning="Your problem's centroids. They follow from counts, means and the "
-                "multipliers. The sites before and after yours in the order of names can "
-                "reckon them: the first and the last site see their one neighbour's exactly.",
-                identifies=_WHOLE,
+                "multipliers. The sites before and after yours in the order of names can compute "
+                "them: the first and the last site learn their one neighbour's exactly.",
+                identifies=_OF_GROUPS,
             ),
             Disclosure(
                 field="value",
                 shape="one number",
-                meaning="How well your rows can be clustered at best with these multipliers.",
-                identifies="Told only together with the whole assignment, from which it follows; "
-                "where the search ended at its limit, what would hold for any rows is told.",
+                meaning="How well your points can be clustered at best with these multipliers.",
+                identifies=_OF_GROUPS,
             ),
             Disclosure(
                 field="limited",
@@ -229,22 +230,13 @@ PHASES = (
         summary="Each site measures what the same centroids cost, of each of C candidates: an "
         "upper bound.",
         task=PrimalTask,
-        site_part=SitePart,
+        site_part=PrimalPart,
         payload=PrimalAnswer,
         needs_all=True,
         ends_with_site=True,
-        discloses=(
-            *(
-                line.model_copy(update={"shape": f"C x {line.shape}"})
-                for line in lloyd.PHASES[1].discloses
-                if line.field != "totals"
-            ),
-            Disclosure(
-                field="exact",
-                shape="C yes/no",
-                meaning="Whether no share of a yes/no feature or level had to be rounded.",
-                identifies="That fewer than the smallest count have, or lack, one; not who.",
-            ),
+        discloses=tuple(
+            line.model_copy(update={"shape": f"C x {line.shape}"})
+            for line in lloyd.PHASES[1].discloses
         ),
     ),
 )
@@ -288,39 +280,71 @@ def objective_of(
     return float(square + ((mu - 2.0 * model.sums) * centroids).sum())
 
 
+def check_task(task: SiteTask, config: RunConfig) -> None:
+    """Refuse other numbers of clusters, candidates or restarts, and boxes without ``splits``."""
+    options = config.options
+    if task.phase == CELLS:
+        if (task.common.n_clusters, task.common.n_init) != (options.n_clusters, options.n_init):
+            raise RuleViolation(
+                "task", "the task asks for other cells than the definition", "/parameters"
+            )
+        return
+    if task.site is None:
+        raise RuleViolation("task", "each site has a part of this round's task", "/site")
+    if task.phase == DUAL:
+        common: DualTask = task.common
+        n_clusters, d = len(common.references), len(config.columns)
+        check_shape(common.references, (n_clusters, d), "/parameters/references")
+        check_shape(common.origin, (d,), "/parameters/origin")
+        check_shape(task.site.multipliers, (n_clusters, d), "/site/multipliers")
+        if common.lower is not None and not options.splits:
+            raise RuleViolation("task", "the definition allows no splits", "/parameters/lower")
+    else:
+        n_candidates, n_clusters, d = task.common.centroids.shape
+        if not 1 <= n_candidates <= MOST_CANDIDATES or d != len(config.columns):
+            raise RuleViolation(
+                "task",
+                f"a primal round measures 1 to {MOST_CANDIDATES} sets of centroids",
+                "/parameters/centroids",
+            )
+    if not 1 <= n_clusters <= options.n_clusters:
+        raise RuleViolation(
+            "task", f"the definition names {options.n_clusters} clusters", "/parameters"
+        )
+
+
 def check(task: SiteTask, payload: object, config: RunConfig) -> None:
-    """Check an answer at either end: shapes, counts, complement, bounds, costs, dual values."""
-    if isinstance(payload, lloyd.Cells):
+    """Check an answer at either end: shapes, counts, bounds, costs, dual values."""
+    if isinstance(payload, DualCells):
         lloyd.check(task, payload, config)
+        check_shape(payload.costs, payload.counts.shape, "/costs")
+        check_empty(payload.counts, payload.costs, "/costs")
+        if (payload.costs < 0).any():
+            raise RuleViolation("cost", "a sum of squares is negative", "/costs")
     elif isinstance(payload, DualAnswer):
         _check_dual(task.common, task.site, payload, config)
     elif isinstance(payload, PrimalAnswer):
-        _check_primal(task, payload, config)
+        _check_primal(task.common.centroids, task.site.n, payload, config)
     else:
         raise TypeError("an answer of none of this method's phases")
 
 
-def _check_primal(task: SiteTask, payload: PrimalAnswer, config: RunConfig) -> None:
-    candidates = task.common.centroids
-    lower, upper = scaled_bounds(config)
+def _check_primal(
+    candidates: NDArray[np.float64], n: int, payload: PrimalAnswer, config: RunConfig
+) -> None:
     check_shape(payload.counts, candidates.shape[:2], "/counts")
     check_shape(payload.sums, candidates.shape, "/sums")
     check_shape(payload.costs, candidates.shape[:2], "/costs")
-    check_shape(payload.exact, candidates.shape[:1], "/exact")
-    for i, centroids in enumerate(candidates):
-        counts, sums, costs = payload.counts[i], payload.sums[i], payload.costs[i]
-        check_sizes(counts, None, task.site, config, f"/counts/{i}")
-        check_empty(counts, sums, f"/sums/{i}")
-        check_empty(counts, costs, f"/costs/{i}")
-        means = sums / np.maximum(counts, 1)[:, None]
-        check_means(counts, means, lower, upper, f"/sums/{i}")
-        check_costs(counts, sums, costs, centroids, f"/costs/{i}")
+    if (payload.counts.sum(axis=1) != n).any():
+        raise RuleViolation("counts", "the counts do not add up to those of the cells", "/counts")
+    each = zip(payload.counts, payload.sums, payload.costs, strict=True)
+    for centroids, (counts, sums, costs) in zip(candidates, each, strict=True):
+        lloyd.check_step(lloyd.Step(counts=counts, sums=sums, costs=costs), centroids, config)
 
 
 def _check_dual(task: DualTask, part: DualPart, payload: DualAnswer, config: RunConfig) -> None:
     n_clusters, d = task.references.shape
     lower, upper = scaled_bounds(config)
-    check_shape(payload.sent, (n_clusters,), "/sent")
     check_shape(payload.counts, (n_clusters,), "/counts")
     check_shape(payload.means, (n_clusters, d), "/means")
     check_shape(payload.centroids, (n_clusters, d), "/centroids")
@@ -331,41 +355,20 @@ def _check_dual(task: DualTask, part: DualPart, payload: DualAnswer, config: Run
             "from the task",
             "/digest",
         )
-    check_counts(payload.counts, config.p)
-    check_complement(part.rows, payload.counts, config.p)
+    check_sizes(payload.counts, config)
     check_empty(payload.counts, payload.means, "/means")
     check_means(payload.counts, payload.means, lower, upper, "/means")
-    untold = ~payload.sent
-    if payload.counts[untold].any() or payload.centroids[untold].any():
-        raise RuleViolation("untold", "a cluster that is not told has no numbers", "/sent")
-    told = payload.sent.astype(np.int64)
-    check_means(told, payload.centroids, lower, upper, "/centroids")
+    check_means(np.ones(n_clusters, dtype=np.int64), payload.centroids, lower, upper, "/centroids")
     region = region_of(task, config)
     inside = np.clip(payload.centroids - task.origin, *region.boxes) + task.origin
     astray = np.abs(payload.centroids - inside) > 1e3 * region.tolerance
-    if (astray & payload.sent[:, None]).any():
-        cluster, feature = np.argwhere(astray & payload.sent[:, None])[0]
+    if astray.any():
+        cluster, feature = np.argwhere(astray)[0]
         raise RuleViolation(
             "bounds",
             f"the centroid of cluster {cluster} lies outside of this round's box",
             f"/centroids/{cluster}/{feature}",
         )
-    if region.part is not None and config.p > 1 and payload.sent.any():
-        raise RuleViolation(
-            "boxes",
-            "a site whose smallest count is above 1 tells nothing of a round's boxes",
-            "/sent",
-        )
-    if not payload.sent.all():
-        if payload.value is not None:
-            raise RuleViolation(
-                "dual-value",
-                "a dual value is told only together with its whole assignment",
-                "/value",
-            )
-        return
-    if payload.value is None:
-        raise RuleViolation("dual-value", "a whole assignment comes with its value", "/value")
     space = config.space
     noise = _LAST_DIGITS * float(np.abs(space.center / space.scale).max(initial=0.0))
     _check_value(region, task.origin, part, payload, noise)
@@ -378,32 +381,32 @@ def _check_value(
     payload: DualAnswer,
     noise: float,
 ) -> None:
-    """Check a whole assignment, its centroids and its value against the site's totals.
+    """Check an assignment, its centroids and its value against all of the site's points.
 
-    ``noise`` is what rounding may have left of a scaled mean, of rows far from 0.
+    ``noise`` is what rounding may have left of a scaled mean, of points far from 0.
     """
     counts = payload.counts.astype(np.float64)
     means, centroids = payload.means - origin, payload.centroids - origin
     mean, mu = part.mean - origin, part.multipliers
     sums = counts[:, None] * means
-    square = part.scatter + part.rows * float(mean @ mean)
+    square = part.scatter + part.n * float(mean @ mean)
     size = np.abs(mean).max(initial=0.0) + np.abs(means).max(initial=0.0)
     if (
-        payload.counts.sum() != part.rows
+        payload.counts.sum() != part.n
         or (
-            np.abs(sums.sum(axis=0) - part.rows * mean)
-            > part.rows * (10 * SLACK * max(size, 1.0) + noise)
+            np.abs(sums.sum(axis=0) - part.n * mean)
+            > part.n * (10 * SLACK * max(size, 1.0) + noise)
         ).any()
     ):
         raise RuleViolation(
-            "assignment", "the clusters' rows do not add up to what was told of all rows", "/counts"
+            "assignment", "the clusters do not add up to what the cells told", "/counts"
         )
     wide = float(np.maximum(-region.lower, region.upper).max())
-    slack = TOLERANCE * (square + np.abs(mu).sum() * wide) + SLACK * part.rows * wide**2
-    slack += noise * (part.rows * wide + np.abs(mu).sum())
+    slack = TOLERANCE * (square + np.abs(mu).sum() * wide) + SLACK * part.n * wide**2
+    slack += noise * (part.n * wide + np.abs(mu).sum())
     if float(counts @ (means**2).sum(axis=1)) > square + slack:
         raise RuleViolation(
-            "assignment", "the clusters' means lie farther apart than all rows do", "/means"
+            "assignment", "the clusters' means lie farther apart than all points do", "/means"
         )
     if region.violation(centroids) > 1e3 * region.tolerance:
         raise RuleViolation(
@@ -421,13 +424,13 @@ def _check_value(
             "the centroids are not those that are best for the counts and means",
             "/centroids",
         )
-    value = float(payload.value or 0.0)
+    value = payload.value
     if value > objective + slack:
         raise RuleViolation(
             "dual-value", "the value contradicts the centroids: they reach a lower one", "/value"
         )
-    for together in part.rows * np.eye(len(counts)):
-        # All rows in one cluster: its cost is known from what was told of all rows.
+    for together in part.n * np.eye(len(counts)):
+        # All points in one cluster: its cost is known from the cells.
         everything = together[:, None] * mean
         if value <= _box_minimum(region, together, everything, mu) + square + slack:
             continue
@@ -437,7 +440,7 @@ def _check_value(
             )
     if value < np.minimum(mu * region.boxes.lower, mu * region.boxes.upper).sum() - slack:
         raise RuleViolation(
-            "dual-value", "the value is lower than any rows could make it", "/value"
+            "dual-value", "the value is lower than any points could make it", "/value"
         )
 
 

@@ -64,7 +64,7 @@ class Optimum:
     error : float
         What the solver may have left of it; infinite where it stopped short of its accuracy.
     consensus : (K, d) float64
-        Mean over the sites of the master's primal points, which agree but along frozen links.
+        Mean over the sites of the master's primal points, which agree.
     active : (P,) bool
         Pieces with a weight in the primal point.
     apart : (K, d) float64
@@ -142,8 +142,7 @@ def best_step(
 def best_of_model(
     pieces: Sequence[Piece],
     region: Region,
-    lambdas: FloatArray,
-    frozen: BoolArray,
+    n_sites: int,
 ) -> Optimum | None:
     """Maximise over lambda the sum over sites of the least that a known assignment costs.
 
@@ -158,17 +157,16 @@ def best_of_model(
         At least one of every site.
     region : Region
         C; of ``reference`` its convex relaxation, ``pairwise``.
-    lambdas : (S - 1, K, d) float64
-        What frozen links keep.
-    frozen : (S - 1, K) bool
+    n_sites : int
+        At least 2.
 
     Returns
     -------
     Optimum or None
         None: not solved.
     """
-    n_links, n_clusters, d = lambdas.shape
-    n_sites, width = n_links + 1, n_clusters * d
+    n_clusters, d = region.references.shape
+    n_links, width = n_sites - 1, n_clusters * d
     # Of the boxes, not of all that was declared: the solver's error is in units of them.
     least, most = region.boxes.lower.min(axis=0), region.boxes.upper.max(axis=0)
     middle = (least + most) / 2
@@ -181,8 +179,6 @@ def best_of_model(
     stride = 2 + width
     program = _Program(stride * len(pieces))
     walls = _walls(region, middle, length)
-    held = np.repeat(frozen, d, axis=1).ravel()
-    pull = (lambdas / force).reshape(n_links, width) * held.reshape(n_links, width)
 
     whole = np.zeros((n_sites, program.size))
     agreement = np.zeros((n_links, width, program.size))
@@ -194,26 +190,23 @@ def best_of_model(
         place = start + 2 + own
         if piece.site < n_links:
             agreement[piece.site, own, place] = 1.0
-            program.cost[place] += pull[piece.site]
         if piece.site > 0:
             agreement[piece.site - 1, own, place] = -1.0
-            program.cost[place] -= pull[piece.site - 1]
         centres = (piece.centres - middle) / length
         program.cone(_perspective(piece.counts / max(mass, 1.0), centres), at=start)
         program.at_least(walls, at=start)
     program.equal(whole, np.ones(n_sites))
     first = program.n_rows
-    program.equal(agreement.reshape(-1, program.size)[~held])
+    program.equal(agreement.reshape(-1, program.size))
     solution = program.solve()
     if solution is None:
         return None
 
-    found = lambdas.copy().reshape(-1)
-    found[~held] = solution.dual[first : program.n_rows] * force
+    lambdas = solution.dual[first : program.n_rows] * force
     body = solution.primal.reshape(-1, stride)
     total = body[:, 2:].sum(axis=0) / n_sites
     return Optimum(
-        lambdas=found.reshape(lambdas.shape),
+        lambdas=lambdas.reshape(n_links, n_clusters, d),
         value=solution.value * energy,
         error=10 * solution.error * energy if solution.error <= _USABLE else np.inf,
         consensus=middle + length * total.reshape(n_clusters, d),

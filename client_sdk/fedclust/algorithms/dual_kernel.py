@@ -85,9 +85,11 @@ class Tree(NamedTuple):
     ----------
     bounds : (c,) float64
     squares : (c,) float64
-        Of the rows labelled so far.
+        Of the rows labelled so far, weighted.
     sums : (c, K, d) float64
+        Weighted.
     counts : (c, K) int64
+        Weights, added up.
     labels : (c, n) int8
     depths, heap, free : (c,) int64
     sizes : (3,) int64
@@ -444,12 +446,12 @@ def _reference_cost(  # type: ignore[no-untyped-def]
 
 
 @_compiled(
-    "UniTuple(i8, 2)(f8[:,::1], f8[:,::1], f8[::1], b1, f8, i8,"
+    "UniTuple(i8, 2)(f8[:,::1], i8[::1], f8[:,::1], f8[::1], b1, f8, i8,"
     " f8[:,::1], f8[:,::1], i8, f8[:,::1], f8[:,:,::1], f8[:,::1], f8[:,::1], i8[::1],"
     " f8[::1], f8[::1], f8[:,:,::1], i8[:,::1], i1[:,::1], i8[::1], i8[::1], i8[::1], i8[::1])"
 )
 def _search(  # type: ignore[no-untyped-def]
-    rows, pulls, tails, alike, cutoff, limit,
+    rows, weights, pulls, tails, alike, cutoff, limit,
     lower, upper, form, references, normals, offsets, corners, starts,
     bounds, squares, sums, counts, labels, depths, heap, free, sizes,
 ):  # fmt: skip
@@ -501,30 +503,22 @@ def _search(  # type: ignore[no-untyped-def]
             unused += 1
             status = LEAF
             break
-        row = rows[depth]
+        row, weight = rows[depth], weights[depth]
         square = squares[node]
         for c in range(d):
-            square += row[c] * row[c]
+            square += weight * row[c] * row[c]
         whole = square + tails[depth + 1]
-        # Of equal rows only how many a cluster has matters: their labels do not fall.
-        least = 0
-        if depth > 0:
-            equal = True
-            for c in range(d):
-                equal &= rows[depth - 1, c] == row[c]
-            if equal:
-                least = labels[node, depth - 1]
         for k in range(clusters):
             costs[k] = _cluster_cost(
                 counts[node, k], sums[node, k], pulls[k], k, lower[k], upper[k], form, normals,
                 offsets, corners, starts, at[k],
             )  # fmt: skip
             whole += costs[k]
-        for k in range(least, clusters):
+        for k in range(clusters):
             for c in range(d):
-                total[c] = sums[node, k, c] + row[c]
+                total[c] = sums[node, k, c] + weight * row[c]
                 kept[c] = at[k, c]
-            counts[node, k] += 1
+            counts[node, k] += weight
             bound = whole - costs[k] + _cluster_cost(
                 counts[node, k], total, pulls[k], k, lower[k], upper[k], form, normals, offsets,
                 corners, starts, at[k],
@@ -557,7 +551,7 @@ def _search(  # type: ignore[no-untyped-def]
                     bound = max(bound, square + tails[depth + 1] + together)
             for c in range(d):
                 at[k, c] = kept[c]
-            counts[node, k] -= 1
+            counts[node, k] -= weight
             bound = max(bound, bounds[node])
             if bound < cutoff:
                 if unused > 0:
@@ -576,7 +570,7 @@ def _search(  # type: ignore[no-untyped-def]
                     counts[new, other] = counts[node, other]
                     for c in range(d):
                         sums[new, other, c] = sums[node, other, c]
-                counts[new, k] += 1
+                counts[new, k] += weight
                 for c in range(d):
                     sums[new, k, c] = total[c]
                 place = size
@@ -599,6 +593,7 @@ def _search(  # type: ignore[no-untyped-def]
 
 def search(
     rows: FloatArray,
+    weights: IntArray,
     pulls: FloatArray,
     tails: FloatArray,
     alike: bool,
@@ -612,7 +607,8 @@ def search(
     Parameters
     ----------
     rows : (n, d) float64
-        In the order in which they are labelled, about the middle of the box.
+        No two equal, in the order in which they are labelled, about the middle of the box.
+    weights : (n,) int64
     pulls : (K, d) float64
         mu.
     tails : (n + 1,) float64
@@ -633,5 +629,5 @@ def search(
     visits : int
         Nodes visited.
     """
-    status, visits = _search(rows, pulls, tails, alike, cutoff, limit, *shape, *tree)
+    status, visits = _search(rows, weights, pulls, tails, alike, cutoff, limit, *shape, *tree)
     return int(status), int(visits)

@@ -18,11 +18,6 @@ Where this departs from it
     assignments' costs (:func:`~fedclust.algorithms.dual_cones.best_of_model`); a finite number of
     assignments makes it end at the exact optimum of the dual.
 
-Rounds that miss something
-    A link whose cluster a site may not send is frozen: its lambda stays, and a cut from such a
-    round holds only while it stays. Where a site repeats an older answer the round has no value:
-    it adds no cut, and the next lambda lies halfway back to the best one.
-
 Everything here is a pure function of a state that is stored between rounds.
 """
 
@@ -36,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.algorithms.arrays import BoolMatrix, FloatMatrix, FloatTensor3, IntVector
+from fedclust.algorithms.arrays import FloatMatrix, FloatTensor3, IntVector
 from fedclust.algorithms.base import Model
 from fedclust.algorithms.dual_cones import Piece, best_of_model, best_step
 from fedclust.algorithms.dual_region import Region
@@ -58,42 +53,15 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 Rule: TypeAlias = Literal["subgradient", "bundle_trust", "quasi_newton", "quadratic_bundle"]
-Reason: TypeAlias = Literal["", "residual", "converged", "stalled", "held_back"]
+Reason: TypeAlias = Literal["", "residual", "converged", "stalled"]
 
 #: Part of the value by which the best bound may lie below the master's: the node solvers and the
 #: master stop at about a tenth of it.
 _CONVERGED = 1e-6
-#: Rounds without a value that are answered by going back, until the best bound rises again.
-_RETREATS = 6
 #: Curvature that BFGS may claim, as a part of a unit of lambda: beyond it a kink was crossed.
 _STEEPEST = 1e6
 #: Difference of two sums, as a part of their size, that is rounding and no other assignment.
 _SAME = 1e-9
-
-
-class DualRound(Model):
-    """What the sites answered to one lambda.
-
-    Attributes
-    ----------
-    lambdas : (S - 1, K, d) float64
-        Multipliers of the links of the chain of sites in name order, eq. 8 to 10.
-    centroids : (S, K, d) float64
-        As sent, or repeated from the site's last answer.
-    value : float or None
-        The sum of the sites' proven bounds: a lower bound. None where a site held back.
-    objective : float or None
-        The sum of what the sites' answers cost, at least ``value``; None: the same as ``value``.
-        Above it only where a node problem was stopped early; cuts pass through it.
-    frozen : (S - 1, K) bool
-        Links whose lambda must not move, and whose subgradient is not known.
-    """
-
-    lambdas: FloatTensor3
-    centroids: FloatTensor3
-    value: FiniteFloat | None
-    objective: FiniteFloat | None = None
-    frozen: BoolMatrix
 
 
 class SiteModel(Model):
@@ -104,12 +72,35 @@ class SiteModel(Model):
     counts : (K,) int64
     sums : (K, d) float64
     square : float
-        Sum of all rows' squared lengths.
+        Sum of all points' squared lengths. All three are weighted by persons.
     """
 
     counts: IntVector
     sums: FloatMatrix
     square: FiniteFloat
+
+
+class DualRound(Model):
+    """What the sites answered to one lambda.
+
+    Attributes
+    ----------
+    lambdas : (S - 1, K, d) float64
+        Multipliers of the links of the chain of sites in name order, eq. 8 to 10.
+    centroids : (S, K, d) float64
+    value : float
+        The sum of the sites' proven bounds: a lower bound.
+    objective : float
+        The sum of what the sites' answers cost, at least ``value``. Above it only where a node
+        problem was stopped early; cuts pass through it.
+    models : tuple of SiteModel, one for each site in name order
+    """
+
+    lambdas: FloatTensor3
+    centroids: FloatTensor3
+    value: FiniteFloat
+    objective: FiniteFloat
+    models: tuple[SiteModel, ...]
 
 
 class _Known(Model):
@@ -124,7 +115,6 @@ class _Cut(Model):
     lambdas: FloatTensor3
     slopes: FloatTensor3
     value: FiniteFloat
-    frozen: BoolMatrix
 
 
 class Ascent(Model):
@@ -142,15 +132,11 @@ class Ascent(Model):
     residual : float
         Norm of the consensus violation (eq. 38) at which the paper's rules end.
     rounds : int
-        Rounds taken so far, also those without a value.
+        Rounds taken so far.
     lambdas : (S - 1, K, d) float64
         What the next round is asked for.
     best : float or None
         The largest value so far: the lower bound.
-    best_lambdas : (S - 1, K, d) float64
-        Where it was found.
-    retreats : int
-        Rounds without a value since the best one last rose.
     curvature : (n, n) float64 or None
         B of eq. 26, of ``quasi_newton``.
     """
@@ -165,8 +151,6 @@ class Ascent(Model):
     rounds: int
     lambdas: FloatTensor3
     best: FiniteFloat | None
-    best_lambdas: FloatTensor3
-    retreats: int
     curvature: FloatMatrix | None
     cuts: tuple[_Cut, ...]
     known: tuple[_Known, ...]
@@ -181,17 +165,16 @@ class Advice:
     lambdas : (S - 1, K, d) float64
     model_value : float or None
         Of ``quadratic_bundle``: the maximum of its model, above which the dual function has no
-        value as long as the sites' assignments are theirs. None where links are frozen, for
-        ``reference``, whose region the model only relaxes, and where the solver stopped short.
+        value. None for ``reference``, whose region the model only relaxes, and where the solver
+        stopped short.
     consensus : (K, d) float64 or None
         The master's primal point: centroids worth a try.
     apart : (K, d) float64 or None
         Of ``quadratic_bundle``: along which coordinates the sites' assignments disagree most.
     finished : bool
-    reason : {"", "residual", "converged", "stalled", "held_back"}
+    reason : {"", "residual", "converged", "stalled"}
         ``residual``: the sites agree; ``converged``: the best value is the model's maximum;
-        ``stalled``: the sites said nothing new, as at a node limit; ``held_back``: too many rounds
-        without a value.
+        ``stalled``: the sites said nothing new, as at a node limit.
     """
 
     lambdas: FloatArray
@@ -211,10 +194,9 @@ def multipliers(lambdas: FloatArray) -> FloatArray:
     return np.asarray(np.concatenate([lambdas, none]) - np.concatenate([none, lambdas]))
 
 
-def _slopes(centroids: FloatArray, frozen: BoolArray) -> FloatArray:
-    """Return (S - 1, K, d): the subgradient of eq. 16, 0 on links where it is not known."""
-    apart = centroids[:-1] - centroids[1:]
-    return np.asarray(np.where(frozen[:, :, None], 0.0, apart))
+def _slopes(centroids: FloatArray) -> FloatArray:
+    """Return (S - 1, K, d): the subgradient of eq. 16."""
+    return np.asarray(centroids[:-1] - centroids[1:])
 
 
 # --- the rules ------------------------------------------------------------------------------------
@@ -256,29 +238,19 @@ def begin(
         rounds=0,
         lambdas=np.zeros(shape),
         best=None,
-        best_lambdas=np.zeros(shape),
-        retreats=0,
         curvature=-np.eye(size) if rule == "quasi_newton" else None,
         cuts=(),
         known=(),
     )
 
 
-def advance(
-    ascent: Ascent,
-    round_: DualRound,
-    models: Sequence[SiteModel | None] | None,
-    region: Region,
-) -> tuple[Ascent, Advice]:
+def advance(ascent: Ascent, round_: DualRound, region: Region) -> tuple[Ascent, Advice]:
     """Take one round in and say where to go next.
 
     Parameters
     ----------
     ascent : Ascent
     round_ : DualRound
-    models : sequence of SiteModel or None, one for each site in name order, or None
-        For ``quadratic_bundle``, which needs all of them of a round with a value; None for a site
-        that repeated its last answer or left a cluster out.
     region : Region
         What the sites' centroids are confined to; ``quadratic_bundle`` alone reads it.
 
@@ -290,58 +262,42 @@ def advance(
 
     Raises
     ------
-    ValueError
-        If a round of ``quadratic_bundle`` has a value, but not a model of every site.
     MissingExtra
         If the rule needs the convex solver and it is not installed.
     """
-    slopes = _slopes(round_.centroids, round_.frozen)
-    value, best = round_.value, ascent.best
-    higher = value is not None and (best is None or value > best)
-    rose = value is not None and (best is None or value > best + _CONVERGED * abs(best))
+    slopes = _slopes(round_.centroids)
     cuts = ascent.cuts
-    if value is not None and ascent.rule in ("bundle_trust", "quasi_newton"):
-        cut = _Cut(
-            lambdas=round_.lambdas,
-            slopes=slopes,
-            value=value if round_.objective is None else round_.objective,
-            frozen=round_.frozen,
-        )
+    if ascent.rule in ("bundle_trust", "quasi_newton"):
+        cut = _Cut(lambdas=round_.lambdas, slopes=slopes, value=round_.objective)
         cuts = (*cuts, cut)[-ascent.memory :]
     ascent = ascent.model_copy(
         update={
             "rounds": ascent.rounds + 1,
             "lambdas": round_.lambdas,
-            "best": value if higher else best,
-            "best_lambdas": round_.lambdas if higher else ascent.best_lambdas,
-            "retreats": 0 if rose else ascent.retreats + (value is None),
-            "curvature": ascent.curvature if value is None else _curved(ascent, round_, slopes),
+            "best": round_.value if ascent.best is None else max(ascent.best, round_.value),
+            "curvature": _curved(ascent, round_, slopes),
             "cuts": cuts,
-            "known": _learned(ascent, models or ()),
+            "known": _learned(ascent, round_.models),
         }
     )
-    if value is None:
-        return _go_back(ascent, round_.frozen, slopes)
     if ascent.rule == "quadratic_bundle":
-        if models is None or None in models:
-            raise ValueError("a round with a value needs the model of every site")
-        return _by_quadratics(ascent, round_.frozen, region, slopes=slopes)
-    if not round_.frozen.any() and np.linalg.norm(slopes) <= ascent.residual:
-        return _stop(ascent, "residual")
-    return _go(ascent, ascent.lambdas + _step(ascent, round_.frozen, slopes))
+        return _by_quadratics(ascent, region, slopes=slopes)
+    if np.linalg.norm(slopes) <= ascent.residual:
+        lambdas = ascent.lambdas
+        return ascent, Advice(lambdas, None, None, None, finished=True, reason="residual")
+    return _go(ascent, ascent.lambdas + _step(ascent, slopes))
 
 
-def learn(ascent: Ascent, models: Sequence[SiteModel | None]) -> Ascent:
+def learn(ascent: Ascent, models: Sequence[SiteModel]) -> Ascent:
     """Take in assignments that sites told outside of a dual round, as of the primal's centroids.
 
-    Any assignment of all of a site's rows bounds its part of the dual function, the best one or
+    Any assignment of a site's points bounds its part of the dual function, the best one or
     not: the quadratic master is tighter for it, and needs fewer rounds. Other rules forget it.
 
     Parameters
     ----------
     ascent : Ascent
-    models : sequence of SiteModel or None, one for each site in name order
-        None for a site that told nothing, or not of all its rows.
+    models : sequence of SiteModel, one for each site in name order
     """
     return ascent.model_copy(update={"known": _learned(ascent, models)})
 
@@ -359,9 +315,7 @@ def enter(ascent: Ascent, region: Region, bound: float) -> tuple[Ascent, Advice]
     bound : float
         Proven of it already; that of a region that holds it, for example.
     """
-    frozen = np.zeros((ascent.n_sites - 1, ascent.n_clusters), dtype=np.bool_)
-    fresh = {"best": bound, "best_lambdas": ascent.lambdas, "retreats": 0}
-    return _by_quadratics(ascent.model_copy(update=fresh), frozen, region, slopes=None)
+    return _by_quadratics(ascent.model_copy(update={"best": bound}), region, slopes=None)
 
 
 def known_cost(ascent: Ascent, centroids: FloatArray) -> float:
@@ -382,25 +336,6 @@ def _go(ascent: Ascent, lambdas: FloatArray) -> tuple[Ascent, Advice]:
     return ascent, Advice(lambdas, None, None, None, finished=False, reason="")
 
 
-def _stop(ascent: Ascent, reason: Reason) -> tuple[Ascent, Advice]:
-    return ascent, Advice(ascent.lambdas, None, None, None, finished=True, reason=reason)
-
-
-def _go_back(ascent: Ascent, frozen: BoolArray, slopes: FloatArray) -> tuple[Ascent, Advice]:
-    """Ask for what lies halfway back to the best lambda, a bounded number of times.
-
-    Before there is a best one, take a step towards consensus, to where more may be sent.
-    """
-    if ascent.best is None:
-        way = _along(ascent, slopes)
-    else:
-        back = (ascent.best_lambdas - ascent.lambdas) / 2
-        way = np.where(frozen[:, :, None], 0.0, back)
-    if ascent.retreats > _RETREATS or not way.any():
-        return _stop(ascent, "held_back")
-    return _go(ascent, ascent.lambdas + way)
-
-
 # --- the paper's rules ----------------------------------------------------------------------------
 
 
@@ -414,48 +349,35 @@ def _along(ascent: Ascent, slopes: FloatArray) -> FloatArray:
     return np.asarray(_length(ascent) * slopes)
 
 
-def _step(ascent: Ascent, frozen: BoolArray, slopes: FloatArray) -> FloatArray:
-    """Return one of the paper's steps from the current lambda: (S - 1, K, d), 0 where frozen."""
+def _step(ascent: Ascent, slopes: FloatArray) -> FloatArray:
+    """Return one of the paper's steps from the current lambda: (S - 1, K, d)."""
     if ascent.rule == "subgradient":
         return _along(ascent, slopes)
-    free = np.repeat(~frozen, ascent.n_features, axis=1).ravel()
-    valid = [cut for cut in ascent.cuts if _holds(cut, ascent.lambdas, frozen)]
     heights = np.array(
-        [cut.value + float((cut.slopes * (ascent.lambdas - cut.lambdas)).sum()) for cut in valid]
+        [
+            cut.value + float((cut.slopes * (ascent.lambdas - cut.lambdas)).sum())
+            for cut in ascent.cuts
+        ]
     )
     curvature = ascent.curvature
     found = best_step(
-        np.array([cut.slopes.ravel()[free] for cut in valid]),
-        heights - valid[-1].value,
+        np.array([cut.slopes.ravel() for cut in ascent.cuts]),
+        heights - ascent.cuts[-1].value,
         float(np.sqrt(_length(ascent))),
-        slope=None if curvature is None else slopes.ravel()[free],
-        curvature=None if curvature is None else curvature[np.ix_(free, free)],
+        slope=None if curvature is None else slopes.ravel(),
+        curvature=curvature,
     )
-    if found is None:
-        return _along(ascent, slopes)
-    step = np.zeros(free.size)
-    step[free] = found
-    return step.reshape(slopes.shape)
-
-
-def _holds(cut: _Cut, lambdas: FloatArray, frozen: BoolArray) -> bool:
-    """Whether a cut bounds the dual function where ``frozen`` links stay at ``lambdas``.
-
-    Along a link that was frozen its slope is not known, so that it says nothing of another lambda.
-    """
-    still = (cut.lambdas == lambdas).all(axis=2)
-    return not (cut.frozen & ~(frozen & still)).any()
+    return _along(ascent, slopes) if found is None else found.reshape(slopes.shape)
 
 
 def _curved(ascent: Ascent, round_: DualRound, slopes: FloatArray) -> FloatArray | None:
-    """Return B after the step from the last round with a value to this one, eq. 27 to 29."""
+    """Return B after the step from the last round to this one, eq. 27 to 29."""
     old = ascent.curvature
     if old is None or not ascent.cuts:
         return old
     last = ascent.cuts[-1]
     s = (round_.lambdas - last.lambdas).ravel()
-    known = ~(last.frozen | round_.frozen)[:, :, None]
-    y = np.where(known, slopes - last.slopes, 0.0).ravel()
+    y = (slopes - last.slopes).ravel()
     turn = float(y @ s)
     # Concave: y.s <= 0. At 0, B would lose its sign; far beyond, a kink lies on the way.
     if turn >= 0.0 or y @ y > -_STEEPEST * turn or -turn * _STEEPEST < s @ s:
@@ -469,7 +391,7 @@ def _curved(ascent: Ascent, round_: DualRound, slopes: FloatArray) -> FloatArray
 
 
 def _by_quadratics(
-    ascent: Ascent, frozen: BoolArray, region: Region, *, slopes: FloatArray | None
+    ascent: Ascent, region: Region, *, slopes: FloatArray | None
 ) -> tuple[Ascent, Advice]:
     """Ask for the maximum of the model of all assignments that the sites have sent.
 
@@ -477,7 +399,7 @@ def _by_quadratics(
     """
     asked = ascent.lambdas
     pieces = [_piece(known.site, known.model) for known in ascent.known]
-    optimum = best_of_model(pieces, region, asked, frozen)
+    optimum = best_of_model(pieces, region, ascent.n_sites)
     if optimum is None:
         return _go(ascent, asked if slopes is None else asked + _along(ascent, slopes))
     exact = np.isfinite(optimum.error)
@@ -487,7 +409,7 @@ def _by_quadratics(
         reason = "converged"
     elif slopes is not None and np.array_equal(optimum.lambdas, asked):
         reason = "stalled"
-    bounding = exact and not frozen.any() and region.symmetry != "reference"
+    bounding = exact and region.symmetry != "reference"
     advice = Advice(
         lambdas=optimum.lambdas,
         model_value=optimum.value if bounding else None,
@@ -509,14 +431,12 @@ def _piece(site: int, model: SiteModel) -> Piece:
     return Piece(site, counts, centres, max(rest, 0.0))
 
 
-def _learned(ascent: Ascent, models: Sequence[SiteModel | None]) -> tuple[_Known, ...]:
+def _learned(ascent: Ascent, models: Sequence[SiteModel]) -> tuple[_Known, ...]:
     """Add the assignments that are new."""
     if ascent.rule != "quadratic_bundle":
         return ()
     known = list(ascent.known)
     for site, model in enumerate(models):
-        if model is None:
-            continue
         if not any(site == old.site and _alike(model, old.model) for old in known):
             known.append(_Known(site=site, model=model, used=ascent.rounds + 1))
     return tuple(known)

@@ -1,12 +1,15 @@
 """The node problem of `dual` (equation 14): labels and centroids of one site, with a proven bound.
 
 What it says and cites
-    Minimise ``sum_j |y_j - m_w(j)|^2 + sum_k mu_k.m_k`` over labels w and centroids m in a region
-    (Yfantis et al., "Federated K-means clustering via dual decomposition-based distributed
-    optimization", equation 14). Best-first branch and bound over the labels of one row after
-    another. Brusco, "A repetitive branch-and-bound procedure for minimum within-cluster sums of
-    squares partitioning", Psychometrika 2006: the rows not labelled yet cost at least what they
-    cost alone, found by the same search over the last row, the last two and so on.
+    Minimise ``sum_j n_j |y_j - m_w(j)|^2 + sum_k mu_k.m_k`` over labels w and centroids m in a
+    region (Yfantis et al., "Federated K-means clustering via dual decomposition-based distributed
+    optimization", equation 14, where every weight n_j is 1). Best-first branch and bound over the
+    labels of one row after another. Brusco, "A repetitive branch-and-bound procedure for minimum
+    within-cluster sums of squares partitioning", Psychometrika 2006: the rows not labelled yet cost
+    at least what they cost alone, found by the same search over the last row, the last two and so
+    on.
+
+Equal rows are one row with their weights added: for any centroids they go to the same one.
 
 A bound is the cost of the labelled rows with all of mu, plus that of the others alone, without mu.
 Both hold for any centroids, so their sum does. Splitting mu between the two was tried: nodes became
@@ -88,6 +91,7 @@ def solve_node(
     mu: FloatArray,
     region: Region,
     *,
+    weights: IntArray | None = None,
     solver: Literal["branch_and_bound", "scip"] = "branch_and_bound",
     node_limit: int = NODE_LIMIT,
     start: IntArray | None = None,
@@ -103,6 +107,8 @@ def solve_node(
     mu : (K, d) float64
         The multipliers of the site's centroids.
     region : Region
+    weights : (n,) int64, optional
+        At least 1 each; by default 1.
     solver : {"branch_and_bound", "scip"}
     node_limit : int
         At least 1. Where it is hit, the bound is what was proven until then.
@@ -125,7 +131,9 @@ def solve_node(
         raise ValueError("rows must lie in the region's box")
     if node_limit < 1:
         raise ValueError("a node limit is at least 1")
-    problem = _Problem(np.asarray(rows, dtype=np.float64), np.array(mu, np.float64), region)
+    if weights is None:
+        weights = np.ones(len(rows), dtype=np.int64)
+    problem = _Problem(rows, weights, np.array(mu, dtype=np.float64), region)
     if len(rows) == 0:
         found = NodeSolution(*problem.settled(np.zeros(0, dtype=np.int64)), 0, True)
     elif solver == "scip":
@@ -133,17 +141,17 @@ def solve_node(
 
         first = problem.improved(start)
         labels, bound, visited, complete = scip_solution(
-            problem.rows, problem.mu, region, first[0], node_limit
+            problem.rows, problem.weights, problem.mu, region, first[0], node_limit
         )
         labels, centroids, value, _ = problem.better(first, problem.settled(labels))
         found = NodeSolution(labels, centroids, value, bound, visited, complete)
     else:
         found = _branch_and_bound(problem, start, node_limit)
-    labels = np.empty(len(rows), dtype=np.int64)
+    labels = np.empty(len(problem.rows), dtype=np.int64)
     labels[problem.order] = found.labels
     # Rounding may leave a proven bound above the value by its last bits.
     bound = min(found.bound - problem.slack, found.value)
-    return replace(found, labels=labels, bound=bound)
+    return replace(found, labels=labels[problem.places], bound=bound)
 
 
 #: Labels, centroids, their cost and a lower bound of what the labels cost.
@@ -151,19 +159,29 @@ _Settled = tuple[IntArray, FloatArray, float, float]
 
 
 class _Problem:
-    """Rows in an order that does not depend on the given one, and what labels of them cost."""
+    """Distinct rows in an order that does not depend on the given one, and what labels cost.
 
-    def __init__(self, rows: FloatArray, mu: FloatArray, region: Region) -> None:
-        self.order = _spread_out(rows)
-        self.rows, self.mu, self.region = rows[self.order], mu, region
+    ``places`` (n,) is each given row's place among the distinct ones as they were sorted, and
+    ``order`` the places in the order in which they are labelled.
+    """
+
+    def __init__(self, rows: FloatArray, weights: IntArray, mu: FloatArray, region: Region) -> None:
+        distinct, places = np.unique(rows, axis=0, return_inverse=True)
+        self.places = places.reshape(-1)
+        together = np.zeros(len(distinct), dtype=np.int64)
+        np.add.at(together, self.places, weights)
+        self.order = _spread_out(distinct)
+        self.rows, self.weights = distinct[self.order], together[self.order]
+        self.mu, self.region = mu, region
         self.middle = 0.5 * (region.lower + region.upper)
         if len(rows):
-            self.middle = np.clip(self.rows.mean(axis=0), region.lower, region.upper)
+            mean = np.average(self.rows, axis=0, weights=self.weights)
+            self.middle = np.clip(mean, region.lower, region.upper)
         self.centred = np.ascontiguousarray(self.rows - self.middle)
-        self.squares = float((self.centred**2).sum())
+        self.squares = float(self.weights @ (self.centred**2).sum(axis=1))
         reach = np.maximum(region.upper - self.middle, self.middle - region.lower)
         # About the rows' mean, none of the cost's terms is greater than this.
-        terms = float((self.centred**2).sum() + (np.abs(mu) * reach).sum())
+        terms = float(self.squares + (np.abs(mu) * reach).sum())
         width = float((region.upper - region.lower).max(initial=0.0))
         self.slack = _SLACK * max(terms + 1e-3 * width**2, 1e-290)
         # The search reckons about that mean: what moving there takes from every cost.
@@ -175,19 +193,25 @@ class _Problem:
         A bound that reaches ``enough`` is not improved further.
         """
         clusters = len(self.mu)
-        counts = np.bincount(labels, minlength=clusters).astype(np.float64)
+        counts = np.bincount(labels, self.weights, clusters).astype(np.float64)
         sums = np.zeros(self.mu.shape)
-        np.add.at(sums, labels, self.centred)
+        np.add.at(sums, labels, self.weights[:, None] * self.centred)
         elsewhere = self.squares + self.constant
         centroids, value, bound = self.region.proven_centroids(
             counts, sums, self.mu, self.middle, enough - elsewhere
         )
         return labels, centroids, value + elsewhere, bound + elsewhere
 
+    def started(self, start: IntArray) -> IntArray:
+        """Return the labels (n,) given of the rows as those of the distinct ones, in order."""
+        labels = np.empty(len(self.rows), dtype=np.int64)
+        labels[self.places] = start
+        return labels[self.order]
+
     def first(self, start: IntArray | None) -> _Settled:
         """Return what the labels given cost, or those by the nearest reference."""
         if start is not None:
-            return self.settled(start[self.order])
+            return self.settled(self.started(start))
         return self.settled(lowest(_squared_distances(self.rows, self.region.home)))
 
     def better(self, best: _Settled, found: _Settled) -> _Settled:
@@ -201,7 +225,7 @@ class _Problem:
         worth its while) and from the labels given.
         """
         away = _squared_distances(self.rows, self.region.home)
-        starts = [] if start is None else [start[self.order]]
+        starts = [] if start is None else [self.started(start)]
         starts.append(lowest(away))
         for left_out in range(len(self.mu) if len(self.mu) > 1 else 0):
             others = away.copy()
@@ -261,6 +285,7 @@ def _branch_and_bound(problem: _Problem, start: IntArray | None, node_limit: int
     alike = not problem.mu.any() and region.certified and region.part is None
     shape, tails, spent = _prepared(
         problem.centred.tobytes(),
+        problem.weights.tobytes(),
         problem.centred.shape,
         problem.middle.tobytes(),
         region.lower.tobytes(),
@@ -275,7 +300,12 @@ def _branch_and_bound(problem: _Problem, start: IntArray | None, node_limit: int
         lower, upper = (bound - problem.middle for bound in region.part)
         shape = shape._replace(lower=lower, upper=upper)
     search = _Search(
-        problem.centred, problem.mu, tails, alike, shape._replace(form=0) if alike else shape
+        problem.centred,
+        problem.weights,
+        problem.mu,
+        tails,
+        alike,
+        shape._replace(form=0) if alike else shape,
     )
     best = problem.first(start)
     floor, left, thorough = np.inf, node_limit - spent, False
@@ -307,12 +337,18 @@ class _Search:
     """A search that can be resumed; its arrays grow as needed."""
 
     def __init__(
-        self, rows: FloatArray, mu: FloatArray, tails: FloatArray, alike: bool, shape: Shape
+        self,
+        rows: FloatArray,
+        weights: IntArray,
+        mu: FloatArray,
+        tails: FloatArray,
+        alike: bool,
+        shape: Shape,
     ) -> None:
         from fedclust.algorithms import dual_kernel
 
         self._kernel = dual_kernel
-        self._given = (rows, np.ascontiguousarray(mu), tails, alike)
+        self._given = (rows, weights, np.ascontiguousarray(mu), tails, alike)
         self._shape = shape
         self._tree = dual_kernel.planted(len(rows), len(mu), mu.shape[1], 512)
 
@@ -350,10 +386,11 @@ def _renamed(labels: IntArray, problem: _Problem, region: Region) -> IntArray:
         return labels
     from scipy.optimize import linear_sum_assignment
 
-    clusters = len(region.references)
-    means = np.tile(problem.rows[labels == labels[0]].mean(axis=0), (clusters, 1))
-    for k in np.unique(labels):
-        means[k] = problem.rows[labels == k].mean(axis=0)
+    used = {
+        k: np.average(problem.rows[labels == k], axis=0, weights=problem.weights[labels == k])
+        for k in np.unique(labels)
+    }
+    means = np.array([used.get(k, used[labels[0]]) for k in range(len(region.references))])
     # No exchange of two names makes the sum of means times references greater.
     _, names = linear_sum_assignment(snapped(-means @ region.references.T))
     return np.asarray(names[labels], dtype=np.int64)
@@ -362,6 +399,7 @@ def _renamed(labels: IntArray, problem: _Problem, region: Region) -> IntArray:
 @lru_cache(maxsize=_KEPT)
 def _prepared(
     rows: bytes,
+    weights: bytes,
     size: tuple[int, int],
     middle: bytes,
     lower: bytes,
@@ -385,6 +423,7 @@ def _prepared(
     shape = _shape(region, np.frombuffer(middle))
     alone = shape if symmetry == "cells" else shape._replace(form=0)
     centred = np.frombuffer(rows).reshape(size).copy()
+    sizes = np.frombuffer(weights, dtype=np.int64).copy()
     mu = np.zeros((clusters, d))
     # costs[r]: what the last r rows cost at least; from all of them the search itself starts.
     costs, spent, budget = np.zeros(n + 1), 0, node_limit // 2
@@ -400,11 +439,12 @@ def _prepared(
             continue
         part = centred[n - r : n - block]
         tails = costs[block : r + 1][::-1] - costs[block]
-        search = _Search(part, mu, tails, symmetry != "cells", alone)
+        own = sizes[n - r : n - block]
+        search = _Search(part, own, mu, tails, symmetry != "cells", alone)
         status, visits = search.run(np.inf, share)
         spent += visits
         found = search.leaf_bound if status == LEAF else search.least
-        rounding = _SLACK * 1e-3 * float((part**2).sum())
+        rounding = _SLACK * 1e-3 * float(own @ (part**2).sum(axis=1))
         costs[r] = max(costs[r], costs[block] + found - rounding)
         if status != LEAF:
             block = r

@@ -25,7 +25,12 @@ _TOLERANCE = 1e-8
 
 
 def scip_solution(
-    rows: FloatArray, mu: FloatArray, region: Region, labels: IntArray, node_limit: int
+    rows: FloatArray,
+    weights: IntArray,
+    mu: FloatArray,
+    region: Region,
+    labels: IntArray,
+    node_limit: int,
 ) -> tuple[IntArray, float, int, bool]:
     """Return labels, a proven lower bound, the nodes visited and whether SCIP calls it optimal.
 
@@ -33,6 +38,7 @@ def scip_solution(
     ----------
     rows : (n, d) float64
         At least one.
+    weights : (n,) int64
     mu : (K, d) float64
     region : Region
     labels : (n,) int64
@@ -88,13 +94,14 @@ def scip_solution(
             turn = quicksum(2.0 * about[k, c] * (m[k][c] - m[other][c]) for c in range(d))
             model.addCons(squares - turn <= 0)
     linear = quicksum(pull[k, c] * m[k][c] for k in clusters for c in range(d))
-    model.setObjective(quicksum(distance) + linear, "minimize")
+    cost = quicksum(int(weights[j]) * distance[j] for j in range(n))
+    model.setObjective(cost + linear, "minimize")
     model.optimize()
     found = labels
     best = model.getBestSol()
     if best is not None and model.getNSols():
         found = np.array([[best[var] for var in row] for row in w]).argmax(axis=1)
-    bound = float(model.getDualbound()) - _TOLERANCE * float(np.maximum(farthest, 1.0).sum())
+    bound = float(model.getDualbound()) - _TOLERANCE * float(weights @ np.maximum(farthest, 1.0))
     return (
         found.astype(np.int64),
         bound * unit**2 + float(mu.sum(axis=0) @ middle),

@@ -33,10 +33,8 @@ from fedclust.algorithms.dual_region import Part, Region
 __all__ = ["Ask", "Box", "Splitting", "Whole", "begin_splitting", "proceed", "taken_in"]
 
 FloatArray = NDArray[np.float64]
-Reason: TypeAlias = Literal["", "converged", "splits", "held_back"]
+Reason: TypeAlias = Literal["", "converged", "splits"]
 
-#: Rounds in a row in which some site could not send its own assignment, before giving up.
-_SILENT = 8
 #: Boxes cut without asking: each takes the master from milliseconds to a second, and an aggregation
 #: has a time limit.
 _STRAIGHT = 10
@@ -73,15 +71,12 @@ class Splitting(Model):
         That have reached their goal, or of which no more can be proven.
     splits : int
         Cuts so far.
-    silent : int
-        Rounds in a row without a value.
     """
 
     waiting: tuple[Box, ...]
     current: Box | None = None
     settled: tuple[Box, ...] = ()
     splits: Annotated[int, Field(ge=0)] = 0
-    silent: Annotated[int, Field(ge=0)] = 0
 
     @property
     def bound(self) -> float:
@@ -97,7 +92,7 @@ class Ask:
     Attributes
     ----------
     lambdas : (S - 1, K, d) float64 or None
-    reason : {"", "converged", "splits", "held_back"}
+    reason : {"", "converged", "splits"}
         ``converged``: every box has reached the goal; ``splits``: the cuts are used up, and no more
         can be proven of what is left.
     """
@@ -126,15 +121,13 @@ def begin_splitting(lower: FloatArray, upper: FloatArray, clusters: int, bound: 
     return Splitting(waiting=(whole,))
 
 
-def taken_in(splitting: Splitting, value: float | None) -> Splitting:
-    """Take in what the sites proved of the current box; None where one could not tell."""
+def taken_in(splitting: Splitting, value: float) -> Splitting:
+    """Take in what the sites proved of the current box."""
     current = splitting.current
     if current is None:
         raise ValueError("no box was asked about")
-    if value is None:
-        return splitting.model_copy(update={"silent": splitting.silent + 1})
     proven = current.model_copy(update={"bound": max(current.bound, value)})
-    return splitting.model_copy(update={"current": proven, "silent": 0})
+    return splitting.model_copy(update={"current": proven})
 
 
 def proceed(
@@ -163,8 +156,6 @@ def proceed(
     """
     straight = splitting.splits
     while True:
-        if splitting.silent > _SILENT:
-            return splitting, ascent, Ask(None, "held_back")
         current = splitting.current
         if current is None:
             if not splitting.waiting:

@@ -129,7 +129,8 @@ class EngineState(Model):
 def max_rounds(plan: Plan) -> int:
     """Return how many rounds the method itself may take."""
     limit = plan.policy.max_rounds or plan.method.default_max_rounds
-    return limit if plan.method.rounds is None else min(limit, plan.method.rounds(plan.options))
+    fixed = None if plan.method.rounds is None else plan.method.rounds(plan.options)
+    return limit if fixed is None else min(limit, fixed)
 
 
 def most_rounds(plan: Plan) -> int:
@@ -655,34 +656,34 @@ def _scaled(points: Points, kept: Points, space: Space, config: RunConfig) -> Po
 def _refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Memory) -> Memory:
     """Refuse a task that the definition does not provide for; remember how far the session is.
 
-    Preparation comes first and once, evaluation last and once, and the method's rounds are no more
-    than the definition allows.
+    A phase that comes once comes before all that are listed after it, and the method's rounds are
+    no more than the definition allows.
     """
-    before = memory.get("progress", {"stage": 0, "rounds": 0})
-    stage = {preparation.NAME: 1, evaluation.NAME: 3}.get(task.phase, 2)
-    rounds = before["rounds"] + (stage == 2)
-    if stage < before["stage"] or (stage == before["stage"] and stage != 2):
+    before = memory.get("progress", {"phase": -1, "rounds": 0})
+    phases = all_phases(plan.method)
+    place = next(i for i, each in enumerate(phases) if each.name == task.phase)
+    of_method = 0 < place < len(phases) - 1
+    if before["phase"] >= (place if phases[place].once else len(phases) - 1):
         raise RuleViolation("task", f"the phase {task.phase!r} is over in this session", "/phase")
+    rounds = before["rounds"] + of_method
     if rounds > max_rounds(plan):
         raise RuleViolation(
             "task", f"the definition allows {max_rounds(plan)} rounds of the method", "/phase"
         )
-    if stage == 3:
-        _check_evaluation_task(plan, task)
-    elif stage == 2 and plan.method.check_task is not None:
+    if of_method and plan.method.check_task is not None:
         plan.method.check_task(task, config)
-    return {**memory, "progress": {"stage": stage, "rounds": rounds}}
+    if task.phase == evaluation.NAME:
+        _check_evaluation_task(plan, task, config)
+    return {**memory, "progress": {"phase": max(place, before["phase"]), "rounds": rounds}}
 
 
-def _check_evaluation_task(plan: Plan, task: SiteTask) -> None:
-    """Refuse more centroids than the definition names."""
-    wanted = getattr(plan.options, "n_clusters", None)
-    if isinstance(wanted, int) and len(task.common.centroids) > wanted:
-        raise RuleViolation(
-            "task",
-            f"the definition names {wanted} clusters",
-            "/parameters/centroids",
-        )
+def _check_evaluation_task(plan: Plan, task: SiteTask, config: RunConfig) -> None:
+    if not getattr(plan.options, "evaluate", False):
+        raise RuleViolation("task", "the definition has no evaluation", "/phase")
+    if plan.method.sweeping:
+        sweep.check_evaluation_task(task, config)
+    else:
+        evaluation.check_task(task, config)
 
 
 def check(
@@ -914,6 +915,17 @@ def only_measures(name: str) -> bool:
 def all_phases(method: Method) -> tuple[Phase, ...]:
     """Return every phase that a session of this method may have, in order."""
     return (preparation.PHASE, *method.phases, _closing_phase(method))
+
+
+def possible_phases(plan: Plan) -> tuple[Phase, ...]:
+    """Return the phases that a session of this definition can have, in order."""
+    found = [preparation.PHASE] if preparation.needed(plan.policy) else []
+    possible = plan.method.possible_phases
+    names = None if possible is None else possible(plan.options)
+    found += [each for each in plan.method.phases if names is None or each.name in names]
+    if getattr(plan.options, "evaluate", False):
+        found.append(_closing_phase(plan.method))
+    return tuple(found)
 
 
 def _closing_phase(method: Method) -> Phase:

@@ -105,6 +105,7 @@ class Evaluation(Model):
 
 PHASE = Phase(
     name=NAME,
+    once=True,
     summary="Sizes and quality of the final clusters.",
     task=EvaluationTask,
     payload=Evaluation,
@@ -180,6 +181,19 @@ def task(raw: Result) -> Task:
             prototype_centroids=None if of is None else cells[np.array(of, dtype=np.int64)],
         ),
     )
+
+
+def check_task(task: SiteTask, config: RunConfig) -> None:
+    """Refuse more centroids than the definition names clusters; RuleViolation.
+
+    With ``missing: mask`` each part of the features that no site connects may have so many.
+    """
+    wanted = getattr(config.options, "n_clusters", None)
+    parts = len(config.features) if config.policy.missing == "mask" else 1
+    if wanted is not None and len(task.common.centroids) > wanted * parts:
+        raise RuleViolation(
+            "task", f"the definition names {wanted} clusters", "/parameters/centroids"
+        )
 
 
 # --- Local step -----------------------------------------------------------------------------------

@@ -39,7 +39,6 @@ from fedclust.algorithms.base import (
     Task,
     Totals,
 )
-from fedclust.algorithms.choosing import SweptOptions
 from fedclust.algorithms.columns import transformed
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.judging import Judgement, judge, rest_cost
@@ -52,6 +51,7 @@ from fedclust.algorithms.local_cells import (
     settled,
     without_outliers,
 )
+from fedclust.algorithms.options import SweptOptions
 from fedclust.algorithms.releasing import (
     CANDIDATE,
     by_column,

@@ -53,12 +53,12 @@ from fedclust.algorithms.base import (
     Task,
 )
 from fedclust.algorithms.canonical import highest
-from fedclust.algorithms.choosing import SweptOptions
 from fedclust.algorithms.cluster_sums import ClusterSums, cluster_sums
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.kfed_cells import algorithm_1, converged, local_restarts, own_cells
 from fedclust.algorithms.kmeans import weighted_kmeans
 from fedclust.algorithms.lloyd import Cells, Step, StepTask
+from fedclust.algorithms.options import SweptOptions
 from fedclust.algorithms.points import row_points
 from fedclust.algorithms.seeding import server_rng
 
@@ -431,5 +431,6 @@ METHOD = Method(
     on_points=True,
     check_task=check_task,
     rounds=lambda options: 1 + options.refine,
+    possible_phases=lambda options: ("cells", "refine") if options.refine else ("cells",),
     sweeps=True,
 )

@@ -131,6 +131,18 @@ def single_start(
     return _lloyd(cloud, _plus_plus(cloud, n_clusters, rng))[0]
 
 
+def plus_plus(
+    points: FloatArray, weights: FloatArray, n_clusters: int, rng: np.random.Generator
+) -> FloatArray:
+    """Return points (K', d) drawn by weighted k-means++; K' as for :func:`weighted_kmeans`."""
+    points, weights = _merge_equal(points, weights)
+    return (
+        points
+        if len(points) <= n_clusters
+        else _plus_plus(_Cloud(points, weights), n_clusters, rng)
+    )
+
+
 def restarted(
     points: FloatArray,
     weights: FloatArray,
@@ -152,16 +164,6 @@ def restarted(
     kmeans = KMeans(n_clusters, n_init=n_restarts, random_state=seed, algorithm="lloyd")
     labels = kmeans.fit(untied(points), sample_weight=weights).labels_.astype(np.int64)
     return _Cloud(points, weights).means(labels, points[:n_clusters])
-
-
-def plus_plus_rows(points: FloatArray, n_clusters: int, seed: int) -> FloatArray:
-    """Return points (K', d) drawn by scikit-learn's k-means++: what published programs ran."""
-    # Imported here: it takes seconds, and only the papers' variants need it.
-    from sklearn.cluster import kmeans_plusplus
-
-    n_drawn = min(len(points), n_clusters)
-    _, drawn = kmeans_plusplus(untied(points), n_drawn, random_state=seed)
-    return np.asarray(points[drawn])
 
 
 def _merge_equal(points: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, FiniteFloat
+from pydantic import Field
 
 from fedclust.algorithms.arrays import FloatMatrix, FloatVector, IntVector
 from fedclust.algorithms.assigning import label_by_centroid, nearest
@@ -38,13 +38,13 @@ from fedclust.algorithms.base import (
     SiteTask,
     Task,
 )
-from fedclust.algorithms.choosing import SweptOptions
 from fedclust.algorithms.cluster_sums import check_sizes, cluster_sums
 from fedclust.algorithms.columns import transformed
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.judging import Judgement, judge
 from fedclust.algorithms.kmeans import weighted_kmeans
 from fedclust.algorithms.local_kmeans import local_kmeans
+from fedclust.algorithms.options import Restarts, SweptOptions, Tolerance
 from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.spaces import own_bounds, scaled_bounds
 from fedclust.privacy.checks import check_costs, check_empty, check_means, check_shape
@@ -69,15 +69,12 @@ class Config(SweptOptions, title="LloydConfig"):
         Restarts of each site's local k-means.
     tol : float
         Relative improvement of the inertia below which a round counts as no improvement.
-    evaluate : bool
-        Whether a closing round measures the quality of the final centroids.
     """
 
     start: Literal["cells", "given"] = "cells"
     centroids: FloatMatrix | None = None
-    n_init: Annotated[int, Field(ge=1, le=100)] = 3
-    tol: Annotated[FiniteFloat, Field(ge=0, lt=1)] = 1e-6
-    evaluate: bool = True
+    n_init: Restarts = 3
+    tol: Tolerance = 1e-6
 
 
 def check_config(config: RunConfig) -> None:
@@ -149,10 +146,12 @@ class Step(Model):
     costs: FloatVector
 
 
-_OF_GROUPS = "Sums over whole groups of your protected table."
+#: What counts and sums of points tell of persons.
+OF_GROUPS = "Sums over whole groups of your protected table."
 PHASES = (
     Phase(
         name="cells",
+        once=True,
         summary="Each site clusters its own points; the cells' means give the first centroids.",
         task=CellsTask,
         payload=Cells,
@@ -161,13 +160,13 @@ PHASES = (
                 field="counts",
                 shape="K numbers",
                 meaning="How many of your persons are in each cell of your own clustering.",
-                identifies=_OF_GROUPS,
+                identifies=OF_GROUPS,
             ),
             Disclosure(
                 field="means",
                 shape="K x d numbers",
                 meaning="The mean of each column over each cell, scaled.",
-                identifies=_OF_GROUPS,
+                identifies=OF_GROUPS,
             ),
         ),
     ),
@@ -181,19 +180,19 @@ PHASES = (
                 field="counts",
                 shape="K numbers",
                 meaning="How many of your persons are nearest to each centroid.",
-                identifies=_OF_GROUPS,
+                identifies=OF_GROUPS,
             ),
             Disclosure(
                 field="sums",
                 shape="K x d numbers",
                 meaning="The sum of each column over these, scaled.",
-                identifies=_OF_GROUPS,
+                identifies=OF_GROUPS,
             ),
             Disclosure(
                 field="costs",
                 shape="K numbers",
                 meaning="How far their records lie from the centroid, squared and added up.",
-                identifies=_OF_GROUPS,
+                identifies=OF_GROUPS,
             ),
         ),
     ),
@@ -217,17 +216,19 @@ def check_task(task: SiteTask, config: RunConfig) -> None:
 
 def check(task: SiteTask, payload: Cells | Step, config: RunConfig) -> None:
     """Check an answer at either end: shapes, counts, bounds, costs."""
-    d = len(config.columns)
-    lower, upper = scaled_bounds(config)
     if isinstance(payload, Cells):
-        n_cells = task.common.n_clusters
-        check_shape(payload.counts, (n_cells,), "/counts")
-        check_shape(payload.means, (n_cells, d), "/means")
-        check_sizes(payload.counts, config)
-        check_empty(payload.counts, payload.means, "/means")
-        check_means(payload.counts, payload.means, lower, upper, "/means")
-        return
-    check_step(payload, task.common.centroids, config)
+        check_cells(payload, task.common.n_clusters, config)
+    else:
+        check_step(payload, task.common.centroids, config)
+
+
+def check_cells(payload: Cells, n_cells: int, config: RunConfig) -> None:
+    """Check a site's ``n_cells`` local cells; RuleViolation."""
+    check_shape(payload.counts, (n_cells,), "/counts")
+    check_shape(payload.means, (n_cells, len(config.columns)), "/means")
+    check_sizes(payload.counts, config)
+    check_empty(payload.counts, payload.means, "/means")
+    check_means(payload.counts, payload.means, *scaled_bounds(config), "/means")
 
 
 def check_step(payload: Step, centroids: NDArray[np.float64], config: RunConfig) -> None:
@@ -258,10 +259,13 @@ def local_step(
 
 def _cells(task: CellsTask, points: Points, rng: np.random.Generator) -> Cells:
     found = local_kmeans(points, task.n_clusters, task.n_init, rng)
-    counts = np.zeros(task.n_clusters, dtype=np.int64)
-    means = np.zeros((task.n_clusters, points.X.shape[1]))
-    counts[: len(found.counts)], means[: len(found.counts)] = found.counts, found.means
-    return Cells(counts=counts, means=means)
+    return padded(found.counts, found.means, task.n_clusters)
+
+
+def padded(counts: NDArray[np.int64], means: NDArray[np.float64], n_cells: int) -> Cells:
+    """Return cells of counts (m,) and means (m, d), and empty ones after them."""
+    lacking = n_cells - len(counts)
+    return Cells(counts=np.pad(counts, (0, lacking)), means=np.pad(means, ((0, lacking), (0, 0))))
 
 
 def add_up(centroids: NDArray[np.float64], points: Points) -> Step:
@@ -321,17 +325,20 @@ def _first_centroids(
     state: State, contributions: Sequence[Contribution], config: RunConfig
 ) -> Next:
     options: Config = config.options
-    sent: list[Cells] = [c.payload for c in contributions if c.payload is not None]
-    counts = np.concatenate([cells.counts for cells in sent])
-    means = np.concatenate([cells.means for cells in sent])[counts > 0]
-    centroids = weighted_kmeans(
-        means,
-        counts[counts > 0].astype(np.float64),
-        options.k,
-        server_rng(state.seed, "lloyd-start"),
-    )
+    means, counts = sent_cells(contributions)
+    centroids = weighted_kmeans(means, counts, options.k, server_rng(state.seed, "lloyd-start"))
     following = state.model_copy(update={"phase": "lloyd", "centroids": centroids})
     return Next(following, _step_task(centroids))
+
+
+def sent_cells(
+    contributions: Sequence[Contribution],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the means (m, d) of all cells that the sites sent, and their counts (m,)."""
+    sent: list[Cells] = [c.payload for c in contributions if c.payload is not None]
+    counts = np.concatenate([cells.counts for cells in sent])
+    means = np.concatenate([cells.means for cells in sent])
+    return means[counts > 0], counts[counts > 0].astype(np.float64)
 
 
 def _lloyd_step(
@@ -386,12 +393,18 @@ def step(
 
 def finish(state: State, config: RunConfig) -> Result:
     """Return the best centroids ever judged; without any, the last ones."""
-    best = state.judgement.best
-    centroids = state.centroids if best is None else best.centroids
-    if centroids is None:
-        raise MethodFailure("no_centroids", "no round of the method was closed: raise max_rounds")
     because = "converged" if state.judgement.converged else ""
+    centroids = best_centroids(state.judgement, state.centroids)
     return raw_result(centroids, config, stopped_because=because)
+
+
+def best_centroids(judgement: Judgement, last: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """Return the best centroids (K, d) ever judged; without any, the last ones."""
+    if judgement.best is not None:
+        return judgement.best.centroids
+    if last is None:
+        raise MethodFailure("no_centroids", "no round of the method was closed: raise max_rounds")
+    return last
 
 
 # --- Labelling ------------------------------------------------------------------------------------
@@ -401,6 +414,11 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
     """Label rows (n, d) in own units by the nearest centroid; ``memory`` plays no part."""
     del memory
     return label_by_centroid(result, X)
+
+
+def possible_phases(options: Config) -> tuple[str, ...]:
+    """Return the phases of a session: given centroids need no cells."""
+    return ("lloyd",) if options.start == "given" else ("cells", "lloyd")
 
 
 METHOD = Method(
@@ -422,5 +440,6 @@ METHOD = Method(
     label=label,
     on_points=True,
     check_task=check_task,
+    possible_phases=possible_phases,
     sweeps=True,
 )

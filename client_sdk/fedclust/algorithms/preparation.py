@@ -73,6 +73,7 @@ class Moments(Model):
 
 PHASE = Phase(
     name=NAME,
+    once=True,
     summary="Means and variances of every feature, to put all sites' rows on one scale.",
     task=PreparationTask,
     payload=Moments,

@@ -180,6 +180,8 @@ def swept(method: Method) -> Method:
             raise RuleViolation(
                 "sweep", "a sweep is judged by its closing evaluation: leave it on", "/evaluate"
             )
+        if method.check_config is None:
+            return
         for k in _ks(config.options):
             try:
                 method.check_config(_at(config, k))
@@ -450,6 +452,12 @@ def evaluation_task(raw: Result) -> Task:
     """Return the task that evaluates the outcome of every K."""
     tasks = {entry.n_clusters: evaluation.task(entry.result) for entry in _entries(raw)}
     return _together(tasks)
+
+
+def check_evaluation_task(task: SiteTask, config: RunConfig) -> None:
+    """Refuse more centroids than the definition names clusters, of any K; RuleViolation."""
+    for one, own in _site_tasks(task, config):
+        evaluation.check_task(one, own)
 
 
 def evaluate(task: SiteTask, points: Points, config: RunConfig) -> Model | None:

@@ -104,6 +104,7 @@ def add(
         ),
     ] = None,
     min_group_size: o.MinGroupSize = None,
+    full: o.Full = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="Consent to all that the screen says, unasked.")
     ] = False,
@@ -122,7 +123,7 @@ def add(
             id_column=id_column,
             min_group_size=min_group_size,
         )
-    consent_screen(request)
+    consent_screen(request, full=full)
     if not (
         yes
         or confirmed(consent_question(request, "Shall the agent take part for this site?"), "--yes")

@@ -56,6 +56,7 @@ def check(
     id_column: o.IdColumn = None,
     person_column: o.PersonColumn = None,
     min_group_size: o.MinGroupSize = None,
+    full: o.Full = False,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -99,7 +100,7 @@ def check(
         print_json(_facts(body, found, request, usable, p))
     else:
         if request is not None:
-            consent_screen(request)
+            consent_screen(request, full=full)
         _show(found, usable, p)
     if found.refused is not None:
         raise found.refused

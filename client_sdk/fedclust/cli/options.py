@@ -66,6 +66,9 @@ PersonColumn = Annotated[
         show_default=False,
     ),
 ]
+Full = Annotated[
+    bool, typer.Option("--full", help="List every field that leaves and what it can identify.")
+]
 MinGroupSize = Annotated[
     int | None,
     typer.Option(

@@ -96,6 +96,7 @@ def participate(
         ),
     ] = None,
     min_group_size: o.MinGroupSize = None,
+    full: o.Full = False,
     journal_dir: o.JournalDir = None,
     give_up_after: o.GiveUpAfter = 86_400.0,
     json_bodies: Annotated[
@@ -118,7 +119,7 @@ def participate(
 
             def consent(request: ConsentRequest) -> bool:
                 line.pause()
-                consent_screen(request)
+                consent_screen(request, full=full)
                 return yes or confirmed(
                     consent_question(request, "Does this site take part?"), "--yes"
                 )

@@ -19,7 +19,6 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from fedclust import errors, site
-from fedclust.algorithms.base import Feature
 from fedclust.consent import ConsentRequest
 from fedclust.data import DataWarning
 from fedclust.site import Preview
@@ -107,55 +106,12 @@ class Table:
             show(out, "  ".join(padded).rstrip(), None if number else "bold")
 
 
-def consent_screen(request: ConsentRequest) -> None:
-    """Show all that consent is asked for."""
-    definition, method = request.definition, request.plan.method
-    policy = definition.policy
-    show(err, f"Session {request.session}", "bold")
-    lines = {
-        "coordinator": request.coordinator,
-        "this site": request.site,
-        "defined by": request.analyst,
-        "definition": f"SHA-256 {request.definition_sha256}",
-        "method": f"{definition.algorithm} version {method.version}: {method.title}",
-        "options": json.dumps(definition.config, sort_keys=True),
-        "features": ", ".join(map(feature_text, definition.features)),
-        "sites": ", ".join(definition.sites),
-        "smallest count": f"{request.p} persons (session {policy.min_group_size})",
-        "guard": "differencing guard " + ("off" if request.protection_none else "on"),
-        "rows here": f"{request.rows} usable (joining declares the band {request.size_band})",
-        "needs": f"{policy.min_sites} sites at least in every round",
-        "policy": json.dumps(policy.model_dump(), sort_keys=True),
-        "seed": str(definition.seed),
-    }
-    for name, value in lines.items():
-        show(err, _wrapped(value, f"  {name:<16}", " " * 18))
-    show(err, "\nWhat leaves this site", "bold")
-    for phase in request.phases:
-        show(err, _wrapped(f"{phase.name}: {phase.summary}", "  ", "    "))
-        for line in phase.discloses:
-            show(err, _wrapped(f"{line.field}, {line.shape}: {line.meaning}", "    - ", "      "))
-            show(err, _wrapped(f"Can identify: {line.identifies}", "      ", "      "))
-    show(err, "\nWhat protects the rows, and what remains possible", "bold")
-    for note in request.notes:
-        show(err, _wrapped(note, "  - ", "    "))
-    show(err)
-
-
-def feature_text(feature: Feature) -> str:
-    """Return a feature's name, unit, bounds and kind for people."""
-    text = feature.name + (f" [{feature.unit}]" if feature.unit else "")
-    if feature.lower is not None or feature.upper is not None:
-        low = "" if feature.lower is None else f"{feature.lower:g}"
-        text += f" {low}..{'' if feature.upper is None else f'{feature.upper:g}'}"
-    said: list[str] = [] if feature.kind == "numeric" else [feature.kind]
-    if feature.levels:
-        said.append(" | ".join(feature.levels))
-    if feature.transform != "none":
-        said.append(feature.transform)
-    if feature.weight != 1.0:
-        said.append(f"weight {feature.weight:g}")
-    return f"{text} ({', '.join(said)})" if said else text
+def consent_screen(request: ConsentRequest, *, full: bool = False) -> None:
+    """Show what consent is asked for; with ``full`` every field that leaves."""
+    for heading, line in request.text(full=full):
+        show(err, _wrapped(line, f"{heading:<11} ", " " * 12))
+    if not full:
+        show(err, _wrapped("Every field that leaves: --full", " " * 12, ""))
 
 
 def ledger_screen(line: dict[str, Any]) -> None:
@@ -352,7 +308,7 @@ def consent_question(request: ConsentRequest, question: str) -> str:
     if request.two_sites_with is not None:
         question += f" {request.two_sites_with} can then work out this site's part of every sum."
     if request.protection_none:
-        question += " Single records may be recovered: the differencing guard is off."
+        question += " The coordinator can compute single records."
     return question
 
 

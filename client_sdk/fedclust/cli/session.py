@@ -20,10 +20,11 @@ from fedclust.cli import options as o
 from fedclust.cli.bodies import definition, read_json
 from fedclust.cli.clusters import Clusters, OneK, read_clusters, show_bounds, show_sweep
 from fedclust.cli.files import check_outputs, check_report, is_document, is_report, write
-from fedclust.cli.screen import Table, err, feature_text, out, print_json, show, write_out
+from fedclust.cli.screen import Table, err, out, print_json, show, write_out
 from fedclust.cli.standing import Standing, ago, late_first, size, standings
 from fedclust.cli.texts import epilog
 from fedclust.cli.watching import Watcher
+from fedclust.consent import feature_text
 from fedclust.report import facts_of_document
 from fedclust.results import centroid_table, document_at, write_report
 from fedclust.wire import codec
