@@ -9,6 +9,7 @@ from fedclust.protection.columns import LevelColumn, Source
 from fedclust.protection.figures import measure_table
 from fedclust.protection.table import (
     TooFewPersons,
+    encode_sources,
     form_table,
     group_persons,
     person_values,
@@ -91,7 +92,8 @@ def test_a_common_pattern_of_missing_values_has_groups_of_its_own() -> None:
     lacking = sources[1].values.copy()
     lacking[::3] = np.nan
     sources[1] = Source("x1", lacking)
-    groups = group_persons(form_table(sources, 5).columns, sources, 5)
+    columns = form_table(sources, 5).columns
+    groups = group_persons(columns, encode_sources(columns, sources), 5)
 
     for group in range(int(groups.max()) + 1):
         assert len(set(np.isnan(lacking[groups == group]))) == 1
@@ -125,7 +127,7 @@ def test_the_figures_compare_records_with_persons() -> None:
     alike = Source("hospital", np.ones(1_000))
     far = Source("far", np.append(np.arange(999.0), 1e9))
     table = form_table([*sources, alike, far], 5)
-    groups = group_persons(table.columns, [*sources, alike, far], 5)
+    groups = group_persons(table.columns, encode_sources(table.columns, [*sources, alike, far]), 5)
 
     figures = measure_table(table, [*sources, alike, far], groups)
 

@@ -21,6 +21,7 @@ __all__ = [
     "describe_columns",
     "level_codes",
     "numeric_values",
+    "source_names",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -96,6 +97,11 @@ class LevelColumn:
 
 
 TableColumn: TypeAlias = NumericColumn | LevelColumn
+
+
+def source_names(column: TableColumn) -> tuple[str, ...]:
+    """Return the source columns that a table column stands for."""
+    return (column.name,) if isinstance(column, NumericColumn) else column.names
 
 
 def describe_columns(sources: Sequence[Source], *, fences: bool = True) -> tuple[TableColumn, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.protection.columns import NumericColumn, Source
+from fedclust.protection.columns import NumericColumn, Source, source_names
 from fedclust.protection.table import ProtectedTable, encode_sources
 
 __all__ = ["TableFigures", "measure_table"]
@@ -72,9 +72,8 @@ def measure_table(
     encoded = encode_sources(table.columns, sources)
     for column, values, released in zip(table.columns, encoded, table.released, strict=True):
         alike = _spans(values, groups, m) == 0.0
-        names = (column.name,) if isinstance(column, NumericColumn) else column.names
         lacks = np.isnan(released) if released.ndim == 1 else released.sum(axis=1) == 0.0
-        for name in names:
+        for name in source_names(column):
             one_value[name] = float(alike[groups].mean())
             unreleased[name] = float(lacks[groups].mean())
         if isinstance(column, NumericColumn):

@@ -2,44 +2,99 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.protection.columns import NumericColumn
+from fedclust.protection.columns import NumericColumn, TableColumn
 
-__all__ = ["release_counts", "release_means"]
+__all__ = ["GroupSums", "release_counts"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+#: The released share of variance within groups is a multiple of this, and at least this.
+_SHARE_STEP = 0.05
 
-def release_means(
-    column: NumericColumn, values: FloatArray, groups: IntArray, n_groups: int
-) -> FloatArray:
-    """Return the rounded mean of each group, NaN where a person of the group has no value.
 
-    Parameters
+class GroupSums:
+    """What the persons of each group add up to in one column; additive over blocks of persons.
+
+    Attributes
     ----------
-    column : NumericColumn
-    values : (n,) float64
-        Within the fences; NaN where missing.
-    groups : (n,) int64
-    n_groups : int
-
-    Returns
-    -------
-    (n_groups,) float64
+    column : TableColumn
+    complete : (m,) int64
+        Persons that have a value.
+    sums : (m,) or (m, L) float64
+        Of numbers, the sums of the differences to the column's origin: sums of numbers on the grid
+        are exact. Of levels, the counts.
     """
-    sizes = np.bincount(groups, minlength=n_groups)
-    # About the origin: sums of numbers on the grid are then exact. A missing value makes its
-    # group's sum NaN.
-    sums = np.bincount(groups, weights=values - column.origin, minlength=n_groups)
-    means = sums / np.maximum(sizes, 1)
-    if column.step > 0.0:
-        # Nine decimals first: a mean half-way between two steps is rounded the same way everywhere.
-        steps = np.rint(np.round(means / column.step, 9))
-        means = steps * column.step
-    return np.where(sizes > 0, means + column.origin, np.nan)
+
+    def __init__(self, column: TableColumn) -> None:
+        self.column = column
+        self.complete = np.zeros(0, dtype=np.int64)
+        self.sums = np.zeros(0 if isinstance(column, NumericColumn) else (0, column.n_levels))
+        self._shift: float | None = None
+        self._squares = 0.0
+
+    def add(self, values: FloatArray, groups: IntArray, n_groups: int) -> None:
+        """Add encoded values (n,) of persons in ``groups`` (n,), which count from 0."""
+        present = ~np.isnan(values)
+        if not present.all():
+            values, groups = values[present], groups[present]
+        self.complete = _grown(self.complete, n_groups)
+        self.complete += np.bincount(groups, minlength=n_groups)
+        self.sums = _grown(self.sums, n_groups)
+        if not isinstance(self.column, NumericColumn):
+            width = self.column.n_levels
+            places = groups * width + values.astype(np.int64)
+            counts = np.bincount(places, minlength=n_groups * width)
+            self.sums += counts.reshape(n_groups, width)
+            return
+        self.sums += np.bincount(groups, weights=values - self.column.origin, minlength=n_groups)
+        if self._shift is None and len(values):
+            self._shift = float(values.mean())
+        if self._shift is not None:
+            self._squares += float(((values - self._shift) ** 2).sum())
+
+    def release(self, sizes: IntArray, p: int) -> FloatArray:
+        """Return what groups of ``sizes`` (m,) release.
+
+        Returns
+        -------
+        (m,) or (m, L) float64
+            Rounded means, NaN where a person of the group has no value; or counts, zeros there.
+        """
+        complete = (self.complete == sizes) & (sizes > 0)
+        if not isinstance(self.column, NumericColumn):
+            counts = np.where(complete[:, None], self.sums, 0.0).astype(np.int64)
+            return release_counts(counts, p).astype(np.float64)
+        means = self.sums / np.maximum(self.complete, 1)
+        if self.column.step > 0.0:
+            # Nine decimals first: a mean half-way between two steps is rounded the same everywhere.
+            steps = np.rint(np.round(means / self.column.step, 9))
+            means = steps * self.column.step
+        return np.where(complete, means + self.column.origin, np.nan)
+
+    def share(self) -> float | None:
+        """Return the share of a numeric column's variance within groups, rounded."""
+        if not isinstance(self.column, NumericColumn):
+            return None
+        if self._shift is None:
+            return _SHARE_STEP
+        sums = self.sums + self.complete * (self.column.origin - self._shift)
+        counts = np.maximum(self.complete, 1)
+        total = self._squares - float(sums.sum()) ** 2 / int(self.complete.sum())
+        within = self._squares - float((sums**2 / counts).sum())
+        share = within / total if total > 0.0 else 0.0
+        return round(max(_SHARE_STEP, round(share / _SHARE_STEP) * _SHARE_STEP), 2)
+
+
+def _grown(array: NDArray[np.generic], length: int) -> NDArray[Any]:
+    """Return an array with zeros appended up to ``length``."""
+    missing = np.zeros((length - len(array), *array.shape[1:]), dtype=array.dtype)
+    return np.concatenate([array, missing])
 
 
 def release_counts(counts: IntArray, p: int) -> IntArray:

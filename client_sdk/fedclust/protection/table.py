@@ -16,9 +16,10 @@ from fedclust.protection.columns import (
     describe_columns,
     level_codes,
     numeric_values,
+    source_names,
 )
 from fedclust.protection.groups import form_groups, least_group_size
-from fedclust.protection.records import release_counts, release_means
+from fedclust.protection.records import GroupSums, release_counts
 
 __all__ = [
     "ProtectedTable",
@@ -27,16 +28,15 @@ __all__ = [
     "form_table",
     "form_table_by_blocks",
     "group_persons",
+    "has_levels",
     "person_values",
+    "place_persons",
     "release",
     "unite_groups",
 ]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-#: The released share of variance within groups is a multiple of this, and at least this.
-_SHARE_STEP = 0.05
 
 
 class TooFewPersons(ValueError):
@@ -66,7 +66,7 @@ class ProtectedTable:
 
     def names(self) -> tuple[str, ...]:
         """Return the source columns that the table holds."""
-        return tuple(name for column in self.columns for name in _names(column))
+        return tuple(name for column in self.columns for name in source_names(column))
 
     def values(self, name: str) -> FloatArray:
         """Return what the groups release of one source column.
@@ -101,10 +101,6 @@ class ProtectedTable:
             if isinstance(column, LevelColumn) and column.names == (name,):
                 return _shares(released)
         raise KeyError(name)
-
-
-def _names(column: TableColumn) -> tuple[str, ...]:
-    return (column.name,) if isinstance(column, NumericColumn) else column.names
 
 
 def _decoded(column: LevelColumn, place: int, counts: FloatArray) -> FloatArray:
@@ -206,13 +202,14 @@ def form_table_by_blocks(
     TooFewPersons
         If a block has fewer than ``p`` persons.
     """
-    grouped = ((sources, group_persons(columns, sources, p, n_persons)) for sources in blocks)
+    encoded = (encode_sources(columns, sources) for sources in blocks)
+    grouped = ((each, group_persons(columns, each, p, n_persons)) for each in encoded)
     return _release_blocks(columns, grouped, p)
 
 
 def group_persons(
     columns: Sequence[TableColumn],
-    sources: Sequence[Source],
+    encoded: Sequence[FloatArray],
     p: int,
     n_persons: int | None = None,
 ) -> IntArray:
@@ -223,8 +220,8 @@ def group_persons(
     Parameters
     ----------
     columns : sequence of TableColumn
-    sources : sequence of Source
-        One value a person.
+    encoded : sequence of (n,) float64, one for each column
+        As :func:`encode_sources` returns them.
     p : int
     n_persons : int, optional
         Persons of the site, where these are some of them.
@@ -234,20 +231,11 @@ def group_persons(
     TooFewPersons
         If there are fewer than ``p`` persons.
     """
-    encoded = encode_sources(columns, sources)
     n = len(encoded[0])
     if n < p:
         raise TooFewPersons(f"{n} persons: a group has at least {p}")
-    least = least_group_size(
-        n_persons or n, p, has_levels=any(isinstance(column, LevelColumn) for column in columns)
-    )
-    blocks = (
-        values[None]
-        if isinstance(column, NumericColumn)
-        else np.where(np.isnan(values), np.nan, values == np.arange(column.n_levels)[:, None])
-        for column, values in zip(columns, encoded, strict=True)
-    )
-    points = _side_by_side(columns, blocks, n)
+    least = least_group_size(n_persons or n, p, has_levels=has_levels(columns))
+    points = place_persons(columns, encoded)
     missing = np.stack([np.isnan(each) for each in encoded])
     if not missing.any():
         return form_groups(points, least)
@@ -264,6 +252,22 @@ def group_persons(
     return groups
 
 
+def has_levels(columns: Sequence[TableColumn]) -> bool:
+    """Return whether a table has yes/no columns or columns of levels."""
+    return any(isinstance(column, LevelColumn) for column in columns)
+
+
+def place_persons(columns: Sequence[TableColumn], encoded: Sequence[FloatArray]) -> FloatArray:
+    """Return points (n, width) whose distances say how similar persons are."""
+    blocks = (
+        values[None]
+        if isinstance(column, NumericColumn)
+        else np.where(np.isnan(values), np.nan, values == np.arange(column.n_levels)[:, None])
+        for column, values in zip(columns, encoded, strict=True)
+    )
+    return _side_by_side(columns, blocks, len(encoded[0]))
+
+
 def release(
     columns: Sequence[TableColumn], sources: Sequence[Source], groups: IntArray, p: int
 ) -> ProtectedTable:
@@ -278,34 +282,23 @@ def release(
         Numbered from 0; each has at least ``p`` persons.
     p : int
     """
-    return _release_blocks(columns, [(sources, groups)], p)
+    return _release_blocks(columns, [(encode_sources(columns, sources), groups)], p)
 
 
 def _release_blocks(
     columns: Sequence[TableColumn],
-    blocks: Iterable[tuple[Sequence[Source], IntArray]],
+    blocks: Iterable[tuple[Sequence[FloatArray], IntArray]],
     p: int,
 ) -> ProtectedTable:
-    sizes: list[IntArray] = []
-    released: list[list[FloatArray]] = [[] for _ in columns]
-    spreads = [_Spread() for _ in columns]
-    for sources, groups in blocks:
-        m = int(groups.max()) + 1
-        sizes.append(np.bincount(groups))
-        encoded = encode_sources(columns, sources)
-        for column, values, found, spread in zip(columns, encoded, released, spreads, strict=True):
-            if isinstance(column, NumericColumn):
-                found.append(release_means(column, values, groups, m))
-                spread.add(values, groups)
-            else:
-                counts = release_counts(_counts(column, values, groups, m), p)
-                found.append(counts.astype(np.float64))
-    shares = tuple(
-        spread.share() if isinstance(column, NumericColumn) else None
-        for column, spread in zip(columns, spreads, strict=True)
-    )
-    whole = tuple(np.concatenate(found) for found in released)
-    return ProtectedTable(tuple(columns), np.concatenate(sizes), whole, shares)
+    tallies = [GroupSums(column) for column in columns]
+    sizes = np.zeros(0, dtype=np.int64)
+    for encoded, groups in blocks:
+        first = len(sizes)
+        sizes = np.concatenate([sizes, np.bincount(groups)])
+        for tally, values in zip(tallies, encoded, strict=True):
+            tally.add(values, first + groups, len(sizes))
+    released = tuple(tally.release(sizes, p) for tally in tallies)
+    return ProtectedTable(tuple(columns), sizes, released, tuple(t.share() for t in tallies))
 
 
 def encode_sources(columns: Sequence[TableColumn], sources: Sequence[Source]) -> list[FloatArray]:
@@ -317,45 +310,6 @@ def encode_sources(columns: Sequence[TableColumn], sources: Sequence[Source]) ->
         else level_codes(column, [by_name[name] for name in column.names])
         for column in columns
     ]
-
-
-def _counts(column: LevelColumn, codes: FloatArray, groups: IntArray, m: int) -> IntArray:
-    """Return persons by group and level; zeros where a person of the group has no level."""
-    counts = np.zeros((m, column.n_levels), dtype=np.int64)
-    np.add.at(counts, (groups, np.nan_to_num(codes).astype(np.int64)), 1)
-    lacking = np.bincount(groups, weights=np.isnan(codes), minlength=m) > 0
-    counts[lacking] = 0
-    return counts
-
-
-class _Spread:
-    """Sums of squares of a numeric column, over all persons and within groups, block by block."""
-
-    def __init__(self) -> None:
-        self.n, self.mean, self.whole, self.within = 0, 0.0, 0.0, 0.0
-
-    def add(self, values: FloatArray, groups: IntArray) -> None:
-        """Add persons (n,); NaN where one has no value."""
-        present = ~np.isnan(values)
-        values, groups = values[present], groups[present]
-        n = len(values)
-        if not n:
-            return
-        mean = float(values.mean())
-        centred = values - mean
-        whole = float((centred**2).sum())
-        sizes = np.maximum(np.bincount(groups), 1)
-        self.within += whole - float((np.bincount(groups, weights=centred) ** 2 / sizes).sum())
-        # Chan's merging of means and squares.
-        apart = mean - self.mean
-        self.whole += whole + apart**2 * self.n * n / (self.n + n)
-        self.mean += apart * n / (self.n + n)
-        self.n += n
-
-    def share(self) -> float:
-        """Return the share of variance within groups, rounded as it is released."""
-        share = self.within / self.whole if self.whole > 0.0 else 0.0
-        return round(max(_SHARE_STEP, round(share / _SHARE_STEP) * _SHARE_STEP), 2)
 
 
 def _side_by_side(
@@ -437,10 +391,10 @@ def unite_groups(table: ProtectedTable, p: int) -> ProtectedTable:
     n = int(table.sizes.sum())
     if n < p:
         raise TooFewPersons(f"{n} persons: a group has at least {p}")
-    has_levels = any(isinstance(column, LevelColumn) for column in table.columns)
     blocks = (values[None] if values.ndim == 1 else _shares(values).T for values in table.released)
     points = _side_by_side(table.columns, blocks, len(table.sizes))
-    labels = form_groups(points, least_group_size(n, p, has_levels=has_levels), table.sizes)
+    least = least_group_size(n, p, has_levels=has_levels(table.columns))
+    labels = form_groups(points, least, table.sizes)
     m = int(labels.max()) + 1
     sizes = np.bincount(labels, weights=table.sizes, minlength=m).astype(np.int64)
     released: list[FloatArray] = []

@@ -1,0 +1,204 @@
+"""Once, for ever: the groups of a site's persons and what these groups have released.
+
+A cohort is what a site remembers of its protected table. A known person is answered from here,
+never from the file. Everything follows from one rule:
+
+    **Every sum that is released has at least p persons whose value in this column is in no sum
+    that was released before.**
+
+Take any combination of released sums. The last of them has at least p persons whose values no
+earlier one holds, so these persons stay in the combination: none concerns 1 to p - 1 persons.
+
+- Newcomers wait until they can form groups of their own: all their values are new.
+- A new column of known groups: all its values are new. A group of which one person has no value
+  does not release the column, then or later.
+- Corrections: a group releases a column anew only if p of its persons have values that none of
+  the column's earlier releases had.
+- Withdrawal: the group is not used any more. Its other persons may join groups of newcomers, each
+  of which has p new persons without them.
+- A column under another name is the same column: what was released answers for it.
+
+Pure rules without files; ``fedclust.site.cohorts`` keeps cohorts on disk. See ADR 0016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.protection.columns import TableColumn, source_names
+from fedclust.protection.fingerprints import person_keys
+from fedclust.protection.table import ProtectedTable, TooFewPersons, unite_groups
+
+__all__ = ["ARRAYS", "Cohort", "CohortRefused", "PinnedColumn"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+#: The arrays of a cohort, by person and by group, and their types.
+ARRAYS = {
+    "keys": "S16",
+    "groups": "int32",
+    "withdrawn": "bool",
+    "signatures": "uint64",
+    "sizes": "int64",
+    "used": "bool",
+}
+
+
+class CohortRefused(ValueError):
+    """A source does not fit the cohort; ``rule`` names why, the message says what to do."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
+@dataclass(frozen=True)
+class PinnedColumn:
+    """A table column, and what the groups have released of it.
+
+    Attributes
+    ----------
+    column : TableColumn
+    rules : tuple of str, one for each source column
+        How it is read: its kind, codes and markers.
+    share : float or None
+        The share of variance within groups, from the column's first release.
+    released : (m,) or (m, L) float64
+        As in :class:`ProtectedTable`.
+    decided : (m,) bool
+        Groups that released the column or never will.
+    prints : (n, source columns, versions) uint8
+        Fingerprints of the values in the releases so far.
+    """
+
+    column: TableColumn
+    rules: tuple[str, ...]
+    share: float | None
+    released: FloatArray
+    decided: BoolArray
+    prints: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The groups of n persons, and what these m groups have released.
+
+    Attributes
+    ----------
+    table_id : str
+        Random; it says nothing about the persons.
+    p : int
+    fences : bool
+    has_ids : bool
+        Without ids the cohort serves one file, whose rows are known by their values.
+    base : tuple of str
+        Source columns of the first table: persons are recognised by their values in these.
+    keys : (n,) bytes of length 16, sorted
+    groups : (n,) int32
+    withdrawn : (n,) bool
+    signatures : (n,) uint64
+        Of the base columns when the person came; 0 where the file lacked one.
+    sizes : (m,) int64
+    used : (m,) bool
+        False once a person of the group was withdrawn.
+    columns : tuple of PinnedColumn
+    aliases : mapping of str to str
+        Later names of source columns.
+    """
+
+    table_id: str
+    p: int
+    fences: bool
+    has_ids: bool
+    base: tuple[str, ...]
+    keys: NDArray[Any]
+    groups: NDArray[np.int32]
+    withdrawn: BoolArray
+    signatures: NDArray[np.uint64]
+    sizes: IntArray
+    used: BoolArray
+    columns: tuple[PinnedColumn, ...]
+    aliases: Mapping[str, str]
+
+    @classmethod
+    def empty(cls, table_id: str, p: int, *, fences: bool = True) -> Cohort:
+        """Return a cohort without persons: what a first table starts from."""
+        arrays = {name: np.zeros(0, dtype) for name, dtype in ARRAYS.items()}
+        return cls(table_id, p, fences, True, (), **arrays, columns=(), aliases={})
+
+    def rules(self) -> dict[str, str]:
+        """Return how each pinned source column is read."""
+        return {
+            name: rule
+            for pinned in self.columns
+            for name, rule in zip(source_names(pinned.column), pinned.rules, strict=True)
+        }
+
+    def pinned_name(self, name: str) -> str:
+        """Return the name under which a source column was pinned first."""
+        return name if name in self.rules() else self.aliases.get(name, name)
+
+    def find(self, keys: NDArray[Any]) -> IntArray:
+        """Return the place of each key (n,), -1 where it is unknown."""
+        if not len(self.keys):
+            return np.full(len(keys), -1)
+        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[at] == keys, at, -1)
+
+    def table_rows(self, secret: bytes, ids: Sequence[str]) -> IntArray:
+        """Return the row of :meth:`table` that each person (n,) is part of, -1 where none is."""
+        places = self.find(person_keys(secret, ids)[0])
+        groups = self.groups[places]
+        serves = (places >= 0) & self.used[groups] & ~self.withdrawn[places]
+        return np.where(serves, (np.cumsum(self.used) - 1)[groups], -1)
+
+    def withdraw(self, secret: bytes, person: str) -> Cohort:
+        """Return the cohort without a person; the group of the person is not used any more."""
+        place = int(self.find(person_keys(secret, [person])[0])[0])
+        if place < 0:
+            raise CohortRefused(
+                "unknown-person",
+                "no group holds this person. Write the id as the file does. A person who waits "
+                "for a group has released nothing: removing the rows from the file is enough",
+            )
+        withdrawn, used = self.withdrawn.copy(), self.used.copy()
+        withdrawn[place], used[self.groups[place]] = True, False
+        return replace(self, withdrawn=withdrawn, used=used)
+
+    def table(self, names: Sequence[str], p: int = 0) -> ProtectedTable:
+        """Return the protected table of some source columns, under their pinned names.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Columns tied to one of them come along.
+        p : int
+            Above the cohort's own p the table is of unions of its groups.
+
+        Raises
+        ------
+        KeyError
+            If a column is not pinned.
+        TooFewPersons
+            If the groups in use have fewer than ``p`` persons together.
+        """
+        wanted = {self.pinned_name(name) for name in names}
+        if unknown := wanted - set(self.rules()):
+            raise KeyError(min(unknown))
+        chosen = [each for each in self.columns if wanted & set(source_names(each.column))]
+        if not self.used.any():
+            raise TooFewPersons("no group is in use")
+        table = ProtectedTable(
+            tuple(each.column for each in chosen),
+            self.sizes[self.used],
+            tuple(each.released[self.used] for each in chosen),
+            tuple(each.share for each in chosen),
+        )
+        return unite_groups(table, p) if p > self.p else table

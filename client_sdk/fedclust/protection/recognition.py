@@ -1,0 +1,194 @@
+"""Which cohort holds the persons of a source, and which new column is a known one renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.protection.cohort import Cohort, CohortRefused
+from fedclust.protection.columns import NumericColumn, Source, source_names
+from fedclust.protection.fingerprints import (
+    column_seed,
+    fingerprints,
+    person_keys,
+    signatures,
+)
+
+__all__ = ["Blocks", "find_cohort", "find_new_names", "refuse_known_values", "sign"]
+
+IntArray = NDArray[np.int64]
+WordArray = NDArray[np.uint64]
+
+#: A source: each call starts a pass. A block is the ids of persons, or None where the source has
+#: none, and their columns, the same in each block.
+Blocks: TypeAlias = Callable[[], Iterable[tuple[Sequence[str] | None, Sequence[Source]]]]
+
+#: Ids that are looked up at a time: mostly the first few say which cohort it is.
+_IDS = 10_000
+#: Persons that tell whether a new column is a known one under another name.
+_SAMPLE = 2_000
+#: So many times as many matches as strangers have on average, and as many standard deviations, are
+#: no chance.
+_BEYOND_CHANCE = 3.0
+#: Lists of signatures that agree in this part are of the same persons, however common their values.
+_SAME_PERSONS = 0.99
+
+
+def find_cohort(cohorts: Sequence[Cohort], secret: bytes, blocks: Blocks) -> Cohort | None:
+    """Return the cohort that holds a source's persons; None where they are new.
+
+    Raises
+    ------
+    CohortRefused
+        The ids are new, but the values are those of known persons; or the source has no ids and
+        is not the file that a cohort without ids serves.
+    """
+    if not cohorts:
+        return None
+    for keys in _keys(secret, blocks):
+        for cohort in cohorts:
+            if (cohort.find(keys) >= 0).any():
+                return cohort
+    signed: list[list[WordArray]] = [[] for _ in cohorts]
+    has_ids = True
+    for ids, sources in blocks():
+        has_ids = ids is not None
+        for cohort, found in zip(cohorts, signed, strict=True):
+            found.append(sign(cohort, sources, secret))
+    for cohort, found in zip(cohorts, signed, strict=True):
+        mine = np.concatenate([np.zeros(0, dtype=np.uint64), *found])
+        if not has_ids and not cohort.has_ids:
+            shared = _shared(mine, cohort.signatures)
+            if mine.all() and shared == len(mine) == len(cohort.keys):
+                return cohort
+            # Without the columns of that table nothing tells the files apart.
+            if not mine.all() or shared * 2 >= min(len(mine), len(cohort.keys)):
+                raise other_file()
+        else:
+            refuse_known_values(mine, cohort, ~cohort.withdrawn)
+    return None
+
+
+def _keys(secret: bytes, blocks: Blocks) -> Iterator[NDArray[Any]]:
+    for ids, _ in blocks():
+        if ids is None:
+            return
+        for start in range(0, len(ids), _IDS):
+            yield person_keys(secret, ids[start : start + _IDS])[0]
+
+
+def find_new_names(cohort: Cohort, secret: bytes, blocks: Blocks) -> dict[str, str]:
+    """Return the new columns that have the values of pinned ones, and the names of these.
+
+    A column that most of a sample of known persons have the same values in is the pinned one:
+    releasing it again would tell the difference, which may concern single persons.
+    """
+    known = {*cohort.rules(), *cohort.aliases}
+    places, masks = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64)
+    found: dict[str, Source] = {}
+    for ids, sources in blocks():
+        new = [each for each in sources if each.name not in known]
+        if ids is None or not new:
+            return {}
+        keys, all_masks = person_keys(secret, ids)
+        at = cohort.find(keys)
+        rows = np.flatnonzero(at >= 0)[: _SAMPLE - len(places)]
+        places = np.concatenate([places, at[rows]])
+        masks = np.concatenate([masks, all_masks[rows]])
+        for each in new:
+            earlier = found[each.name].values if each.name in found else each.values[:0]
+            found[each.name] = replace(each, values=np.append(earlier, each.values[rows]))
+        if len(places) == _SAMPLE:
+            break
+    names = {name: _same(cohort, secret, each, places, masks) for name, each in found.items()}
+    return {name: old for name, old in names.items() if old is not None}
+
+
+def _same(
+    cohort: Cohort, secret: bytes, source: Source, places: IntArray, masks: WordArray
+) -> str | None:
+    """Return the pinned column with the values that most persons have in ``source``."""
+    values = source.values
+    distinct, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    # Two rare conditions agree in most persons, who have neither.
+    telling = ~np.isnan(values)
+    if len(distinct) > 1:
+        telling &= values != distinct[counts.argmax()]
+    best, most = None, len(values)
+    for pinned in cohort.columns:
+        if source.n_levels is not None and isinstance(pinned.column, NumericColumn):
+            continue
+        for at, name in enumerate(source_names(pinned.column)):
+            now = values
+            if isinstance(pinned.column, NumericColumn):
+                now = np.clip(values, pinned.column.lower, pinned.column.upper)
+            same = fingerprints(now, masks, column_seed(secret, name))
+            alike = same == pinned.prints[places, at, -1]
+            if 2 * alike[telling].sum() > telling.sum() and 2 * alike.sum() > most:
+                best, most = name, 2 * int(alike.sum())
+    return best
+
+
+def sign(cohort: Cohort, sources: Sequence[Source], secret: bytes) -> WordArray:
+    """Return the signatures (n,) in a cohort's base columns; 0 where the source lacks one."""
+    given: Mapping[str, Source] = {cohort.pinned_name(each.name): each for each in sources}
+    if not set(cohort.base) <= set(given):
+        return np.zeros(len(sources[0].values), dtype=np.uint64)
+    seeds = [column_seed(secret, name) for name in cohort.base]
+    return signatures([given[name].values for name in cohort.base], seeds)
+
+
+def refuse_known_values(mine: WordArray, cohort: Cohort, gone: NDArray[np.bool_]) -> None:
+    """Refuse persons with new ids who have the values of known persons who are missing.
+
+    Parameters
+    ----------
+    mine : (k,) uint64
+        Signatures of the persons with new ids.
+    cohort : Cohort
+    gone : (n,) bool
+        Which of its persons are missing.
+    """
+    known = cohort.signatures
+    if _look_alike(mine[mine > 0], known[gone & (known > 0)], known[known > 0]):
+        raise CohortRefused(
+            "other-ids",
+            "persons with new ids have the values of known persons who are missing. Give all "
+            f"persons the ids that they had when the groups of table {cohort.table_id} were "
+            "formed",
+        )
+
+
+def _look_alike(newcomers: WordArray, gone: WordArray, everyone: WordArray) -> bool:
+    n = len(everyone)
+    if not len(newcomers) or not len(gone):
+        return False
+    _, counts = np.unique(everyone, return_counts=True)
+    # One pair more than was seen: few persons do not show how common their values are.
+    chance = (1.0 + float((counts * (counts - 1.0)).sum()) / 2.0) / (n * (n - 1.0) / 2.0)
+    expected = len(newcomers) * min(1.0, len(gone) * chance)
+    if np.isin(newcomers, gone).sum() > _BEYOND_CHANCE * (expected + expected**0.5):
+        return True
+    return _shared(newcomers, gone) >= _SAME_PERSONS * max(len(newcomers), n)
+
+
+def _shared(first: WordArray, second: WordArray) -> int:
+    """Return how many signatures two lists have in common, repeats counted."""
+    kinds, counts = np.unique(first, return_counts=True)
+    others, more = np.unique(second, return_counts=True)
+    _, here, there = np.intersect1d(kinds, others, assume_unique=True, return_indices=True)
+    return int(np.minimum(counts[here], more[there]).sum())
+
+
+def other_file() -> CohortRefused:
+    """Return the refusal of a second file without ids."""
+    return CohortRefused(
+        "other-file",
+        "without ids the groups serve one file, and this one differs from it. Give the same "
+        "file, or name an id column to begin with; for another site on this account set "
+        "FEDCLUST_STATE_DIR to a directory of its own",
+    )

@@ -1,0 +1,198 @@
+"""Whatever happens to a site's persons, no combination of releases concerns fewer than p of them.
+
+A state machine lets persons join, leave, come back, withdraw and change, and columns come under
+new names. An attacker who is told which persons each released sum holds, and which of their values,
+looks for combinations of sums that leave 1 to p - 1 persons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from fedclust.protection.cohort import Cohort, CohortRefused
+from fedclust.protection.columns import Source
+from fedclust.protection.fingerprints import person_keys
+from support.cohorts import SECRET, Memory, recoverable
+
+P = 3
+
+
+class Site(RuleBasedStateMachine):
+    """A site whose file changes; after each change a table is made from the file."""
+
+    @initialize(seed=st.integers(0, 2**32 - 1), n=st.integers(9, 16), levels=st.booleans())
+    def begin(self, seed: int, n: int, levels: bool) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.levels = levels
+        self.memory = Memory(p=P)
+        #: True values by person and column, and who is in the file.
+        self.values: dict[str, dict[str, float]] = {}
+        self.present: set[str] = set()
+        self.names = {"a": "a", "b": "b"}
+        self.withdrawn: set[str] = set()
+        #: By column the sums that were released: each a set of (person, value).
+        self.sums: dict[str, list[frozenset[tuple[str, float]]]] = {}
+        self.join(n)
+        self.look()
+
+    def draw(self, column: str) -> float:
+        whole = column == "yes" or (column == "b" and self.levels)
+        return float(self.rng.integers(0, 2)) if whole else float(self.rng.normal())
+
+    @rule(n=st.integers(1, 7))
+    def join(self, n: int) -> None:
+        for _ in range(n):
+            person = f"P{len(self.values)}"
+            self.values[person] = {column: self.draw(column) for column in self.names}
+            self.present.add(person)
+
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        # Those who leave at once are few: the rest of a test is about who is there.
+        away = data.draw(st.sets(st.sampled_from(sorted(self.values)), max_size=4))
+        self.present = set(self.values) - away
+
+    @rule(data=st.data(), back=st.booleans())
+    def correct(self, data: st.DataObject, back: bool) -> None:
+        """Change some persons of a group, or bring back values that they had before."""
+        column = data.draw(st.sampled_from(sorted(self.names)))
+        cohort = self.memory.cohorts[0]
+        people = sorted(self.values)
+        groups = cohort.table_rows(SECRET, people)
+        group = data.draw(st.sampled_from(sorted(set(groups.tolist()))))
+        members = [
+            name for name, at in zip(sorted(self.values), groups, strict=True) if at == group
+        ]
+        for person in data.draw(st.sets(st.sampled_from(members), min_size=1)):
+            earlier = sorted(
+                {v for each in self.sums.get(column, ()) for p, v in each if p == person}
+            )
+            self.values[person][column] = (
+                data.draw(st.sampled_from(earlier)) if back and earlier else self.draw(column)
+            )
+
+    @rule(column=st.sampled_from(["c", "yes"]))
+    def add_column(self, column: str) -> None:
+        if column not in self.names:
+            self.names[column] = column
+            for row in self.values.values():
+                row[column] = self.draw(column)
+
+    @rule(data=st.data())
+    def lose_a_value(self, data: st.DataObject) -> None:
+        person = data.draw(st.sampled_from(sorted(self.values)))
+        self.values[person][data.draw(st.sampled_from(sorted(self.names)))] = float("nan")
+
+    @rule(column=st.sampled_from(["a", "b"]), data=st.data())
+    def rename(self, column: str, data: st.DataObject) -> None:
+        """Rename a column and change one person in it before anybody looks.
+
+        A column most of whose values have changed, and that has a new name, is a new column.
+        """
+        last = {p: value for sum_ in self.sums.get(column, ()) for p, value in sum_}
+        changed = sum(self.values[p][column] != last.get(p) for p in self.present)
+        if changed * 3 < len(self.present) and self.look():
+            self.names[column] += "'"
+            person = data.draw(st.sampled_from(sorted(self.present)))
+            self.values[person][column] = self.draw(column)
+            self.look()
+
+    @precondition(lambda self: len(self.withdrawn) < 3)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        person = data.draw(st.sampled_from(sorted(self.values)))
+        cohort = self.memory.cohorts[0]
+        if cohort.find(person_keys(SECRET, [person])[0])[0] < 0:
+            with pytest.raises(CohortRefused):
+                cohort.withdraw(SECRET, person)
+        else:
+            self.memory.cohorts[0] = cohort.withdraw(SECRET, person)
+            self.withdrawn.add(person)
+
+    @rule(blocks=st.integers(1, 3))
+    def read(self, blocks: int) -> None:
+        self.look(blocks)
+
+    def look(self, blocks: int = 1) -> bool:
+        """Make a table from the file, and note what it tells that was not told before."""
+        people = sorted(self.present)
+        if len(people) < blocks:
+            return False
+        sources = [
+            Source(name, np.array([self.values[p][column] for p in people]))
+            for column, name in self.names.items()
+        ]
+        before = self.memory.cohorts[0] if self.memory.cohorts else None
+        try:
+            self.memory.update_sources(people, sources, blocks=blocks)
+        except CohortRefused as refused:
+            if refused.rule not in {"other-values", "other-ids"}:
+                raise
+            return False
+        assert len(self.memory.cohorts) == 1
+        after = self.memory.cohorts[0]
+        self.note(before, after)
+        return True
+
+    def note(self, before: Cohort | None, after: Cohort) -> None:
+        """Add the sums that are new in ``after``."""
+        people = sorted(self.values)
+        places = after.find(person_keys(SECRET, people)[0])
+        group = {p: int(after.groups[at]) for p, at in zip(people, places, strict=True) if at >= 0}
+        old = {} if before is None else dict(_releases(before))
+        for (column, row), told in _releases(after):
+            if old.get((column, row)) == told:
+                continue
+            members = [p for p in group if group[p] == row]
+            assert len(members) == after.sizes[row] >= P
+            assert not self.withdrawn & set(members)
+            atoms = frozenset((p, self.values[p][self.column(column)]) for p in members)
+            self.sums.setdefault(self.column(column), []).append(atoms)
+
+    def column(self, pinned: str) -> str:
+        return pinned.rstrip("'")
+
+    @invariant()
+    def no_combination_concerns_fewer_than_p_persons_real_record(self) -> None:
+        for sums in getattr(self, "sums", {}).values():
+            atoms = sorted(frozenset().union(*sums))
+            matrix = np.array([[float(atom in each) for atom in atoms] for each in sums])
+            assert not recoverable(matrix, [int(person[1:]) for person, _ in atoms], P)
+
+    @invariant()
+    def a_table_is_of_whole_groups_without_withdrawn_persons(self) -> None:
+        if not getattr(self, "values", None) or not self.memory.cohorts:
+            return
+        cohort = self.memory.cohorts[0]
+        people = sorted(self.values)
+        rows = cohort.table_rows(SECRET, people)
+        sizes = np.bincount(rows[rows >= 0], minlength=int(cohort.used.sum()))
+        np.testing.assert_array_equal(sizes, cohort.sizes[cohort.used])
+        assert all(row < 0 for p, row in zip(people, rows, strict=True) if p in self.withdrawn)
+
+
+def _releases(cohort: Cohort) -> Iterator[tuple[tuple[str, int], tuple[float, ...]]]:
+    for pinned in cohort.columns:
+        (name,) = [pinned.column.name] if hasattr(pinned.column, "name") else pinned.column.names
+        for row, told in enumerate(pinned.released):
+            values = tuple(np.atleast_1d(told).tolist())
+            if not np.isnan(values).any() and (len(values) == 1 or sum(values) > 0):
+                yield (name, row), values
+
+
+TestSite = Site.TestCase
+TestSite.settings = settings(
+    max_examples=30, stateful_step_count=20, deadline=None, phases=[Phase.reuse, Phase.generate]
+)

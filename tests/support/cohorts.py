@@ -1,0 +1,118 @@
+"""A site's persons as a table of true values, and cohorts that are kept in memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.protection.cohort import Cohort
+from fedclust.protection.columns import Source
+from fedclust.protection.update import Change, update_cohort
+
+FloatArray = NDArray[np.float64]
+SECRET = b"the secret of a site in a test.."
+
+
+def persons(n: int, d: int = 3, seed: int = 0, first: int = 0) -> dict[str, FloatArray]:
+    """Return the values (d,) of ``n`` persons by id."""
+    values = np.random.default_rng([seed, first]).normal(size=(n, d))
+    return {f"P{first + i}": values[i] for i in range(n)}
+
+
+def sources_of(rows: Sequence[FloatArray], names: Sequence[str] | None = None) -> list[Source]:
+    """Return rows of numbers as the columns of a source."""
+    values = np.array(rows, dtype=np.float64)
+    names = names or [f"x{column}" for column in range(values.shape[1])]
+    return [Source(name, values[:, column]) for column, name in enumerate(names)]
+
+
+@dataclass
+class Memory:
+    """A site's cohorts, kept in memory."""
+
+    p: int = 5
+    cohorts: list[Cohort] = field(default_factory=list)
+    made: int = 0
+
+    @property
+    def cohort(self) -> Cohort:
+        """The only one."""
+        (found,) = self.cohorts
+        return found
+
+    def update(
+        self,
+        people: dict[str, FloatArray],
+        names: Sequence[str] | None = None,
+        *,
+        rules: dict[str, str] | None = None,
+        blocks: int = 1,
+        ids: bool = True,
+    ) -> Change:
+        """Bring the cohort of these persons up to date."""
+        return self.update_sources(
+            list(people) if ids else None, sources_of(list(people.values()), names), rules, blocks
+        )
+
+    def update_sources(
+        self,
+        ids: Sequence[str] | None,
+        sources: Sequence[Source],
+        rules: dict[str, str] | None = None,
+        blocks: int = 1,
+    ) -> Change:
+        """As :meth:`update`, for columns."""
+        self.made += 1
+        n = len(sources[0].values)
+        cuts = np.array_split(np.arange(n), blocks)
+
+        def parts() -> list[tuple[Sequence[str] | None, list[Source]]]:
+            return [
+                (
+                    None if ids is None else [ids[row] for row in rows],
+                    [Source(each.name, each.values[rows], each.n_levels) for each in sources],
+                )
+                for rows in cuts
+            ]
+
+        cohort, change = update_cohort(
+            Cohort.empty(f"table-{self.made}", self.p),
+            self.cohorts,
+            SECRET,
+            parts,
+            {each.name: "number" for each in sources} | (rules or {}),
+        )
+        names = [each.table_id for each in self.cohorts]
+        if cohort.table_id in names:
+            self.cohorts[names.index(cohort.table_id)] = cohort
+        else:
+            self.cohorts.append(cohort)
+        return change
+
+    def group_of(self, person: str) -> int:
+        """Return the row of the table that a person is part of."""
+        return int(self.cohort.table_rows(SECRET, [person])[0])
+
+
+def recoverable(released: FloatArray, owners: Sequence[int], p: int) -> bool:
+    """Return whether a combination of released sums concerns 1 to p - 1 persons.
+
+    Parameters
+    ----------
+    released : (k, a) float64
+        Of each sum, how often each value is in it.
+    owners : sequence of a int
+        Whose value it is. A person may have several, one after another.
+    p : int
+    """
+    rank = int(np.linalg.matrix_rank(released)) if released.size else 0
+    whose = np.array(owners)
+    for few in itertools.combinations(sorted(set(owners)), p - 1):
+        rest = released[:, ~np.isin(whose, few)]
+        if rank > (int(np.linalg.matrix_rank(rest)) if rest.size else 0):
+            return True
+    return False
