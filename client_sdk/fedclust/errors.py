@@ -268,6 +268,10 @@ class SessionExpired(CoordinatorError):
     slug = "session-expired"
 
 
+class TableChanged(CoordinatorError):
+    slug = "table-changed"
+
+
 class VersionUnsupported(CoordinatorError):
     slug = "version-unsupported"
 

@@ -95,6 +95,8 @@ def test_a_session_that_waits_for_a_late_site(watched: Watched) -> None:
     }
     assert sites["south"]["last_seen_at"] > sites["north"]["last_seen_at"]
     assert len({site["sdk_version"] for site in sites.values()}) == 1
+    assert len({site["table_id"] for site in sites.values()}) == 3
+    assert not any(site["separate_groups"] for site in sites.values())
     kinds = [(each["kind"], each["subject"]) for each in watched.get("overview")["attention"]]
     assert ("round-late", "heart") in kinds
 

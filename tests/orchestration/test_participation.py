@@ -31,7 +31,12 @@ def test_joining_records_consent(office: Office) -> None:
     assert (info.state, info.min_group_size, info.size_band) == ("joined", 9, "50-199")
     ((who, _, details),) = office.audit(action="site.joined")
     assert who == "site:north"
-    assert details == {"definition": body.definition_sha256, "late": False}
+    assert details == {
+        "definition": body.definition_sha256,
+        "late": False,
+        "table": None,
+        "separate_groups": False,
+    }
 
 
 def test_coming_back_with_the_same_declaration_changes_nothing(office: Office) -> None:
@@ -54,6 +59,41 @@ def test_coming_back_with_another_declaration_is_refused(
     office.define()
     office.join("heart", "north")
     assert refused(office, **changes).slug == "wrong-state"
+
+
+FIRST, SECOND = "0" * 32, "11111111-1111-1111-1111-111111111111"
+
+
+def test_a_site_joins_with_a_table_that_it_has_used_before(office: Office) -> None:
+    for name in ("heart", "liver", "lung", "skin", "bone"):
+        office.define(name)
+    office.join("heart", "north", table_id=FIRST)
+    with pytest.raises(Refusal) as caught:
+        office.join("liver", "north", table_id=SECOND)
+    assert caught.value.slug == "table-changed"
+    assert "--separate-groups" in caught.value.detail
+    # Tables are a site's own; a session without a table asks for none.
+    office.join("liver", "south", table_id=SECOND)
+    office.join("liver", "north", table_id=FIRST)
+    office.join("lung", "north")
+    office.join("skin", "north", table_id=SECOND, separate_groups=True)
+    office.join("bone", "north", table_id=SECOND)
+    entries = office.audit(action="site.joined")
+    assert [
+        (details["table"], details["separate_groups"])
+        for who, _, details in entries
+        if who == "site:north"
+    ] == [(FIRST, False), (FIRST, False), (None, False), (SECOND, True), (SECOND, False)]
+
+
+@pytest.mark.parametrize("other", [None, SECOND])
+def test_a_table_stays_the_same_until_the_session_ends(office: Office, other: str | None) -> None:
+    office.define()
+    office.join("heart", "north", table_id=FIRST)
+    problem = refused(office, table_id=other, separate_groups=True)
+    assert problem.slug == "table-changed"
+    assert "backup" in problem.detail
+    office.join("heart", "north", table_id=FIRST, separate_groups=True)
 
 
 def test_no_site_joins_from_the_hour_at_which_the_session_expires(

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from fedclust_service.domain.access import Role
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import Session
 from fedclust_service.store import AlreadyExists, Store, Tx
@@ -22,6 +23,7 @@ from support.rows import (
     lease,
     new_round,
     open_round,
+    participation,
     submission,
 )
 
@@ -190,6 +192,33 @@ def test_no_touch_is_lost_and_sqlite_never_spins(two: list[Store]) -> None:
     counted = [store.metrics()["touch"] for store in two]
     assert sum(metrics.calls for metrics in counted) == len(expected)
     assert sum(metrics.attempts for metrics in counted) == len(expected)
+
+
+def test_of_a_sites_first_tables_one_is_joined_with(two: list[Store]) -> None:
+    """In as many sessions at once, each locked by itself."""
+
+    def arrange(tx: Tx) -> list[Session]:
+        tx.principals.add(Role.SITE, "zurich", "")
+        found = [add_session(tx, f"s{number}") for number in range(CROWD)]
+        for session in found:
+            tx.participations.add(participation(session, "zurich"))
+        return found
+
+    sessions = two[0].run_tx("arrange", arrange)
+
+    def step(store: Store, number: int) -> bool:
+        def work(tx: Tx) -> bool:
+            tx.sessions.lock(sessions[number].name)
+            if tx.participations.tables_of("zurich"):
+                return False
+            table = f"{number:032x}"
+            joined = replace(participation(sessions[number], "zurich"), table_id=table)
+            tx.participations.update(joined)
+            return True
+
+        return store.run_tx("join", work)
+
+    assert len(crowd(two, step)) == 1
 
 
 def test_readers_do_not_wait_for_a_writer(store: Store) -> None:

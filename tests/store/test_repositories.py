@@ -244,6 +244,8 @@ def test_participations(store: Store) -> None:
             features=("chol", "age", "Größe"),
             min_group_size=2**40,
             size_band="200-999",
+            table_id="0" * 32,
+            separate_groups=True,
             sdk_version="0.1.0",
             joined_at=at(1),
             left_at=at(2),
@@ -262,6 +264,8 @@ def test_participations(store: Store) -> None:
         assert [p.site for p in listed] == list(SITES)
         assert listed[2] == joined
         assert tx.participations.get(other.id, "zurich") == participation(other, "zurich")
+        assert tx.participations.tables_of("zurich") == {"0" * 32}
+        assert tx.participations.tables_of("budapest") == set()
 
     store.run_tx("work", work)
 

@@ -11,6 +11,7 @@ world.put("north", "heart", 1, body)
 from __future__ import annotations
 
 import ssl
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -106,6 +107,7 @@ class World:
             "definition_sha256": info["definition_sha256"],
             "features": [feature["name"] for feature in FEATURES],
             "size_band": size_band(len(self._rows(site))),
+            "table_id": uuid.uuid5(uuid.NAMESPACE_DNS, site).hex,
             "sdk_version": __version__,
             "methods": {name: [method.version] for name, method in METHODS.items()},
         }

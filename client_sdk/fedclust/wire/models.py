@@ -56,6 +56,10 @@ Purpose = Annotated[
     StringConstraints(max_length=PURPOSE_CHARACTERS[1], pattern=r"^[^\x00-\x1f\x7f]*$"),
     Visible,
 ]
+#: 16 random bytes in hexadecimal, with or without a UUID's hyphens.
+TableId = Annotated[
+    str, StringConstraints(pattern=r"^[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}$")
+]
 Role = Literal["operator", "analyst", "site"]
 SessionState = Literal["recruiting", "running", "completed", "failed", "cancelled"]
 RoundState = Literal["collecting", "aggregating", "closed", "failed"]
@@ -242,13 +246,23 @@ class Consents(Model):
 
 
 class Participation(Model):
-    """A site joins: what it consents to, what it has, and what its SDK speaks."""
+    """A site joins: what it consents to, what it has, and what its SDK speaks.
+
+    Attributes
+    ----------
+    table_id : str or None
+        The random id of the site's protected table; null where it computes without one.
+    separate_groups : bool
+        Whether the site joins with another table than before, knowing what that tells.
+    """
 
     definition_sha256: Sha256
     consents: Consents = Consents()
     features: Annotated[tuple[FeatureName, ...], Field(max_length=10_000)]
     min_group_size: Annotated[int, Field(ge=2, le=1_000_000)] | None = None
     size_band: Line
+    table_id: TableId | None = None
+    separate_groups: bool = False
     sdk_version: Line
     methods: dict[str, tuple[int, ...]]
 
@@ -262,6 +276,7 @@ class ParticipationInfo(Model):
     joined_at: Timestamp | None = None
     min_group_size: int | None = None
     size_band: str | None = None
+    table_id: TableId | None = None
 
 
 # --- rounds ---------------------------------------------------------------------------------------

@@ -73,7 +73,11 @@ class Session:
 
 @dataclass(frozen=True)
 class Participation:
-    """One site in one session; what it declared when it joined."""
+    """One site in one session; what it declared when it joined.
+
+    ``table_id`` names the protected table that it answers from; ``separate_groups``: it joined
+    knowing that this is another table than before.
+    """
 
     session_id: int
     site: str
@@ -85,6 +89,8 @@ class Participation:
     features: tuple[str, ...] = ()
     min_group_size: int | None = None
     size_band: str | None = None
+    table_id: str | None = None
+    separate_groups: bool = False
     sdk_version: str | None = None
     joined_at: datetime | None = None
     left_at: datetime | None = None

@@ -19,6 +19,10 @@ class SiteStanding:
     state : ParticipationState
     sdk_version : str or None
         As it said when it last joined.
+    table_id : str or None
+        The protected table that it answers from.
+    separate_groups : bool
+        Whether it joined knowing that this is another table than before.
     last_seen_at : datetime or None
         When it was last heard of, in any session.
     asked, answered : bool
@@ -34,6 +38,8 @@ class SiteStanding:
     site: str
     state: ParticipationState
     sdk_version: str | None
+    table_id: str | None
+    separate_groups: bool
     last_seen_at: datetime | None
     asked: bool
     answered: bool

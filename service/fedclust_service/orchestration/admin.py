@@ -39,6 +39,8 @@ class AdminSite(Model):
     late_since: Timestamp | None
     last_seen_at: Timestamp | None
     sdk_version: str | None
+    table_id: str | None
+    separate_groups: bool
     refusals: int
     bytes_in: int
     bytes_out: int
@@ -278,6 +280,8 @@ def _site(site: SiteStanding, late: datetime | None) -> AdminSite:
         late_since=late if site.asked and not site.answered else None,
         last_seen_at=site.last_seen_at,
         sdk_version=site.sdk_version,
+        table_id=site.table_id,
+        separate_groups=site.separate_groups,
         refusals=site.refusals,
         bytes_in=site.bytes_in,
         bytes_out=site.bytes_out,

@@ -36,6 +36,10 @@ from fedclust_service.orchestration.opening import Start, start_if_complete, wit
 from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.store import DataDamaged, Tx
 
+_FIND_TABLE = (
+    "Join from the machine and state directory that hold the site's store of groups, or restore "
+    "the store from its backup."
+)
 _GONE = (ParticipationState.LEFT, ParticipationState.EXCLUDED)
 
 
@@ -59,6 +63,7 @@ def join(
             return _rejoin(change, found, own, body), False
         _check_state(found, own, change.now)
         _check_consent(tx, actor, found, body)
+        _check_table(tx, actor, body)
         joined = dataclasses.replace(
             own,
             state=advance(PARTICIPATION_TRANSITIONS, own.state, ParticipationState.JOINED),
@@ -68,6 +73,8 @@ def join(
             features=body.features,
             min_group_size=body.min_group_size,
             size_band=body.size_band,
+            table_id=body.table_id,
+            separate_groups=body.separate_groups,
             sdk_version=body.sdk_version,
             joined_at=change.now,
         )
@@ -79,6 +86,8 @@ def join(
             found.name,
             definition=body.definition_sha256,
             late=late,
+            table=body.table_id,
+            separate_groups=body.separate_groups,
         )
         start_if_complete(change, found, actor, start)
         return _info(found, joined), not late
@@ -89,6 +98,12 @@ def join(
 def _rejoin(
     change: Change, session: Session, own: Participation, body: JoinRequest
 ) -> ParticipationInfo:
+    if own.table_id != body.table_id:
+        raise Refusal(
+            "table-changed",
+            "This site joined the session with another protected table, which holds until the "
+            f"session ends. {_FIND_TABLE}",
+        )
     asked = (
         body.definition_sha256,
         body.consents.two_sites_with,
@@ -179,6 +194,20 @@ def _check_consent(tx: Tx, actor: Actor, session: Session, body: JoinRequest) ->
         raise Refusal("consent-needed", "Give the consents that are named here.", missing)
 
 
+def _check_table(tx: Tx, actor: Actor, body: JoinRequest) -> None:
+    """Refuse a table that this site has not used before, unless it says that it means to."""
+    if body.table_id is None or body.separate_groups:
+        return
+    used = tx.participations.tables_of(actor.name)
+    if used and body.table_id not in used:
+        raise Refusal(
+            "table-changed",
+            "This site has taken part with another protected table, and a second grouping of the "
+            f"same persons tells more about each of them. {_FIND_TABLE} For other persons, or at "
+            "that price, join with --separate-groups (separate_groups: true).",
+        )
+
+
 def _check_version(session: Session, body: JoinRequest) -> None:
     spoken = body.methods.get(session.algorithm, ())
     if session.method_version in spoken:
@@ -243,6 +272,7 @@ def _info(session: Session, own: Participation) -> ParticipationInfo:
         joined_at=own.joined_at,
         min_group_size=own.min_group_size,
         size_band=own.size_band,
+        table_id=own.table_id,
     )
 
 

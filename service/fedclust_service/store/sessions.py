@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Executable, and_, bindparam, func, select, update
 
+from fedclust_service.domain.access import Role
 from fedclust_service.domain.session import (
     Participation,
     ParticipationState,
@@ -52,6 +53,24 @@ _PARTICIPATIONS = (
 _PARTICIPATION = select(tables.participations).where(
     tables.participations.c.session_id == bindparam("session_id"),
     tables.participations.c.site == bindparam("site"),
+)
+
+
+_LOCK_SITE = (
+    select(tables.principals.c.id)
+    .where(
+        tables.principals.c.role == Role.SITE.value,
+        tables.principals.c.name == bindparam("site"),
+    )
+    .with_for_update(key_share=True)
+)
+_TABLES_OF = (
+    select(tables.participations.c.table_id)
+    .where(
+        tables.participations.c.site == bindparam("site"),
+        tables.participations.c.table_id.is_not(None),
+    )
+    .distinct()
 )
 
 
@@ -260,6 +279,14 @@ class Participations:
         rows = self._connection.execute(_PARTICIPATIONS, {"session_id": session_id}).mappings()
         return [to_participation(row) for row in rows]
 
+    def tables_of(self, site: str) -> frozenset[str]:
+        """Return the ids of the protected tables with which a site has joined sessions.
+
+        Another transaction that asks for this site's waits until this one ends.
+        """
+        self._connection.execute(_LOCK_SITE, {"site": site}).all()
+        return frozenset(self._connection.execute(_TABLES_OF, {"site": site}).scalars())
+
     def update(self, participation: Participation) -> None:
         """Write all of a participation but its session and site."""
         t = tables.participations
@@ -296,6 +323,8 @@ def _participation_values(participation: Participation) -> dict[str, object]:
         "features": list(participation.features),
         "min_group_size": participation.min_group_size,
         "size_band": participation.size_band,
+        "table_id": participation.table_id,
+        "separate_groups": participation.separate_groups,
         "sdk_version": participation.sdk_version,
         "joined_at": participation.joined_at,
         "left_at": participation.left_at,

@@ -146,7 +146,8 @@ class Standings:
         p = tables.participations
         query = (
             select(
-                *(p.c.session_id, p.c.site, p.c.state, p.c.sdk_version),
+                *(p.c.session_id, p.c.site, p.c.state),
+                *(p.c.sdk_version, p.c.table_id, p.c.separate_groups),
                 *(answers.c.size, answers.c.newest, tasks.c.size, tasks.c.newest),
             )
             .outerjoin(
@@ -162,6 +163,8 @@ class Standings:
             site,
             state,
             sdk,
+            table,
+            separate,
             size_in,
             answered_in,
             size_out,
@@ -174,6 +177,8 @@ class Standings:
                     site=site,
                     state=ParticipationState(state),
                     sdk_version=sdk,
+                    table_id=table,
+                    separate_groups=separate,
                     last_seen_at=seen.get(site),
                     asked=answered or (current is not None and asked_in == current),
                     answered=answered,

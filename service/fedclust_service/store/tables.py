@@ -26,6 +26,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.types import TypeEngine
 from sqlmodel import Field, SQLModel
@@ -192,6 +193,7 @@ class ParticipationRow(Row, table=True):
         ForeignKeyConstraint(["session_id"], ["sessions.id"]),
         _one_of("state", ParticipationState),
         Index(None, "site", "session_id"),
+        Index(None, "site", "table_id"),
     )
 
     session_id: int = Field(primary_key=True, sa_type=Whole)
@@ -207,6 +209,8 @@ class ParticipationRow(Row, table=True):
     sdk_version: str | None = Field(sa_type=Word)
     joined_at: datetime | None = Field(sa_type=UtcDateTime)
     left_at: datetime | None = Field(sa_type=UtcDateTime)
+    table_id: str | None = Field(sa_type=Word)
+    separate_groups: bool = Field(sa_column_kwargs={"server_default": false()})
 
 
 class RoundRow(Row, table=True):

@@ -39,6 +39,7 @@ router = APIRouter(prefix="/v1/sessions/{session}/participation", tags=["partici
         "consent-mismatch",
         "consent-needed",
         "session-expired",
+        "table-changed",
         "version-unsupported",
         "late-joining-refused",
         "malformed-request",
