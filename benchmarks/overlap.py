@@ -28,7 +28,7 @@ from _hospitals import Masked
 from _report import write
 from _runs import Job, Record, fingerprint, run, spread
 from fedclust import SimulationResult, simulate
-from fedclust.algorithms.masked import Points
+from fedclust.algorithms.masked import LocalCentroids
 from fedclust.algorithms.metaclustering import Meta, cluster
 
 warnings.simplefilter("ignore")
@@ -167,7 +167,7 @@ def aggregated(data: Masked, result: SimulationResult, n_clusters: int) -> float
         classes += [
             np.bincount(data.y[rows[own == k]], minlength=1).argmax() for k in range(len(filled))
         ]
-    points = Points(*(np.concatenate(part) for part in (values, masks, counts, sites)))
+    points = LocalCentroids(*(np.concatenate(part) for part in (values, masks, counts, sites)))
     grouping, _ = cluster(points, n_clusters, config.get("meta", "agglomerative"))
     return accuracy(np.array(classes), grouping.groups)
 
@@ -322,7 +322,7 @@ def grown(n: int, k: int, meta: Meta) -> Record:
     truth = rng.normal(size=(k, 128))
     mask = np.repeat(rng.random((n, 128)) < 0.4, k, axis=0)
     values = np.tile(truth, (n, 1)) + 0.3 * rng.normal(size=(n * k, 128))
-    points = Points(
+    points = LocalCentroids(
         np.where(mask, values, 0.0),
         mask,
         rng.integers(5, 50, n * k).astype(float),

@@ -147,7 +147,7 @@ class SimulationResult:
 
     @property
     def stopped_because_(self) -> str:
-        """Why the rounds ended: ``converged``, ``finished`` or ``max_rounds``."""
+        """Why the rounds ended, such as ``converged``, ``finished`` or ``max_rounds``."""
         return self.result_.stopped_because
 
     @property

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,14 +14,26 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedclust import simulate
+from fedclust.algorithms import evaluation
 from fedclust.algorithms.arrays import BoolMatrix
 from fedclust.algorithms.assigning import label_by_centroid, masked_squares, nearest
-from fedclust.algorithms.base import Model, Result
+from fedclust.algorithms.base import (
+    Contribution,
+    Feature,
+    Model,
+    Points,
+    Policy,
+    Result,
+    RunConfig,
+    SiteTask,
+    Space,
+)
 from fedclust.algorithms.finishing import complete
 from fedclust.wire import codec
 
 HAS = {"a": [0, 1, 2], "b": [1, 2, 3], "c": [0, 2, 3]}
 POLICY = {"missing": "mask", "min_group_size": 5}
+EXACT = {"missing": "mask", "protection": "none"}
 
 
 def rows() -> dict[str, NDArray[np.float64]]:
@@ -49,7 +64,7 @@ def test_masked_distances_are_means_over_the_shared_features(seed: int) -> None:
 
 def test_the_evaluation_measures_what_labels_and_centroids_say() -> None:
     sites = rows()
-    found = simulate("overlap", sites, config={"n_clusters": 3}, policy=POLICY, features=HAS)
+    found = simulate("overlap", sites, config={"n_clusters": 3}, policy=EXACT, features=HAS)
     result = found.result_
     assert result.mask is not None
     quality = result.quality
@@ -74,11 +89,94 @@ def test_the_evaluation_measures_what_labels_and_centroids_say() -> None:
     assert result.sizes == tuple(sizes)
 
 
+@given(st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_weighted_points_are_measured_over_what_they_share_with_their_centroid(seed: int) -> None:
+    """Two sites' sums, the quality and the profile, point by point; -1 where nothing is shared."""
+    rng = np.random.default_rng(seed)
+    k, d = 3, 4
+    known = rng.random((k, d)) < 0.7
+    centroids = np.where(known, rng.normal(size=(k, d)), 0.0)
+    raw = Result(
+        centroids=centroids,
+        centroids_original=centroids,
+        columns=tuple("wxyz"),
+        mask=known,
+        center=np.zeros(d),
+        scale=np.ones(d),
+    )
+    has = {"a": rng.random(d) < 0.7, "b": rng.random(d) < 0.7}
+    config = RunConfig(
+        options=None,
+        features=tuple(Feature(name=name) for name in "wxyz"),
+        policy=Policy(min_group_size=3, missing="mask"),
+        roster=("a", "b"),
+        p=3,
+        space=Space.identity(d),
+        masks=has,
+    )
+    task = evaluation.task(raw)
+    sent, inertia, within, terms, persons = [], 0.0, 0.0, 0.0, 0
+    members: dict[int, list[Any]] = {}
+    for site, mask in has.items():
+        points = Points(
+            rng.normal(size=(9, d)) * mask, rng.integers(3, 9, 9), rng.uniform(0, 0.5, d) * mask
+        )
+        own = replace(config, mask=mask)
+        payload = evaluation.local_step(SiteTask("evaluate", task.common), points, own)
+        sent.append(Contribution(site, payload, p=3))
+        shared = known & mask
+        if not shared.any():
+            assert payload is None
+            continue
+        assert payload is not None
+        evaluation.check(SiteTask("evaluate", task.common), payload, own)
+        means = np.average(points.X, axis=0, weights=points.sizes)
+        total = np.average((points.X - means) ** 2, axis=0, weights=points.sizes)
+        spread = total / (1 - points.within) * points.within
+        counts = np.zeros(k, dtype=int)
+        for x, size in zip(points.X, points.sizes, strict=True):
+            gaps = [
+                ((x - centroids[c])[shared[c]] ** 2).mean() * d if shared[c].any() else np.inf
+                for c in range(k)
+            ]
+            label = int(np.argmin(gaps))
+            a, b = np.sqrt(sorted(gaps)[:2])
+            inertia += size * a**2
+            within += size * spread[shared[label]].mean() * d
+            terms += size * (b - a) / b if np.isfinite(b) else 0.0
+            counts[label] += size
+            persons += size
+            members.setdefault(label, []).append((x, size, mask, spread))
+        assert payload.counts.tolist() == counts.tolist()
+    outcome = evaluation.aggregate(raw, sent, config)
+    if not persons:
+        assert outcome.quality is None
+        return
+    quality, profile = outcome.quality, outcome.profile
+    assert quality is not None
+    assert profile is not None
+    assert quality.n_rows == persons
+    assert quality.inertia == pytest.approx(inertia)
+    assert quality.share_within == pytest.approx(within / (inertia + within))
+    assert quality.simplified_silhouette == pytest.approx(terms / persons)
+    for c, inside in members.items():
+        for j in range(d):
+            seen = [(x[j], size, own[j]) for x, size, mask, own in inside if mask[j]]
+            assert profile.known[c, j] == bool(seen)
+            if seen:
+                values, sizes, spreads = np.array(seen).T
+                mean = np.average(values, weights=sizes)
+                variance = np.average((values - mean) ** 2 + spreads, weights=sizes)
+                assert profile.means[c, j] == pytest.approx(mean)
+                assert profile.deviations[c, j] == pytest.approx(np.sqrt(variance))
+
+
 def test_a_feature_is_scaled_by_the_sites_that_have_it() -> None:
     sites = rows()
     sites["a"][3, 1] = np.nan
     result = simulate(
-        "overlap", sites, config={"n_clusters": 3}, policy=POLICY, features=HAS
+        "overlap", sites, config={"n_clusters": 3}, policy=EXACT, features=HAS
     ).result_
     for j in range(4):
         held = [sites[site][:, has.index(j)] for site, has in HAS.items() if j in has]

@@ -10,7 +10,14 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust.algorithms.masked import Merged, Points, components, merge, ranges, squared_distances
+from fedclust.algorithms.masked import (
+    LocalCentroids,
+    Merged,
+    components,
+    merge,
+    ranges,
+    squared_distances,
+)
 from fedclust.algorithms.metaclustering import (
     Meta,
     agglomerate,
@@ -24,12 +31,12 @@ from fedclust.algorithms.metaclustering import (
 NAN = np.nan
 
 
-def _points(values: Any, sites: list[int], counts: list[int] | None = None) -> Points:
+def _points(values: Any, sites: list[int], counts: list[int] | None = None) -> LocalCentroids:
     """Return local centroids; NaN where a site has not got the feature."""
     rows = np.array(values, dtype=float)
     mask = ~np.isnan(rows)
     weights = np.ones(len(rows)) if counts is None else np.array(counts, dtype=float)
-    return Points(np.where(mask, rows, 0.0), mask, weights, np.array(sites))
+    return LocalCentroids(np.where(mask, rows, 0.0), mask, weights, np.array(sites))
 
 
 def _federation(seed: int, n: int = 8, k: int = 4, d: int = 12, noise: float = 0.2) -> Any:
@@ -48,7 +55,9 @@ def _federation(seed: int, n: int = 8, k: int = 4, d: int = 12, noise: float = 0
     return _points(rows, sites, counts), np.array(labels)
 
 
-def _distance(a: Points, i: int, b: Points, j: int, widths: NDArray[np.float64]) -> float:
+def _distance(
+    a: LocalCentroids, i: int, b: LocalCentroids, j: int, widths: NDArray[np.float64]
+) -> float:
     """Equation 3, feature by feature; infinite where nothing is shared."""
     shared = [m for m in range(len(widths)) if a.mask[i, m] and b.mask[j, m]]
     if not shared:
@@ -132,7 +141,7 @@ def test_the_overlap_graph_falls_into_its_parts() -> None:
 # --- agglomerative --------------------------------------------------------------------------------
 
 
-def _slow_agglomeration(points: Points, k: int) -> NDArray[np.int64]:
+def _slow_agglomeration(points: LocalCentroids, k: int) -> NDArray[np.int64]:
     """Merge the nearest two permitted groups, measuring everything anew each time."""
     widths = ranges(points.values, points.mask)
     groups: list[list[int]] = [[i] for i in range(len(points))]
@@ -145,7 +154,9 @@ def _slow_agglomeration(points: Points, k: int) -> NDArray[np.int64]:
             if separate and len(set(sites)) < len(sites):
                 continue
             left, right = (
-                Points(merged[g].means, merged[g].mask, np.ones(1), np.zeros(1, dtype=np.int64))
+                LocalCentroids(
+                    merged[g].means, merged[g].mask, np.ones(1), np.zeros(1, dtype=np.int64)
+                )
                 for g in (a, b)
             )
             gap = _distance(left, 0, right, 0, widths)
@@ -164,7 +175,7 @@ def _slow_agglomeration(points: Points, k: int) -> NDArray[np.int64]:
     return labels
 
 
-def _only(points: Points, members: list[int]) -> NDArray[np.int64]:
+def _only(points: LocalCentroids, members: list[int]) -> NDArray[np.int64]:
     groups = np.full(len(points), -1, dtype=np.int64)
     groups[members] = 0
     return groups
@@ -182,7 +193,9 @@ def test_groups_are_found_though_no_site_has_every_cluster() -> None:
     """Method A as printed needs a site with K clusters; DIM in the paper has none."""
     points, truth = _federation(3, n=12, k=5, d=24)
     kept = np.array([(i % 5) != (s % 5) for i, s in zip(truth, points.sites, strict=True)])
-    part = Points(points.values[kept], points.mask[kept], points.counts[kept], points.sites[kept])
+    part = LocalCentroids(
+        points.values[kept], points.mask[kept], points.counts[kept], points.sites[kept]
+    )
     assert np.bincount(part.sites).max() == 4
     grouping, warnings = cluster(part, 5, "agglomerative")
     assert adjusted_rand_score(truth[kept], grouping.groups) == 1.0
@@ -233,7 +246,7 @@ def test_equal_points_everywhere_are_no_trouble(meta: Any) -> None:
 def test_the_order_of_points_does_not_matter(meta: Any) -> None:
     points, truth = _federation(4, d=24, noise=0.1)
     order = np.random.default_rng(0).permutation(len(points))
-    turned = Points(
+    turned = LocalCentroids(
         points.values[order], points.mask[order], points.counts[order], points.sites[order]
     )
     found, _ = cluster(turned, 4, meta)

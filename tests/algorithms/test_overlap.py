@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -10,33 +11,27 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust.algorithms import overlap
+from fedclust.algorithms import engine, overlap
 from fedclust.algorithms.base import (
     Contribution,
     Done,
     Feature,
     MethodFailure,
     Next,
+    Points,
     Policy,
     RuleViolation,
     RunConfig,
-    SiteData,
     SiteTask,
     Space,
 )
+from fedclust.algorithms.engine import Plan
 from fedclust.algorithms.lloyd import Cells
+from fedclust.algorithms.points import row_points
+from fedclust.algorithms.preparation import Moments
 from fedclust.simulate import SimulationResult, simulate
-from support.attacker import findings
-from support.hospitals import breast_cancer
-from support.traces import statistics_of
 
-OPEN = {
-    "scaling": "none",
-    "missing": "mask",
-    "min_group_size": 2,
-    "protection": "none",
-    "min_sites": 1,
-}
+OPEN = {"scaling": "none", "missing": "mask", "protection": "none", "min_sites": 1}
 CENTRES = np.array([[0.0, 0.0, 0.0, 9.0], [9.0, 0.0, 9.0, 0.0], [0.0, 9.0, 9.0, 9.0]])
 MASKS = {"a": [1, 1, 1, 0], "b": [0, 1, 1, 1], "c": [1, 0, 1, 1]}
 
@@ -68,12 +63,14 @@ def _ari(result: SimulationResult, truth: dict[str, NDArray[np.int64]]) -> float
     )
 
 
-def _config(p: int = 2, **options: Any) -> RunConfig:
+def _config(p: int = 3, **options: Any) -> RunConfig:
     masks = {site: np.array(mask, dtype=bool) for site, mask in MASKS.items()}
     return RunConfig(
         options=overlap.Config(**{"n_clusters": 2, **options}),
         features=tuple(Feature(name=name, lower=-50, upper=50) for name in "wxyz"),
-        policy=Policy(min_group_size=p, min_sites=1, scaling="none", missing="mask"),
+        policy=Policy(
+            min_group_size=p, protection="none", min_sites=1, scaling="none", missing="mask"
+        ),
         roster=("a", "b", "c"),
         p=p,
         space=Space.identity(4),
@@ -90,7 +87,7 @@ def _state(centroids: Any, mask: Any = None, **update: Any) -> overlap.State:
 
 def _sent(**cells: tuple[Any, Any]) -> list[Contribution]:
     return [
-        Contribution(site, Cells(counts=np.array(counts), means=np.array(means, dtype=float)), p=2)
+        Contribution(site, Cells(counts=np.array(counts), means=np.array(means, dtype=float)), p=3)
         for site, (counts, means) in sorted(cells.items())
     ]
 
@@ -187,26 +184,29 @@ def test_the_order_of_arrival_does_not_matter() -> None:
     assert np.array_equal(one.result_.centroids, two.result_.centroids)
 
 
-@pytest.mark.parametrize("k", [2, 4, 8])
-def test_no_real_record_of_a_site_that_lacks_features_is_recovered(k: int) -> None:
-    sites = {site: rows.copy() for site, rows in breast_cancer(1).items()}
-    lacks = dict(zip(sorted(sites), ([0, 1], [2, 3], [4, 5], [6, 7, 8]), strict=True))
-    for site, columns in lacks.items():
-        sites[site][:, columns] = np.nan
-    result = simulate(
-        "overlap", sites, config={"n_clusters": k}, policy={"missing": "mask"}, seed=3
-    )
-    center, scale = result.result_.center, result.result_.scale
-    for site, rows in sites.items():
-        own = ~np.isnan(rows).any(axis=0)
-        statistics = [
-            replace(statistic, vector=statistic.vector[own])
-            for statistic in statistics_of(result, site)
-            if "prepare" not in statistic.name
-        ]
-        assert statistics
-        scaled = (rows - center) / scale
-        assert findings(statistics, scaled[:, own], rows[:, own], p=5) == []
+@pytest.mark.parametrize("protection", ["none", "groups"])
+def test_clusters_are_found_from_groups_as_from_rows(protection: str) -> None:
+    sites, truth = _federation(n=40)
+    assert _ari(_run(sites, {"protection": protection, "min_group_size": 5}), truth) == 1.0
+
+
+def test_values_that_groups_do_not_release_are_imputed() -> None:
+    sites, truth = _federation(n=60)
+    for rows in sites.values():
+        rows[::7, 2] = np.nan
+    result = _run(sites, {"protection": "groups", "scaling": "standard"})
+    assert _ari(result, truth) > 0.95
+    assert result.result_.mask is not None
+    assert result.result_.mask.all()
+
+
+def test_a_site_with_fewer_points_than_clusters_sends_them_as_they_are() -> None:
+    sites, _ = _federation()
+    sites["d"] = sites["a"][:2]
+    sent = [e.payload for e in _run(sites).trace_ if e.site == "d" and e.phase == "cells"]
+    assert sent[0].counts.tolist() == [1, 1]
+    expected = np.nan_to_num(sites["d"])
+    assert sorted(sent[0].means.tolist()) == sorted(expected.tolist())
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -222,9 +222,9 @@ def test_any_masked_session_ends_well_or_says_why(seed: int) -> None:
         rows[rng.random((n, 4)) < 0.1] = np.nan
         rows[:, rng.random(4) < 0.3] = np.nan
         sites[site] = rows
-    p = int(rng.integers(1, 4))
     k = int(rng.integers(1, 5))
-    policy = {"missing": "mask", "min_group_size": p, "min_sites": 1}
+    protection = ["none", "groups"][seed % 2]
+    policy = {"missing": "mask", "min_group_size": 3, "protection": protection, "min_sites": 1}
     features = [{"name": f"x{j}", "kind": str(kind)} for j, kind in enumerate(kinds)]
     try:
         result = simulate(
@@ -235,7 +235,7 @@ def test_any_masked_session_ends_well_or_says_why(seed: int) -> None:
     else:
         reason = None
         _check_masked(result, sites)
-    assert reason in {None, "overlap", "nothing_to_release", "feature_without_values"}
+    assert reason in {None, "overlap", "too_few_contributors", "feature_without_values"}
 
 
 def _check_masked(result: SimulationResult, sites: dict[str, NDArray[np.float64]]) -> None:
@@ -260,7 +260,7 @@ def _roster(**masks: list[int]) -> RunConfig:
         features=config.features,
         policy=config.policy,
         roster=tuple(sorted(masks)),
-        p=2,
+        p=3,
         space=config.space,
         masks=known,
         mask=np.ones(4, dtype=bool),
@@ -285,45 +285,130 @@ def test_a_feature_that_nobody_has_is_refused() -> None:
 # --- the local step -------------------------------------------------------------------------------
 
 
-def test_local_clusters_rest_on_the_features_that_the_site_has() -> None:
-    rows = np.zeros((20, 4))
-    rows[10:, 0] = 8.0
-    rows[:, 3] = np.tile([0.0, 1000.0], 10)  # Not the site's: a has the first three.
-    task = overlap.CellsTask(n_clusters=2, search=False, n_init=3)
-    labels = overlap.local_cells(task, SiteData(rows), _config(), np.random.default_rng(0))
-    assert adjusted_rand_score(np.repeat([0, 1], 10), labels) == 1.0
+def _points(X: Any, sizes: Any = None, within: Any = None) -> Points:
+    values = np.array(X, dtype=float)
+    counts = np.ones(len(values), dtype=np.int64) if sizes is None else np.array(sizes)
+    return Points(values, counts, np.zeros(values.shape[1]) if within is None else within)
 
 
-@pytest.mark.parametrize("p", [1, 2, 5])
-def test_no_local_cell_is_smaller_than_p_or_a_row_alone(p: int) -> None:
-    rows = np.random.default_rng(0).normal(size=(12, 4))
-    task = overlap.CellsTask(n_clusters=12, search=False, n_init=2)
-    labels = overlap.local_cells(task, SiteData(rows), _config(p), np.random.default_rng(0))
-    assert np.bincount(labels).min() >= p
-    assert labels.max() + 1 <= 6
+def _cells(points: Points, n_clusters: int, *, search: bool = False) -> Any:
+    task = overlap.CellsTask(n_clusters=n_clusters, search=search, n_init=5)
+    return overlap.local_step(
+        SiteTask("cells", task), points, _config(), np.random.default_rng(0), {}
+    )[0]
 
 
-def _aligned(rows: Any, centroids: Any, p: int = 2, iterations: int = 5) -> list[int]:
+def test_local_cells_are_weighted_means_over_the_features_that_the_site_has() -> None:
+    X = np.zeros((20, 4))  # The last feature is not the site's: a has the first three.
+    X[10:, 0] = 8.0
+    X[:, 1] = np.linspace(0.0, 1.0, 20)
+    sizes = np.arange(5, 25)
+    sent = _cells(_points(X, sizes), 2)
+    order = np.argsort(sent.means[:, 0])
+    assert sent.counts[order].tolist() == [sizes[:10].sum(), sizes[10:].sum()]
+    expected = [
+        np.average(X[half], axis=0, weights=sizes[half]) for half in (slice(10), slice(10, 20))
+    ]
+    np.testing.assert_allclose(sent.means[order], expected, atol=1e-12)
+
+
+def test_cells_are_the_best_of_all_partitions_of_few_points() -> None:
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(7, 4)) * [1, 1, 1, 0]
+    sizes = rng.integers(3, 9, 7)
+
+    def cost(labels: NDArray[np.int64]) -> float:
+        return sum(
+            float(
+                sizes[own] @ ((X[own] - np.average(X[own], axis=0, weights=sizes[own])) ** 2).sum(1)
+            )
+            for own in (labels == k for k in range(2))
+            if own.any()
+        )
+
+    best = min(cost(np.array(list(f"{i:07b}"), dtype=np.int64)) for i in range(2**7))
+    sent = _cells(_points(X, sizes), 2)
+    apart = ((X[:, None] - sent.means) ** 2).sum(axis=2)
+    assert float(sizes @ apart.min(axis=1)) == pytest.approx(best)
+
+
+def test_the_number_of_local_cells_has_the_best_silhouette() -> None:
+    rng = np.random.default_rng(2)
+    X = np.repeat(CENTRES, 6, axis=0) + rng.normal(size=(18, 4)) * [0.5, 0.5, 0.5, 0.0]
+    assert len(_cells(_points(X), 8, search=True).counts) == 3
+
+
+def test_points_that_stand_for_spread_groups_are_no_clusters_of_their_own() -> None:
+    """Each of four points alone has no distance from its mean: only its persons have."""
+    X = [[0.0, 0, 0, 0], [0.4, 0, 0, 0], [9.0, 9, 0, 0], [9.4, 9, 0, 0]]
+    alike = _points(X, [6, 6, 6, 6], np.array([0.05, 0.05, 0.0, 0.0]))
+    assert len(_cells(alike, 4, search=True).counts) == 2
+
+
+def test_the_silhouette_is_that_of_persons_about_their_points() -> None:
+    points = _points([[0.0, 0.0], [2.0, 0.0], [8.0, 2.0]], [3, 5, 4], np.array([0.5, 0.2]))
+    means = np.array([[1.0, 0.0], [8.0, 2.0]])
+    between = [
+        np.average((x - np.average(x, weights=[3, 5, 4])) ** 2, weights=[3, 5, 4])
+        for x in points.X.T
+    ]
+    spread = between[0] / 0.5 * 0.5 + between[1] / 0.8 * 0.2
+    total = 0.0
+    for x, size in zip(points.X, points.sizes, strict=True):
+        a, b = sorted(np.sqrt(((x - mean) ** 2).sum() + spread) for mean in means)
+        total += size * (b - a) / b
+    assert overlap.simplified_silhouette(points, means) == pytest.approx(total / 12)
+
+
+def _improved(X: Any, centroids: Any, sizes: Any = None, iterations: int = 5) -> Cells | None:
+    """Return what a site sends that has the first three features."""
     values = np.array(centroids, dtype=float)
     task = overlap.FederatedTask(
         centroids=values, mask=np.ones(values.shape, dtype=bool), iterations=iterations
     )
-    data = SiteData(np.array(rows, dtype=float), persons=np.arange(len(rows)))
-    return [int(k) for k in overlap.aligned(task, data, _config(p))]
+    points = _points(X, sizes)
+    return overlap.local_step(
+        SiteTask("federated", task), points, _config(), np.random.default_rng(0), {}
+    )[0]
 
 
-def test_only_globals_with_p_rows_are_improved() -> None:
-    """One row is nearest to the third: it joins the nearest of the others."""
-    rows = [[0.0, 0, 0, 0]] * 4 + [[10.0, 0, 0, 0]] * 4 + [[21.0, 0, 0, 0]]
-    globals_ = [[0.0, 0, 0, 0], [10.0, 0, 0, 0], [21.0, 0, 0, 0]]
-    assert _aligned(rows, globals_, p=2) == [0] * 4 + [1] * 5
-    assert _aligned(rows, globals_, p=1) == [0] * 4 + [1] * 4 + [2]
+def test_globals_without_points_are_left_alone() -> None:
+    X = [[0.0, 0, 0, 0], [1.0, 0, 0, 0], [10.0, 0, 0, 0]]
+    sent = _improved(X, [[0.0, 0, 0, 5], [50.0, 0, 0, 5], [10.0, 0, 0, 5]], [3, 1, 7])
+    assert sent is not None
+    assert sent.counts.tolist() == [4, 0, 7]
+    np.testing.assert_allclose(sent.means, [[0.25, 0, 0, 0], [0, 0, 0, 0], [10.0, 0, 0, 0]])
 
 
-def test_local_clusters_that_have_moved_are_matched_anew() -> None:
-    """One row alone is nearest to global 1; with it the others' mean is nearer to that."""
-    rows = [[4.9, 0, 0, 0]] * 3 + [[6.0, 0, 0, 0]]
-    assert _aligned(rows, [[0.0, 0, 0, 0], [10.0, 0, 0, 0]], p=2) == [1] * 4
+def test_local_iterations_are_as_many_as_the_task_says() -> None:
+    """Weighted Lloyd by hand, from global centroids that are known in some features only."""
+    rng = np.random.default_rng(8)
+    X, sizes = rng.normal(size=(60, 4)) * [1, 1, 1, 0], rng.integers(1, 9, 60)
+    start = rng.normal(size=(4, 4))
+    for iterations in (1, 2, 4):
+        sent = _improved(X, start, sizes, iterations)
+        assert sent is not None
+        centres = start[:, :3]
+        for _ in range(iterations):
+            labels = ((X[:, None, :3] - centres) ** 2).sum(axis=2).argmin(axis=1)
+            centres = np.array(
+                [
+                    np.average(X[labels == k, :3], axis=0, weights=sizes[labels == k])
+                    for k in range(4)
+                ]
+            )
+        # Matched by the least squared distance in all.
+        costs = ((centres[:, None] - start[None, :, :3]) ** 2).sum(axis=2)
+        best = min(permutations(range(4)), key=lambda order: costs[range(4), order].sum())
+        for local, place in enumerate(best):
+            np.testing.assert_allclose(sent.means[place, :3], centres[local], atol=1e-12)
+            assert sent.counts[place] == sizes[labels == local].sum()
+
+
+def test_ties_go_to_the_first_global() -> None:
+    sent = _improved([[1.0, 0, 0, 0]], [[0.0, 0, 0, 0], [2.0, 0, 0, 0], [2.0, 0, 0, 0]])
+    assert sent is not None
+    assert sent.counts.tolist() == [1, 0, 0]
 
 
 def test_matching_costs_least_in_all() -> None:
@@ -340,26 +425,92 @@ def test_a_global_that_shares_no_feature_is_matched_last() -> None:
     assert found.tolist() == [1]
 
 
-def test_a_site_without_p_rows_near_any_global_answers_empty() -> None:
-    centroids = np.diag([30.0, 30, 30, 30])[:, :4]
-    rows = 30.0 * np.eye(4)[:3]
-    task = overlap.FederatedTask(
-        centroids=centroids, mask=np.ones((4, 4), dtype=bool), iterations=2
-    )
-    payload, _ = overlap.local_step(
-        SiteTask("federated", task), SiteData(rows), _config(), np.random.default_rng(0), {}
-    )
-    assert payload is None
-
-
 def test_a_site_that_shares_no_feature_with_any_global_answers_empty() -> None:
     rows = np.random.default_rng(0).normal(size=(9, 4)) * [1, 1, 1, 0]
     known = np.array([[False, False, False, True]] * 2)
     task = overlap.FederatedTask(centroids=known * [[3.0], [4.0]], mask=known, iterations=2)
     payload, _ = overlap.local_step(
-        SiteTask("federated", task), SiteData(rows), _config(), np.random.default_rng(0), {}
+        SiteTask("federated", task), row_points(rows), _config(), np.random.default_rng(0), {}
     )
     assert payload is None
+
+
+# --- what was consented to ------------------------------------------------------------------------
+
+
+def _plan(**options: Any) -> Plan:
+    config = _config(**options)
+    return Plan(overlap.METHOD, config.options, config.features, config.policy, seed=0)
+
+
+SPACE = Space(np.zeros(4), np.ones(4), np.zeros(4))
+
+
+def _asked(phase: str, common: Any) -> SiteTask:
+    return SiteTask(phase, common, space=SPACE)
+
+
+def _federated(k: int = 2, iterations: int = 5, d: int = 4) -> SiteTask:
+    ones = np.ones((k, d))
+    return _asked(
+        "federated", overlap.FederatedTask(centroids=ones, mask=ones > 0, iterations=iterations)
+    )
+
+
+CELLS = _asked("cells", overlap.CellsTask(n_clusters=2, search=False, n_init=None))
+
+
+def _site(plan: Plan, *tasks: SiteTask) -> None:
+    memory: dict[str, Any] = {}
+    X = np.random.default_rng(0).normal(size=(30, 4))
+    for number, task in enumerate(tasks):
+        _, memory = engine.local_step(
+            plan,
+            task,
+            row_points(X),
+            site="a",
+            round_number=number,
+            p=5,
+            size_band=None,
+            memory=memory,
+        )
+
+
+def test_a_site_answers_the_rounds_of_the_definition() -> None:
+    rounds = [_federated()] * 3
+    _site(_plan(), CELLS, *rounds)
+    _site(_plan(), *rounds)  # One that came late.
+
+
+@pytest.mark.parametrize(
+    ("tasks", "says"),
+    [
+        ([CELLS, CELLS], "phase 'cells' is over"),
+        ([_federated(), CELLS], "phase 'cells' is over"),
+        ([CELLS, *[_federated()] * 4], "allows 4 rounds"),
+        ([_federated(k=9)], "provides for 8 clusters"),
+        ([_federated(iterations=6)], "5 local iterations"),
+        ([_federated(d=3)], "shape 2 x 4"),
+        (
+            [_asked("cells", overlap.CellsTask(n_clusters=9, search=False, n_init=None))],
+            "other cells",
+        ),
+        (
+            [_asked("cells", overlap.CellsTask(n_clusters=2, search=True, n_init=None))],
+            "other cells",
+        ),
+        ([_asked("cells", overlap.CellsTask(n_clusters=2, search=False, n_init=9))], "other cells"),
+    ],
+)
+def test_a_site_refuses_what_the_definition_does_not_say(tasks: Any, says: str) -> None:
+    with pytest.raises(RuleViolation, match=says):
+        _site(_plan(), *tasks)
+
+
+def test_as_many_centroids_as_the_definition_names_where_all_features_are_everywhere() -> None:
+    policy = Policy(missing="impute", protection="none", min_sites=1)
+    with pytest.raises(RuleViolation, match="provides for 2 clusters"):
+        _site(replace(_plan(), policy=policy), _federated(k=3))
 
 
 # --- the coordinator's step -----------------------------------------------------------------------
@@ -368,7 +519,7 @@ def test_a_site_that_shares_no_feature_with_any_global_answers_empty() -> None:
 def test_globals_move_by_alpha_towards_the_weighted_mean() -> None:
     state = _state([[0.0, 0, 0, 0], [5.0, 5, 5, 5]])
     sent = _sent(
-        a=([3, 2], [[1.0, 1, 1, 0], [5.0, 5, 5, 0]]), b=([9, 2], [[0.0, 3, 3, 3], [0, 5.0, 5, 5]])
+        a=([3, 4], [[1.0, 1, 1, 0], [5.0, 5, 5, 0]]), b=([9, 4], [[0.0, 3, 3, 3], [0, 5.0, 5, 5]])
     )
     moved = _moved(state, sent, alpha=0.5)
     assert moved.centroids is not None
@@ -392,6 +543,41 @@ def test_a_feature_reported_for_the_first_time_is_taken_whole() -> None:
     assert moved.mask is not None
     assert moved.centroids[0].tolist() == [1, 1, 1, 6]
     assert moved.mask.all()
+
+
+def test_a_later_round_that_too_few_answer_completes_with_what_was_found() -> None:
+    plan = replace(_plan(rounds=3), policy=Policy(missing="mask", scaling="none", min_sites=2))
+    sent = {
+        "a": Cells(counts=np.array([4, 4]), means=np.array([[1.0, 2, 3, 0], [9.0, 9, 9, 0]])),
+        "b": Cells(counts=np.array([4, 4]), means=np.array([[0.0, 2, 3, 4], [0.0, 9, 9, 9]])),
+    }
+    masks = _config().masks
+
+    def answers(*sites: str) -> list[Contribution]:
+        return [Contribution(s, sent[s] if s in sites else None, p=3) for s in sent]
+
+    step = engine.start(plan, sent, masks)
+    moments = {s: masks[s].astype(np.int64) * 30 for s in sent}
+    prepared = [
+        Contribution(s, Moments(n=30, observed=n, mean=np.zeros(4), m2=n * 1.0), p=3)
+        for s, n in moments.items()
+    ]
+    first = engine.advance(plan, step.state, prepared, sent, masks)
+    assert isinstance(first, Next)
+    second = engine.advance(plan, first.state, answers("a", "b"), sent, masks)
+    assert isinstance(second, Next)
+    assert second.task.phase == "federated"
+    with pytest.raises(MethodFailure, match="1 sites answered"):
+        engine.advance(plan, first.state, answers("a"), sent, masks)
+    for few in ((), ("a",)):
+        ended = engine.advance(plan, second.state, answers(*few), sent, masks)
+        assert isinstance(ended, Next)
+        assert ended.task.phase == "evaluate"
+        done = engine.advance(plan, ended.state, answers(), sent, masks)
+        assert isinstance(done, Done)
+        assert done.result.stopped_because == "too_few_contributors"
+        assert any("the rounds before" in warning for warning in done.result.warnings)
+        np.testing.assert_allclose(done.result.centroids, [[1.0, 2, 3, 4], [9.0, 9, 9, 9]])
 
 
 def test_the_last_round_ends_the_session() -> None:
@@ -424,7 +610,7 @@ def test_an_honest_answer_passes(phase: str) -> None:
     ("counts", "means", "rule", "pointer"),
     [
         ([3, 4], [[1.0, 2, 3, 0], [4.0, 5, 6, 7]], "mask", "/means/1/3"),
-        ([3, 1], [[1.0, 2, 3, 0], [4.0, 5, 6, 0]], "smallest-count", "/counts/1"),
+        ([3, 2], [[1.0, 2, 3, 0], [4.0, 5, 6, 0]], "smallest-count", "/counts/1"),
         ([3, 4, 5], [[1.0, 2, 3, 0]] * 3, "shape", "/counts"),
         ([3, 4], [[1.0, 2, 3], [4.0, 5, 6]], "shape", "/means"),
         ([3, 0], [[1.0, 2, 3, 0], [4.0, 5, 6, 0]], "empty-cell", "/means/1"),

@@ -1,4 +1,4 @@
-"""overlap_oneshot: forces, merges, the number of clusters, Gaussians, and what leaves a site."""
+"""overlap_oneshot: forces, merges, the number of clusters, Gaussians, sessions."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import SimulationResult, simulate
-from fedclust.algorithms import overlap_oneshot
+from fedclust.algorithms import engine, overlap_oneshot
 from fedclust.algorithms.base import (
     Contribution,
     Feature,
-    Memory,
+    Points,
     Policy,
     RuleViolation,
     RunConfig,
-    SiteData,
     SiteTask,
     Space,
 )
+from fedclust.algorithms.engine import Plan
 from fedclust.algorithms.forces import FLOOR, Forces, best_cut, forces, merge_tree
-from fedclust.algorithms.gaussians import covariance, proxies, without_few
-from fedclust.algorithms.masked import Points, components
+from fedclust.algorithms.gaussians import proxies
+from fedclust.algorithms.masked import LocalCentroids, components
 from fedclust.algorithms.overlap_oneshot import (
     Config,
     Gaussians,
@@ -33,10 +33,7 @@ from fedclust.algorithms.overlap_oneshot import (
     check,
     check_config,
 )
-from fedclust.algorithms.releasing import Released, release
-from fedclust.privacy.counting import PersonIndex
-from support.attacker import recover
-from support.traces import statistics_of
+from fedclust.algorithms.points import row_points
 
 FloatArray = NDArray[np.float64]
 
@@ -182,7 +179,7 @@ def test_figure_7_the_force_heeds_the_near_part_of_a_long_cluster() -> None:
 # --- the number of clusters -----------------------------------------------------------------------
 
 
-def _cells(seed: int, k: int) -> tuple[Points, FloatArray, list[FloatArray]]:
+def _cells(seed: int, k: int) -> tuple[LocalCentroids, FloatArray, list[FloatArray]]:
     """Return four sites' cells of ``k`` clusters, with masks, and their proxies."""
     rng = np.random.default_rng(seed)
     # Each feature tells clusters apart.
@@ -190,16 +187,14 @@ def _cells(seed: int, k: int) -> tuple[Points, FloatArray, list[FloatArray]]:
     masks = np.array([np.roll([1, 1, 1, 1, 1, 0, 0, 0], 2 * i) for i in range(4)], dtype=np.bool_)
     values = np.concatenate([(centres + rng.normal(scale=0.2, size=(k, 8))) * m for m in masks])
     known = np.repeat(masks, k, axis=0)
-    points = Points(
+    points = LocalCentroids(
         values, known, rng.integers(20, 60, 4 * k).astype(float), np.repeat(np.arange(4), k)
     )
     variances = np.where(known, rng.uniform(0.5, 1.5, known.shape), 0.0)
-    counts = points.counts.astype(np.int64)
     drawn = [
         proxies(
             values[i * k : (i + 1) * k],
-            (variances * points.counts[:, None])[i * k : (i + 1) * k],
-            counts[i * k : (i + 1) * k],
+            variances[i * k : (i + 1) * k],
             np.flatnonzero(masks[i]),
             50,
             rng,
@@ -221,7 +216,7 @@ def test_the_number_of_clusters_is_found(k: int, seed: int) -> None:
     assert tree.cut(found).tolist() == np.tile(np.arange(k), 4).tolist()
 
 
-def _silhouette(points: Points, variances: FloatArray, groups: NDArray[np.int64]) -> float:
+def _silhouette(points: LocalCentroids, variances: FloatArray, groups: NDArray[np.int64]) -> float:
     """The definition, cell by cell."""
     values = np.where(points.mask, points.values, np.nan)
     widths = np.nanmax(values, axis=0) - np.nanmin(values, axis=0)
@@ -259,15 +254,15 @@ def test_the_cut_is_the_best_of_all_by_the_definition_of_the_silhouette() -> Non
 # --- Gaussians ------------------------------------------------------------------------------------
 
 
-def test_proxies_have_the_very_moments_that_were_sent() -> None:
+def test_proxies_have_exactly_the_moments_that_were_sent() -> None:
     rng = np.random.default_rng(0)
-    means, m2 = rng.normal(size=(2, 5)), rng.uniform(size=(2, 5))
-    counts, own = np.array([7, 30]), np.array([0, 2, 3])
+    means, variances = rng.normal(size=(2, 5)), rng.uniform(size=(2, 5))
+    own = np.array([0, 2, 3])
 
-    drawn = proxies(means, m2, counts, own, 40, rng)
+    drawn = proxies(means, variances, own, 40, rng)
 
     np.testing.assert_allclose(drawn.mean(axis=1)[:, own], means[:, own], atol=1e-12)
-    np.testing.assert_allclose(drawn.var(axis=1)[:, own], (m2 / counts[:, None])[:, own])
+    np.testing.assert_allclose(drawn.var(axis=1)[:, own], variances[:, own])
     assert not drawn[:, :, [1, 4]].any()
 
 
@@ -275,110 +270,93 @@ def test_proxies_of_a_full_covariance_have_it() -> None:
     rng = np.random.default_rng(0)
     root = rng.normal(size=(3, 2))
     matrix = root @ root.T  # Of rank 2: singular.
-    m2 = 50.0 * np.diag(matrix)[None]
 
-    drawn = proxies(np.zeros((1, 3)), m2, np.array([50]), np.arange(3), 20_000, rng, matrix[None])
+    drawn = proxies(
+        np.zeros((1, 3)), np.diag(matrix)[None], np.arange(3), 20_000, rng, matrix[None]
+    )
 
     np.testing.assert_allclose(np.cov(drawn[0].T, bias=True), matrix, atol=0.05)
 
 
 def test_a_variance_of_zero_puts_all_proxies_at_the_mean() -> None:
     rng = np.random.default_rng(0)
-    drawn = proxies(np.ones((1, 2)), np.zeros((1, 2)), np.array([5]), np.arange(2), 30, rng)
+    drawn = proxies(np.ones((1, 2)), np.zeros((1, 2)), np.arange(2), 30, rng)
 
     assert (drawn == 1.0).all()
 
 
-def _config(d: int, p: int = 5, binary: int = 0, **options: Any) -> RunConfig:
-    features = tuple(
-        Feature(name=f"f{j}", kind="binary" if j < binary else "numeric") for j in range(d)
-    )
+def _config(d: int, protection: Any = "groups", **options: Any) -> RunConfig:
     return RunConfig(
         options=Config(**options),
-        features=features,
-        policy=Policy(missing="mask", min_group_size=max(p, 2)),
+        features=tuple(Feature(name=f"f{j}") for j in range(d)),
+        policy=Policy(missing="mask", min_group_size=5, protection=protection),
         roster=("a", "b", "c"),
-        p=p,
+        p=5,
+        space=Space.identity(d),
         mask=np.ones(d, dtype=np.bool_),
     )
 
 
-def _sent_covariance(
-    X: FloatArray, config: RunConfig, observed: NDArray[np.bool_] | None = None
-) -> FloatArray:
-    data = SiteData(X, observed=observed, index=PersonIndex(X))
-    config = replace(config, space=type(config.space).identity(X.shape[1]))
-    released, _ = release(data, config, {}, np.zeros(len(X), dtype=np.int64), 1)
-    return covariance(data, released, 0, config)
+def _answer(points: Points, config: RunConfig, k: int, *, full: bool = False) -> Gaussians:
+    task = GaussiansTask(n_clusters=k, search=False, n_init=3, full=full)
+    site = SiteTask("gaussians", task)
+    payload, _ = overlap_oneshot.local_step(site, points, config, np.random.default_rng(0), {})
+    assert isinstance(payload, Gaussians)
+    check(site, payload, config)
+    return payload
 
 
-def test_a_full_covariance_is_that_of_the_rows() -> None:
-    X = np.random.default_rng(0).normal(size=(60, 4)) @ np.random.default_rng(1).normal(size=(4, 4))
+def test_variances_are_those_of_the_points_and_the_released_share_within() -> None:
+    rng = np.random.default_rng(1)
+    X = np.repeat([[0.0, 0, 0], [9.0, 9, 0]], 12, axis=0) + rng.normal(size=(24, 3)) * [1, 2, 0]
+    sizes, within = rng.integers(5, 10, 24), np.array([0.3, 0.1, 0.0])
+    config = replace(_config(4), mask=np.array([True, True, False, True]))
+    wide = Points(np.insert(X, 2, 0.0, axis=1), sizes, np.insert(within, 2, 0.0))
 
-    np.testing.assert_allclose(_sent_covariance(X, _config(4)), np.cov(X.T, bias=True))
+    sent = _answer(wide, config, 2)
+
+    total = np.average((X - np.average(X, axis=0, weights=sizes)) ** 2, axis=0, weights=sizes)
+    for count, mean, variances in zip(sent.counts, sent.means, sent.variances, strict=True):
+        rows = slice(0, 12) if mean[0] < 4 else slice(12, 24)
+        centre = np.average(X[rows], axis=0, weights=sizes[rows])
+        between = np.average((X[rows] - centre) ** 2, axis=0, weights=sizes[rows])
+        assert count == sizes[rows].sum()
+        np.testing.assert_allclose(mean[[0, 1, 3]], centre, atol=1e-12)
+        expected = between + within / (1.0 - within) * total
+        np.testing.assert_allclose(variances[[0, 1, 3]], expected, atol=1e-12)
+        assert mean[2] == variances[2] == 0.0
 
 
-def test_a_constant_column_has_no_covariance() -> None:
-    X = np.random.default_rng(0).normal(size=(60, 3))
-    X[:, 1] = 0.1
+def test_a_variance_is_no_wider_than_the_bounds_allow() -> None:
+    """Completed by the share within groups, that of a yes/no column could be."""
+    features = (Feature(name="f0", kind="binary"), Feature(name="f1", lower=0, upper=4))
+    config = replace(_config(2), features=features)
+    X = np.array([[0.0, 0.0], [1.0, 4.0]] * 5)
+    sent = _answer(Points(X, np.full(10, 6), np.array([0.6, 0.6])), config, 1)
 
-    sent = _sent_covariance(X, _config(3))
-
-    assert not sent[1, [0, 2]].any()
-    assert sent[1, 1] == pytest.approx(0.0, abs=1e-30)
+    np.testing.assert_allclose(sent.variances, [[0.25, 4.0]])
 
 
-def test_a_covariance_tells_nothing_of_few_real_records_that_answer_yes() -> None:
-    """n times the covariance with a yes/no feature is what those who say yes deviate by."""
+def test_full_covariances_are_those_of_the_rows() -> None:
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(80, 4))
-    X[:, 0] = np.arange(80) < 2  # Two of them: the prevalence itself is rounded.
-    X[:, 1] = np.arange(80) < 30
-    X[:, 2] = (np.arange(80) >= 26) & (np.arange(80) < 60)  # Four have both.
+    X = rng.normal(size=(60, 4)) @ rng.normal(size=(4, 4)) * [1, 1, 1, 0] + [0, 0, 0, 0.1]
+    config = replace(_config(4, "none", covariance="full"), p=1)
 
-    sent = _sent_covariance(X, _config(4, binary=3))
+    sent = _answer(row_points(X), config, 1, full=True)
 
-    assert not sent[0, 1:].any()
-    assert sent[1, 2] == sent[2, 1] == 0.0
-    assert np.linalg.eigvalsh(sent)[0] >= 0.0
-    # Thirty said yes: what they deviate by may be told of one of the two.
-    assert sent[1, 3] != 0.0 or sent[2, 3] != 0.0
+    np.testing.assert_allclose(sent.covariances[0], np.cov(X.T, bias=True), atol=1e-12)
 
 
-def test_a_covariance_with_a_level_does_not_follow_from_those_with_the_others() -> None:
-    """Those of a feature with all levels of another add up to 0."""
-    n = 90
-    places = np.repeat([0, 1, 2], n // 3)
-    number = np.arange(float(n))
-    X = np.column_stack([np.eye(3)[places], number % 2, number % 7 < 3, number])
-    X[:30, 3] = np.arange(30) < 3  # Three of the first level say yes.
-    features = (
-        Feature(name="side", kind="categorical", levels=("l", "m", "r")),
-        Feature(name="smoker", kind="binary"),
-        Feature(name="fever", kind="binary"),
-        Feature(name="number"),
-    )
-    config = replace(_config(0), features=features, mask=np.ones(6, dtype=np.bool_))
+def test_a_cell_of_one_row_is_a_defined_answer() -> None:
+    X = np.array([[0.0, 1.0], [50.0, 2.0], [0.5, 1.0]])
+    config = replace(_config(2, "none", covariance="full"), p=1)
 
-    sent = _sent_covariance(X, config)
+    sent = _answer(row_points(X), config, 2, full=True)
 
-    exact = np.cov(X.T, bias=True)
-    assert abs(exact[3, :3]).min() > 0.01
-    assert not sent[3, :3].any()
-    np.testing.assert_allclose(sent[4, :3], exact[4, :3], atol=1e-12)
-    np.testing.assert_allclose(sent[:3, :3], exact[:3, :3], atol=1e-12)
-
-
-def test_a_covariance_of_two_features_that_few_have_both_is_not_told() -> None:
-    rng = np.random.default_rng(0)
-    X, observed = rng.normal(size=(60, 3)), np.ones((60, 3), dtype=np.bool_)
-    observed[:32, 0] = False
-    observed[35:, 1] = False
-    X[~observed] = 0.0
-
-    sent = _sent_covariance(X, _config(3), observed)
-
-    assert sent[0, 1] == 0.0
+    alone = int(sent.counts.argmin())
+    assert sent.counts[alone] == 1
+    assert not sent.variances[alone].any()
+    assert not sent.covariances[alone].any()
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -389,25 +367,22 @@ NONE = np.zeros((0, 0, 0))
 
 def _payload(**update: Any) -> Gaussians:
     matrix = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 2.0]])
-    counts = np.array([20, 30, 0])
-    m2 = np.diag(matrix) * counts[:, None]
     sent: dict[str, Any] = {
-        "counts": counts,
-        "means": np.zeros((3, 3)),
-        "m2": m2,
-        "covariances": np.stack([matrix, matrix, np.zeros((3, 3))]),
+        "counts": np.array([20, 30]),
+        "means": np.zeros((2, 3)),
+        "variances": np.tile(np.diag(matrix), (2, 1)),
+        "covariances": np.stack([matrix, matrix]),
     }
     return Gaussians(**{**sent, **update})
 
 
-def _check(payload: Gaussians, *, full: bool = True, **config: Any) -> None:
+def _check(payload: Gaussians, *, full: bool = True) -> None:
     task = GaussiansTask(n_clusters=3, search=False, n_init=None, full=full)
     # Of three features: the fourth is another site's.
-    wide = _config(4, covariance="full", **config)
-    wide = replace(wide, mask=np.array([1, 1, 1, 0], bool), space=type(wide.space).identity(4))
-    pad = np.zeros((len(payload.counts), 1))
-    means, m2 = np.hstack([payload.means, pad]), np.hstack([payload.m2, pad])
-    check(SiteTask("gaussians", task), payload.model_copy(update={"means": means, "m2": m2}), wide)
+    wide = replace(_config(4, "none", covariance="full"), mask=np.array([1, 1, 1, 0], bool))
+    pad = np.zeros((len(payload.means), 1))
+    update = {name: np.hstack([getattr(payload, name), pad]) for name in ("means", "variances")}
+    check(SiteTask("gaussians", task), payload.model_copy(update=update), wide)
 
 
 def _covariances(i: int, j: int, value: float) -> FloatArray:
@@ -416,55 +391,47 @@ def _covariances(i: int, j: int, value: float) -> FloatArray:
     return matrices
 
 
-def _m2(value: float) -> FloatArray:
-    m2 = np.array(_payload().m2)
-    m2[0, 2] = value
-    return m2
+def _variance(value: float) -> FloatArray:
+    variances = np.array(_payload().variances)
+    variances[0, 2] = value
+    return variances
 
 
 def test_a_right_answer_passes() -> None:
     _check(_payload())
     _check(_payload(covariances=NONE), full=False)
+    zeros = np.zeros((2, 3))
+    _check(_payload(variances=zeros, covariances=NONE), full=False)
+    _check(_payload(variances=zeros, covariances=np.zeros((2, 3, 3))))
 
 
 @pytest.mark.parametrize(
     ("update", "rule"),
     [
         ({"covariances": _covariances(0, 1, 0.4)}, "symmetry"),
+        ({"covariances": np.array([[[1, 2, 0], [2, 1, 0], [0, 0, 2.0]]] * 2)}, "definite"),
         (
             {
-                "covariances": np.array(
-                    [[[1, 2, 0], [2, 1, 0], [0, 0, 2.0]]] * 2 + [[[0.0] * 3] * 3]
-                )
+                "covariances": np.array([[[1, 0.9, -0.9], [0.9, 1, 0.9], [-0.9, 0.9, 1.0]]] * 2),
+                "variances": np.ones((2, 3)),
             },
             "definite",
         ),
         (
             {
-                "covariances": np.array(
-                    [[[1, 0.9, -0.9], [0.9, 1, 0.9], [-0.9, 0.9, 1.0]]] * 2 + [[[0.0] * 3] * 3]
-                ),
-                "m2": np.array([[20.0] * 3, [30.0] * 3, [0.0] * 3]),
-            },
-            "definite",
-        ),
-        (
-            {
-                "covariances": np.array(
-                    [[[1, 0, 0.1], [0, 1, 0], [0.1, 0, 0.0]]] * 2 + [[[0.0] * 3] * 3]
-                ),
-                "m2": np.array([[20.0, 20, 0], [30.0, 30, 0], [0.0] * 3]),
+                "covariances": np.array([[[1, 0, 0.1], [0, 1, 0], [0.1, 0, 0.0]]] * 2),
+                "variances": np.array([[1.0, 1.0, 0.0]] * 2),
             },
             "definite",
         ),
         ({"covariances": _covariances(0, 0, 1.5)}, "covariance"),
-        ({"covariances": np.array([np.diag([1, 1, 2.0])] * 3)}, "covariance-count"),
-        ({"covariances": np.ones((3, 2, 2))}, "shape"),
-        ({"covariances": np.ones((3, 4, 4))}, "shape"),
+        ({"covariances": np.ones((2, 2, 2))}, "shape"),
+        ({"covariances": np.ones((2, 4, 4))}, "shape"),
         ({"covariances": np.zeros((0, 0, 0))}, "shape"),
-        ({"m2": _m2(-1.0)}, "spread"),
-        ({"counts": np.array([20, 2, 0])}, "smallest-count"),
-        ({"means": np.ones((3, 3))}, "empty-cell"),
+        ({"variances": _variance(-1.0)}, "spread"),
+        ({"counts": np.array([20, 2])}, "smallest-count"),
+        ({"counts": np.array([20, 0]), "means": np.ones((2, 3))}, "empty-cell"),
+        ({"counts": np.array([20, 0])}, "empty-cell"),
     ],
 )
 def test_a_wrong_answer_is_refused_by_name(update: dict[str, Any], rule: str) -> None:
@@ -474,9 +441,17 @@ def test_a_wrong_answer_is_refused_by_name(update: dict[str, Any], rule: str) ->
     assert refused.value.rule == rule
 
 
-def test_a_variance_of_zero_is_a_defined_answer() -> None:
-    _check(_payload(m2=np.zeros((3, 3)), covariances=NONE), full=False)
-    _check(_payload(m2=np.zeros((3, 3)), covariances=np.zeros((3, 3, 3))))
+def test_a_variance_beyond_the_bounds_is_refused() -> None:
+    features = tuple(Feature(name=f"f{j}", lower=-1, upper=1) for j in range(3))
+    config = replace(_config(3), features=features)
+    task = SiteTask("gaussians", GaussiansTask(n_clusters=3, search=False, n_init=None, full=False))
+    ones = np.ones((2, 3))
+    check(task, _payload(variances=ones, covariances=NONE), config)
+
+    with pytest.raises(RuleViolation) as refused:
+        check(task, _payload(variances=1.01 * ones, covariances=NONE), config)
+
+    assert refused.value.pointer == "/variances/0/0"
 
 
 def test_covariances_that_nobody_asked_for_are_refused() -> None:
@@ -486,29 +461,8 @@ def test_covariances_that_nobody_asked_for_are_refused() -> None:
     assert refused.value.pointer == "/covariances"
 
 
-def test_a_full_covariance_needs_five_rows_for_each_feature_of_the_site() -> None:
-    few = _payload(counts=np.array([14, 30, 0]))
-    few = few.model_copy(update={"m2": np.array([[14.0, 14, 28], [30.0, 30, 60], [0.0] * 3])})
-    with pytest.raises(RuleViolation) as refused:
-        _check(few)
-
-    assert refused.value.rule == "covariance-count"
-    assert "15 rows" in str(refused.value)
-
-
-def test_a_gaussian_of_two_is_refused_at_p_2() -> None:
-    """Two rows are their mean plus and minus the root of half their m2."""
-    two = _payload(counts=np.array([2, 30, 0]), covariances=NONE)
-
-    with pytest.raises(RuleViolation) as refused:
-        _check(two, full=False, p=2)
-
-    assert refused.value.rule == "smallest-count"
-
-
 def test_values_in_features_that_the_site_has_not_got_are_refused() -> None:
     config = replace(_config(3), mask=np.array([1, 1, 0], bool))
-    config = replace(config, space=type(config.space).identity(3))
     task = GaussiansTask(n_clusters=3, search=False, n_init=None, full=False)
     payload = _payload(covariances=NONE)
 
@@ -520,8 +474,50 @@ def test_values_in_features_that_the_site_has_not_got_are_refused() -> None:
 
 def test_covariances_that_fit_no_answer_are_refused_when_the_session_is_made() -> None:
     with pytest.raises(RuleViolation, match="fewer features"):
-        check_config(_config(561, covariance="full", n_clusters=20))
+        check_config(_config(561, "none", covariance="full", n_clusters=20))
     check_config(_config(561, covariance="diagonal", n_clusters=20))
+
+
+def test_full_covariances_need_exact_records() -> None:
+    with pytest.raises(RuleViolation, match="covariance: diagonal, or protection: none"):
+        check_config(_config(3, covariance="full", n_clusters=2))
+    check_config(_config(3, "none", covariance="full", n_clusters=2))
+
+
+# --- what was consented to ------------------------------------------------------------------------
+
+
+def _ask(config: RunConfig, *tasks: dict[str, Any]) -> None:
+    plan = Plan(overlap_oneshot.METHOD, config.options, config.features, config.policy, seed=0)
+    memory: dict[str, Any] = {}
+    space = Space(np.zeros(3), np.ones(3), np.zeros(3))
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    for number, asked in enumerate(tasks):
+        common = {"n_clusters": 2, "search": False, "n_init": None, "full": False, **asked}
+        task = SiteTask("gaussians", GaussiansTask(**common), space=space)
+        _, memory = engine.local_step(
+            plan,
+            task,
+            Points(X, np.full(40, 5), np.full(3, 0.1)),
+            site="a",
+            round_number=number,
+            p=5,
+            size_band=None,
+            memory=memory,
+        )
+
+
+@pytest.mark.parametrize(
+    "tasks", [[{}, {}], [{"n_clusters": 30}], [{"search": True}], [{"n_init": 7}], [{"full": True}]]
+)
+def test_a_site_answers_one_round_as_the_definition_says_it(tasks: list[dict[str, Any]]) -> None:
+    config = _config(3, n_clusters=2)
+    _ask(config, {})
+
+    with pytest.raises(RuleViolation) as refused:
+        _ask(config, *tasks)
+
+    assert refused.value.rule == "task"
 
 
 # --- sessions -------------------------------------------------------------------------------------
@@ -544,8 +540,8 @@ def _hospitals(
     return X, y
 
 
-def _run(X: dict[str, FloatArray], **config: Any) -> SimulationResult:
-    policy = {"missing": "mask", "min_group_size": 5}
+def _run(X: dict[str, FloatArray], protection: str = "groups", **config: Any) -> SimulationResult:
+    policy = {"missing": "mask", "protection": protection}
     return simulate("overlap_oneshot", X, config=config, policy=policy, seed=3)
 
 
@@ -557,12 +553,14 @@ def _agrees(result: SimulationResult, y: dict[str, NDArray[np.int64]], k: int) -
     return len(pairs) == k
 
 
-@pytest.mark.parametrize("covariance_form", ["diagonal", "full"])
+@pytest.mark.parametrize(
+    ("protection", "form"), [("groups", "diagonal"), ("none", "diagonal"), ("none", "full")]
+)
 @pytest.mark.parametrize("n_clusters", [3, None])
-def test_a_session_finds_the_clusters(n_clusters: int | None, covariance_form: str) -> None:
+def test_a_session_finds_the_clusters(n_clusters: int | None, protection: str, form: str) -> None:
     X, y = _hospitals()
 
-    result = _run(X, n_clusters=n_clusters, covariance=covariance_form)
+    result = _run(X, protection, n_clusters=n_clusters, covariance=form)
 
     assert len(result.cluster_centers_) == 3
     assert _agrees(result, y, 3)
@@ -581,7 +579,8 @@ def test_clusters_of_one_site_are_kept_apart_or_not_as_asked() -> None:
     assert _agrees(_run(X, n_clusters=2), y, 2)
     assert _agrees(_run(X, n_clusters=2, cannot_link="off"), y, 2)
     apart = _run(X, n_clusters=2, cannot_link="on")
-    assert len(set(apart.labels_["d"].tolist())) == 2
+    said = any("cannot_link kept them apart" in warning for warning in apart.warnings_)
+    assert said or len(set(apart.labels_["d"].tolist())) == 2
 
 
 def test_more_local_clusters_than_clusters_are_forced_together_with_a_warning() -> None:
@@ -608,108 +607,46 @@ def test_a_session_of_sites_that_share_no_feature_is_refused() -> None:
         _run(X, n_clusters=3)
 
 
-def _as_released(
-    data: SiteData, released: Released, config: RunConfig, memory: Memory
-) -> tuple[Released, Memory]:
-    del data, config
-    return released, memory
+def test_own_rows_follow_the_nearest_mean_of_their_own_site() -> None:
+    """Where the merged centroid of another group is nearer, too."""
+    X, _ = _hospitals(k=4)
+    result = _run(X, n_clusters=3, local_clusters=4)
+    for entry in result.trace_:
+        if entry.phase == "gaussians":
+            has = list(WINDOWS[entry.site])
+            scaled = (X[entry.site] - result.result_.center) / result.result_.scale
+            apart = (scaled[:, None] - entry.payload.means)[:, :, has] ** 2
+            groups = np.array(result.result_.mapping[entry.site])
+            expected = groups[apart.sum(axis=2).argmin(axis=1)]
+            assert np.array_equal(result.labels_[entry.site], expected)
 
 
-@pytest.mark.parametrize("smallest", [2, 3])
-def test_no_real_record_is_told_by_a_gaussian_of_two(
-    smallest: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The attacker takes a mean plus and minus the root of half the m2: of two rows, a record."""
-    monkeypatch.setattr("fedclust.algorithms.gaussians.SMALLEST", smallest)
-    monkeypatch.setattr(overlap_oneshot, "without_few", _as_released)
-    rng = np.random.default_rng(0)
-    X = {site: rng.normal(size=(14, 3)) for site in "abc"}
-    policy = {"min_group_size": 2, "scaling": "none"}
-
-    result = simulate("overlap_oneshot", X, config={"n_clusters": 6}, policy=policy, seed=0)
-    recovered = [recover(statistics_of(result, site), X[site], p=2) for site in X]
-
-    assert any(recovered) == (smallest == 2)
+def test_the_order_of_arrival_does_not_matter() -> None:
+    X, _ = _hospitals()
+    policy = {"missing": "mask"}
+    one, two = (
+        simulate("overlap_oneshot", X, config={}, policy=policy, arrival=arrival)
+        for arrival in (None, lambda _, names: names[::-1])
+    )
+    assert np.array_equal(one.result_.centroids, two.result_.centroids)
+    assert one.result_.mapping == two.result_.mapping
 
 
-# --- a value that many share, and few have another ------------------------------------------------
-
-
-def _other_value(count: int, mean: FloatArray, m2: FloatArray) -> FloatArray:
-    """Return what one of ``count`` rows has where all others have one value, feature by feature.
-
-    (mean - a) count = b - a and (b - a)^2 (1 - 1 / count) = m2; here b is the larger.
-    """
-    apart = np.sqrt(m2 / (1.0 - 1.0 / count))
-    return np.asarray(mean - apart / count + apart)
-
-
-@pytest.mark.parametrize("guarded", [False, True])
-def test_no_real_record_among_rows_of_one_value_is_told_by_a_variance(
-    guarded: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not guarded:
-        monkeypatch.setattr(overlap_oneshot, "without_few", _as_released)
-    X = {site: np.tile([2.0, 5.0, 1.0], (12, 1)) for site in "abc"}
-    for rows in X.values():
-        rows[7] = [9.0, 6.5, 4.25]
-
-    config = {"n_clusters": 1, "local_clusters": 1}
-    policy = {"min_group_size": 5, "scaling": "none"}
-    result = simulate("overlap_oneshot", X, config=config, policy=policy, seed=0)
-
-    sent = result.trace_[0].payload
-    assert sent.counts.tolist() == [12]
-    told = _other_value(12, sent.means[0], sent.m2[0])
-    assert np.allclose(told, X["a"][7]) == (not guarded)
-    assert not (guarded and sent.m2.any())
-
-
-@pytest.mark.parametrize(
-    ("values", "kept"),
-    [
-        (np.arange(5.0), True),  # p rows of as many values
-        (np.repeat([1.0, 2.0], [5, 4]), False),
-        (np.repeat([1.0, 2.0], [5, 5]), True),
-        (np.repeat([1.0, 2.0], [4, 1]), False),  # p rows of two values
-        (np.array([1.0, 1.0, 2.0, 3.0, 4.0]), True),  # a tie, but of fewer than p
-        (np.array([1.0] * 20 + [2.0, 3.0]), False),
-        (np.array([1.0] * 20 + [2.0, 3.0, 4.0, 5.0, 6.0]), True),
-    ],
-)
-def test_a_spread_stays_unless_fewer_than_p_persons_make_it_up(
-    values: FloatArray, kept: bool
-) -> None:
-    X = np.random.default_rng(0).normal(size=(len(values), 3))
-    X[:, 2] = values
-    data = SiteData(X, index=PersonIndex(X))
-    config = replace(_config(3), space=Space.identity(3))
-    released, _ = release(data, config, {}, np.zeros(len(X), dtype=np.int64), 1)
-
-    sent = without_few(data, released, config, {})[0].moments.m2[0]
-
-    # A second column goes with it: costs are sums over all.
-    assert (sent[:2] > 0).sum() == 1 + kept
-    assert sent[2] == (released.moments.m2[0, 2] if kept else 0.0)
-
-
-def test_a_covariance_with_a_value_that_many_share_tells_of_no_few() -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 3))
-    X[:, 0] = np.where(np.arange(60) < 20, X[:, 0], 0.0)  # Twenty have another value.
-    X[:, 1] = np.where((np.arange(60) >= 17) & (np.arange(60) < 40), X[:, 1], 0.0)  # Three, both.
-
-    sent = _sent_covariance(X, _config(3))
-
-    assert sent[0, 1] == 0.0
-    assert sent[0, 2] != 0.0 or sent[1, 2] != 0.0
+def test_a_site_with_fewer_points_than_cells_sends_as_many_as_it_has() -> None:
+    X, _ = _hospitals()
+    X["d"] = X["d"][:12]  # Two groups of five at most.
+    result = _run(X, n_clusters=3)
+    sent = {e.site: e.payload for e in result.trace_ if e.phase == "gaussians"}
+    assert 1 <= len(sent["d"].counts) <= 2
+    assert sent["d"].counts.sum() == 12
+    assert (result.labels_["d"] >= 0).all()
 
 
 def test_each_site_has_proxies_of_its_own_whoever_else_takes_part() -> None:
     payload = Gaussians(
         counts=np.array([9]),
         means=np.zeros((1, 2)),
-        m2=np.ones((1, 2)),
+        variances=np.ones((1, 2)),
         covariances=np.zeros((0, 0, 0)),
     )
     config = replace(_config(2), masks={site: np.ones(2, dtype=np.bool_) for site in "ab"})

@@ -38,13 +38,12 @@ def _sites(lone: int) -> dict[str, FloatArray]:
 def _run(
     method: str, rows: dict[str, FloatArray], n_clusters: Any, scaling: str
 ) -> tuple[SimulationResult, Released]:
-    missing = "mask" if method.startswith("overlap") else "drop"
     with watched() as seen:
         result = simulate(
             method,
             rows,
             config={"n_clusters": n_clusters},
-            policy={"scaling": scaling, "missing": missing},
+            policy={"scaling": scaling},
             seed=0,
         )
     return result, seen
@@ -133,7 +132,7 @@ def _alone(
     return told, memory
 
 
-CASES = [("lloyd", 3), ("fkm", [2, 3, 4]), ("kfed", [2, 3]), ("overlap_oneshot", 3)]
+CASES = [("lloyd", 3), ("fkm", [2, 3, 4]), ("kfed", [2, 3])]
 
 
 @pytest.mark.parametrize("scaling", ["standard", "none"])

@@ -35,7 +35,7 @@ def decide(
     quorum: int | None = None,
     min_sites: int = 3,
     needs_all: bool = False,
-    measures: bool = False,
+    optional: bool = False,
     gone: int | None = None,
     past: bool = False,
     overdue_for: timedelta | None = None,
@@ -50,7 +50,7 @@ def decide(
             quorum,
             WEEK,
             needs_all=needs_all,
-            measures=measures,
+            optional=optional,
             ends_with_site=gone is not None,
         ),
         deadline=NOW if past else NOW + timedelta(seconds=1),
@@ -99,13 +99,13 @@ def test_too_few_sites_left_is_overdue_at_once_and_fails_only_after_a_week() -> 
 
 
 @pytest.mark.parametrize(("nonempty", "joined"), [(2, 4), (2, 2), (0, 0)])
-def test_a_round_that_only_measures_closes_with_whatever_came(nonempty: int, joined: int) -> None:
-    assert decide(0, nonempty, joined, measures=True) == Close(CloseReason.ALL_ANSWERED)
+def test_a_round_that_is_optional_closes_with_whatever_came(nonempty: int, joined: int) -> None:
+    assert decide(0, nonempty, joined, optional=True) == Close(CloseReason.ALL_ANSWERED)
 
 
-def test_a_round_that_only_measures_waits_for_answers_but_not_for_ever() -> None:
+def test_a_round_that_is_optional_waits_for_answers_but_not_for_ever() -> None:
     just_before = WEEK - timedelta(seconds=1)
-    late = {"past": True, "measures": True}
+    late = {"past": True, "optional": True}
     assert decide(1, 2, 4, **late) == Wait(overdue=True)
     assert decide(1, 2, 4, overdue_for=just_before, **late) == Wait(overdue=True)
     assert decide(1, 2, 4, overdue_for=WEEK, **late) == Close(CloseReason.FAIL_AFTER)

@@ -94,6 +94,8 @@ def test_equal_masks_and_more_local_clusters_than_clusters_are_a_defined_result(
     has = {"ada": [0, 1, 2], "brno": [0, 1, 2], "cadiz": [0, 1, 2], "dora": [2, 3]}
     data = {site: rows(own, i)[0] for i, (site, own) in enumerate(has.items())}
     config: dict[str, Any] = {"n_clusters": 3, "local_clusters": 6}
+    if method == "overlap_oneshot":
+        config["cannot_link"] = "on"
     features = [{"name": name} for name in columns(4)]
     expected = simulate(method, data, config=config, policy=POLICY, features=features, seed=7)
     session = f"equal-{method.replace('_', '-')}"

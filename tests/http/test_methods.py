@@ -421,8 +421,8 @@ OWN_LIES: dict[str, tuple[str, dict[str, Any], Callable[[dict[str, Any]], Any], 
     "an asymmetric covariance": ("overlap_oneshot", FULL, _bent, "symmetry", "/covariances/0"),
     "an indefinite one": ("overlap_oneshot", FULL, _indefinite, "definite", "/covariances/0"),
     "a negative variance": (
-        *("overlap_oneshot", {}, lambda payload: {"m2": _first(payload["m2"], -1.0)}),
-        *("spread", "/m2/0/0"),
+        *("overlap_oneshot", {}, lambda payload: {"variances": _first(payload["variances"], -1.0)}),
+        *("spread", "/variances/0/0"),
     ),
     "a landmark of negative radius": (
         *("spectral", {}, lambda payload: {"radii": _first(payload["radii"], -0.1)}),
@@ -440,7 +440,8 @@ def test_lies_that_only_one_method_can_tell_are_refused(
     world: World, session: str, lie: str
 ) -> None:
     method, options, change, rule, pointer = OWN_LIES[lie]
-    begin(world, session, method, options, policy={"scaling": "none"})
+    policy = {"scaling": "none", "protection": "none" if options == FULL else "groups"}
+    begin(world, session, method, options, policy=policy)
     honest = json.loads(world.answer("north", session))
     body = {**honest, "payload": {**honest["payload"], **change(honest["payload"])}}
     problem = refused(world.put("north", session, 1, json.dumps(body).encode()), "invalid")
@@ -455,7 +456,8 @@ def test_features_of_no_variance_are_a_defined_result(world: World, session: str
     flat = {site: rows_of(site) * [1.0, 0.0] for site in SITES}
     world.data.update(flat)
     try:
-        sites = begin(world, session, "overlap_oneshot", FULL, policy={"scaling": "none"})
+        policy = {"scaling": "none", "protection": "none"}
+        sites = begin(world, session, "overlap_oneshot", FULL, policy=policy)
         assert world.finish(session, sites) == "completed"
     finally:
         world.data.clear()

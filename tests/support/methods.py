@@ -52,7 +52,7 @@ TRIED: dict[str, Tried] = {
         own_only=({"alignment": "sign"}, {"alignment": "procrustes"}),
     ),
     "overlap": Tried(({}, {"meta": "auto"}), busy={"rounds": 40}),
-    "overlap_oneshot": Tried(({}, {"covariance": "full"}), few=True),
+    "overlap_oneshot": Tried(({}, {"cannot_link": "on"}), few=True),
     # Cheap ones: what a search proves plays no part where sessions are compared or attacked.
     "dual": Tried(
         (

@@ -105,6 +105,7 @@ class World:
         info = self.ok("GET", f"/v1/sessions/{session}", site)
         return {
             "definition_sha256": info["definition_sha256"],
+            "consents": {"protection_none": info["definition"]["policy"]["protection"] == "none"},
             "features": [feature["name"] for feature in FEATURES],
             "size_band": size_band(len(self._rows(site))),
             "table_id": uuid.uuid5(uuid.NAMESPACE_DNS, site).hex,

@@ -370,6 +370,7 @@ class Phase:
 
     ``needs_all``: it waits for every addressed site. ``ends_with_site``: it does not, for one that
     leaves: the round is closed at once, and the session completes with what was found so far.
+    ``optional``: where too few sites answer, the session completes with what was found before.
     ``once``: a site answers it once in a session, and not after any phase that is listed later.
     """
 
@@ -381,6 +382,7 @@ class Phase:
     site_part: type[Model] | None = None
     needs_all: bool = False
     ends_with_site: bool = False
+    optional: bool = False
     once: bool = False
 
 

@@ -220,8 +220,9 @@ def advance(
         if state.stage == "evaluate" and state.result is not None:
             # The clustering itself rests on rounds that had enough.
             return Done(_complete(plan, state, _unmeasured(state.result)))
-        if state.stage == "method" and phase(plan, state.phase).ends_with_site:
-            return _end_with_site(plan, state, _config(plan, state, roster, masks), answered)
+        open_phase = phase(plan, state.phase)
+        if state.stage == "method" and (open_phase.ends_with_site or open_phase.optional):
+            return _end_early(plan, state, _config(plan, state, roster, masks), answered)
         raise MethodFailure(
             "too_few_contributors",
             f"{answered} sites answered round {state.round} with something, "
@@ -379,10 +380,20 @@ def _close_method_round(
     )
 
 
-def _end_with_site(plan: Plan, state: EngineState, config: RunConfig, answered: int) -> Next | Done:
-    """Complete a session that too few sites are left of with what it has found."""
+def _end_early(plan: Plan, state: EngineState, config: RunConfig, answered: int) -> Next | Done:
+    """Complete a session whose open round too few sites answered with what it has found."""
     finished = plan.method.finish(plan.method.state.model_validate(state.method), config)
-    finished = finished.model_copy(update={"stopped_because": "site_left"})
+    update: dict[str, Any] = {"stopped_because": "site_left"}
+    if phase(plan, state.phase).optional:
+        warning = (
+            f"{answered} sites answered round {state.round} with something, "
+            f"{plan.policy.min_sites} are needed: the result is that of the rounds before."
+        )
+        update = {
+            "stopped_because": "too_few_contributors",
+            "warnings": (*finished.warnings, warning),
+        }
+    finished = finished.model_copy(update=update)
     metrics = {"n_sites": float(answered)}
     state = state.model_copy(
         update={"history": (*state.history, _entry(state, state.phase, answered, metrics))}
@@ -905,11 +916,6 @@ def phase(plan_or_method: Plan | Method, name: str) -> Phase:
         if own.name == name:
             return own
     return method.phase(name)
-
-
-def only_measures(name: str) -> bool:
-    """Return whether a phase measures a clustering that is finished whatever becomes of it."""
-    return name == evaluation.NAME
 
 
 def all_phases(method: Method) -> tuple[Phase, ...]:

@@ -106,6 +106,7 @@ class Evaluation(Model):
 PHASE = Phase(
     name=NAME,
     once=True,
+    optional=True,
     summary="Sizes and quality of the final clusters.",
     task=EvaluationTask,
     payload=Evaluation,
@@ -184,16 +185,23 @@ def task(raw: Result) -> Task:
 
 
 def check_task(task: SiteTask, config: RunConfig) -> None:
-    """Refuse more centroids than the definition names clusters; RuleViolation.
-
-    With ``missing: mask`` each part of the features that no site connects may have so many.
-    """
-    wanted = getattr(config.options, "n_clusters", None)
-    parts = len(config.features) if config.policy.missing == "mask" else 1
-    if wanted is not None and len(task.common.centroids) > wanted * parts:
+    """Refuse more centroids than the definition provides for; RuleViolation."""
+    most = most_centroids(config)
+    if most is not None and len(task.common.centroids) > most:
         raise RuleViolation(
-            "task", f"the definition names {wanted} clusters", "/parameters/centroids"
+            "task", f"the definition provides for {most} clusters", "/parameters/centroids"
         )
+
+
+def most_centroids(config: RunConfig) -> int | None:
+    """Return the most centroids of a session; None where the method chooses their number.
+
+    With ``missing: mask`` each part of the features that no site connects may have K, so there
+    are at most as many parts as features.
+    """
+    wanted: int | None = getattr(config.options, "n_clusters", None)
+    parts = len(config.features) if config.policy.missing == "mask" else 1
+    return None if wanted is None else wanted * parts
 
 
 # --- Local step -----------------------------------------------------------------------------------
@@ -218,10 +226,9 @@ def local_step(task: SiteTask, points: Points, config: RunConfig) -> Evaluation 
     costs = plain.costs
     if not shared.all():
         costs = _masked_costs(points, labels, centroids, shared) * factor
-    about = cluster_sums(points, labels, plain.means)
     m2 = np.zeros(centroids.shape)
     for j in range(centroids.shape[1]):
-        column = (points.X[:, j] - np.append(about.centroids[:, j], 0.0)[labels]) ** 2
+        column = (points.X[:, j] - np.append(plain.means[:, j], 0.0)[labels]) ** 2
         m2[:, j] = np.bincount(labels + 1, weights=column * points.sizes, minlength=len(m2) + 1)[1:]
     return Evaluation(
         counts=plain.counts,
@@ -364,12 +371,16 @@ def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunCon
     counts = np.zeros(n_clusters, dtype=np.int64)
     costs, distances, silhouettes = np.zeros((3, n_clusters))
     within = 0.0
-    for payload in sent.values():
+    d = centroids.shape[1]
+    for site, payload in sent.items():
         counts = counts + payload.counts
         costs = costs + payload.costs
         distances = distances + payload.distances
         silhouettes = silhouettes + payload.silhouettes
-        within += float(payload.counts.sum()) * float(payload.within.sum())
+        shared = config.masks.get(site, config.mask) & (np.True_ if mask is None else mask)
+        shared = np.broadcast_to(shared, centroids.shape)
+        spread = (payload.within * shared).sum(axis=1) * d / np.maximum(shared.sum(axis=1), 1)
+        within += float(payload.counts @ spread)
     n = int(counts.sum())
     quality = None
     if n:

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.canonical import TIE, ascending, highest
-from fedclust.algorithms.masked import Merged, Points, Ruler, merge, ranges
+from fedclust.algorithms.masked import LocalCentroids, Merged, Ruler, merge, ranges
 
 __all__ = ["FLOOR", "Forces", "Tree", "best_cut", "forces", "merge_tree"]
 
@@ -283,7 +283,7 @@ class _Pool:
 
 
 def best_cut(
-    tree: Tree, points: Points, variances: FloatArray, n_groups: int | None = None
+    tree: Tree, points: LocalCentroids, variances: FloatArray, n_groups: int | None = None
 ) -> tuple[int, float]:
     """Return the number of groups of the cut with the best simplified silhouette, and that.
 
@@ -296,7 +296,7 @@ def best_cut(
     Parameters
     ----------
     tree : Tree
-    points : Points
+    points : LocalCentroids
         The local clusters' means.
     variances : (m, d) float64
         0 outside their masks.
@@ -332,7 +332,7 @@ def best_cut(
 class _Spread:
     """Local clusters as a whole, to measure groups' centroids from."""
 
-    def __init__(self, points: Points, variances: FloatArray, widths: FloatArray) -> None:
+    def __init__(self, points: LocalCentroids, variances: FloatArray, widths: FloatArray) -> None:
         self._ruler = Ruler(points.values, points.mask)
         self._known = points.mask.astype(np.float64)
         self._variances, self._widths = variances, widths

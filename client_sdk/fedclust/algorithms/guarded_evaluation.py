@@ -118,6 +118,7 @@ _GUARDED = (
 )
 PHASE = Phase(
     name=NAME,
+    optional=True,
     summary="Sizes and quality of the final clusters.",
     task=EvaluationTask,
     site_part=SitePart,

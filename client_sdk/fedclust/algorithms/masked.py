@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "LocalCentroids",
     "Merged",
-    "Points",
     "Ruler",
     "components",
     "merge",
@@ -37,7 +37,7 @@ IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Points:
+class LocalCentroids:
     """Local centroids, cell by cell.
 
     Attributes
@@ -60,9 +60,9 @@ class Points:
     def __len__(self) -> int:
         return len(self.values)
 
-    def of(self, chosen: IntArray) -> Points:
+    def of(self, chosen: IntArray) -> LocalCentroids:
         """Return some of the points, by number."""
-        return Points(
+        return LocalCentroids(
             self.values[chosen], self.mask[chosen], self.counts[chosen], self.sites[chosen]
         )
 
@@ -98,12 +98,12 @@ class Merged:
         return self.sums / np.where(self.counts > 0, self.counts, 1.0)
 
 
-def merge(points: Points, groups: IntArray, n_groups: int) -> Merged:
+def merge(points: LocalCentroids, groups: IntArray, n_groups: int) -> Merged:
     """Merge points into groups (equation 4).
 
     Parameters
     ----------
-    points : Points
+    points : LocalCentroids
     groups : (m,) int64
         Group of each point; -1 for none.
     n_groups : int
@@ -152,9 +152,9 @@ def squared_distances(
 
 
 class Ruler:
-    """Points (m, d) to measure others from: what their distances need, computed once.
+    """LocalCentroids (m, d) to measure others from: what their distances need, computed once.
 
-    Points known by one mask share what depends on masks alone.
+    LocalCentroids known by one mask share what depends on masks alone.
     """
 
     def __init__(self, values: FloatArray, mask: BoolArray) -> None:

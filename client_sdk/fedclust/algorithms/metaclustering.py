@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from fedclust.algorithms.canonical import TIE, highest, lowest
 from fedclust.algorithms.masked import (
+    LocalCentroids,
     Merged,
-    Points,
     Ruler,
     components,
     merge,
@@ -86,7 +86,7 @@ class Grouping:
         return int(self.groups.max(initial=-1)) + 1
 
 
-def chosen(meta: Meta, points: Points, n_clusters: int) -> tuple[Meta, str | None]:
+def chosen(meta: Meta, points: LocalCentroids, n_clusters: int) -> tuple[Meta, str | None]:
     """Return which form of meta-clustering ``meta`` comes to, and for ``auto`` the reason.
 
     Masks tell whether any two sites can be compared (Assumption 2) or only chains of them
@@ -118,14 +118,16 @@ def chosen(meta: Meta, points: Points, n_clusters: int) -> tuple[Meta, str | Non
     )
 
 
-def cluster(points: Points, n_clusters: int, meta: Meta) -> tuple[Grouping, tuple[str, ...]]:
+def cluster(
+    points: LocalCentroids, n_clusters: int, meta: Meta
+) -> tuple[Grouping, tuple[str, ...]]:
     """Group local centroids into ``n_clusters`` groups; also what the analyst should know.
 
     Where the features fall into parts that share none, each part is grouped by itself.
 
     Parameters
     ----------
-    points : Points
+    points : LocalCentroids
         At least one.
     n_clusters : int
     meta : {"agglomerative", "A", "B", "auto"}
@@ -137,7 +139,7 @@ def cluster(points: Points, n_clusters: int, meta: Meta) -> tuple[Grouping, tupl
     warnings : tuple of str
     """
     used, reason = chosen(meta, points, n_clusters)
-    forms: dict[Meta, Callable[[Points, int], Grouping]] = {
+    forms: dict[Meta, Callable[[LocalCentroids, int], Grouping]] = {
         "agglomerative": agglomerate,
         "A": method_a,
         "B": method_b,
@@ -174,7 +176,7 @@ def cluster(points: Points, n_clusters: int, meta: Meta) -> tuple[Grouping, tupl
 # --- agglomerative --------------------------------------------------------------------------------
 
 
-def agglomerate(points: Points, n_clusters: int) -> Grouping:
+def agglomerate(points: LocalCentroids, n_clusters: int) -> Grouping:
     """Merge the nearest two groups until ``n_clusters`` are left; no site twice, if that can be.
 
     Ties go to the lowest pair. Distances are those of merged centroids (centroid linkage).
@@ -198,7 +200,7 @@ class _Pool:
     they are computed in double.
     """
 
-    def __init__(self, points: Points, widths: FloatArray) -> None:
+    def __init__(self, points: LocalCentroids, widths: FloatArray) -> None:
         merged = points.merged()
         _, sites = np.unique(points.sites, return_inverse=True)
         sites = sites.reshape(-1)
@@ -330,7 +332,7 @@ def _mirror(square: NDArray[np.float32]) -> None:
 # --- A --------------------------------------------------------------------------------------------
 
 
-def method_a(points: Points, n_clusters: int) -> Grouping:
+def method_a(points: LocalCentroids, n_clusters: int) -> Grouping:
     """Method A: local centroids join the groups that one site's clusters, or B's seeds, found.
 
     A centroid that shares no feature with any group waits, for groups learn features from those
@@ -355,7 +357,7 @@ def method_a(points: Points, n_clusters: int) -> Grouping:
 class _Queue:
     """Local centroids that wait for a group, with their distances from the groups."""
 
-    def __init__(self, points: Points, widths: FloatArray, groups: IntArray) -> None:
+    def __init__(self, points: LocalCentroids, widths: FloatArray, groups: IntArray) -> None:
         self.groups = groups
         self._points, self._widths = points, widths
         n_groups = int(groups.max()) + 1
@@ -410,7 +412,7 @@ class _Queue:
         self._best[group] = lowest(gaps)
 
 
-def _site_with(points: Points, n_clusters: int) -> IntArray | None:
+def _site_with(points: LocalCentroids, n_clusters: int) -> IntArray | None:
     """Return the points of the first site that has ``n_clusters``, None without one."""
     sites, sizes = np.unique(points.sites, return_counts=True)
     complete = sites[sizes == n_clusters]
@@ -420,7 +422,7 @@ def _site_with(points: Points, n_clusters: int) -> IntArray | None:
 # --- B --------------------------------------------------------------------------------------------
 
 
-def method_b(points: Points, n_clusters: int) -> Grouping:
+def method_b(points: LocalCentroids, n_clusters: int) -> Grouping:
     """Method B: k-means of the local centroids from those farthest apart.
 
     A centroid that shares no feature with any group stays a group of its own; a group that loses
@@ -443,7 +445,7 @@ def method_b(points: Points, n_clusters: int) -> Grouping:
     return Grouping(_renumbered(_alone(groups)))
 
 
-def farthest(points: Points, n_clusters: int, widths: FloatArray) -> IntArray:
+def farthest(points: LocalCentroids, n_clusters: int, widths: FloatArray) -> IntArray:
     """Return the points (K',) of largest smallest distance, greedily; pairs that share none skip.
 
     Fewer than ``n_clusters`` where no other point is apart from all of them.
@@ -470,7 +472,7 @@ def farthest(points: Points, n_clusters: int, widths: FloatArray) -> IntArray:
     return np.array(seeds, dtype=np.int64)
 
 
-def _farthest_pair(points: Points, ruler: Ruler, widths: FloatArray) -> list[int]:
+def _farthest_pair(points: LocalCentroids, ruler: Ruler, widths: FloatArray) -> list[int]:
     """Return the two comparable points farthest apart; the first where no two are apart."""
     best, pair = 0.0, [0]
     for begin in range(0, len(points), _BLOCK):
@@ -483,7 +485,7 @@ def _farthest_pair(points: Points, ruler: Ruler, widths: FloatArray) -> list[int
     return pair
 
 
-def _from(points: Points, ruler: Ruler, seed: int, widths: FloatArray) -> FloatArray:
+def _from(points: LocalCentroids, ruler: Ruler, seed: int, widths: FloatArray) -> FloatArray:
     """Return the squared distances (m,) of all points from one; infinite where none is shared."""
     own = slice(seed, seed + 1)
     return ruler.squared_distances(points.values[own], points.mask[own], widths)[:, 0]

@@ -2,29 +2,29 @@
 
 What it says and cites
     Maritan & Schenato, "Distributed clustering in partially overlapping feature spaces", 2025,
-    Algorithm 1. Every site clusters its own rows by its own features. The coordinator groups the
+    Algorithm 1. Every site clusters its own points by its own features. The coordinator groups the
     local centroids where features overlap (``metaclustering``) and merges each group, feature by
-    feature. Then, F times: a site takes the global centroids that enough of its rows are nearest
-    to, runs a few Lloyd iterations from them, and sends its centroids, matched with the global
-    ones; the coordinator moves the global centroids towards what was sent.
+    feature. Then, F times: a site takes the global centroids that any of its points is nearest to,
+    runs a few Lloyd iterations from them, and sends its centroids, matched with the global ones;
+    the coordinator moves the global centroids towards what was sent.
 
 Where the paper is wrong or silent, the reading here is: ``min(1, .)`` in equations 1 and 4 is
-``max(1, .)``; counts are kept for each feature, so that order does not matter; a global centroid
-that no site matched keeps its place, and so does each feature that no site reports; one that is
-reported for the first time is taken whole. Methods A and B: see ``metaclustering``.
+``max(1, .)``; weights are persons, counted for each feature, so that order does not matter; a
+global centroid that no site matched keeps its place, and so does each feature that no site
+reports; one that is reported for the first time is taken whole. Methods A and B: see
+``metaclustering``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.algorithms import guarded_lloyd as lloyd
+from fedclust.algorithms import evaluation
 from fedclust.algorithms.arrays import BoolMatrix, FloatMatrix
 from fedclust.algorithms.assigning import label_by_centroid, nearest
 from fedclust.algorithms.base import (
@@ -34,38 +34,37 @@ from fedclust.algorithms.base import (
     LocalAnswer,
     Memory,
     Method,
+    MethodFailure,
     Model,
     Next,
     Phase,
+    Points,
     Result,
     RuleViolation,
     RunConfig,
-    SiteData,
     SiteTask,
     Task,
-    Totals,
 )
 from fedclust.algorithms.canonical import highest, snapped
+from fedclust.algorithms.cluster_sums import ClusterSums, check_sizes, cluster_sums
 from fedclust.algorithms.columns import feature_names
 from fedclust.algorithms.finishing import raw_result
-from fedclust.algorithms.guarded_lloyd import Cells
 from fedclust.algorithms.kfed_cells import local_restarts
-from fedclust.algorithms.local_cells import LOCAL, lay_base, local_kmeans, without_small
-from fedclust.algorithms.masked import Points, components, merge
+from fedclust.algorithms.lloyd import Cells
+from fedclust.algorithms.local_kmeans import local_kmeans
+from fedclust.algorithms.masked import LocalCentroids, components, merge
 from fedclust.algorithms.metaclustering import Meta, cluster
-from fedclust.algorithms.releasing import CANDIDATE, index_of, persons, release, site_totals
+from fedclust.algorithms.options import Count, Options, Restarts
+from fedclust.algorithms.points import total_variances
 from fedclust.algorithms.spaces import scaled_bounds
-from fedclust.algorithms.totals import check_sizes, check_totals, site_parts
 from fedclust.privacy.checks import check_empty, check_means, check_shape
-from fedclust.privacy.counting import PersonIndex
-from fedclust.privacy.moments import cell_moments
 
-VERSION = 3
+VERSION = 4
 
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(Model, title="OverlapConfig"):
+class Config(Options, title="OverlapConfig"):
     """What the analyst chooses.
 
     Attributes
@@ -73,11 +72,11 @@ class Config(Model, title="OverlapConfig"):
     n_clusters : int
         Number of clusters K.
     local_clusters : int, "silhouette" or None
-        K_i, the most cells that a site makes of its rows. None: K. ``silhouette``: what each site
-        finds best by the simplified silhouette, from 2 to K: where sites lack some clusters.
+        K_i, the most cells that a site makes of its points. None: K. ``silhouette``: from 2 to K,
+        the number that has the best simplified silhouette at each site, for sites that lack some
+        clusters.
     n_init : int or None
-        Restarts of each site's k-means. None: 10, fewer at a site where that is dear, by a fixed
-        rule of its size.
+        Restarts of each site's k-means. None: 10, fewer at a large site, by a fixed rule.
     meta : {"agglomerative", "A", "B", "auto"}
         How local clusters become global ones. ``auto`` chooses by the graph of the sites'
         overlapping features and says why in a warning.
@@ -87,23 +86,15 @@ class Config(Model, title="OverlapConfig"):
         Lloyd iterations of a site in each of them.
     alpha : float
         Step size: 1 takes what the sites send, less keeps some of what was.
-    evaluate : bool
-        Whether a closing round measures the quality of the final centroids.
     """
 
-    n_clusters: Annotated[int, Field(ge=1, le=10_000)]
-    local_clusters: Annotated[int, Field(ge=1, le=10_000)] | Literal["silhouette"] | None = None
-    n_init: Annotated[int, Field(ge=1, le=100)] | None = None
+    n_clusters: Count
+    local_clusters: Count | Literal["silhouette"] | None = None
+    n_init: Restarts | None = None
     meta: Meta = "agglomerative"
     rounds: Annotated[int, Field(ge=0, le=99)] = 3
     local_iterations: Annotated[int, Field(ge=1, le=100)] = 5
     alpha: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.8
-    evaluate: bool = True
-
-
-def check_config(config: RunConfig) -> None:
-    """Refuse nothing: every combination of these options is defined."""
-    del config
 
 
 def check_roster(config: RunConfig) -> None:
@@ -141,7 +132,7 @@ def check_roster(config: RunConfig) -> None:
 
 
 class CellsTask(Model, title="OverlapCellsTask"):
-    """Cluster your rows by the features that you have into at most ``n_clusters`` cells.
+    """Cluster your points by the features that you have into at most ``n_clusters`` cells.
 
     Attributes
     ----------
@@ -158,7 +149,7 @@ class CellsTask(Model, title="OverlapCellsTask"):
 
 
 class FederatedTask(Model):
-    """Run ``iterations`` Lloyd steps from those of the centroids that your rows are nearest to.
+    """Run ``iterations`` Lloyd steps from those of the centroids that your points are nearest to.
 
     Attributes
     ----------
@@ -174,205 +165,219 @@ class FederatedTask(Model):
     iterations: Annotated[int, Field(ge=1)]
 
 
-_OWN_FEATURES = " 0 in the features that your site has not got."
-#: Rule 6: whose numbers everybody sees, whatever they are called.
+_OF_GROUPS = "Sums over whole groups of your protected table."
+#: Of means that a site alone contributes to.
 ALONE = " Of a feature that your site alone has, the result shows everybody your own means."
-_SHAPES = {"counts": "up to K_i numbers", "means": "up to K_i x d numbers"}
-_LLOYD_CELLS = lloyd.PHASES[0]
-
-
-def _cells_described(line: Disclosure) -> Disclosure:
-    own, alone = (_OWN_FEATURES, ALONE) if line.field == "means" else ("", "")
-    return line.model_copy(
-        update={
-            "shape": _SHAPES.get(line.field, line.shape),
-            "meaning": line.meaning + own,
-            "identifies": line.identifies + alone,
-        }
-    )
-
-
-def _federated_described(line: Disclosure) -> Disclosure:
-    meanings = {
-        "counts": (
-            "How many of your rows are in each local cluster that belongs to a global one, after "
-            "a few steps from the global centroids."
-        ),
-        "means": "The mean of each feature over these rows, scaled." + _OWN_FEATURES,
-    }
-    identifies = line.identifies + (ALONE if line.field == "means" else "")
-    meaning = meanings.get(line.field, line.meaning)
-    return line.model_copy(update={"meaning": meaning, "identifies": identifies})
-
-
-PHASES: tuple[Phase, ...] = (
-    replace(
-        _LLOYD_CELLS,
+PHASES = (
+    Phase(
+        name="cells",
+        once=True,
         summary=(
-            "Each site clusters its own rows by the features that it has; the coordinator finds "
+            "Each site clusters its own points by the features that it has; the coordinator finds "
             "out which sites' clusters are one."
         ),
         task=CellsTask,
-        discloses=tuple(_cells_described(line) for line in _LLOYD_CELLS.discloses),
+        payload=Cells,
+        discloses=(
+            Disclosure(
+                field="counts",
+                shape="up to K_i numbers",
+                meaning="How many of your persons are in each cell of your own clustering.",
+                identifies=_OF_GROUPS,
+            ),
+            Disclosure(
+                field="means",
+                shape="up to K_i x d numbers",
+                meaning=(
+                    "The mean of each column over each cell, scaled. 0 in the features that your "
+                    "site has not got."
+                ),
+                identifies=_OF_GROUPS + ALONE,
+            ),
+        ),
     ),
-    replace(
-        _LLOYD_CELLS,
+    Phase(
         name="federated",
+        optional=True,
         summary=(
-            "Each site improves the global centroids that its rows are nearest to by a few steps "
+            "Each site improves the global centroids that its points are nearest to by a few steps "
             "of its own."
         ),
         task=FederatedTask,
-        discloses=tuple(_federated_described(line) for line in _LLOYD_CELLS.discloses),
+        payload=Cells,
+        discloses=(
+            Disclosure(
+                field="counts",
+                shape="K numbers",
+                meaning=(
+                    "How many of your persons are in each local cluster that belongs to a global "
+                    "one, after a few steps from the global centroids."
+                ),
+                identifies=_OF_GROUPS,
+            ),
+            Disclosure(
+                field="means",
+                shape="K x d numbers",
+                meaning=(
+                    "The mean of each column over these, scaled. 0 in the features that your site "
+                    "has not got."
+                ),
+                identifies=_OF_GROUPS + ALONE,
+            ),
+        ),
     ),
 )
 
 
-def check(task: SiteTask, payload: Cells, config: RunConfig) -> None:
-    """Check an answer at either end: shapes, counts, complement, mask, bounds."""
-    d = len(config.columns)
-    check_totals(payload.totals, task.site, config)
+def check_task(task: SiteTask, config: RunConfig) -> None:
+    """Refuse another task than the definition's, and centroids that do not fit the features."""
+    options: Config = config.options
     if task.phase == "cells":
-        # As many cells as the site made, which are fewer than were asked for where it is small.
+        if task.common != _cells_task(options):
+            raise RuleViolation(
+                "task", "the task asks for other cells than the definition", "/parameters"
+            )
+        return
+    asked: FederatedTask = task.common
+    shape = (len(asked.centroids), len(config.columns))
+    check_shape(asked.centroids, shape, "/parameters/centroids")
+    check_shape(asked.mask, shape, "/parameters/mask")
+    evaluation.check_task(task, config)
+    if asked.iterations != options.local_iterations:
+        raise RuleViolation(
+            "task",
+            f"the definition names {options.local_iterations} local iterations",
+            "/parameters/iterations",
+        )
+
+
+def check(task: SiteTask, payload: Cells, config: RunConfig) -> None:
+    """Check an answer at either end: shapes, counts, mask, bounds."""
+    if task.phase == "cells":
+        # A site may make fewer cells than it was asked for.
         n_cells = min(max(len(payload.counts), 1), task.common.n_clusters)
     else:
         n_cells = len(task.common.centroids)
     check_shape(payload.counts, (n_cells,), "/counts")
-    check_shape(payload.means, (n_cells, d), "/means")
-    check_sizes(payload.counts, payload.totals, task.site, config)
-    check_empty(payload.counts, payload.means, "/means")
-    foreign = np.argwhere((payload.means != 0) & ~config.mask)
-    if foreign.size:
-        cell, feature = (int(place) for place in foreign[0])
-        raise RuleViolation(
-            "mask",
-            f"cell {cell}: the site joined without feature {feature}, so its mean there must be 0",
-            f"/means/{cell}/{feature}",
-        )
+    check_shape(payload.means, (n_cells, len(config.columns)), "/means")
+    check_sizes(payload.counts, config)
+    check_cell_values(payload.counts, payload.means, config, "/means")
     known = np.where(config.mask, payload.counts[:, None], 0)
     check_means(known, payload.means, *scaled_bounds(config), "/means")
+
+
+def check_cell_values(
+    counts: NDArray[np.int64], values: NDArray[np.float64], config: RunConfig, pointer: str
+) -> None:
+    """Raise unless values (K, d) are 0 in empty cells and in features that the site lacks."""
+    check_empty(counts, values, pointer)
+    foreign = np.argwhere((values != 0) & ~config.mask)
+    if foreign.size:
+        cell, column = (int(place) for place in foreign[0])
+        raise RuleViolation(
+            "mask",
+            f"cell {cell}: the site joined without column {column}, so its number there must be 0",
+            f"{pointer}/{cell}/{column}",
+        )
 
 
 # --- Local step -----------------------------------------------------------------------------------
 
 
 def local_step(
-    task: SiteTask, data: SiteData, config: RunConfig, rng: np.random.Generator, memory: Memory
+    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
 ) -> LocalAnswer:
-    """Answer a task from a site's scaled rows (n, d)."""
-    asked = task.site is not None and task.site.totals
-    totals = site_totals(data, config) if asked else None
+    """Answer a task from a site's scaled points."""
+    own = own_columns(points, config)
     if task.phase == "cells":
-        wanted = local_cells(task.common, data, config, rng)
-        n_cells, candidate = int(wanted.max(initial=-1)) + 1, LOCAL
-    else:
-        common: FederatedTask = task.common
-        n_cells, candidate = len(common.centroids), CANDIDATE
-        check_shape(common.centroids, (n_cells, data.X.shape[1]), "/parameters/centroids")
-        check_shape(common.mask, common.centroids.shape, "/parameters/mask")
-        memory = lay_base(common.centroids, data, config, memory, candidate, common.mask)
-        wanted = aligned(common, data, config)
-    return _answer(wanted, n_cells, candidate, data, config, memory, totals)
-
-
-def _answer(
-    wanted: NDArray[np.int64],
-    n_cells: int,
-    candidate: str,
-    data: SiteData,
-    config: RunConfig,
-    memory: Memory,
-    totals: Totals | None,
-) -> LocalAnswer:
-    released, memory = release(data, config, memory, wanted, n_cells, candidate)
-    if candidate == LOCAL:
-        memory = {**memory, LOCAL: released.labels}
-    if released.empty and totals is None:
+        found = local_cells(task.common, own, rng)
+        return Cells(counts=found.counts, means=spread_out(found.means, config)), memory
+    common: FederatedTask = task.common
+    centroids, known = common.centroids[:, config.mask], common.mask[:, config.mask]
+    # A site that came late may share no feature with any centroid.
+    if not known.any():
         return None, memory
-    moments = released.moments
-    return Cells(counts=moments.counts, means=moments.means, totals=totals), memory
+    found = improved(own, centroids, known, common.iterations)
+    matched = match(found.means, centroids, known)
+    counts = np.zeros(len(centroids), dtype=np.int64)
+    means = np.zeros(common.centroids.shape)
+    counts[matched], means[matched] = found.counts, spread_out(found.means, config)
+    return Cells(counts=counts, means=means), memory
 
 
-def local_cells(
-    task: CellsTask, data: SiteData, config: RunConfig, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return the cell (n,) of each row by k-means over the site's features (lines 1 to 3).
+def own_columns(points: Points, config: RunConfig) -> Points:
+    """Return the points in the columns that the site has."""
+    X = np.ascontiguousarray(points.X[:, config.mask])
+    return Points(X, points.sizes, points.within[config.mask])
 
-    Every cell has at least p persons, if any can.
-    """
-    X = np.ascontiguousarray(data.X[:, config.mask])
-    # No more cells than groups of p persons, nor, where p is 1, of two: a site with K_i rows or
-    # fewer would send its rows.
-    most = max(min(task.n_clusters, persons(data) // max(config.p, 2)), 1)
-    index = index_of(data)
+
+def spread_out(values: NDArray[np.float64], config: RunConfig) -> NDArray[np.float64]:
+    """Return values (K, d_i) of the site's columns as (K, d), 0 in the others."""
+    whole = np.zeros((len(values), len(config.columns)))
+    whole[:, config.mask] = values
+    return whole
+
+
+def local_cells(task: CellsTask, points: Points, rng: np.random.Generator) -> ClusterSums:
+    """Cluster a site's points, in its own columns, by k-means (lines 1 to 3)."""
+    most = min(task.n_clusters, len(points.X))
+    n_init = task.n_init or local_restarts(len(points.X), points.X.shape[1], most)
     if not task.search or most <= 2:
-        return _cells(X, most, task.n_init, index, config.p, rng)
-    found = [_cells(X, k, task.n_init, index, config.p, rng) for k in range(2, most + 1)]
-    return found[int(highest([simplified_silhouette(X, labels) for labels in found]))]
+        return local_kmeans(points, most, n_init, rng)
+    found = [local_kmeans(points, k, n_init, rng) for k in range(2, most + 1)]
+    return found[int(highest([simplified_silhouette(points, each.means) for each in found]))]
 
 
-def _cells(
-    X: NDArray[np.float64],
-    n_cells: int,
-    n_init: int | None,
-    index: PersonIndex,
-    p: int,
-    rng: np.random.Generator,
-) -> NDArray[np.int64]:
-    n_init = n_init or local_restarts(len(X), X.shape[1], n_cells)
-    labels = without_small(X, local_kmeans(X, n_cells, n_init, rng), index, p)
-    return np.unique(labels, return_inverse=True)[1].reshape(-1).astype(np.int64)
+def simplified_silhouette(points: Points, means: NDArray[np.float64]) -> float:
+    """Return the mean over persons of (b - a) / max(a, b); 0 with one of the ``means`` (K, d).
 
-
-def simplified_silhouette(X: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
-    """Return the mean of (b - a) / max(a, b) over distances from own and next mean; 0 for one."""
-    n_cells = int(labels.max(initial=-1)) + 1
-    if n_cells < 2:
-        return 0.0
-    means = cell_moments(X, labels, n_cells).means
-    gaps = np.sqrt(((X[:, None, :] - means) ** 2).sum(axis=2))
-    own = gaps[np.arange(len(X)), labels]
-    gaps[np.arange(len(X)), labels] = np.inf
-    other = gaps.min(axis=1)
-    widest = np.maximum(own, other)
-    terms = np.divide(other - own, widest, out=np.zeros_like(own), where=widest > 0)
-    return float(terms.mean())
-
-
-def aligned(task: FederatedTask, data: SiteData, config: RunConfig) -> NDArray[np.int64]:
-    """Return the global centroid (n,) that each row's local cluster is matched with; -1 for none.
-
-    Lines 13 to 18: Lloyd iterations among the site's features from the global centroids with at
-    least p persons' rows, then the matching of least squared distance between local and global.
+    a and b are the root mean squared distances of a point's persons from the nearest mean and the
+    next, so that points that are means of groups are not taken for clusters of their own.
     """
-    own, index = config.mask, index_of(data)
-    X = np.ascontiguousarray(data.X[:, own])
-    centroids, known = task.centroids[:, own], task.mask[:, own]
-    labels = nearest(X, centroids, known)
-    # A site that came late may share no feature with any centroid: then nothing is nearest.
-    shared = known.sum(axis=1) > 0
-    fits = [k for k in np.unique(labels) if shared[k] and index.reaches(labels == k, config.p)]
-    if not fits:
-        return np.full(len(X), -1, dtype=np.int64)
-    labels = nearest(X, centroids[fits], known[fits])
-    moments = cell_moments(X, labels, len(fits))
-    for _ in range(task.iterations - 1):
-        filled = np.flatnonzero(moments.counts)
-        moved = filled[nearest(X, moments.means[filled])]
+    if len(means) < 2:
+        return 0.0
+    within = float((points.within * total_variances(points)).sum())
+    squares = np.column_stack([((points.X - mean) ** 2).sum(axis=1) for mean in means])
+    nearest_two = np.sqrt(np.partition(squares, 1, axis=1)[:, :2] + within)
+    a, b = nearest_two.T
+    terms = np.divide(b - a, b, out=np.zeros_like(b), where=b > 0)
+    return float(np.average(terms, weights=points.sizes))
+
+
+def improved(
+    points: Points, centroids: NDArray[np.float64], known: NDArray[np.bool_], iterations: int
+) -> ClusterSums:
+    """Run Lloyd iterations from the centroids that any point is nearest to (lines 13 to 17).
+
+    Parameters
+    ----------
+    points : Points
+        In the site's own columns.
+    centroids, known : (K, d_i)
+        Where a centroid is unknown it is 0. One at least shares a column with the site.
+    iterations : int
+    """
+    kept, labels = _used(nearest(points.X, centroids, known))
+    found = cluster_sums(points, labels, centroids[kept])
+    for _ in range(iterations - 1):
+        _, moved = _used(nearest(points.X, found.means))
         if np.array_equal(moved, labels):
             break
         labels = moved
-        moments = cell_moments(X, labels, len(fits))
-    filled = np.flatnonzero(moments.counts)
-    matched = np.full(len(fits), -1, dtype=np.int64)
-    matched[filled] = match(moments.means[filled], centroids, known)
-    return matched[labels]
+        found = cluster_sums(points, labels, np.zeros((int(labels.max()) + 1, points.X.shape[1])))
+    return found
+
+
+def _used(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the labels that occur, ascending, and labels (m,) that number these from 0."""
+    kept, numbered = np.unique(labels, return_inverse=True)
+    return kept, numbered.reshape(-1).astype(np.int64)
 
 
 def match(
     local: NDArray[np.float64], centroids: NDArray[np.float64], known: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the global centroid (m,) of each local one, no two the same (Hungarian method).
+    """Return the global centroid (m,) of each local one, no two the same (line 18; Hungarian).
 
     Parameters
     ----------
@@ -422,14 +427,16 @@ class State(Model):
 def start(config: RunConfig, seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
     del seed  # Sites draw from their own; the coordinator draws nothing.
-    options: Config = config.options
+    return State(phase="cells"), Task("cells", _cells_task(config.options))
+
+
+def _cells_task(options: Config) -> CellsTask:
     most = options.local_clusters
-    task = CellsTask(
+    return CellsTask(
         n_clusters=most if isinstance(most, int) else options.n_clusters,
         search=most == "silhouette",
         n_init=options.n_init,
     )
-    return State(phase="cells"), Task("cells", task, per_site=site_parts(config))
 
 
 def aggregate(
@@ -438,7 +445,6 @@ def aggregate(
     """Close a round; contributions sorted by site."""
     options: Config = config.options
     sent = [c for c in contributions if c.payload is not None]
-    lloyd.refuse_too_few([c.payload.counts for c in sent], config)
     metrics: dict[str, float] = {}
     warnings, closed = state.warnings, 0
     if state.centroids is None or state.mask is None:
@@ -452,10 +458,10 @@ def aggregate(
     if closed >= options.rounds:
         return Done(finish(following, config), metrics)
     task = FederatedTask(centroids=centroids, mask=mask, iterations=options.local_iterations)
-    return Next(following, Task("federated", task, per_site=site_parts(config)), metrics)
+    return Next(following, Task("federated", task), metrics)
 
 
-def points_of(sent: Sequence[Contribution], config: RunConfig) -> Points:
+def sent_centroids(sent: Sequence[Contribution], config: RunConfig) -> LocalCentroids:
     """Return all local centroids that were sent, with their sites' masks."""
     values, masks, counts, sites = [], [], [], []
     for number, contribution in enumerate(sent):
@@ -464,7 +470,7 @@ def points_of(sent: Sequence[Contribution], config: RunConfig) -> Points:
         counts.append(contribution.payload.counts[filled].astype(np.float64))
         masks.append(np.tile(config.masks[contribution.site], (int(filled.sum()), 1)))
         sites.append(np.full(int(filled.sum()), number, dtype=np.int64))
-    return Points(
+    return LocalCentroids(
         np.concatenate(values), np.concatenate(masks), np.concatenate(counts), np.concatenate(sites)
     )
 
@@ -474,15 +480,19 @@ def _first_centroids(
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], tuple[str, ...]]:
     """Lines 4 to 11: group the local centroids and merge each group; masks and warnings too."""
     options: Config = config.options
-    points = points_of(sent, config)
-    grouping, warnings = cluster(points, options.n_clusters, options.meta)
-    merged = merge(points, grouping.groups, grouping.n_groups)
+    local = sent_centroids(sent, config)
+    grouping, warnings = cluster(local, options.n_clusters, options.meta)
+    merged = merge(local, grouping.groups, grouping.n_groups)
+    return merged.means, merged.mask, (*warnings, *alone_warning(sent, config))
+
+
+def alone_warning(sent: Sequence[Contribution], config: RunConfig) -> tuple[str, ...]:
+    """Return a warning that names the features that one site alone has, if there are any."""
     alone = np.array([config.masks[c.site] for c in sent]).sum(axis=0) == 1
-    if alone.any():
-        names = _named(alone, config)
-        warning = f"One site alone has {names}: the centroids hold its own means there."
-        warnings = (*warnings, warning)
-    return merged.means, merged.mask, warnings
+    if not alone.any():
+        return ()
+    names = _named(alone, config)
+    return (f"One site alone has {names}: the centroids hold its own means there.",)
 
 
 def _moved(
@@ -494,7 +504,7 @@ def _moved(
     """Line 19: move every centroid by ``alpha`` towards what the sites sent for it; how far."""
     options: Config = config.options
     groups = np.concatenate([np.flatnonzero(c.payload.counts) for c in sent])
-    merged = merge(points_of(sent, config), groups, len(centroids))
+    merged = merge(sent_centroids(sent, config), groups, len(centroids))
     # What nobody reports keeps its value; what was unknown is taken as it comes.
     step = np.where(merged.mask, np.where(mask, options.alpha, 1.0), 0.0)
     moved = centroids + step * (merged.means - centroids)
@@ -515,7 +525,7 @@ def _named(columns: NDArray[np.bool_], config: RunConfig) -> str:
 def finish(state: State, config: RunConfig) -> Result:
     """Return the last centroids: the number of rounds is fixed."""
     if state.centroids is None or state.mask is None:
-        raise lloyd.nothing_to_release()
+        raise MethodFailure("no_centroids", "no round of the method was closed: raise max_rounds")
     # Where every site has every feature there is nothing unknown.
     mask = state.mask if config.policy.missing == "mask" else None
     return raw_result(
@@ -549,7 +559,6 @@ METHOD = Method(
     joins_late=True,
     state=State,
     phases=PHASES,
-    check_config=check_config,
     check_roster=check_roster,
     start=start,
     local_step=local_step,
@@ -557,5 +566,8 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
+    on_points=True,
+    check_task=check_task,
+    rounds=lambda options: 1 + options.rounds,
     takes_masks=True,
 )

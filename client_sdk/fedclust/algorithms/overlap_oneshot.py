@@ -2,10 +2,14 @@
 
 What it says and cites
     Maritan & Schenato, "Distributed clustering in partially overlapping feature spaces", 2025,
-    Algorithm 2. Every site clusters its own rows by its own features and sends each cluster as a
-    Gaussian (``gaussians``). The coordinator draws as many points from each, lets the points
-    attract each other over the features that both know, and merges groups of clusters by the
-    greatest force (``forces``) until K are left. A local cluster goes, whole, where it was merged.
+    Algorithm 2. Every site clusters its own points by its own features and sends each cluster as
+    a Gaussian. The coordinator draws as many proxies from each (``gaussians``), lets them attract
+    each other over the features that both know, and merges groups of clusters by the greatest
+    force (``forces``) until K are left. A site's own rows follow their local cluster.
+
+A Gaussian's variances are those of the cell's points plus the variance within groups: the share
+that the site releases of each column, the same in all of its cells. Full covariances cannot be
+completed like this, so they need exact records (``protection: none``).
 
 Where the paper is wrong or silent: see ``forces``; where K is not given, the tree of merges is cut
 where the simplified silhouette is best. Draws come from the session's seed and the site's name, so
@@ -15,16 +19,14 @@ that no site's proxies depend on who else takes part.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.algorithms import guarded_lloyd as lloyd
 from fedclust.algorithms.arrays import FloatMatrix, FloatTensor3, IntVector
-from fedclust.algorithms.assigning import label_by_centroid
+from fedclust.algorithms.assigning import label_by_centroid, nearest
 from fedclust.algorithms.base import (
     Contribution,
     Disclosure,
@@ -32,40 +34,41 @@ from fedclust.algorithms.base import (
     LocalAnswer,
     Memory,
     Method,
+    MethodFailure,
     Model,
     Phase,
+    Points,
     Result,
     RuleViolation,
     RunConfig,
-    SiteData,
     SiteTask,
     Task,
-    Totals,
 )
 from fedclust.algorithms.canonical import highest
-from fedclust.algorithms.columns import feature_names
+from fedclust.algorithms.cluster_sums import ClusterSums, check_sizes
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.forces import best_cut, forces, merge_tree
-from fedclust.algorithms.gaussians import (
-    check_covariances,
-    check_spread,
-    covariance,
-    proxies,
-    rows_needed,
-    smallest_cell,
-    without_few,
+from fedclust.algorithms.gaussians import check_covariances, check_variances, covariances, proxies
+from fedclust.algorithms.masked import LocalCentroids, merge
+from fedclust.algorithms.options import Count, Options, Restarts
+from fedclust.algorithms.overlap import (
+    ALONE,
+    CellsTask,
+    alone_warning,
+    check_cell_values,
+    check_roster,
+    local_cells,
+    own_columns,
+    sent_centroids,
+    spread_out,
 )
-from fedclust.algorithms.local_cells import LOCAL
-from fedclust.algorithms.masked import Points, merge
-from fedclust.algorithms.overlap import ALONE, CellsTask, check_roster, local_cells, points_of
-from fedclust.algorithms.releasing import persons, release, site_totals
+from fedclust.algorithms.points import total_variances
 from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.spaces import scaled_bounds
-from fedclust.algorithms.totals import DISCLOSURE, SitePart, check_sizes, check_totals, site_parts
-from fedclust.privacy.checks import check_empty, check_means, check_shape
+from fedclust.privacy.checks import check_means, check_shape
 
-VERSION = 3
-#: What a site remembers of its own clusters, for its own rows' labels.
+VERSION = 4
+#: What a site remembers: its local means, for its own rows' labels.
 _OWN = "overlap_oneshot"
 #: Where neither K nor K_i is given, the most cells that a site tries.
 _MOST_CELLS = 20
@@ -75,7 +78,7 @@ _MOST_NUMBERS = 3_000_000
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(Model, title="OverlapOneshotConfig"):
+class Config(Options, title="OverlapOneshotConfig"):
     """What the analyst chooses.
 
     Attributes
@@ -84,15 +87,13 @@ class Config(Model, title="OverlapOneshotConfig"):
         Number of clusters K. None: the cut of the tree of merges with the best simplified
         silhouette, from 2 on.
     local_clusters : int, "silhouette" or None
-        K_i, the most cells that a site makes of its rows. ``silhouette``: what each site finds
-        best by the simplified silhouette, from 2 to K, or to 20 where K is to be found. None: K;
-        ``silhouette`` where K is to be found.
+        K_i, the most cells that a site makes of its points. ``silhouette``: from 2 to K, or to 20
+        where K is to be found, the number that has the best simplified silhouette at each site.
+        None: K; ``silhouette`` where K is to be found.
     n_init : int or None
-        Restarts of each site's k-means. None: 10, fewer at a site where that is dear, by a fixed
-        rule of its size.
+        Restarts of each site's k-means. None: 10, fewer at a large site, by a fixed rule.
     covariance : {"diagonal", "full"}
-        What a cell's Gaussian holds. ``full``: a matrix for cells with at least five rows for
-        each feature of the site, variances for the others.
+        What a cell's Gaussian holds: variances, or a matrix (with ``protection: none`` alone).
     proxies : int
         M, the points drawn from each Gaussian.
     w : float
@@ -101,18 +102,15 @@ class Config(Model, title="OverlapOneshotConfig"):
         Whether clusters of one site are kept apart as long as anything else can be merged: right
         where sites do not split clusters, wrong where a site has fewer than it makes. ``auto``:
         both are tried, and the better simplified silhouette decides. The paper has ``off``.
-    evaluate : bool
-        Whether a closing round measures the quality of the final centroids.
     """
 
-    n_clusters: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    local_clusters: Annotated[int, Field(ge=1, le=10_000)] | Literal["silhouette"] | None = None
-    n_init: Annotated[int, Field(ge=1, le=100)] | None = None
+    n_clusters: Count | None = None
+    local_clusters: Count | Literal["silhouette"] | None = None
+    n_init: Restarts | None = None
     covariance: Literal["diagonal", "full"] = "diagonal"
     proxies: Annotated[int, Field(ge=2, le=1_000)] = 50
     w: Annotated[FiniteFloat, Field(ge=1, le=50)] = 2.0
     cannot_link: Literal["auto", "on", "off"] = "auto"
-    evaluate: bool = True
 
     @property
     def searches(self) -> bool:
@@ -123,16 +121,23 @@ class Config(Model, title="OverlapOneshotConfig"):
 
     @property
     def most_cells(self) -> int:
-        """The most cells that a site makes of its rows."""
+        """The most cells that a site makes of its points."""
         if isinstance(self.local_clusters, int):
             return self.local_clusters
         return _MOST_CELLS if self.n_clusters is None else self.n_clusters
 
 
 def check_config(config: RunConfig) -> None:
-    """Refuse what no site could send."""
+    """Refuse full covariances under protection, and those that do not fit an answer."""
     options: Config = config.options
     d = len(config.columns)
+    if options.covariance == "full" and config.policy.protection != "none":
+        raise RuleViolation(
+            "covariance",
+            "full covariances need exact records: take covariance: diagonal, or protection: none "
+            "with every site's consent",
+            "/covariance",
+        )
     if options.covariance == "full" and options.most_cells * d * d > _MOST_NUMBERS:
         raise RuleViolation(
             "covariance",
@@ -146,7 +151,7 @@ def check_config(config: RunConfig) -> None:
 
 
 class GaussiansTask(CellsTask, title="GaussiansTask"):
-    """Cluster your rows by the features that you have, and describe each cell by a Gaussian.
+    """Cluster your points by the features that you have, and describe each cell by a Gaussian.
 
     Attributes
     ----------
@@ -157,7 +162,7 @@ class GaussiansTask(CellsTask, title="GaussiansTask"):
     n_init : int or None
         Restarts; None leaves them to the site.
     full : bool
-        Whether to send the covariance matrices of cells that are large enough.
+        Whether to send covariance matrices.
     """
 
     full: bool
@@ -169,164 +174,137 @@ class Gaussians(Model):
     Attributes
     ----------
     counts : (K_i,) int64
-        Rows in each cell; 0 for those that may not be sent, whose numbers are 0.
-    means : (K_i, d) float64
+        Persons in each cell.
+    means, variances : (K_i, d) float64
         Scaled; 0 in the features that the site has not got.
-    m2 : (K_i, d) float64
-        Sums of squared deviations from the means; likewise.
     covariances : (K_i, d_i, d_i) float64
-        By the number of rows, over the site's features in their order; 0 for cells that are too
-        small for one. Of shape (0, 0, 0) where the task asks for none.
-    totals : Totals or None
+        Over the site's columns in their order. Of shape (0, 0, 0) where the task asks for none.
     """
 
     counts: IntVector
     means: FloatMatrix
-    m2: FloatMatrix
+    variances: FloatMatrix
     covariances: FloatTensor3
-    totals: Totals | None = None
 
 
-_GUARDED = (
-    "Each number describes 0 or at least the smallest count of persons, and three at least. The "
-    "guard holds back whatever would single out fewer when this answer is compared with any "
-    "earlier one."
-)
 PHASES = (
     Phase(
         name="gaussians",
+        once=True,
         summary=(
-            "Each site clusters its own rows by the features that it has and describes every "
+            "Each site clusters its own points by the features that it has and describes every "
             "cluster by a bell curve; the coordinator finds out which sites' clusters are one."
         ),
         task=GaussiansTask,
-        site_part=SitePart,
         payload=Gaussians,
         discloses=(
             Disclosure(
                 field="counts",
                 shape="up to K_i numbers",
-                meaning="How many of your rows are in each cell of your own clustering.",
-                identifies=_GUARDED,
+                meaning="How many of your persons are in each cell of your own clustering.",
+                identifies="Sums over whole groups of your protected table.",
             ),
             Disclosure(
                 field="means",
                 shape="up to K_i x d numbers",
                 meaning=(
-                    "The mean of each feature over the rows of each cell, scaled. 0 in the "
-                    "features that your site has not got."
+                    "The mean of each column over each cell, scaled. 0 in the features that your "
+                    "site has not got."
                 ),
-                identifies=(
-                    f"{_GUARDED} No mean is a person's record. The share of a yes/no feature or "
-                    "level is rounded where fewer than the smallest count have, or lack, it."
-                    f"{ALONE}"
-                ),
+                identifies="Means over whole groups." + ALONE,
             ),
             Disclosure(
-                field="m2",
+                field="variances",
                 shape="up to K_i x d numbers",
                 meaning=(
-                    "How widely each feature is spread in each cell: its squared deviations from "
-                    "the mean, added up."
+                    "How widely each column is spread in each cell: the variance of the groups' "
+                    "records, and the variance within groups, from the share that is released "
+                    "once with the table."
                 ),
-                identifies=(
-                    f"{_GUARDED} 0 where all rows of the cell have one value, or all but those of "
-                    "fewer than the smallest count of persons, and where it would tell such a "
-                    "cell's. Of a yes/no feature it follows from the share, rounded or not."
-                ),
+                identifies="Sums over whole groups.",
             ),
             Disclosure(
                 field="covariances",
                 shape="up to K_i x d_i x d_i numbers",
                 meaning=(
-                    "Only with covariance: full. How your site's features hang together in each "
-                    "cell with at least five rows for each of them; 0 in the others."
+                    "Only with covariance: full, which needs protection: none. How your site's "
+                    "columns hang together in each cell."
                 ),
-                identifies=(
-                    "With a yes/no feature, what the others are among those who answer yes. Where "
-                    "these, or the others, or those with two features' values, are fewer than the "
-                    "smallest count of persons, it is not told."
-                ),
+                identifies="Computed from exact records, like all that is sent then.",
             ),
-            DISCLOSURE,
         ),
     ),
 )
 
 
+def check_task(task: SiteTask, config: RunConfig) -> None:
+    """Refuse another task than the definition's."""
+    if task.common != _task(config.options):
+        raise RuleViolation(
+            "task", "the task asks for other cells than the definition", "/parameters"
+        )
+
+
 def check(task: SiteTask, payload: Gaussians, config: RunConfig) -> None:
-    """Check an answer at either end: shapes, counts, complement, mask, bounds, covariances."""
-    check_totals(payload.totals, task.site, config)
-    # As many cells as the site made, which are fewer than were asked for where it is small.
+    """Check an answer at either end: shapes, counts, mask, bounds, variances, covariances."""
+    # A site may make fewer cells than it was asked for.
     n_cells = min(max(len(payload.counts), 1), task.common.n_clusters)
     shape = (n_cells, len(config.columns))
     check_shape(payload.counts, (n_cells,), "/counts")
-    check_sizes(payload.counts, payload.totals, task.site, _strict(config))
-    for name in ("means", "m2"):
-        values = getattr(payload, name)
-        check_shape(values, shape, f"/{name}")
-        check_empty(payload.counts, values, f"/{name}")
-        foreign = np.argwhere((values != 0) & ~config.mask)
-        if foreign.size:
-            cell, feature = (int(place) for place in foreign[0])
-            raise RuleViolation(
-                "mask",
-                f"cell {cell}: the site joined without feature {feature}, so its numbers there "
-                "must be 0",
-                f"/{name}/{cell}/{feature}",
-            )
+    check_shape(payload.means, shape, "/means")
+    check_shape(payload.variances, shape, "/variances")
+    check_sizes(payload.counts, config)
+    check_cell_values(payload.counts, payload.means, config, "/means")
+    check_cell_values(payload.counts, payload.variances, config, "/variances")
     lower, upper = scaled_bounds(config)
     known = np.where(config.mask, payload.counts[:, None], 0)
     check_means(known, payload.means, lower, upper, "/means")
-    lower, upper = np.where(config.mask, lower, 0.0), np.where(config.mask, upper, 0.0)
-    check_spread(payload.counts, payload.means, payload.m2, lower, upper)
+    check_variances(known, payload.variances, _widest(payload.means, config))
     if task.common.full:
-        check_covariances(payload.covariances, payload.counts, payload.m2, config)
+        check_covariances(payload.covariances, payload.variances[:, config.mask])
     else:
         check_shape(payload.covariances, (0, 0, 0), "/covariances")
 
 
-def _strict(config: RunConfig) -> RunConfig:
-    """Return the configuration under which Gaussians are released: of no fewer than three."""
-    return replace(config, p=smallest_cell(config.p))
+def _widest(means: NDArray[np.float64], config: RunConfig) -> NDArray[np.float64]:
+    """Return the largest variances (K, d) of values within the columns' bounds."""
+    lower, upper = scaled_bounds(config)
+    bounded = np.isfinite(lower) & np.isfinite(upper)
+    with np.errstate(invalid="ignore"):
+        return np.where(bounded, np.maximum((upper - means) * (means - lower), 0.0), np.inf)
 
 
 # --- Local step -----------------------------------------------------------------------------------
 
 
 def local_step(
-    task: SiteTask, data: SiteData, config: RunConfig, rng: np.random.Generator, memory: Memory
+    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
 ) -> LocalAnswer:
-    """Cluster a site's scaled rows (n, d) and describe the cells."""
-    strict = _strict(config)
-    if persons(data) < strict.p:
-        return None, memory
-    asked = task.site is not None and task.site.totals
-    totals = site_totals(data, config) if asked else None
-    wanted = local_cells(task.common, data, strict, rng)
-    n_cells = int(wanted.max(initial=-1)) + 1
-    released, memory = release(data, strict, memory, wanted, n_cells, candidate=LOCAL)
-    released, memory = without_few(data, released, strict, memory)
-    memory = {**memory, LOCAL: released.labels, _OWN: wanted}
-    if released.empty and totals is None:
-        return None, memory
-    moments = released.moments
-    covariances = np.zeros((0, 0, 0))
-    if task.common.full:
-        d_i = int(config.mask.sum())
-        covariances = np.zeros((n_cells, d_i, d_i))
-        for cell in np.flatnonzero(moments.counts >= rows_needed(config.p, d_i)):
-            covariances[cell] = covariance(data, released, int(cell), strict)
-    return (
-        Gaussians(
-            counts=moments.counts,
-            means=moments.means,
-            m2=moments.m2,
-            covariances=covariances,
-            totals=totals,
+    """Cluster a site's scaled points and describe the cells."""
+    own = own_columns(points, config)
+    found = local_cells(task.common, own, rng)
+    labels = nearest(own.X, found.centroids)
+    matrices = covariances(own, labels, found) if task.common.full else np.zeros((0, 0, 0))
+    means = spread_out(found.means, config)
+    payload = Gaussians(
+        counts=found.counts,
+        means=means,
+        variances=np.minimum(
+            spread_out(_variances(own, labels, found), config), _widest(means, config)
         ),
-        memory,
+        covariances=matrices,
     )
+    return payload, {**memory, _OWN: {"means": means, "mask": config.mask}}
+
+
+def _variances(
+    points: Points, labels: NDArray[np.int64], found: ClusterSums
+) -> NDArray[np.float64]:
+    """Return the variances (K, d_i) of the cells' persons, between and within groups."""
+    squares = np.zeros(found.means.shape)
+    np.add.at(squares, labels, points.sizes[:, None] * (points.X - found.means[labels]) ** 2)
+    between = squares / found.counts[:, None]
+    return between + points.within * total_variances(points)
 
 
 # --- Aggregation ----------------------------------------------------------------------------------
@@ -345,35 +323,36 @@ class State(Model):
 
 def start(config: RunConfig, seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
-    options: Config = config.options
-    task = GaussiansTask(
+    return State(seed=seed), Task("gaussians", _task(config.options))
+
+
+def _task(options: Config) -> GaussiansTask:
+    return GaussiansTask(
         n_clusters=options.most_cells,
         search=options.searches,
         n_init=options.n_init,
         full=options.covariance == "full",
     )
-    return State(seed=seed), Task("gaussians", task, per_site=site_parts(config))
 
 
 def aggregate(state: State, contributions: Sequence[Contribution], config: RunConfig) -> Done:
     """Close the round; contributions sorted by site."""
-    sent = [c for c in contributions if c.payload is not None and c.payload.counts.any()]
-    lloyd.refuse_too_few([c.payload.counts for c in sent], config)
-    points = points_of(sent, config)
-    groups, warnings = _group(state.seed, sent, points, config)
-    merged = merge(points, groups, int(groups.max()) + 1)
+    sent = [c for c in contributions if c.payload is not None]
+    local = sent_centroids(sent, config)
+    groups, warnings = _group(state.seed, sent, local, config)
+    merged = merge(local, groups, int(groups.max()) + 1)
     mask = merged.mask if config.policy.missing == "mask" else None
     raw = raw_result(merged.means, config, mask=mask, stopped_because="finished", warnings=warnings)
     mapping = {}
     for number, contribution in enumerate(sent):
         own = np.full(len(contribution.payload.counts), -1, dtype=np.int64)
-        own[contribution.payload.counts > 0] = groups[points.sites == number]
+        own[contribution.payload.counts > 0] = groups[local.sites == number]
         mapping[contribution.site] = tuple(int(group) for group in own)
     return Done(raw.model_copy(update={"mapping": mapping}))
 
 
 def _group(
-    seed: int, sent: Sequence[Contribution], points: Points, config: RunConfig
+    seed: int, sent: Sequence[Contribution], local: LocalCentroids, config: RunConfig
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return the group (m,) of each local cluster (lines 4 to 12), and what should be known."""
     options: Config = config.options
@@ -381,10 +360,10 @@ def _group(
     masks = [config.masks[contribution.site] for contribution in sent]
     between = forces(drawn, masks, options.w)
     apart = {"auto": (False, True), "on": (True,), "off": (False,)}[options.cannot_link]
-    trees = [merge_tree(between, points.sites if separate else None) for separate in apart]
+    trees = [merge_tree(between, local.sites if separate else None) for separate in apart]
     if len(trees) > 1 or options.n_clusters is None:
-        variances = _variances(sent)
-        cuts = [best_cut(tree, points, variances, options.n_clusters) for tree in trees]
+        variances = np.concatenate([c.payload.variances[c.payload.counts > 0] for c in sent])
+        cuts = [best_cut(tree, local, variances, options.n_clusters) for tree in trees]
         # The first of equally good ones.
         best = int(highest([score for _, score in cuts]))
         tree, n_clusters = trees[best], options.n_clusters or cuts[best][0]
@@ -404,15 +383,7 @@ def _group(
             f"{tree.n_roots} groups remain where {n_clusters} clusters were asked for: they share "
             "no feature, so nothing tells which of them are one."
         )
-    alone = np.array(masks).sum(axis=0) == 1
-    if alone.any():
-        features = feature_names(config.columns, alone)
-        names = ", ".join(map(repr, features[:5]))
-        more = f" and {len(features) - 5} more" if len(features) > 5 else ""
-        warnings.append(
-            f"One site alone has {names}{more}: the centroids hold its own means there."
-        )
-    return groups, tuple(warnings)
+    return groups, (*warnings, *alone_warning(sent, config))
 
 
 def _drawn(seed: int, contribution: Contribution, config: RunConfig) -> NDArray[np.float64]:
@@ -422,23 +393,12 @@ def _drawn(seed: int, contribution: Contribution, config: RunConfig) -> NDArray[
     filled = np.flatnonzero(payload.counts)
     return proxies(
         payload.means[filled],
-        payload.m2[filled],
-        payload.counts[filled],
+        payload.variances[filled],
         np.flatnonzero(config.masks[contribution.site]),
         options.proxies,
         server_rng(seed, f"overlap_oneshot-proxies-{contribution.site}"),
         payload.covariances[filled] if options.covariance == "full" else None,
     )
-
-
-def _variances(sent: Sequence[Contribution]) -> NDArray[np.float64]:
-    """Return the variances (m, d) of all cells that were sent."""
-    found = []
-    for contribution in sent:
-        payload: Gaussians = contribution.payload
-        filled = payload.counts > 0
-        found.append(payload.m2[filled] / payload.counts[filled, None])
-    return np.concatenate(found)
 
 
 # --- Convergence ----------------------------------------------------------------------------------
@@ -447,7 +407,7 @@ def _variances(sent: Sequence[Contribution]) -> NDArray[np.float64]:
 def finish(state: State, config: RunConfig) -> Result:
     """Fail: before its only round has closed, the method has nothing."""
     del state, config
-    raise lloyd.nothing_to_release()
+    raise MethodFailure("no_centroids", "no round of the method was closed: raise max_rounds")
 
 
 # --- Labelling ------------------------------------------------------------------------------------
@@ -456,20 +416,17 @@ def finish(state: State, config: RunConfig) -> Result:
 def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
     """Label rows (n, d) in own units.
 
-    A site's own rows go with their local cluster. Rows of one that was not sent, new rows and
-    those of a site that came later take the nearest centroid over the features that they have.
+    A site's own rows go with the local cluster of the nearest mean. New rows, and those of a site
+    that came later, take the nearest centroid over the features that they have.
     """
-    labels = label_by_centroid(result, X)
     own = (memory or {}).get(_OWN)
     if own is None or not result.mapping:
-        return labels
-    (mapped,) = result.mapping.values()
-    known = labels >= 0
-    if int(known.sum()) != len(own) or own.max(initial=-1) >= len(mapped):
-        raise RuleViolation("rows", "these are not the rows that took part in the session")
-    groups = np.array(mapped, dtype=np.int64)[own]
-    labels[known] = np.where(groups >= 0, groups, labels[known])
-    return labels
+        return label_by_centroid(result, X)
+    (groups,) = result.mapping.values()
+    mask = None if result.mask is None else np.tile(own["mask"], (len(groups), 1))
+    local = result.model_copy(update={"centroids": own["means"], "mask": mask})
+    cells = label_by_centroid(local, X)
+    return np.where(cells >= 0, np.array(groups, dtype=np.int64)[cells], -1)
 
 
 METHOD = Method(
@@ -493,5 +450,7 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
+    on_points=True,
+    check_task=check_task,
     takes_masks=True,
 )

@@ -27,7 +27,6 @@ from fedclust.algorithms.base import (
     RunConfig,
     SiteData,
 )
-from fedclust.algorithms.gaussians import SMALLEST, check_spread
 from fedclust.algorithms.releasing import Released
 from fedclust.algorithms.spaces import binary_columns, scaled_bounds
 from fedclust.algorithms.spreads import tellable
@@ -39,6 +38,10 @@ __all__ = ["check_profile", "merge_profile", "site_profile"]
 FloatArray = NDArray[np.float64]
 #: Relative slack between a cost and what mean and M2 say of it.
 _SLACK = 1e-6
+#: Relative slack of a spread's bounds.
+_SPREAD_SLACK = 1e-9
+#: Persons behind a variance: two values follow from their mean and variance.
+SMALLEST = 3
 
 
 # --- at a site ------------------------------------------------------------------------------------
@@ -115,7 +118,7 @@ def check_profile(
     lower, upper = scaled_bounds(config)
     check_means(np.where(config.mask, counts[:, None], 0), means, lower, upper, "/means")
     lower, upper = np.where(config.mask, lower, 0.0), np.where(config.mask, upper, 0.0)
-    check_spread(counts, means, m2, lower, upper)
+    _check_spread(counts, means, m2, lower, upper)
     if config.mask.all():
         # No distances add up to less than M2, which is about the rows' own mean.
         wide = np.flatnonzero(m2.sum(axis=1) > costs * (1.0 + _SLACK) + _SLACK * (1.0 + counts))
@@ -193,3 +196,30 @@ def merge_profile(
 
 def _nothing(shape: tuple[int, ...]) -> FeatureMoments:
     return FeatureMoments(np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape))
+
+
+def _check_spread(
+    counts: NDArray[np.int64],
+    means: FloatArray,
+    m2: FloatArray,
+    lower: FloatArray,
+    upper: FloatArray,
+) -> None:
+    """Raise unless sums of squares (K, d) are none below 0 and within the bounds' widest.
+
+    Values within bounds have a variance of at most (upper - mean)(mean - lower).
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        n = counts[:, None].astype(np.float64)
+        widest = n * np.maximum((upper - means) * (means - lower), 0.0)
+        widest = widest + _SPREAD_SLACK * np.maximum(1.0, n * (upper - lower) ** 2)
+    widest = np.where(np.isfinite(widest), widest, np.inf)
+    wrong = np.argwhere(~(m2 >= 0) | ((m2 > widest) & (counts > 0)[:, None]))
+    if wrong.size:
+        cell, feature = (int(place) for place in wrong[0])
+        raise RuleViolation(
+            "spread",
+            f"cell {cell}: the spread of feature {feature} is negative or wider than its bounds "
+            "allow",
+            f"/m2/{cell}/{feature}",
+        )

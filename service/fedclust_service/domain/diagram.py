@@ -54,10 +54,11 @@ An aggregating round fails, and its session with it, when the method says so or 
 `aggregation_error`, `aggregation_timeout`, `aggregation_abandoned`, `method_version_unsupported`
 or `stored_data_damaged`.
 
-The closing evaluation only measures a clustering that is finished, and fails no session. Once
-nobody is waited for it is aggregated, `all_answered`; once it has been overdue for `fail_after_s`,
-too, `fail_after`. From fewer than `min_sites` answers with contents nothing is made: sizes and
-quality are null, with a warning.
+Some rounds are optional: the closing evaluation, and rounds that improve a clustering (`overlap`).
+They fail no session. Once nobody is waited for such a round is aggregated, `all_answered`; once it
+has been overdue for `fail_after_s`, too, `fail_after`. Fewer than `min_sites` answers with contents
+are not used, and a warning says so: the session completes with the clustering from before; without
+an evaluation its sizes and quality are null.
 
 Without a number in the policy, the quorum is those of the round's sites that still take part, and
 never less than `min_sites`. A round is **overdue** while it collects past its deadline, or while

@@ -125,7 +125,7 @@ class Turnout:
 class Rules:
     """What of a session's policy, and of a round's phase, decides when the round closes.
 
-    ``measures``: whether it only measures a clustering that is finished. Such a round cannot fail
+    ``optional``: whether the session has a clustering without this round. Such a round cannot fail
     the session: with too few answers it is closed, and nothing is made of them.
     ``ends_with_site``: whether the session completes when a site of the round leaves.
     """
@@ -134,7 +134,7 @@ class Rules:
     quorum: int | None
     fail_after: timedelta
     needs_all: bool
-    measures: bool = False
+    optional: bool = False
     ends_with_site: bool = False
 
     def quorum_of(self, turnout: Turnout) -> int:
@@ -181,7 +181,7 @@ def judge(
     if rules.ends_with_site and turnout.gone:
         return Close(CloseReason.SITE_LEFT)
     if turnout.pending == 0:
-        if turnout.nonempty >= rules.min_sites or rules.measures:
+        if turnout.nonempty >= rules.min_sites or rules.optional:
             return Close(CloseReason.ALL_ANSWERED)
         if turnout.joined >= rules.min_sites:
             # Everybody is here and has spoken: waiting changes nothing.
@@ -193,7 +193,7 @@ def judge(
             return Close(CloseReason.OPERATOR)
     overdue = now >= deadline or turnout.joined < rules.min_sites
     if overdue and overdue_since is not None and now >= overdue_since + rules.fail_after:
-        if rules.measures:
+        if rules.optional:
             return Close(CloseReason.FAIL_AFTER)
         return Fail(FailureReason.QUORUM_NOT_REACHED)
     return Wait(overdue)

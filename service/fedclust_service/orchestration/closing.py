@@ -7,6 +7,7 @@ import dataclasses
 from datetime import datetime, timedelta
 
 from fedclust.algorithms import engine
+from fedclust.algorithms.base import Phase
 from fedclust.definition import DefinitionError
 from fedclust_service.domain.access import Actor
 from fedclust_service.domain.round import (
@@ -64,22 +65,22 @@ MESSAGES = {
 
 def rules_of(session: Session, current: Round) -> Rules:
     """Return what of the session's policy closes a round."""
-    policy = definition_of(session).policy
+    policy, phase = definition_of(session).policy, _phase(session, current)
     return Rules(
         min_sites=policy.min_sites,
         quorum=policy.quorum,
         fail_after=timedelta(seconds=policy.fail_after_s),
         needs_all=current.needs_all,
-        measures=engine.only_measures(current.phase),
-        ends_with_site=_ends_with_site(session, current),
+        optional=phase is not None and phase.optional,
+        ends_with_site=phase is not None and phase.ends_with_site,
     )
 
 
-def _ends_with_site(session: Session, current: Round) -> bool:
+def _phase(session: Session, current: Round) -> Phase | None:
     try:
-        return engine.phase(plan_for(session), current.phase).ends_with_site
+        return engine.phase(plan_for(session), current.phase)
     except (DefinitionError, KeyError):  # another version's session: the driver says so
-        return False
+        return None
 
 
 def verdict_on(
