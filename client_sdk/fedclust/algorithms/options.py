@@ -130,12 +130,18 @@ def variants(title: str, *each: type[Model]) -> type[RootModel[Any]]:
     title : str
         In the API's description.
     *each : type of Model
-        Each with a field ``variant: Literal["name"]``.
+        Of one module, which calls the result ``Config``. Each with a field ``variant: Literal["name"]``.
     """
     union: Any = functools.reduce(operator.or_, each)
     named = BeforeValidator(functools.partial(_named, [_variant(form) for form in each]))
     union = Annotated[union, Field(discriminator="variant"), named]
-    return create_model(title, __base__=RootModel[union], __module__=each[0].__module__)
+    # Called as the module's attribute is, so that it can be pickled.
+    return create_model(
+        "Config",
+        __base__=RootModel[union],
+        __module__=each[0].__module__,
+        __cls_kwargs__={"title": title},
+    )
 
 
 def _named(names: Sequence[str], config: Any) -> Any:
