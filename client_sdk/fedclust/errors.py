@@ -5,6 +5,7 @@
     FedclustError
     +-- UsageError                      (also a ValueError) a wrong address, option or token file
     +-- DataError                       the site's rows do not fit the session; nothing was sent
+    |   +-- PersonsRefused              the source does not fit the groups of the site's persons
     +-- DisclosureError                 the site's own check refused its answer; nothing was sent
     +-- ConsentError                    the site does not consent; nothing was sent
     |   +-- ConsentNeeded               a consent has to be given expressly
@@ -13,6 +14,11 @@
     |   +-- JournalLocked               another process runs this session for this site
     |   +-- JournalDamaged              a file was changed, cut or removed
     |   +-- OtherData                   the session was begun with other rows
+    |   +-- CohortError                 the groups of the site's persons cannot be used
+    |       +-- CohortLocked            another process is changing them
+    |       +-- CohortDamaged           a file was changed or cut
+    |       +-- CohortLost              a file is missing or older than what was released
+    |       +-- CohortForeign           a file was written with another site's key
     +-- SessionError                    the session ended without a result for this site
     |   +-- SessionFailed
     |   +-- SessionCancelled
@@ -83,6 +89,10 @@ class DataError(FedclustError):
         self.source, self.rule, self.column, self.row, self.count = source, rule, column, row, count
 
 
+class PersonsRefused(DataError):
+    """The source does not fit the groups of the site's persons; the message says what to do."""
+
+
 class DisclosureError(FedclustError):
     """The site's own check refused what it was about to send; ``rule`` names the broken rule."""
 
@@ -121,6 +131,26 @@ class JournalDamaged(JournalError):
 
 class OtherData(JournalError):
     """The session was begun with other rows, persons or features."""
+
+
+class CohortError(JournalError):
+    """The groups of the site's persons cannot be used; no other groups are formed instead."""
+
+
+class CohortLocked(CohortError):
+    """Another process is changing the groups."""
+
+
+class CohortDamaged(CohortError):
+    """A file of the groups was changed or cut."""
+
+
+class CohortLost(CohortError):
+    """A file of the groups is missing, or older than what the site has released."""
+
+
+class CohortForeign(CohortError):
+    """A file of the groups was written with another site's key."""
 
 
 class SessionError(FedclustError):

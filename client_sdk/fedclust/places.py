@@ -1,4 +1,4 @@
-"""Where a site keeps what has to last: its state directory, and a coordinator's part of that."""
+"""Where a site keeps what has to last: journals, the ledger, and the groups of its persons."""
 
 from __future__ import annotations
 
@@ -11,21 +11,36 @@ from urllib.parse import urlsplit
 from fedclust.errors import UsageError
 from fedclust.wire.codec import sha256
 
-__all__ = ["coordinator_directory", "default_directory"]
+__all__ = ["coordinator_directory", "default_directory", "state_directory"]
 
 
 def default_directory() -> Path:
     """Return FEDCLUST_JOURNAL_DIR, or fedclust's part of this platform's state directory."""
     if given := os.environ.get("FEDCLUST_JOURNAL_DIR"):
         return Path(given)
+    return _platform_directory("--journal-dir, FEDCLUST_JOURNAL_DIR or journal_dir=")
+
+
+def state_directory() -> Path:
+    """Return FEDCLUST_STATE_DIR, or fedclust's part of this platform's state directory.
+
+    Another journal directory does not change it: a person belongs to one group, whatever the
+    coordinator.
+    """
+    if given := os.environ.get("FEDCLUST_STATE_DIR"):
+        return Path(given)
+    return _platform_directory("FEDCLUST_STATE_DIR")
+
+
+def _platform_directory(otherwise: str) -> Path:
     if given := os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_STATE_HOME"):
         return Path(given) / "fedclust"
     try:
         home = Path.home()
     except RuntimeError:
         raise UsageError(
-            "this user has no home directory to keep the journal in: name a directory that "
-            "stays, with --journal-dir, FEDCLUST_JOURNAL_DIR or journal_dir="
+            "this user has no home directory to keep state in: name a directory that stays, with "
+            f"{otherwise}"
         ) from None
     if sys.platform == "win32":
         return home / "AppData" / "Local" / "fedclust"

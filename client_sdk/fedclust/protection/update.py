@@ -97,6 +97,9 @@ def update_cohort(
     secret: bytes,
     blocks: Blocks,
     rules: Mapping[str, str],
+    *,
+    sample: Sequence[Source] | None = None,
+    n_persons: int = 0,
 ) -> tuple[Cohort, Change]:
     """Bring the cohort that holds a source's persons up to date.
 
@@ -112,6 +115,11 @@ def update_cohort(
         Starts a pass over the source.
     rules : mapping of str to str
         How each source column is read.
+    sample : sequence of Source, optional
+        Persons from all of the source: new columns are described by these, by default by the first
+        block.
+    n_persons : int
+        About how many there are in all blocks.
 
     Returns
     -------
@@ -130,6 +138,7 @@ def update_cohort(
     names = find_new_names(cohort, secret, blocks)
     others = [other for other in cohorts if other is not cohort]
     update = _Update(cohort, secret, rules, names, others)
+    update.sample, update.n_persons = sample, n_persons
     for ids, sources in blocks():
         update.add(ids, sources)
     return update.finish()
@@ -176,6 +185,8 @@ class _Update:
         others: Sequence[Cohort],
     ) -> None:
         self.cohort, self.secret, self.rules, self.others = cohort, secret, rules, others
+        self.sample: Sequence[Source] | None = None
+        self.n_persons = 0
         self.new_names, self.aliases = dict(names), {**cohort.aliases, **names}
         n, m = len(cohort.keys), len(cohort.sizes)
         self.seen, self.persons, self.sizes = np.zeros(n, bool), np.zeros(m, np.int64), cohort.sizes
@@ -218,15 +229,19 @@ class _Update:
             if name in pinned and self.rules[name] != pinned[name]:
                 raise CohortRefused(
                     "other-rule",
-                    f"column {name!r} was released as {pinned[name]!r}, and is now read as "
-                    f"{self.rules[name]!r}. Read it as before, or give the column another name",
+                    f"column {name!r} was released as read by another rule: as numbers, yes/no or "
+                    "codes, with other codes or missing markers. Read it as before, or give the "
+                    "column another name",
                 )
         present = self.under_pinned_names(given)
         for each in cohort.columns:
             if all(name in present for name in source_names(each.column)):
                 self.columns.append(each.column)
                 self.pinned.append(each)
-        new = [source for name, source in present.items() if name not in pinned]
+        shown = present
+        if self.sample is not None:
+            shown = self.under_pinned_names({each.name: each for each in self.sample})
+        new = [source for name, source in shown.items() if name not in pinned]
         described = describe_columns(new, fences=cohort.fences)
         self.columns += described
         self.pinned += [None] * len(described)
@@ -272,7 +287,8 @@ class _Update:
                 raise CohortRefused(
                     "two-cohorts",
                     f"this source has persons of the tables {self.cohort.table_id} and "
-                    f"{other.table_id}. Give the persons of each in a file of their own",
+                    f"{other.table_id}. Give the persons of each in a file of their own. If one "
+                    "was formed with --separate-groups, name the table (--cohort, cohort=)",
                 )
 
     def add_known(self, block: _Persons) -> None:
@@ -295,6 +311,7 @@ class _Update:
     def least(self, n: int) -> int:
         """Return how many newcomers have to be there before they are grouped."""
         later = bool(len(self.cohort.keys) or self.formed)
+        n = max(n, self.n_persons)
         return least_group_size(n, self.cohort.p, has_levels=later and has_levels(self.columns))
 
     def form_groups(self) -> None:
@@ -308,7 +325,9 @@ class _Update:
         for column, pinned, values in zip(self.columns, self.pinned, persons.values, strict=True):
             if pinned is not None and isinstance(column, NumericColumn):
                 _drop_two_values(column, values)
-        groups = group_persons(self.columns, persons.values, self.cohort.p)
+        groups = group_persons(
+            self.columns, persons.values, self.cohort.p, max(len(persons), self.n_persons)
+        )
         persons, groups = self.with_left_over(persons, groups)
         self.sizes = np.concatenate([self.sizes, np.bincount(groups)])
         groups = groups + len(self.sizes) - (int(groups.max()) + 1)

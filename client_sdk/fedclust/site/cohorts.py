@@ -1,0 +1,474 @@
+"""The groups of a site's persons on disk: once formed, never formed anew.
+
+::
+
+    <state directory>/cohorts/     FEDCLUST_STATE_DIR, or the platform's directory for state
+        lock                held by the one process that changes something
+        key                 the site's own secret, made once, 0600: nothing here is known without it
+        index               the tables that were ever made
+        <table id>.cohort   a cohort: a JSON line, then its arrays
+
+Every file carries a checksum and is replaced as one: after a crash it is the old one or the new
+one. A damaged, missing or foreign file ends the command; no other groups are formed instead.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedclust import errors
+from fedclust.places import state_directory
+from fedclust.privacy.files import (
+    FileDamaged,
+    FileLock,
+    LockHeld,
+    private_directory,
+    read_sealed,
+    write_sealed,
+)
+from fedclust.privacy.ledger import Ledger
+from fedclust.protection.cohort import ARRAYS, Cohort, CohortRefused, PinnedColumn
+from fedclust.protection.columns import LevelColumn, NumericColumn, Source, source_names
+from fedclust.protection.recognition import Blocks
+from fedclust.protection.update import Change, update_cohort
+
+__all__ = ["CohortStore", "Draft", "Record"]
+
+_FORMAT = 1
+#: A person is in at most so many tables: from the fifth on single persons could be computed if
+#: nothing were rounded.
+_MOST_GROUPINGS = 3
+#: Another process may be forming the groups of a large site.
+_PATIENCE_S = 600.0
+_RETRY_S = 0.1
+_RESTORE = "Bring the directory back from a backup (fedclust cohort backup)"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A cohort and its history.
+
+    Attributes
+    ----------
+    cohort : Cohort
+    history : tuple of dict
+        What each change did, in counts: the lines of the ledger.
+    """
+
+    cohort: Cohort
+    history: tuple[Mapping[str, Any], ...]
+
+    def after(self, cohort: Cohort, what: str, now: datetime, **facts: Any) -> Record:
+        """Return the record with one change more."""
+        line = {
+            "event": "cohort",
+            "what": what,
+            "table": cohort.table_id,
+            "change": len(self.history) + 1,
+            "time": now.isoformat(),
+        }
+        return Record(cohort, (*self.history, {**line, **facts}))
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a source makes of the cohorts; :meth:`CohortStore.keep` writes it.
+
+    Attributes
+    ----------
+    record : Record
+    change : Change
+    seen : dict of str to int
+        The changes of each table that the draft was made from.
+    """
+
+    record: Record
+    change: Change
+    seen: Mapping[str, int]
+
+
+class CohortStore:
+    """The cohorts of this account.
+
+    Parameters
+    ----------
+    directory : Path, optional
+        By default ``cohorts`` in :func:`fedclust.places.state_directory`.
+    patience_s : float
+        How long to wait for another process.
+    """
+
+    def __init__(self, directory: Path | None = None, *, patience_s: float = _PATIENCE_S) -> None:
+        self.directory = directory or state_directory() / "cohorts"
+        self._patience_s = patience_s
+
+    # --- what the tables are made of --------------------------------------------------------------
+
+    def draft(
+        self,
+        blocks: Blocks,
+        rules: Mapping[str, str],
+        *,
+        p: int,
+        now: datetime,
+        fences: bool = True,
+        table: str | None = None,
+        separate: str | None = None,
+        sample: Sequence[Source] | None = None,
+        n_persons: int = 0,
+    ) -> Draft:
+        """Bring the cohort of a source's persons up to date, without writing anything but the key.
+
+        Parameters
+        ----------
+        blocks, rules, sample, n_persons
+            See :func:`fedclust.protection.update.update_cohort`.
+        p : int
+            Of a new table.
+        now : datetime
+        fences : bool
+            Of a new table: whether lone extremes are protected.
+        table : str, optional
+            The start of the id of the table that is to be used.
+        separate : str, optional
+            The approval of groups apart from those that the persons have. It is written to the
+            ledger.
+
+        Raises
+        ------
+        PersonsRefused
+            The source does not fit the groups.
+        CohortError
+        TooFewPersons
+        """
+        with self._locked():
+            records, secret = self._records(), self.secret()
+            chosen = [self._named(records, table)] if table else list(records.values())
+            cohorts = [] if separate else [record.cohort for record in chosen]
+            new = Cohort.empty(secrets.token_hex(16), p, fences=fences)
+            with _refusals():
+                cohort, change = update_cohort(
+                    new, cohorts, secret, blocks, rules, sample=sample, n_persons=n_persons
+                )
+                if table and cohort.table_id not in records:
+                    raise CohortRefused(
+                        "other-table",
+                        f"table {chosen[0].cohort.table_id} has no person of this source",
+                    )
+                if separate is not None:
+                    _refuse_fourth(cohort, [record.cohort for record in records.values()])
+            seen = {name: len(record.history) for name, record in records.items()}
+            before = records.get(cohort.table_id)
+            if before is not None and cohort is before.cohort:
+                return Draft(before, change, seen)
+            what = "updated" if before else "separate" if separate else "created"
+            facts = {name: n for name, n in asdict(change).items() if name != "renamed"}
+            facts |= {"renamed": len(change.renamed)}
+            facts |= {"approval": separate} if separate else {}
+            record = (before or Record(cohort, ())).after(cohort, what, now, **facts)
+            return Draft(record, change, seen)
+
+    def keep(self, draft: Draft, ledger: Ledger) -> Cohort:
+        """Write a draft before anything of it leaves, and enter it in the ledger.
+
+        Raises
+        ------
+        CohortLocked
+            Another process has changed the cohorts since the draft was made.
+        """
+        with self._locked():
+            records = self._records()
+            if {name: len(record.history) for name, record in records.items()} != draft.seen:
+                raise errors.CohortLocked(
+                    "another process has changed the groups of this site's persons meanwhile: run "
+                    "the same command again"
+                )
+            self._write(draft.record, records)
+            self._enter(draft.record, ledger)
+        return draft.record.cohort
+
+    def withdraw(self, person: str, ledger: Ledger, now: datetime) -> int:
+        """Withdraw a person from every table, and return from how many.
+
+        Raises
+        ------
+        PersonsRefused
+            No table holds this person.
+        """
+        with self._locked():
+            records, secret = self._records(), self.secret()
+            found = 0
+            refused: CohortRefused | None = None
+            for record in records.values():
+                try:
+                    cohort = record.cohort.withdraw(secret, person)
+                except CohortRefused as error:
+                    refused = error
+                    continue
+                found += 1
+                ended = int(record.cohort.used.sum() - cohort.used.sum())
+                changed = record.after(cohort, "withdrawn", now, persons=1, groups=ended)
+                self._write(changed, records)
+                self._enter(changed, ledger)
+            if not found:
+                with _refusals():
+                    raise refused or CohortRefused("unknown-person", "there is no table as yet")
+            return found
+
+    def records(self, ledger: Ledger | None = None) -> dict[str, Record]:
+        """Return every cohort by the id of its table, verified.
+
+        With ``ledger``, one that it names must be here as well.
+        """
+        if not self.directory.exists():
+            records: dict[str, Record] = {}
+        else:
+            with self._locked():
+                records = self._records()
+        if ledger is not None:
+            self.refuse_lost(records, ledger)
+        return records
+
+    def refuse_lost(self, records: Mapping[str, Record], ledger: Ledger) -> None:
+        """Raise CohortLost where the ledger tells of a table or a change that is not here."""
+        for line in ledger.read():
+            if line.get("event") == "cohort":
+                record = records.get(str(line.get("table")))
+                if record is None or len(record.history) < int(line.get("change", 0)):
+                    raise self._lost(str(line.get("table")), f"{ledger.path} names it")
+
+    def backup(self, target: Path) -> list[Path]:
+        """Copy key, index and cohorts into a new directory, verify the copy, and return its files.
+
+        The copy holds the key: whoever has it can test ids and values.
+        """
+        if target.exists() and any(target.iterdir()):
+            raise errors.UsageError(f"{target} is not empty: name a new directory")
+        with self._locked():
+            if not self._records():
+                raise errors.UsageError(f"{self.directory} holds no groups to back up")
+            private_directory(target)
+            copied = []
+            for path in sorted(self.directory.iterdir()):
+                if path.name in ("key", "index") or path.suffix == ".cohort":
+                    copied.append(target / path.name)
+                    write_sealed(copied[-1], read_sealed(path))
+        CohortStore(target).records()
+        return copied
+
+    def secret(self) -> bytes:
+        """Return the site's own secret; made once."""
+        path = self.directory / "key"
+        if not path.exists():
+            if self._paths() or (self.directory / "index").exists():
+                raise errors.CohortLost(
+                    f"{path} is missing: without it no person is known again. {_RESTORE}"
+                )
+            write_sealed(path, secrets.token_bytes(32))
+        return self._sealed(path)
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _paths(self) -> dict[str, Path]:
+        return {path.stem: path for path in sorted(self.directory.glob("*.cohort"))}
+
+    def _records(self) -> dict[str, Record]:
+        paths, index = self._paths(), self.directory / "index"
+        listed = json.loads(self._sealed(index)) if index.exists() else []
+        for name in listed:
+            if name not in paths:
+                raise self._lost(name, f"{index} names it")
+        if not paths:
+            return {}
+        check = _check(self.secret())
+        return {name: _decoded(path, self._sealed(path), check) for name, path in paths.items()}
+
+    def _write(self, record: Record, records: Mapping[str, Record]) -> None:
+        name = record.cohort.table_id
+        if name in records and len(records[name].history) == len(record.history):
+            return
+        write_sealed(self.directory / f"{name}.cohort", _encoded(record, _check(self.secret())))
+        if name not in records:
+            names = sorted({*records, name})
+            write_sealed(self.directory / "index", json.dumps(names).encode())
+
+    def _enter(self, record: Record, ledger: Ledger) -> None:
+        """Enter the changes of a cohort that the ledger lacks: after a crash, or a new ledger."""
+        told = {
+            line.get("change")
+            for line in ledger.read()
+            if line.get("table") == record.cohort.table_id
+        }
+        for line in record.history:
+            if line["change"] not in told:
+                ledger.append(line)
+
+    def _sealed(self, path: Path) -> bytes:
+        try:
+            return read_sealed(path)
+        except FileDamaged as error:
+            raise errors.CohortDamaged(f"{error}. {_RESTORE}") from None
+
+    def _lost(self, name: str, why: str) -> errors.CohortLost:
+        return errors.CohortLost(
+            f"{self.directory} does not hold table {name} as it was released last ({why}). "
+            f"{_RESTORE}, or set FEDCLUST_STATE_DIR to where it is: groups are not formed twice"
+        )
+
+    def _named(self, records: Mapping[str, Record], start: str) -> Record:
+        found = [record for name, record in records.items() if name.startswith(start)]
+        if len(found) != 1:
+            raise errors.UsageError(
+                f"{len(found)} tables have an id that begins with {start!r}; fedclust cohort show "
+                "lists them"
+            )
+        return found[0]
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        private_directory(self.directory)
+        lock, end = FileLock(self.directory / "lock"), time.monotonic() + self._patience_s
+        while True:
+            try:
+                lock.acquire()
+                break
+            except LockHeld:
+                if time.monotonic() >= end:
+                    raise errors.CohortLocked(
+                        f"another process is changing the groups of this site's persons "
+                        f"({lock.path}); try again when it has ended"
+                    ) from None
+                time.sleep(_RETRY_S)
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except CohortRefused as error:
+        raise errors.PersonsRefused("the source", error.rule, str(error)) from None
+
+
+def _refuse_fourth(cohort: Cohort, others: Sequence[Cohort]) -> None:
+    held = np.zeros(len(cohort.keys), dtype=np.int64)
+    for other in others:
+        held += other.find(cohort.keys) >= 0
+    if held.max() >= _MOST_GROUPINGS:
+        raise CohortRefused(
+            "too-many-groupings",
+            f"a person is in {_MOST_GROUPINGS} tables already. Use one of them (--cohort, cohort=)",
+        )
+
+
+def _check(secret: bytes) -> str:
+    return hmac.digest(secret, b"fedclust cohort", "sha256")[:8].hex()
+
+
+# --- a cohort as bytes ----------------------------------------------------------------------------
+
+
+def _encoded(record: Record, check: str) -> bytes:
+    cohort = record.cohort
+    header = {
+        "format": _FORMAT,
+        "key": check,
+        "persons": len(cohort.keys),
+        "groups": len(cohort.sizes),
+        "table_id": cohort.table_id,
+        "p": cohort.p,
+        "fences": cohort.fences,
+        "has_ids": cohort.has_ids,
+        "base": cohort.base,
+        "aliases": dict(cohort.aliases),
+        "columns": [
+            asdict(each.column)
+            | {"rules": each.rules, "share": each.share, "versions": each.prints.shape[2]}
+            for each in cohort.columns
+        ],
+        "history": record.history,
+    }
+    arrays = [np.asarray(getattr(cohort, name), dtype) for name, dtype in ARRAYS.items()]
+    for each in cohort.columns:
+        arrays += [each.released, each.decided, each.prints]
+    return b"\n".join([json.dumps(header).encode(), b"".join(each.tobytes() for each in arrays)])
+
+
+def _decoded(path: Path, data: bytes, check: str) -> Record:
+    head, _, body = data.partition(b"\n")
+    try:
+        header = json.loads(head)
+        if header["format"] != _FORMAT:
+            raise errors.CohortDamaged(
+                f"{path} has format {header['format']}, which this version of fedclust does not "
+                "know: pip install --upgrade fedclust"
+            )
+        if header["key"] != check:
+            raise errors.CohortForeign(
+                f"{path} was written with another key than {path.with_name('key')}. {_RESTORE}, "
+                "with the key that belongs to it"
+            )
+        n, m = int(header["persons"]), int(header["groups"])
+        columns = [_column(each) for each in header["columns"]]
+        shapes: list[tuple[str, tuple[int, ...]]] = [
+            (dtype, (m,) if name in ("sizes", "used") else (n,)) for name, dtype in ARRAYS.items()
+        ]
+        for column, each in zip(columns, header["columns"], strict=True):
+            width = () if isinstance(column, NumericColumn) else (column.n_levels,)
+            prints = (n, len(source_names(column)), int(each["versions"]))
+            shapes += [("float64", (m, *width)), ("bool", (m,)), ("uint8", prints)]
+        arrays = _split(body, shapes)
+        own, rest = arrays[: len(ARRAYS)], arrays[len(ARRAYS) :]
+        pinned = [
+            PinnedColumn(column, tuple(each["rules"]), each["share"], *rest[at : at + 3])
+            for at, column, each in zip(
+                range(0, len(rest), 3), columns, header["columns"], strict=True
+            )
+        ]
+        cohort = Cohort.empty(header["table_id"], header["p"], fences=header["fences"])
+        cohort = replace(
+            cohort,
+            has_ids=header["has_ids"],
+            base=tuple(header["base"]),
+            aliases=header["aliases"],
+            columns=tuple(pinned),
+            **dict(zip(ARRAYS, own, strict=True)),
+        )
+        return Record(cohort, tuple(header["history"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise errors.CohortDamaged(f"{path} cannot be read ({error}). {_RESTORE}") from None
+
+
+def _column(raw: Mapping[str, Any]) -> NumericColumn | LevelColumn:
+    if "step" in raw:
+        return NumericColumn(*(raw[name] for name in ("name", "step", "origin", "lower", "upper")))
+    values = tuple(tuple(each) for each in raw["values"])
+    return LevelColumn(tuple(raw["names"]), raw["n_levels"], values)
+
+
+def _split(body: bytes, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[Any]:
+    """Return the arrays that ``body`` holds one after another."""
+    lengths = [np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes]
+    # Compared before anything is made of it.
+    if min(lengths) < 0 or sum(lengths) != len(body):
+        raise ValueError("its arrays do not have the size that its first line says")
+    starts = np.cumsum([0, *lengths]).tolist()
+    return [
+        np.frombuffer(body, dtype, math.prod(shape), start).reshape(shape)
+        for (dtype, shape), start in zip(shapes, starts, strict=False)
+    ]
