@@ -34,7 +34,7 @@ Tell = Callable[[int, int | None], None]
 
 #: A column with more codes than this is text, not levels.
 _MOST_CODES: Final = 1_000
-#: Persons in a block where the source is larger than memory.
+#: Persons in a block, and rows that are read at a time, where a source is larger than memory.
 _PERSONS: Final = BLOCK
 _REPEATED: Final = (
     "an earlier row has the same identifier; where it names persons, give it as --person-column"
@@ -304,7 +304,7 @@ class _Reading:
         distinct = [np.empty(0) for _ in self.places]
         marks = [0] * len(self.places)
         seen, n_rows, last = array("q"), 0, None
-        for block in self.rows.scan():
+        for block in self.rows.scan(_PERSONS):
             remarks.add(block)
             values = [block.values[j] for j in self.places]
             distinct = [_more_distinct(*each) for each in zip(distinct, values, strict=True)]
@@ -352,7 +352,7 @@ class _Reading:
         waiting: list[PersonBlock] = []
         kept: tuple[list[FloatArray], list[str]] | None = None
         n_rows, marks = 0, [0] * len(columns)
-        for block in self.rows.scan():
+        for block in self.rows.scan(_PERSONS):
             self.rows.refuse()
             n_rows += len(block)
             marks = self._added(marks, block)
@@ -369,9 +369,8 @@ class _Reading:
                 kept = [each[end:] for each in values], keys[end:]
                 values, keys = [each[:end] for each in values], keys[:end]
             waiting.append(self._persons(columns, values, keys, self.origin))
-            held = sum(each.n for each in waiting)
-            # More than the last block may need: what follows is never much smaller.
-            if held >= 2 * _PERSONS:
+            # The rest goes with the last block, so that no block is smaller than the others.
+            while sum(each.n for each in waiting) >= 2 * _PERSONS:
                 whole = _joined(waiting)
                 yield _part(whole, slice(0, _PERSONS))
                 waiting = [_part(whole, slice(_PERSONS, None))]
