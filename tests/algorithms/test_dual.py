@@ -517,6 +517,6 @@ def test_more_dual_rounds_than_consented_and_cells_after_them_are_refused() -> N
     iterations = plan.options.iterations  # type: ignore[attr-defined]
     for _ in range(iterations):
         _, memory = engine.local_step(plan, task, points, memory=memory, **step)
-    for late, said in ((task, f"{iterations} dual rounds"), (cells, "asked for first")):
+    for late, said in ((task, f"{iterations} dual rounds"), (cells, "is over")):
         with pytest.raises(RuleViolation, match=said):
             engine.local_step(plan, late, points, memory=memory, **step)

@@ -86,6 +86,7 @@ from fedclust.algorithms.dual_splitting import (
 )
 from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.kmeans import distinct_best
+from fedclust.algorithms.options import Options, Restarts
 from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.spaces import own_bounds, scaled_bounds
 
@@ -109,7 +110,7 @@ _MULTIPLIERS = 500
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(Model, title="DualConfig"):
+class Config(Options, title="DualConfig"):
     """What the analyst chooses.
 
     Attributes
@@ -141,8 +142,6 @@ class Config(Model, title="DualConfig"):
         ``quadratic_bundle``; the paper's rules only measure the averages.
     n_init : int
         Restarts of each site's local k-means, from which the references come.
-    evaluate : bool
-        Whether a closing round measures the quality of the final centroids.
     """
 
     n_clusters: Annotated[int, Field(ge=1, le=20)]
@@ -156,8 +155,7 @@ class Config(Model, title="DualConfig"):
     splits: Annotated[int, Field(ge=0, le=1_000)] = 0
     iterations: Annotated[int, Field(ge=1, le=5_000)] = 150
     polish: bool | None = None
-    n_init: Annotated[int, Field(ge=1, le=100)] = 50
-    evaluate: bool = True
+    n_init: Restarts = 50
 
     @property
     def polished(self) -> bool:
