@@ -65,8 +65,11 @@ def canonical(definition: Definition) -> bytes:
 
 
 def read_definition(data: bytes) -> Definition:
-    """Inverse of :func:`canonical`."""
-    return Definition.model_validate_json(data)
+    """Inverse of :func:`canonical`; DefinitionError where another version has written it."""
+    try:
+        return Definition.model_validate_json(data)
+    except ValidationError as error:
+        raise DefinitionError(field_errors(error)) from None
 
 
 def request_hash(request: SessionCreate) -> str:

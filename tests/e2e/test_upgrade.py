@@ -5,18 +5,23 @@ Same method version: a running session goes on. Another one: refused with the co
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from fedclust import simulate
 from fedclust.algorithms.lloyd import VERSION
-from fedclust.wire.codec import to_tree
+from fedclust.wire.codec import canonical_json, sha256, to_tree
+from fedclust_service.store import migrate
 from support.consortium import Command, Consortium, columns, write_csv
 from support.crash import POLICY, SESSION, D, rows, shared
 from support.patience import eventually
-from support.server import running_server
+from support.server import running_server, service
+from support.world import World
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by POSIX")
 
@@ -32,6 +37,7 @@ from {module} import main
 sys.exit(main())
 """
 CONFIG = {"n_clusters": 3}
+SITES = ("north", "south", "west")
 SHORT = {**POLICY, "max_rounds": 3}
 
 
@@ -94,3 +100,89 @@ def test_a_session_survives_and_a_skew_is_refused_with_the_command(
         result = people.result(SESSION).result
     alone = simulate("lloyd", data, config=CONFIG, policy=SHORT, features=columns(D), seed=7)
     assert shared(result) == shared(to_tree(alone.result_))
+
+
+def as_before(stored: bytes) -> bytes:
+    """Return a definition as the version before this one froze it."""
+    definition = json.loads(stored)
+    for key in ("title", "purpose", "contact", "approval", "expires"):
+        del definition[key]
+    policy = definition["policy"]
+    del policy["protection"]
+    policy |= {"differencing": "guard", "min_cluster_size": policy.pop("min_group_size")}
+    return canonical_json({**definition, "method_version": definition["method_version"] - 1})
+
+
+def test_a_database_of_the_version_before(tmp_path: Path) -> None:
+    place = tmp_path / "server"
+    with running_server(place) as server:
+        world = World(server.base_url, server.operator_token)
+        world.register("sites", *SITES)
+        world.register("analysts", "ada")
+        for name in ("done", "running", "recruiting"):
+            world.define("ada", name, list(SITES))
+            for site in SITES if name != "recruiting" else SITES[:1]:
+                world.join(site, name)
+        assert world.finish("done", SITES) == "completed"
+        answer = world.answer("north", "running")
+        receipt = world.put("north", "running", 1, answer).json()
+        joined = world.participation("south", "recruiting")
+        assert server.stop() == 0
+
+        file = next(place.glob("*.db"))
+        migrate.downgrade(f"sqlite:///{file}", "0003")
+        with closing(sqlite3.connect(file)) as database, database:
+            for name, stored in database.execute(
+                "SELECT name, definition FROM sessions"
+            ).fetchall():
+                before = as_before(stored)
+                database.execute(
+                    "UPDATE sessions SET definition = ?, definition_sha256 = ?, "
+                    "method_version = method_version - 1 WHERE name = ?",
+                    (before, sha256(before), name),
+                )
+        upgraded = service("db", "upgrade", "--data-dir", str(place))
+        assert upgraded.returncode == 0, upgraded.stderr
+        server.restart()
+
+        def states() -> dict[str, tuple[str, str]]:
+            listed = world.ok("GET", "/v1/sessions", "ada")["items"]
+            assert all(each["definition"] is None for each in listed)
+            return {each["name"]: (each["state"], each["stopped_because"]) for each in listed}
+
+        eventually(lambda: "running" not in {state for state, _ in states().values()}, states)
+        ended = ("failed", "method_version_unsupported")
+        assert states() == {
+            "done": ("completed", states()["done"][1]),
+            "running": ended,
+            "recruiting": ended,
+        }
+        # What was acknowledged stays so; nothing else is more than refused.
+        assert world.put("north", "running", 1, answer).json() == receipt
+        for name in states():
+            at = f"/v1/sessions/{name}"
+            assert world.ok("GET", f"{at}/task", "north")["session_state"] == states()[name][0]
+            world.ok("GET", f"{at}/rounds", "ada")
+            for method, path, who, body in (
+                ("GET", at, "ada", None),
+                ("GET", at, "north", None),
+                ("GET", f"{at}/result", "ada", None),
+                ("PATCH", at, "ada", {"invite": ["west"], "deadline": "2030-01-01T00:00:00Z"}),
+                ("POST", f"{at}/start", "ada", None),
+                ("POST", f"{at}/cancel", "ada", None),
+                ("PUT", f"{at}/participation", "south", joined),
+                ("DELETE", f"{at}/participation", "south", None),
+                ("POST", "/v1/sessions", "ada", world.definition(name, list(SITES))),
+            ):
+                refused = world.request(method, path, who, json=body)
+                assert refused.status_code == 409, (method, path, refused.text)
+        told = world.request("GET", "/v1/sessions/done", "ada").json()
+        assert told["type"].endswith("version-unsupported")
+        assert "anew" in told["detail"]
+        world.ok("GET", "/v1/admin/overview", world.operator)
+        assert len(world.ok("GET", "/v1/admin/sessions", world.operator)["items"]) == len(states())
+
+        world.define("ada", "anew", list(SITES))
+        for site in SITES:
+            world.join(site, "anew")
+        assert world.finish("anew", SITES) == "completed"

@@ -12,7 +12,7 @@ import pytest
 from fedclust.algorithms.base import MethodFailure
 from fedclust.algorithms.registry import METHODS
 from fedclust_service.domain.round import Round, RoundState
-from fedclust_service.orchestration import lookup, participation, results, rounds, sessions
+from fedclust_service.orchestration import lookup, participation, results, rounds, sessions, sweeper
 from fedclust_service.orchestration.coordinator import Coordinator, Limits
 from fedclust_service.store import Store, StoreUnavailable
 from support import tally
@@ -469,6 +469,31 @@ def test_a_method_version_that_is_gone_fails_with_what_to_do(
     lookup._plan.cache_clear()
     office.drive()
     assert office.info("heart").stopped_because == "method_version_unsupported"
+
+
+def test_what_an_upgrade_left_behind_ends_when_the_coordinator_starts(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.session("running")
+    office.define("recruiting")
+    office.session("done", rounds=1)
+    office.finish("done")
+    monkeypatch.setitem(METHODS, tally.NAME, tally.method(version=2))
+    lookup._plan.cache_clear()
+    office.define("new")
+    sweeper.end_unsupported(office.co)
+    sweeper.end_unsupported(office.co)
+    states = {name: office.info(name) for name in ("running", "recruiting", "done", "new")}
+    assert {name: info.state for name, info in states.items()} == {
+        "running": "failed",
+        "recruiting": "failed",
+        "done": "completed",
+        "new": "recruiting",
+    }
+    for name in ("running", "recruiting"):
+        assert states[name].stopped_because == "method_version_unsupported"
+        assert "anew" in (states[name].failure or "")
+    assert len(office.audit(action="session.failed")) == 2
 
 
 def test_a_database_that_is_away_fails_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
+from fedclust_service.domain.session import Participation
 from fedclust_service.store import Store, migrate, tables
 from support.clock import ManualClock
 from support.databases import PostgresServer
-from support.rows import open_round, submission
+from support.rows import add_session, open_round, participation, submission
 
 
 def on(url: str, use: Callable[[Engine], Any]) -> Any:
@@ -165,6 +167,23 @@ def test_the_migrations_are_found_in_an_installed_package(
     shutil.rmtree(package / "_migrations")
     with pytest.raises(FileNotFoundError, match="missing from this installation"):
         migrate.folder()
+
+
+def test_participations_keep_what_they_hold(store: Store, database_url: str) -> None:
+    def arrange(tx: Any) -> Participation:
+        session = add_session(tx)
+        joined = replace(participation(session, "zurich"), protection_none=True, min_group_size=9)
+        tx.participations.add(joined)
+        return joined
+
+    before = store.run_tx("arrange", arrange)
+    store.close()
+    migrate.downgrade(database_url, "0003")
+    migrate.upgrade(database_url)
+    again = Store.open(database_url, ManualClock())
+    kept = again.read("read", lambda tx: tx.participations.get(before.session_id, "zurich"))
+    assert kept == before
+    again.close()
 
 
 def test_what_was_stored_before_is_hashed(store: Store, database_url: str) -> None:

@@ -205,6 +205,8 @@ def test_sessions_are_listed_newest_first_and_filtered(store: Store) -> None:
                 tx.participations.add(participation(session, "zurich"))
             if number in (2, 3):
                 tx.sessions.update(replace(session, state=SessionState.RUNNING))
+            if number == 4:
+                tx.sessions.update(replace(session, state=SessionState.FAILED))
 
     store.run_tx("arrange", arrange)
 
@@ -223,8 +225,8 @@ def test_sessions_are_listed_newest_first_and_filtered(store: Store) -> None:
     fourth = store.read("get", lambda tx: tx.sessions.get("s4"))
     assert fourth is not None
     assert names(limit=2, after_id=fourth.id) == ["s3", "s2"]
-    running = store.read("running", lambda tx: tx.sessions.running())
-    assert [session.name for session in running] == ["s2", "s3"]
+    going_on = store.read("going_on", lambda tx: tx.sessions.going_on())
+    assert [session.name for session in going_on] == ["s0", "s1", "s2", "s3", "s5"]
 
 
 def test_participations(store: Store) -> None:

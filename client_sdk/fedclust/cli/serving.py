@@ -79,7 +79,10 @@ class Entries:
             try:
                 return _File.model_validate_json(self._path.read_bytes()).entries
             except ValidationError:
-                raise errors.JournalDamaged(f"{self._path} is damaged") from None
+                raise errors.JournalDamaged(
+                    f"{self._path} is damaged, or another version of fedclust wrote it: move it "
+                    "away, and consent to its sessions again (fedclust agent add)"
+                ) from None
 
     def put(self, entry: Entry) -> None:
         """Add an entry, or replace the session's."""

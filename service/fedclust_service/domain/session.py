@@ -31,8 +31,9 @@ class ParticipationState(StrEnum):
 SESSION_TRANSITIONS = (
     Transition(SessionState.RECRUITING, SessionState.RUNNING, "started"),
     Transition(SessionState.RECRUITING, SessionState.CANCELLED, "cancelled"),
+    Transition(SessionState.RECRUITING, SessionState.FAILED, "its version is gone"),
     Transition(SessionState.RUNNING, SessionState.COMPLETED, "the method is done"),
-    Transition(SessionState.RUNNING, SessionState.FAILED, "a round failed"),
+    Transition(SessionState.RUNNING, SessionState.FAILED, "a round failed, or its version is gone"),
     Transition(SessionState.RUNNING, SessionState.CANCELLED, "cancelled"),
 )
 

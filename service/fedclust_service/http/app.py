@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
+from fedclust.definition import DefinitionError
 from fedclust_service.connections import Connections
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http import docs, openapi, problems
@@ -23,6 +24,7 @@ from fedclust_service.metrics import Metrics
 from fedclust_service.orchestration import damage
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.damage import DataDamaged
+from fedclust_service.orchestration.lookup import outdated
 from fedclust_service.settings import Settings
 
 _RETRY_SECONDS = 2
@@ -58,6 +60,7 @@ def create_app(
     threads = ThreadPoolExecutor(size, thread_name_prefix="fedclust-site")
     app.state.service = Service(coordinator, settings, metrics, threads)
     app.add_exception_handler(DataDamaged, _damaged)
+    app.add_exception_handler(DefinitionError, _outdated)
     for kind in passing:
         app.add_exception_handler(kind, _passing)
     budgets = Budgets(
@@ -104,6 +107,11 @@ def _damaged(request: Request, error: Exception) -> Response:
     session = request.path_params.get("session")  # none where one is created again
     refusal = damage.refusal_of(co, session, cast(DataDamaged, error))
     return problems.refused(refusal, problems.request_id(request))
+
+
+def _outdated(request: Request, error: Exception) -> Response:  # noqa: ARG001  # Starlette's
+    """Answer for a session whose definition an earlier version has written."""
+    return problems.refused(outdated(), problems.request_id(request))
 
 
 def _passing(request: Request, error: Exception) -> Response:

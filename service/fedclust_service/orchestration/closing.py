@@ -53,8 +53,9 @@ MESSAGES = {
         "look for the cause, for example too little memory."
     ),
     FailureReason.METHOD_VERSION_UNSUPPORTED: (
-        "The coordinator no longer runs this session's version of its method. Create the session "
-        "again, or ask the operator for the earlier version of fedclust."
+        "The coordinator was upgraded and no longer runs this session's version of its method. "
+        "Create the session anew with the same sites; each of them upgrades fedclust and joins "
+        "again."
     ),
     FailureReason.STORED_DATA_DAMAGED: (
         "What the coordinator had stored for this session is damaged; the audit trail says what. "

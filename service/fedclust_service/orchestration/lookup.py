@@ -94,7 +94,10 @@ def _read(definition: bytes, sha256: str) -> Definition:
 
 
 def definition_of(session: Session) -> Definition:
-    """Return the definition that sites consented to; DataDamaged if another one is stored."""
+    """Return the definition that sites consented to; DataDamaged if another one is stored.
+
+    DefinitionError where an earlier version has written it in a form that this one does not read.
+    """
     return _read(session.definition, session.definition_sha256)
 
 
@@ -109,6 +112,16 @@ def plan_for(session: Session) -> Plan:
     Raises as `definition_of`.
     """
     return _plan(session.definition, session.definition_sha256)
+
+
+def outdated() -> Refusal:
+    """Return the refusal of what rests on a definition that this version does not read."""
+    return Refusal(
+        "version-unsupported",
+        "An earlier version of fedclust made this session, and this coordinator does not read its "
+        "definition. Create the session anew. Saved results (.fedclust) are read by the version "
+        "that saved them.",
+    )
 
 
 def plan_or_refuse(session: Session) -> Plan:

@@ -229,7 +229,7 @@ def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
         if session.started_at is not None:
             return _info(tx, session, change.now)
         if session.state is not SessionState.RECRUITING:
-            raise Refusal("wrong-state", "The session was cancelled. Create another one.")
+            raise Refusal("wrong-state", "The session has ended. Create another one.")
         joined = sum(
             each.state is ParticipationState.JOINED for each in tx.participations.list(session.id)
         )
@@ -286,7 +286,7 @@ def _again(tx: Tx, session: Session) -> Session:
 
 
 def _info(tx: Tx, session: Session, now: datetime) -> SessionInfo:
-    """Return a session as it is shown by itself; DataDamaged without its definition."""
+    """Return a session as it is shown by itself, with its definition: see `definition_of`."""
     definition_of(session)
     return SessionInfo(**dict(_entries(tx, [session], now)[0]))
 
@@ -301,7 +301,7 @@ def _shown(session: Session, known: Attendance, now: datetime) -> SessionEntry:
     current = known.round
     past = current is not None and now >= current.deadline
     definition: Definition | None = None
-    with contextlib.suppress(DataDamaged):
+    with contextlib.suppress(DataDamaged, DefinitionError):
         definition = definition_of(session)
     return SessionEntry(
         name=session.name,

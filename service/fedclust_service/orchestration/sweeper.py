@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from fedclust.definition import DefinitionError
 from fedclust_service.clock import ClockFault
-from fedclust_service.domain.round import Round, RoundState
+from fedclust_service.domain.round import FailureReason, Round, RoundState
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.orchestration.change import COORDINATOR, Change, commit
 from fedclust_service.orchestration.closing import (
+    MESSAGES,
     changes_anything,
+    end_session,
     fail_damaged,
     settle,
     verdict_on,
 )
+from fedclust_service.orchestration.lookup import plan_for
 from fedclust_service.store import DataDamaged, StoreError, Tx, Unwritable
 
 if TYPE_CHECKING:
@@ -29,7 +33,10 @@ log = structlog.get_logger(__name__)
 
 
 class Sweeper:
-    """Runs :func:`sweep` every now and then. Built by the Coordinator."""
+    """Runs :func:`end_unsupported` once and :func:`sweep` every now and then.
+
+    Built by the Coordinator.
+    """
 
     def __init__(self, co: Coordinator) -> None:
         self._co = co
@@ -56,14 +63,38 @@ class Sweeper:
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
+        upgraded = False
         while not self._stopping.is_set():
             try:
+                if not upgraded:
+                    end_unsupported(self._co)
+                    upgraded = True
                 sweep(self._co)
             except StoreError as error:
                 log.warning("sweeper_store_error", error=type(error).__name__)
             except Exception as error:  # the thread outlives every defect
                 log.error("sweeper_error", error=type(error).__name__, exc_info=error)
             self._stopping.wait(self._co.limits.sweep_every_s)
+
+
+def end_unsupported(co: Coordinator) -> None:
+    """End the sessions whose form or method's version this program has left behind."""
+    for session in co.store.read("sweep.versions", lambda tx: tx.sessions.going_on()):
+        try:
+            plan_for(session)
+        except DefinitionError:
+            commit(co, "sweep.unsupported", functools.partial(_end, session))
+        except DataDamaged:  # found, and told of, by whoever needs it
+            continue
+
+
+def _end(session: Session, change: Change) -> None:
+    current = change.tx.sessions.lock_by_id(session.id)
+    if current is not None and not current.state.ended:
+        reason = FailureReason.METHOD_VERSION_UNSUPPORTED
+        end_session(
+            change, current, SessionState.FAILED, reason=reason.value, failure=MESSAGES[reason]
+        )
 
 
 def sweep(co: Coordinator) -> None:

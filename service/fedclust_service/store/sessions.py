@@ -227,11 +227,12 @@ class Sessions:
         query = select(t.c.state, func.count()).group_by(t.c.state)
         return {SessionState(state): n for state, n in self._connection.execute(query)}
 
-    def running(self) -> Sequence[Session]:
-        """Return all running sessions, oldest first."""
+    def going_on(self) -> Sequence[Session]:
+        """Return all sessions that have not ended, oldest first. Damaged ones are left out."""
         t = tables.sessions
-        query = select(*COLUMNS).where(t.c.state == SessionState.RUNNING.value).order_by(t.c.id)
-        return [to_session(row) for row in self._connection.execute(query).mappings()]
+        states = [state.value for state in SessionState if not state.ended]
+        query = select(t.c.id).where(t.c.state.in_(states)).order_by(t.c.id)
+        return readable("session", self._connection.execute(query).scalars().all(), self.get_by_id)
 
     def to_scrub(self, ended_before: datetime, limit: int = 100) -> Sequence[Session]:
         """Return ended sessions whose payloads are still there past the retention time.

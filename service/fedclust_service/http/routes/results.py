@@ -48,6 +48,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
         "result-not-ready",
         "invalid",
         "stored-data-damaged",
+        "version-unsupported",
     ),
 )
 def get_result(

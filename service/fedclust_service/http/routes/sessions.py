@@ -42,6 +42,7 @@ StateOf = Annotated[SessionState | None, Query(description="Only sessions in thi
         "forbidden",
         "name-taken",
         "stored-data-damaged",
+        "version-unsupported",
         *_BODY,
         body=ref(SessionCreate),
     ),
@@ -85,6 +86,7 @@ def index(
         "unauthenticated",
         "not-found",
         "stored-data-damaged",
+        "version-unsupported",
     ),
 )
 def read(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
@@ -105,6 +107,7 @@ def read(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
         "wrong-state",
         "late-joining-refused",
         "stored-data-damaged",
+        "version-unsupported",
         *_BODY,
         body=ref(SessionPatch),
     ),
@@ -132,6 +135,7 @@ def change(
         "quorum-missing",
         "sites-unsuitable",
         "stored-data-damaged",
+        "version-unsupported",
     ),
 )
 def start(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
