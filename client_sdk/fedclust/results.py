@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from fedclust.algorithms import engine
 from fedclust.algorithms.base import Memory, Model, Result, SweepEntry
 from fedclust.algorithms.columns import columns_of
-from fedclust.data import Source, Table, load
+from fedclust.data import LabelRows, Source, Table
 from fedclust.definition import DefinitionError, plan_of
 from fedclust.errors import UsageError
 from fedclust.privacy.files import FileDamaged, read_sealed, write_atomically, write_sealed
@@ -52,7 +52,7 @@ class SiteResult:
         The rows' identifiers, where a column of them was named.
     memory : dict or None
         What the site's journal remembers of the session. Never saved with the result.
-    table : Table or None
+    table : Table or LabelRows or None
         The session's rows, here.
     definition : Definition
     site : str
@@ -64,7 +64,7 @@ class SiteResult:
     labels_: NDArray[np.int64] | None = field(default=None, repr=False)
     ids_: tuple[str, ...] | None = field(default=None, repr=False)
     memory: Memory | None = field(default=None, repr=False)
-    table: Table | None = field(default=None, repr=False)
+    table: Table | LabelRows | None = field(default=None, repr=False)
     _result: Result = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class SiteResult:
         other = replace(self, document=document, labels_=None)
         if self.table is None:
             return other
-        return replace(other, labels_=other.label(self.table, self.memory))
+        return replace(other, labels_=other.label(self.table, self.memory)[0])
 
     def predict(self, rows: Source) -> NDArray[np.int64]:
         """Label new rows, here and alone: nothing is sent.
@@ -125,22 +125,41 @@ class SiteResult:
             -1 where missing values forbid a label, and for every row where only a site that took
             part can label, by its own eigenvectors: a loaded result holds none.
         """
-        return self.label(self.read(rows), self.memory, new=True)
+        return self.label(self.new_rows(rows), self.memory, new=True)[0]
 
-    def read(self, rows: Source, id_column: str | None = None) -> Table:
-        """Load rows as the session has them; DataError where they do not fit."""
+    def new_rows(self, rows: Source, id_column: str | None = None) -> LabelRows:
+        """Return rows to label, which are read when they are labelled."""
         lacking = self.definition.policy.missing == "mask"
-        features = self.definition.features
-        return load(rows, features, id_column=id_column, lacking=lacking, new=True)
+        return LabelRows(rows, self.definition.features, id_column, lacking)
 
     def label(
-        self, table: Table, memory: Memory | None = None, *, new: bool = False
-    ) -> NDArray[np.int64]:
-        """Label rows that were loaded already; with ``memory`` and not ``new`` the session's."""
+        self, rows: Table | LabelRows, memory: Memory | None = None, *, new: bool = False
+    ) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
+        """Label rows; with ``memory`` and not ``new`` those of the session.
+
+        Returns
+        -------
+        (n,) int64
+        tuple of str or None
+            The rows' identifiers, where a column of them was named.
+
+        Raises
+        ------
+        DataError
+            The rows do not fit; names file, column, row and rule.
+        """
         plan = plan_of(self.definition)
         own = memory is not None and not new
-        mask = engine.has_features(plan, table.features if own else table.columns)
-        return engine.label(plan, self._result, table.X, memory, self.site, mask, new=new)
+        if isinstance(rows, Table):
+            mask = engine.has_features(plan, rows.features if own else rows.columns)
+            found = engine.label(plan, self._result, rows.X, memory, self.site, mask, new=new)
+            return found, rows.ids
+        mask = engine.has_features(plan, rows.columns())
+        labels, ids = [], []
+        for X, names in rows.blocks():
+            ids += names or []
+            labels.append(engine.label(plan, self._result, X, memory, self.site, mask, new=new))
+        return np.concatenate(labels), tuple(ids) if rows.id_column is not None else None
 
     @property
     def plot(self) -> Plots:

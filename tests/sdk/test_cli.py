@@ -170,11 +170,8 @@ def test_check_matches_columns_and_sends_nothing(command: Command) -> None:
     assert "all 2 features, 60 rows" in command.out
     assert command.site("check", "--json", "--min-group-size", "70") == 0
     facts = json.loads(command.out)
-    assert (facts["usable_rows"], facts["min_group_size"], facts["enough_rows"]) == (
-        60,
-        70,
-        False,
-    )
+    assert (facts["rows"], facts["usable_rows"], facts["enough_rows"]) == (60, 0, False)
+    assert (facts["min_group_size"], facts["table"]) == (70, None)
     assert all(request.startswith("GET") for request in command.fake.requests)
 
 

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
+from fedclust.algorithms.engine import Plan
 from fedclust.answers import accepted_plan, count_usable
 from fedclust.cli import options as o
 from fedclust.cli.bodies import read_json
 from fedclust.cli.screen import consent_screen, out, print_json, show
 from fedclust.cli.texts import epilog
 from fedclust.consent import ConsentRequest
-from fedclust.data import load
+from fedclust.data import DataWarning, load
+from fedclust.data.persons import read_persons
 from fedclust.data.profile import ColumnProfile, Profile, profile
-from fedclust.data.tables import site_data
+from fedclust.data.tables import measure_persons, site_data
 from fedclust.definition import DefinitionError, check_definition, freeze, plan_of
 from fedclust.errors import DataError, DisclosureError, UsageError
 from fedclust.privacy.bands import size_band
+from fedclust.protection.figures import TableFigures
 from fedclust.wire.codec import canonical_json
 from fedclust.wire.models import SessionCreate
 
@@ -82,28 +87,50 @@ def check(
         if as_json:
             print_json(_unread(body, error, p))
         raise
+    usable = found.complete_rows if body.policy.missing == "drop" else found.rows
+    figures = None
     if found.refused is None:
         # As participating would read them, for what a profile does not look at.
         try:
             if session is None:
-                table = load(rows, body.features, **identified, lacking=lacking)
                 plan = plan_of(freeze(body, seed=0))
-                data_here, _ = site_data(plan, rows, table, p, **identified)
-                count_usable(plan, data_here)
+                usable, figures = _table_of(plan, rows, p, identified)
             else:
                 with connection.site(journal_dir) as site:
                     request = site.check(session, rows, **identified, min_group_size=min_group_size)
+                usable, figures = request.persons, request.figures
         except (DataError, DisclosureError) as error:
             found = dataclasses.replace(found, refused=error)
-    usable = found.complete_rows if body.policy.missing == "drop" else found.rows
     if as_json:
-        print_json(_facts(body, found, request, usable, p))
+        print_json(_facts(body, found, request, usable, p, figures))
     else:
         if request is not None:
             consent_screen(request, full=full)
-        _show(found, usable, p)
+        _show(found, usable, p, figures)
     if found.refused is not None:
         raise found.refused
+
+
+def _table_of(
+    plan: Plan, rows: Any, p: int, identified: Mapping[str, Any]
+) -> tuple[int, TableFigures | None]:
+    """Return how many persons would take part, and the figures of the table that they would form.
+
+    Raises
+    ------
+    DataError, DisclosureError
+        Taking part would be refused.
+    """
+    lacking = plan.policy.missing == "mask"
+    table = load(rows, plan.features, **identified, lacking=lacking)
+    data, _ = site_data(plan, rows, table, p, **identified)
+    figures = None
+    if plan.method.on_points and plan.policy.protection == "groups":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)  # said once already
+            persons = read_persons(rows, plan.features, **identified, lacking=lacking)
+        figures = measure_persons(persons, p)
+    return count_usable(plan, data), figures
 
 
 def _read(path: Path) -> SessionCreate:
@@ -132,7 +159,12 @@ def _read(path: Path) -> SessionCreate:
 
 
 def _facts(
-    body: SessionCreate, found: Profile, request: ConsentRequest | None, usable: int, p: int
+    body: SessionCreate,
+    found: Profile,
+    request: ConsentRequest | None,
+    usable: int,
+    p: int,
+    figures: TableFigures | None = None,
 ) -> dict[str, Any]:
     refused = found.refused
     return {
@@ -145,6 +177,7 @@ def _facts(
         "min_group_size": p,
         "enough_rows": usable >= p,
         "refused": None if refused is None else {"rule": refused.rule, "message": str(refused)},
+        "table": None if figures is None else dataclasses.asdict(figures),
         "columns": [dataclasses.asdict(column) for column in found.columns],
         "ignored_columns": found.ignored,
         "unused_mappings": found.unused,
@@ -158,7 +191,7 @@ def _unread(body: SessionCreate, error: DataError, p: int) -> dict[str, Any]:
     return {**_facts(body, found, None, 0, p), **unknown}
 
 
-def _show(found: Profile, usable: int, p: int) -> None:
+def _show(found: Profile, usable: int, p: int, figures: TableFigures | None) -> None:
     show(out, f"{found.source}: {_matched(found)}, {found.rows} rows", "bold")
     for line in _grid(found):
         show(out, line)
@@ -171,9 +204,29 @@ def _show(found: Profile, usable: int, p: int) -> None:
         show(out, f"columns that are left alone: {found.ignored}")
     show(out, "These figures stay here: check sends nothing of the rows.")
     if found.refused is None:
-        show(out, f"usable rows: {usable}")
+        show(out, f"persons who take part: {usable}")
         if usable < p:
-            show(out, f"fewer rows than {p}: this site would answer every round empty")
+            show(out, f"fewer persons than {p}: this site would answer every round empty")
+    if figures is not None:
+        for line in _of_table(figures):
+            show(out, line)
+
+
+def _of_table(figures: TableFigures) -> Iterator[str]:
+    """Yield how close the protected table is to the persons behind it, by column."""
+    smallest, largest = figures.group_sizes
+    yield f"table: {figures.n_groups} groups of {smallest} to {largest} persons"
+    if figures.distance_sd is not None:
+        yield f"half of the persons are within {figures.distance_sd:.2f} sd of their group's mean"
+    shares = {
+        "in groups of one value": figures.one_value,
+        "beyond a fence": figures.fenced,
+        "not released": figures.unreleased,
+    }
+    yield f"{'persons by column':24}" + "".join(f"{name:>24}" for name in shares)
+    for column in figures.one_value:
+        told = (f"{share[column]:.1%}" if column in share else "" for share in shares.values())
+        yield f"  {column:22}" + "".join(f"{each:>24}" for each in told)
 
 
 def _grid(found: Profile) -> list[str]:

@@ -183,12 +183,12 @@ def predict(
     loaded = SiteResult.load(result)
     if k is not None:
         loaded = loaded.at(k)
-    rows = loaded.read(how.of(data), id_column)
-    write_labels(out_path, loaded.label(rows), rows.ids, id_column)
+    labels, ids = loaded.label(loaded.new_rows(how.of(data), id_column))
+    write_labels(out_path, labels, ids, id_column)
     if as_json:
-        print_json({"rows": len(rows.X), "labels": str(out_path)})
+        print_json({"rows": len(labels), "labels": str(out_path)})
         return
-    show(err, f"{len(rows.X)} rows labelled: {out_path}")
+    show(err, f"{len(labels)} rows labelled: {out_path}")
 
 
 @app.command(

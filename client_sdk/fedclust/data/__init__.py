@@ -3,6 +3,6 @@
 from fedclust.data.mapping import Dataset
 from fedclust.data.raw import DataWarning
 from fedclust.data.sql import SqlQuery
-from fedclust.data.table import Source, Table, load
+from fedclust.data.table import LabelRows, Source, Table, load
 
-__all__ = ["DataWarning", "Dataset", "Source", "SqlQuery", "Table", "load"]
+__all__ = ["DataWarning", "Dataset", "LabelRows", "Source", "SqlQuery", "Table", "load"]

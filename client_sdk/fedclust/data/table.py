@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -65,6 +65,50 @@ class Table:
         if self.persons is not None:
             digest.update(b"persons" + self.persons.astype("<i8").tobytes())
         return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class LabelRows:
+    """Rows to label: read a block at a time whenever they are labelled, and not kept.
+
+    Attributes
+    ----------
+    source : Source
+    session : tuple of Feature
+        The session's features.
+    id_column : str or None
+        Column that names the rows.
+    lacking : bool
+        Whether the source may lack features (``missing: mask``).
+    features : tuple of str or None
+        Those that count; None: all that the source has a column for.
+
+    Raises
+    ------
+    DataError
+        Names file, column, row and rule; never a value.
+    """
+
+    source: Source = field(repr=False)
+    session: tuple[Feature, ...]
+    id_column: str | None = None
+    lacking: bool = False
+    features: tuple[str, ...] | None = None
+
+    def columns(self) -> tuple[str, ...]:
+        """Return the features that decide the labels."""
+        return self.features or self._opened().columns
+
+    def blocks(self) -> Iterator[tuple[NDArray[np.float64], list[str] | None]]:
+        """Yield rows (m, d) in the session's columns, NaN where missing, and their identifiers."""
+        rows = self._opened()
+        for block in rows.scan():
+            yield rows.matrix(block), block.text.get(self.id_column or "")
+        rows.refuse()
+
+    def _opened(self) -> Rows:
+        text = () if self.id_column is None else (self.id_column,)
+        return Rows(self.source, self.session, text=text, lacking=self.lacking)
 
 
 def load(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,17 @@ from fedclust.data.persons import SitePersons, read_persons
 from fedclust.data.readings import session_points
 from fedclust.data.table import Table
 from fedclust.errors import DataError
-from fedclust.protection.table import ProtectedTable, TooFewPersons, form_table_by_blocks
+from fedclust.protection.figures import TableFigures, measure_table
+from fedclust.protection.table import (
+    ProtectedTable,
+    TooFewPersons,
+    encode_sources,
+    form_table_by_blocks,
+    group_persons,
+    release,
+)
 
-__all__ = ["form_points", "held_features", "site_data", "table_points"]
+__all__ = ["form_points", "held_features", "measure_persons", "site_data", "table_points"]
 
 
 def site_data(
@@ -70,6 +79,16 @@ def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
     except TooFewPersons:
         return row_points(np.empty((0, len(plan.columns))))
     return table_points(persons, table)
+
+
+def measure_persons(persons: SitePersons, p: int) -> TableFigures | None:
+    """Return how close a table of these persons is to them; None for fewer than p, or on disk."""
+    blocks = list(itertools.islice(persons.blocks(), 2))
+    if len(blocks) != 1 or blocks[0].n < p:
+        return None
+    columns, sources = persons.describe(), blocks[0].sources
+    groups = group_persons(columns, encode_sources(columns, sources), p)
+    return measure_table(release(columns, sources, groups, p), sources, groups)
 
 
 def table_points(persons: SitePersons, table: ProtectedTable) -> Points:

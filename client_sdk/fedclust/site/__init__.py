@@ -448,8 +448,8 @@ class _Run:
             raise errors.ProtocolError("the result cannot be read by this SDK") from None
         self.tell(Progress("done"))
         memory = self.journal.memory or None
-        labels = result.label(self.table, memory)
-        return replace(result, labels_=labels, ids_=self.table.ids, memory=memory, table=self.table)
+        labels, ids = result.label(self.table, memory)
+        return replace(result, labels_=labels, ids_=ids, memory=memory, table=self.table)
 
     # --- one round --------------------------------------------------------------------------------
 
