@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,27 +11,31 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.manifold import spectral_embedding
 
-from fedclust.algorithms import engine, spectral, spectral_answers, spectral_graph
+from fedclust.algorithms import (
+    engine,
+    spectral,
+    spectral_answers,
+    spectral_graph,
+    spectral_site,
+)
 from fedclust.algorithms.base import (
     Contribution,
     Done,
     Feature,
     MethodFailure,
     Next,
+    Points,
     Policy,
     RuleViolation,
     RunConfig,
-    SiteData,
     SiteTask,
     Space,
-    Totals,
 )
 from fedclust.algorithms.engine import Plan
-from fedclust.algorithms.spectral_cells import small_cells
-from fedclust.algorithms.totals import SitePart
-from fedclust.privacy.counting import PersonIndex
+from fedclust.algorithms.points import row_points
 from fedclust.simulate import SimulationResult, simulate
 from support.hospitals import breast_cancer
+from support.rounds import data_of
 
 Rows = dict[str, NDArray[np.float64]]
 POLICY: dict[str, Any] = {"scaling": "none", "min_group_size": 5}
@@ -173,26 +178,71 @@ def test_signs_and_rotations_are_undone() -> None:
     np.testing.assert_allclose(reference @ turn @ back, reference, atol=1e-12)
 
 
-# --- small cells ----------------------------------------------------------------------------------
+# --- landmarks ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "most"), [(4, 60), (9, 60), (133, 60), (133, 7), (1_500, 60)])
-def test_small_cells_hold_p_persons_and_are_no_more_than_asked(n: int, most: int) -> None:
-    rng = np.random.default_rng(n)
-    X = rng.normal(size=(n, 2))
-    cells = small_cells(X, most, 5, PersonIndex(X), rng)
-    sizes = np.bincount(cells)
-    assert len(sizes) <= most
-    assert n < 5 or sizes.min() >= 5
+def test_landmarks_between_two_thin_clusters_are_left_out_and_no_others() -> None:
+    """Two lines of different density, a gap apart, and three means of what reaches across it."""
+    line = np.column_stack([np.linspace(0.0, 10.0, 101), np.zeros(101)])
+    thin = np.column_stack([np.linspace(0.0, 10.0, 81), np.full(81, 2.0)])
+    bridge = np.array([[2.0, 1.0], [5.0, 0.9], [8.0, 1.1]])
+    kept = spectral_graph.dense(np.concatenate([line, thin, bridge]))
+
+    assert not kept[-3:].any()
+    assert kept[2:99].all()
+    assert kept[103:180].all()
+    assert spectral_graph.dense(line[:5]).all()
 
 
-def test_cells_count_persons_and_not_rows() -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 2))
-    persons = np.repeat(np.arange(12), 5)
-    X += 50.0 * persons[:, None]  # each person's rows lie together
-    cells = small_cells(X, 60, 5, PersonIndex(X, persons), rng)
-    assert all(len(np.unique(persons[cells == cell])) >= 5 for cell in np.unique(cells))
+def test_few_points_are_landmarks_and_many_are_merged_into_weighted_means() -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(30, 2))
+    points = Points(X, rng.integers(5, 9, 30), np.zeros(2))
+    task = SiteTask("landmarks", spectral_answers.LandmarksTask(n_cells=200))
+    sent, _ = spectral_site.local_step(task, points, _config(), rng, {})
+    order, theirs = np.lexsort(X.T), np.lexsort(sent.means.T)
+    np.testing.assert_allclose(sent.means[theirs], X[order])
+    np.testing.assert_array_equal(sent.counts[theirs], points.sizes[order])
+
+    few = SiteTask("landmarks", spectral_answers.LandmarksTask(n_cells=7))
+    sent, _ = spectral_site.local_step(few, points, _config(), rng, {})
+    assert len(sent.counts) == 7
+    nearest = ((X[:, None] - sent.means) ** 2).sum(axis=2).argmin(axis=1)
+    for cell in range(7):
+        own = nearest == cell
+        assert sent.counts[cell] == points.sizes[own].sum()
+        mean = np.average(X[own], axis=0, weights=points.sizes[own])
+        np.testing.assert_allclose(sent.means[cell], mean, atol=1e-9)
+
+
+def test_a_site_sends_no_more_landmarks_than_half_its_rows() -> None:
+    rng = np.random.default_rng(3)
+    for n, most in ((1, 1), (9, 4), (40, 20)):
+        points = row_points(rng.normal(size=(n, 2)))
+        task = SiteTask("landmarks", spectral_answers.LandmarksTask(n_cells=200))
+        sent, _ = spectral_site.local_step(task, points, _config(), rng, {})
+        assert len(sent.counts) == most
+
+
+def test_a_neighbour_count_whose_parts_do_not_last_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sparsest graph has K parts by accident: denser ones agree on other clusters."""
+    points = np.random.default_rng(0).normal(size=(40, 2))
+    by_accident, lasting = np.repeat([0, 1], [3, 37]), np.repeat([0, 1], 20)
+    found = iter([(1.0, by_accident), (0.8, lasting), (0.7, lasting), (0.1, by_accident)])
+    outcome: list[Any] = []
+
+    def next_spectrum(*_: Any) -> Any:
+        outcome[:] = next(found)
+        return SimpleNamespace(values=np.zeros(3), vectors=np.zeros((40, 3)))
+
+    monkeypatch.setattr(spectral_graph, "spectrum", next_spectrum)
+    monkeypatch.setattr(spectral_graph, "relative_gap", lambda *_: outcome[0])
+    monkeypatch.setattr(spectral_graph, "cluster_vectors", lambda *_: outcome[1])
+    chosen = spectral_graph.cluster_landmarks(points, 2, (3, 4, 5, 6), np.random.default_rng(0))
+    assert (chosen.neighbours, chosen.gap) == (4, 0.8)
+    np.testing.assert_array_equal(chosen.labels, lasting)
 
 
 # --- sessions -------------------------------------------------------------------------------------
@@ -255,7 +305,7 @@ def test_a_site_labels_new_rows_by_nystroem() -> None:
             payload, memory[site] = engine.local_step(
                 plan,
                 engine.read_task(plan, common, part),
-                SiteData(X),
+                data_of(plan, X),
                 site=site,
                 round_number=number,
                 p=5,
@@ -307,16 +357,26 @@ def test_a_site_whose_clusters_fall_together_is_told_of() -> None:
     assert "50% of the sites" in warning
 
 
-@pytest.mark.parametrize("options", [{}, {"alignment": "sign"}, {"alignment": "procrustes"}])
-def test_no_vector_sent_is_a_real_record(options: dict[str, Any]) -> None:
-    """Anchors too: the paper's is a record."""
+@pytest.mark.parametrize(
+    ("options", "protection"),
+    [
+        ({}, "groups"),
+        ({"alignment": "sign"}, "groups"),
+        ({"alignment": "procrustes"}, "groups"),
+        ({"alignment": "procrustes"}, "none"),
+    ],
+)
+def test_no_vector_sent_is_a_real_record(options: dict[str, Any], protection: str) -> None:
+    """Anchors too: the paper's is a record, and here not even where every row is a point."""
     sites = breast_cancer()
-    result = simulate("spectral", sites, config={"n_clusters": 3, **options}, seed=4)
+    config = {"n_clusters": 3, **options}
+    policy = {"protection": protection}
+    result = simulate("spectral", sites, config=config, policy=policy, seed=4)
     space = Space(result.result_.center, result.result_.scale)
     n_vectors = 0
     for entry in result.trace_:
         means = getattr(entry.payload, "means", None)
-        if means is None:
+        if means is None or (protection == "none" and entry.phase == "eigen"):
             continue
         sent = means[entry.payload.counts > 0]
         n_vectors += len(sent)
@@ -375,7 +435,6 @@ def _landmarks(**update: Any) -> spectral_answers.Landmarks:
     fields: dict[str, Any] = {
         "counts": np.array([7, 9]),
         "means": np.array([[0.0, 1.0], [2.0, 3.0]]),
-        "radii": np.array([0.5, 0.0]),
     }
     return spectral_answers.Landmarks(**{**fields, **update})
 
@@ -383,22 +442,55 @@ def _landmarks(**update: Any) -> spectral_answers.Landmarks:
 @pytest.mark.parametrize(
     ("update", "rule", "pointer"),
     [
-        ({"radii": np.array([0.5, -0.1])}, "radius", "/radii/1"),
-        ({"radii": np.array([99.0, 0.1])}, "radius", "/radii/0"),
-        ({"radii": np.array([0.5])}, "shape", "/radii"),
         ({"means": np.zeros((2, 3))}, "shape", "/means"),
         ({"counts": np.array([4, 9])}, "smallest-count", "/counts/0"),
         ({"means": np.array([[0.0, 1.0], [2.0, 30.0]])}, "bounds", "/means/1/1"),
+        ({"counts": np.full(3, 9), "means": np.zeros((3, 2))}, "shape", "/counts"),
     ],
 )
-def test_landmarks_that_no_rows_have_are_refused(
+def test_landmarks_that_no_points_have_are_refused(
     update: dict[str, Any], rule: str, pointer: str
 ) -> None:
-    task = SiteTask("landmarks", spectral_answers.LandmarksTask(n_cells=60), SitePart(rows=16))
+    task = SiteTask("landmarks", spectral_answers.LandmarksTask(n_cells=2))
     spectral_answers.check(task, _landmarks(), _config())
     with pytest.raises(RuleViolation) as refused:
         spectral_answers.check(task, _landmarks(**update), _config())
     assert (refused.value.rule, refused.value.pointer) == (rule, pointer)
+
+
+def _eigen_task(n: int, k: int = 2) -> spectral_answers.EigenTask:
+    return spectral_answers.EigenTask(anchors=np.zeros((n, 2)), vectors=np.zeros((n, k)))
+
+
+@pytest.mark.parametrize(
+    ("options", "phase", "task"),
+    [
+        ({}, "landmarks", spectral_answers.LandmarksTask(n_cells=201)),
+        ({"alignment": "none"}, "landmarks", spectral_answers.LandmarksTask(n_cells=200)),
+        ({}, "eigen", spectral_answers.EigenTask()),
+        ({"alignment": "none"}, "anchors", spectral_answers.AnchorsTask(n_anchors=1)),
+        ({"alignment": "none"}, "eigen", _eigen_task(1)),
+        ({"alignment": "sign"}, "anchors", spectral_answers.AnchorsTask(n_anchors=2)),
+        ({"alignment": "sign"}, "eigen", spectral_answers.EigenTask()),
+        ({"alignment": "sign"}, "eigen", _eigen_task(2)),
+        ({"alignment": "sign"}, "eigen", _eigen_task(1, 3)),
+    ],
+)
+def test_a_site_answers_only_what_its_definition_names(
+    options: dict[str, Any], phase: str, task: Any
+) -> None:
+    with pytest.raises(RuleViolation) as refused:
+        spectral_answers.check_task(SiteTask(phase, task), _config(**options))
+    assert refused.value.rule in ("task", "shape")
+
+
+@pytest.mark.parametrize("alignment", ["landmarks", "sign", "none", "procrustes"])
+def test_the_tasks_of_a_definition_are_answered(alignment: str) -> None:
+    config = _config(alignment=alignment)
+    _, task = spectral.start(config, 0)
+    spectral_answers.check_task(SiteTask(task.phase, task.common), config)
+    if alignment in ("sign", "procrustes"):
+        spectral_answers.check_task(SiteTask("eigen", _eigen_task(1)), config)
 
 
 def _anchors(counts: Any, means: Any, vectors: Any) -> spectral_answers.Anchors:
@@ -413,7 +505,6 @@ def _anchors(counts: Any, means: Any, vectors: Any) -> spectral_answers.Anchors:
         (_anchors([6], [[1, 2]], [[1, 1]]), False, "anchors"),
         (_anchors([6], [[1, 2, 3]], [[1, 1]]), True, "shape"),
         (_anchors([6], [[1, 2]], [[1, 1, 1]]), True, "shape"),
-        (_anchors([6], [[1, 2]], [[1, 99]]), True, "vectors"),
         (_anchors([0], [[0, 0]], [[1, 1]]), True, "empty-cell"),
     ],
 )
@@ -421,7 +512,7 @@ def test_anchors_that_do_not_fit_are_refused(
     sent: spectral_answers.Anchors, reference: bool, rule: str
 ) -> None:
     config = _config(alignment="sign")
-    part = spectral_answers.AnchorPart(rows=40, anchors=reference)
+    part = spectral_answers.AnchorPart(anchors=reference)
     task = SiteTask("anchors", spectral_answers.AnchorsTask(n_anchors=1), part)
     spectral_answers.check(
         replace(task, site=part.model_copy(update={"anchors": True})),
@@ -435,13 +526,8 @@ def test_anchors_that_do_not_fit_are_refused(
 
 def test_eigenvectors_larger_than_any_are_refused() -> None:
     config = _config(alignment="sign")
-    totals = Totals(n=20, mean=np.ones(2), m2=np.ones(2))
-    task = SiteTask("eigen", spectral_answers.EigenTask(), SitePart(totals=True))
-    fields: dict[str, Any] = {
-        "counts": np.array([10, 10]),
-        "means": np.ones((2, 2)),
-        "totals": totals,
-    }
+    task = SiteTask("eigen", spectral_answers.EigenTask())
+    fields: dict[str, Any] = {"counts": np.array([10, 10]), "means": np.ones((2, 2))}
     spectral_answers.check(task, spectral_answers.Eigen(vectors=np.ones((2, 2)), **fields), config)
     with pytest.raises(RuleViolation, match="eigenvectors"):
         spectral_answers.check(
@@ -459,9 +545,7 @@ def test_the_order_of_sites_in_a_round_changes_nothing() -> None:
         sent = [
             Contribution(
                 name,
-                spectral_answers.Landmarks(
-                    counts=np.full(20, 5), means=halves[half], radii=np.full(20, 0.1)
-                ),
+                spectral_answers.Landmarks(counts=np.full(20, 5), means=halves[half]),
                 5,
             )
             for name, half in zip("ab", order, strict=True)
@@ -481,7 +565,7 @@ def test_a_cell_of_equal_rows_may_lie_far_out_among_eigenvectors() -> None:
         "b": np.zeros((1, 3)),
         "c": np.array([[0.0, 1.0, 0.0], *[[0.0, 1.0, 2.5]] * 3]),
     }
-    policy = {"min_group_size": 1, "min_sites": 1, "scaling": "none"}
+    policy = {"protection": "none", "min_sites": 1, "scaling": "none"}
     config = {"n_clusters": 2, "alignment": "sign"}
     result = simulate("spectral", sites, config=config, policy=policy, seed=0)
     assert set(result.labels_["c"][1:]) != set(result.labels_["c"][:1])

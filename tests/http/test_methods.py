@@ -424,10 +424,6 @@ OWN_LIES: dict[str, tuple[str, dict[str, Any], Callable[[dict[str, Any]], Any], 
         *("overlap_oneshot", {}, lambda payload: {"variances": _first(payload["variances"], -1.0)}),
         *("spread", "/variances/0/0"),
     ),
-    "a landmark of negative radius": (
-        *("spectral", {}, lambda payload: {"radii": _first(payload["radii"], -0.1)}),
-        *("radius", "/radii/0"),
-    ),
     "anchors of another dimension": (
         *("spectral", {"alignment": "sign"}, _too_wide, "shape", "/means"),
     ),

@@ -3,17 +3,19 @@
 What it says and cites
     Hernandez-Pereira, Fontenla-Romero, Guijarro-Berdinas & Perez-Sanchez, "Federated learning
     approach for spectral clustering", ESANN 2021. Every site finds the eigenvectors of its own
-    graph and clusters its rows among them; the coordinator clusters the sites' centroids. Since
+    graph and clusters its points among them; the coordinator clusters the sites' centroids. Since
     eigenvectors are known up to their sign, one site sends an anchor and the anchor's entries,
     and the others flip theirs to agree (Algorithm 1).
 
-``alignment: sign`` is that algorithm, but for the anchor: the paper sends a record, a site here
-the mean of at least p records near one another. ``none`` is the paper's naive variant.
-``procrustes`` uses several such anchors and an orthogonal rotation: where eigenvalues nearly
-coincide, eigenvectors turn and do not just flip. All three need sites that hold all clusters.
+``alignment: sign`` is that algorithm, except for the anchor: the paper sends a record, a site here
+the mean of points near one another. ``none`` is the paper's naive variant. ``procrustes`` uses
+several such anchors and an orthogonal rotation: where eigenvalues nearly coincide, eigenvectors
+turn and do not just flip. All three need sites that hold all clusters.
 
-``alignment: landmarks``, the default, does not: sites send means of small cells of their rows,
-and the graph is built once, at the coordinator, over the means of all sites.
+``alignment: landmarks``, the default, does not: sites send their points, or means of small cells of
+them, and the graph is built once, at the coordinator, over the landmarks of all sites. Landmarks
+between two clusters would join them; they lie more sparsely than their neighbours, and are left out
+of the graph (:func:`spectral_graph.dense`).
 """
 
 from __future__ import annotations
@@ -25,8 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.algorithms import guarded_lloyd as lloyd
-from fedclust.algorithms.assigning import first_occurrences, label_by_centroid, nearest
+from fedclust.algorithms.assigning import (
+    first_occurrences,
+    label_by_centroid,
+    nearest,
+    scaled_rows,
+)
 from fedclust.algorithms.base import (
     Contribution,
     Done,
@@ -38,11 +44,11 @@ from fedclust.algorithms.base import (
     Result,
     RuleViolation,
     RunConfig,
-    Space,
     Task,
 )
 from fedclust.algorithms.finishing import merged, raw_result
 from fedclust.algorithms.kmeans import weighted_kmeans
+from fedclust.algorithms.options import Options
 from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.spectral_answers import (
     PHASES,
@@ -54,25 +60,16 @@ from fedclust.algorithms.spectral_answers import (
     Landmarks,
     LandmarksTask,
     check,
+    check_task,
 )
-from fedclust.algorithms.spectral_graph import NEIGHBOURS, Partition, cluster_landmarks
-from fedclust.algorithms.spectral_site import (
-    EIGEN_N_INIT,
-    LANDMARKS,
-    OWN,
-    by_own_vectors,
-    local_step,
-)
-from fedclust.algorithms.totals import site_parts
-from fedclust.privacy.sizes import suppress_sizes
+from fedclust.algorithms.spectral_graph import NEIGHBOURS, Partition, cluster_landmarks, dense
+from fedclust.algorithms.spectral_site import EIGEN_N_INIT, OWN, by_own_vectors, local_step
 
-VERSION = 3
+VERSION = 4
+#: The most landmarks of a site. With 60, cells of a site's points reach across gaps.
+_LANDMARKS = 200
 _ANCHORS = 16
 _NEIGHBOURS = 10
-#: Cells wider than so many median radii reach across a gap, or lie in no cluster at all; the
-#: second where the outcome of the first is in doubt. With 1.5 (ALGORITHMS) thin clusters beside
-#: narrow ones lose whole stretches: three rings, 100 rows a ring and site, .85 for 1.00.
-_WIDEST = (2.0, 3.0)
 #: Below either, the result says that it may be wrong; see docs/methods/spectral.md for how often
 #: the warning is raised where it should be, and where it should not.
 _SURE_GAP = 0.9
@@ -86,7 +83,7 @@ IntArray = NDArray[np.int64]
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(Model, title="SpectralConfig"):
+class Config(Options, title="SpectralConfig"):
     """What the analyst chooses.
 
     Attributes
@@ -96,10 +93,10 @@ class Config(Model, title="SpectralConfig"):
     alignment : {"landmarks", "sign", "none", "procrustes"}
         How the sites' graphs become one clustering; the last three are the paper's kind.
     landmarks : int or None
-        Only for ``landmarks``: the most that a site sends. None: 60.
+        Only for ``landmarks``: the most that a site sends. None: 200.
     neighbours : int or None
         Neighbours of a point in the self-tuning graph. None: with ``landmarks`` the count of the
-        largest eigengap among 5 to 25, else 10.
+        surest outcome among 5 to 25, else 10.
     gamma : float or None
         Not for ``landmarks``: an RBF graph exp(-gamma |x - y|^2) in the place of the self-tuning
         one.
@@ -107,7 +104,7 @@ class Config(Model, title="SpectralConfig"):
         Only for ``sign`` and ``procrustes``. None: 1 and 16.
     evaluate : bool
         Whether a closing round measures sizes and inertia. Only for ``landmarks``: the others count
-        in their last round, and nothing that all sites know alike tells their clusters apart.
+        in their last round, and no site could tell another's clusters apart.
     """
 
     n_clusters: Annotated[int, Field(ge=1, le=1_000)]
@@ -116,12 +113,18 @@ class Config(Model, title="SpectralConfig"):
     neighbours: Annotated[int, Field(ge=1, le=1_000)] | None = None
     gamma: Annotated[FiniteFloat, Field(gt=0)] | None = None
     anchors: Annotated[int, Field(ge=1, le=100)] | None = None
-    evaluate: bool = True
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The phases that a session with these options can have."""
+        if self.alignment == "landmarks":
+            return ("landmarks",)
+        return ("eigen",) if self.alignment == "none" else ("anchors", "eigen")
 
     @property
     def n_landmarks(self) -> int:
         """The most landmarks of a site."""
-        return self.landmarks or LANDMARKS
+        return self.landmarks or _LANDMARKS
 
     @property
     def n_anchors(self) -> int:
@@ -180,10 +183,9 @@ def start(config: RunConfig, seed: int) -> tuple[State, Task]:
     if options.alignment == "landmarks":
         task = LandmarksTask(n_cells=options.n_landmarks)
         state = State(phase="landmarks", seed=seed)
-        return state, Task("landmarks", task, per_site=site_parts(config))
+        return state, Task("landmarks", task)
     if options.alignment == "none":
-        state = State(phase="eigen", seed=seed)
-        return state, Task("eigen", EigenTask(), per_site=site_parts(config))
+        return State(phase="eigen", seed=seed), Task("eigen", EigenTask())
     return _ask_reference(State(phase="anchors", seed=seed), config)
 
 
@@ -192,11 +194,12 @@ def _ask_reference(state: State, config: RunConfig) -> tuple[State, Task]:
     options: Config = config.options
     left = [site for site in config.roster if site not in state.asked]
     if not left:
-        raise lloyd.nothing_to_release()
-    parts = {
-        site: AnchorPart(totals=part.totals, rows=part.rows, anchors=site == left[0])
-        for site, part in site_parts(config).items()
-    }
+        raise MethodFailure(
+            "no_anchors",
+            "no site has two persons near each other, whose mean could be an anchor: invite larger "
+            "sites, or use alignment: landmarks",
+        )
+    parts = {site: AnchorPart(anchors=site == left[0]) for site in config.roster}
     task = Task("anchors", AnchorsTask(n_anchors=options.n_anchors), per_site=parts)
     return state.model_copy(update={"asked": (*state.asked, left[0])}), task
 
@@ -215,22 +218,20 @@ def aggregate(
 def _by_landmarks(state: State, contributions: Sequence[Contribution], config: RunConfig) -> Done:
     options: Config = config.options
     sent: list[Landmarks] = [c.payload for c in contributions if c.payload is not None]
-    lloyd.refuse_too_few([landmarks.counts for landmarks in sent], config)
-    counts = np.concatenate([landmarks.counts for landmarks in sent])
-    filled = counts > 0
-    counts = counts[filled].astype(np.float64)
-    means = np.concatenate([landmarks.means for landmarks in sent])[filled]
-    radii = np.concatenate([landmarks.radii for landmarks in sent])[filled]
-    points, found = _clustered(means, radii, state.seed, options)
+    counts = np.concatenate([landmarks.counts for landmarks in sent]).astype(np.float64)
+    # -0.0 would be another value to tell points apart by.
+    means = np.concatenate([landmarks.means for landmarks in sent]) + 0.0
+    points = _graph_points(means, options.n_clusters)
+    rng = server_rng(state.seed, "spectral-landmarks")
+    found = cluster_landmarks(points, options.n_clusters, NEIGHBOURS, rng, options.neighbours)
     # Landmarks that took no part in the graph count for the cluster that their rows will take.
     places = nearest(means, points)
     # A landmark of the graph keeps its own cluster, even where rounding makes another one equal.
     own = {point.tobytes(): place for place, point in enumerate(points)}
     places = np.array(
-        [own.get((mean + 0.0).tobytes(), place) for mean, place in zip(means, places, strict=True)]
+        [own.get(mean.tobytes(), place) for mean, place in zip(means, places, strict=True)]
     )
-    labels = found.labels[places]
-    centroids = _cluster_means(means, counts, labels)
+    centroids = _cluster_means(means, counts, found.labels[places])
     raw = raw_result(
         centroids, config, stopped_because="finished", warnings=_doubts(found)
     ).model_copy(
@@ -247,37 +248,15 @@ def _by_landmarks(state: State, contributions: Sequence[Contribution], config: R
     return Done(raw, {"eigengap": found.gap, "agreement": found.agreement})
 
 
-def _clustered(
-    means: FloatArray, radii: FloatArray, seed: int, options: Config
-) -> tuple[FloatArray, Partition]:
-    """Return the landmarks (M, d) that make up the graph, and their clusters.
+def _graph_points(means: FloatArray, n_clusters: int) -> FloatArray:
+    """Return the distinct landmarks (M, d) of the graph: the dense ones, if more than K are left.
 
-    Where the outcome is in doubt, wider landmarks are let in, and the surer outcome stands.
+    By value: nothing tells whose they are, and no order of sites is left in the result.
     """
-    tried = []
-    for factor in _WIDEST:
-        points = means[_narrow(means, radii, factor, options.n_clusters)] + 0.0
-        points = points[first_occurrences(points)]
-        # By value: nothing tells whose they are, and no order of sites is left in the result.
-        points = points[np.lexsort(points.T[::-1])]
-        rng = server_rng(seed, f"spectral-landmarks-{factor}")
-        found = cluster_landmarks(points, options.n_clusters, NEIGHBOURS, rng, options.neighbours)
-        tried.append((points, found))
-        if not _doubts(found):
-            break
-    return max(tried, key=lambda item: item[1].gap + item[1].agreement)
-
-
-def _narrow(
-    means: FloatArray, radii: FloatArray, factor: float, n_clusters: int
-) -> NDArray[np.bool_]:
-    """Return which landmarks (m,) are no wider than ``factor`` median radii, if enough are left."""
-    limit = factor * float(np.median(radii))
-    kept = radii <= limit
-    # Rows that repeat: more than half of the cells have no width, and width says nothing.
-    if limit == 0.0 or len(first_occurrences(means[kept])) <= n_clusters:
-        return np.ones(len(radii), dtype=np.bool_)
-    return kept
+    points = means[first_occurrences(means)]
+    points = points[np.lexsort(points.T[::-1])]
+    kept = points[dense(points)]
+    return kept if len(kept) > n_clusters else points
 
 
 def _cluster_means(means: FloatArray, counts: FloatArray, labels: IntArray) -> FloatArray:
@@ -309,7 +288,7 @@ def _with_anchors(state: State, contributions: Sequence[Contribution], config: R
     filled = reference.counts > 0
     common = EigenTask(anchors=reference.means[filled], vectors=reference.vectors[filled])
     following = state.model_copy(update={"phase": "eigen"})
-    return Next(following, Task("eigen", common, per_site=site_parts(config)))
+    return Next(following, Task("eigen", common))
 
 
 def _by_eigenvectors(
@@ -318,7 +297,6 @@ def _by_eigenvectors(
     options: Config = config.options
     answered = [c.site for c in contributions if c.payload is not None]
     sent: list[Eigen] = [c.payload for c in contributions if c.payload is not None]
-    lloyd.refuse_too_few([eigen.counts for eigen in sent], config)
     counts = np.concatenate([eigen.counts for eigen in sent])
     filled = counts > 0
     vectors = np.concatenate([eigen.vectors for eigen in sent])[filled]
@@ -341,7 +319,6 @@ def _by_eigenvectors(
     owners = np.repeat(np.arange(len(sent)), [len(eigen.counts) for eigen in sent])[filled]
     parts = np.zeros((len(sent), len(firsts)), dtype=np.int64)
     np.add.at(parts, (owners, numbers[labels]), counts[filled])
-    strictest = max([config.p, *(c.p for c in contributions)])
     raw = raw_result(
         centroids[firsts][np.argsort(numbers[firsts])],
         config,
@@ -349,7 +326,7 @@ def _by_eigenvectors(
         warnings=_confusion(owners, labels),
     ).model_copy(
         update={
-            "sizes": suppress_sizes(parts.sum(axis=0), parts, strictest),
+            "sizes": tuple(int(n) for n in parts.sum(axis=0)),
             "site_sizes": {
                 site: tuple(int(n) for n in own) for site, own in zip(answered, parts, strict=True)
             },
@@ -402,8 +379,8 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
     """Label rows (n, d) in own units.
 
     With landmarks every row takes the label of the nearest. Otherwise only a site that took part
-    can label: its own rows by their eigenvectors, others by Nystroem's formula; -1 elsewhere, and
-    for rows with missing values where the session does not impute.
+    can label, by its eigenvectors and Nystroem's formula; -1 elsewhere, and for rows with missing
+    values where the session does not impute.
     """
     # Refuses what is no row of the session, whatever the variant.
     labels = label_by_centroid(result, X)
@@ -412,12 +389,9 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
     own = (memory or {}).get(OWN)
     if own is None:
         return np.full(len(labels), -1, dtype=np.int64)
-    rows, known = np.asarray(X, dtype=np.float64), labels >= 0
-    if result.impute is not None:
-        rows = np.where(np.isnan(rows), result.impute, rows)
+    known = labels >= 0
     if known.any():
-        scaled = Space(result.center, result.scale).to_scaled(rows[known])
-        labels[known] = by_own_vectors(result, scaled, own)
+        labels[known] = by_own_vectors(result, scaled_rows(result, X)[known], own)
     return labels
 
 
@@ -442,4 +416,8 @@ METHOD = Method(
     finish=finish,
     label=label,
     label_new=label,
+    on_points=True,
+    check_task=check_task,
+    rounds=lambda options: None if options.n_anchors else 1,
+    possible_phases=lambda options: options.phases,
 )

@@ -1,18 +1,13 @@
-"""What the sites of ``spectral`` are asked and answer, and how both ends check it.
-
-Means and radii are checked against the declared bounds, eigenvectors only for being as small as
-those of so many rows are.
-"""
+"""What the sites of ``spectral`` are asked and answer, and how both ends check it."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from fedclust.algorithms.arrays import FloatMatrix, FloatVector, IntVector
+from fedclust.algorithms.arrays import FloatMatrix, IntVector
 from fedclust.algorithms.base import (
     Disclosure,
     Model,
@@ -20,24 +15,20 @@ from fedclust.algorithms.base import (
     RuleViolation,
     RunConfig,
     SiteTask,
-    Totals,
 )
+from fedclust.algorithms.cluster_sums import check_sizes
 from fedclust.algorithms.spaces import scaled_bounds
 from fedclust.algorithms.spectral_graph import MOST_JOINED
-from fedclust.algorithms.totals import DISCLOSURE, SitePart, check_sizes, check_totals
-from fedclust.privacy.checks import check_empty, check_means, check_shape
+from fedclust.privacy.checks import check_counts, check_empty, check_means, check_shape
 
-#: Of what rows allow: rounding may exceed it by so much.
+#: Of what eigenvectors allow: rounding may exceed it by this share.
 _SLACK = 1e-6
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # --- Payloads -------------------------------------------------------------------------------------
 
 
 class LandmarksTask(Model):
-    """Cluster your rows by yourself into at most ``n_cells`` small cells."""
+    """Cluster your points by yourself into at most ``n_cells`` small cells."""
 
     n_cells: Annotated[int, Field(ge=1)]
 
@@ -48,27 +39,23 @@ class Landmarks(Model):
     Attributes
     ----------
     counts : (m,) int64
+        Persons.
     means : (m, d) float64
         Scaled.
-    radii : (m,) float64
-        Root mean squared distances of the cells' rows from their means, scaled.
-    totals : Totals or None
     """
 
     counts: IntVector
     means: FloatMatrix
-    radii: FloatVector
-    totals: Totals | None = None
 
 
-class AnchorPart(SitePart):
+class AnchorPart(Model):
     """A site's own part; ``anchors``: whether it is the reference and sends them."""
 
     anchors: bool = False
 
 
 class AnchorsTask(Model):
-    """Send at most ``n_anchors`` anchors and what your first K eigenvectors say of them."""
+    """Send at most ``n_anchors`` anchors and where they lie among your first K eigenvectors."""
 
     n_anchors: Annotated[int, Field(ge=1)]
 
@@ -79,21 +66,20 @@ class Anchors(Model):
     Attributes
     ----------
     counts : (A,) int64
+        Persons.
     means : (A, d) float64
-        Scaled: each is the mean of rows near one another.
+        Scaled: each is the mean of points near one another.
     vectors : (A, K) float64
         What the site's eigenvectors are at the anchors.
-    totals : Totals or None
     """
 
     counts: IntVector
     means: FloatMatrix
     vectors: FloatMatrix
-    totals: Totals | None = None
 
 
 class EigenTask(Model):
-    """Find your eigenvectors, make them agree with the reference's, and cluster your rows there.
+    """Find your eigenvectors, make them agree with the reference's, and cluster your points there.
 
     Attributes
     ----------
@@ -112,72 +98,58 @@ class Eigen(Model):
     Attributes
     ----------
     counts : (K,) int64
+        Persons.
     means : (K, d) float64
         Of the features, scaled.
     vectors : (K, K) float64
-        Of the aligned eigenvectors, over the same rows.
-    totals : Totals or None
+        Of the aligned eigenvectors, over the same points.
     """
 
     counts: IntVector
     means: FloatMatrix
     vectors: FloatMatrix
-    totals: Totals | None = None
 
 
-_GUARDED = (
-    "Each number describes 0 or at least the smallest count of persons. The guard holds back "
-    "whatever would single out fewer when this answer is compared with any earlier one."
-)
-_MEANS = (
-    _GUARDED + " No mean is a person's record. The share of a yes/no feature or level is rounded "
-    "where fewer than the smallest count have, or lack, it."
-)
-_OF_ALL_ROWS = (
-    "Follows from all your rows together, as to how near they are to one another. An eigenvector "
-    "that rests on fewer than the smallest count of persons is not told, and where most rows are "
-    "like many others, the rest count as the nearest of those. What else may be inferred is not "
-    "known; with alignment: landmarks nothing of the kind is sent."
+_OF_GROUPS = "Sums over whole groups of your protected table."
+_OF_GRAPH = (
+    "Follows from your protected table: from how near its records are to one another. With "
+    "alignment: landmarks nothing of the kind is sent."
 )
 _TO_ALL = " Goes to every other site, so that theirs can agree with it."
 PHASES = (
     Phase(
         name="landmarks",
+        once=True,
         summary=(
-            "Each site sends the means of small cells of its rows; the coordinator finds clusters "
-            "among all of them. The means that are used go to everyone with the result, without "
-            "site, count or radius."
+            "Each site sends the means of small cells of its points; the coordinator finds "
+            "clusters among all of them. The means that are used go to everyone with the result, "
+            "without site or count."
         ),
         task=LandmarksTask,
-        site_part=SitePart,
         payload=Landmarks,
         discloses=(
             Disclosure(
                 field="counts",
-                shape="up to 60 numbers, or as many as the session says",
-                meaning="How many of your rows are in each small cell of your own clustering.",
-                identifies=_GUARDED,
+                shape="up to 200 numbers, or as many as the session says",
+                meaning="How many of your persons are in each small cell of your own clustering.",
+                identifies=_OF_GROUPS,
             ),
             Disclosure(
                 field="means",
                 shape="as many x d numbers",
-                meaning="The mean of each feature over the rows of each cell, scaled.",
-                identifies=_MEANS + " Part of the result, without your name.",
+                meaning="The mean of each column over each cell, scaled.",
+                identifies=(
+                    _OF_GROUPS + " A cell may be a single group. Part of the result, without your "
+                    "name."
+                ),
             ),
-            Disclosure(
-                field="radii",
-                shape="as many numbers",
-                meaning="How far these rows lie from their mean: root of the mean square.",
-                identifies=_GUARDED,
-            ),
-            DISCLOSURE,
         ),
     ),
     Phase(
         name="anchors",
         summary=(
-            "Paper variant: one site, the reference, sends a few means of rows near one another, "
-            "and its eigenvectors there. The others send nothing but totals."
+            "Paper variant: one site, the reference, sends a few means of points near one another, "
+            "and its eigenvectors there. The others send nothing."
         ),
         task=AnchorsTask,
         site_part=AnchorPart,
@@ -186,128 +158,125 @@ PHASES = (
             Disclosure(
                 field="counts",
                 shape="A numbers",
-                meaning="How many of your rows are behind each anchor; 0 unless you are asked.",
-                identifies=_GUARDED,
+                meaning="How many of your persons are behind each anchor; 0 unless you are asked.",
+                identifies=_OF_GROUPS,
             ),
             Disclosure(
                 field="means",
                 shape="A x d numbers",
-                meaning="The mean of each feature over these rows, scaled.",
-                identifies=_MEANS + _TO_ALL,
+                meaning="The mean of each column over these, scaled.",
+                identifies=_OF_GROUPS + _TO_ALL,
             ),
             Disclosure(
                 field="vectors",
                 shape="A x K numbers",
-                meaning="Where the anchors lie among the eigenvectors of all your rows' graph.",
-                identifies=_OF_ALL_ROWS + _TO_ALL,
+                meaning="Where the anchors lie among the eigenvectors of your points' graph.",
+                identifies=_OF_GRAPH + _TO_ALL,
             ),
-            DISCLOSURE,
         ),
     ),
     Phase(
         name="eigen",
+        once=True,
         summary=(
-            "Paper variant: each site clusters its rows among the eigenvectors of its own graph "
+            "Paper variant: each site clusters its points among the eigenvectors of its own graph "
             "and sends the clusters' means."
         ),
         task=EigenTask,
-        site_part=SitePart,
         payload=Eigen,
         discloses=(
             Disclosure(
                 field="counts",
                 shape="K numbers",
-                meaning="How many of your rows are in each of your clusters.",
-                identifies=_GUARDED,
+                meaning="How many of your persons are in each of your clusters.",
+                identifies=_OF_GROUPS,
             ),
             Disclosure(
                 field="means",
                 shape="K x d numbers",
-                meaning="The mean of each feature over these rows, scaled.",
-                identifies=_MEANS,
+                meaning="The mean of each column over these, scaled.",
+                identifies=_OF_GROUPS,
             ),
             Disclosure(
                 field="vectors",
                 shape="K x K numbers",
-                meaning="The mean of your eigenvectors over the same rows.",
-                identifies=_OF_ALL_ROWS,
+                meaning="The mean of your eigenvectors over the same points.",
+                identifies=_OF_GRAPH,
             ),
-            DISCLOSURE,
         ),
     ),
 )
 
 
+def check_task(task: SiteTask, config: RunConfig) -> None:
+    """Refuse another number of landmarks or anchors than the definition names."""
+    options = config.options
+    if task.phase not in options.phases:
+        raise RuleViolation("task", f"the definition has no phase {task.phase!r}", "/phase")
+    if task.phase == "landmarks":
+        wanted, asked, at = options.n_landmarks, task.common.n_cells, "n_cells"
+    elif task.phase == "anchors":
+        wanted, asked, at = options.n_anchors, task.common.n_anchors, "n_anchors"
+    else:
+        _check_anchors(task.common, config)
+        return
+    if asked != wanted:
+        raise RuleViolation("task", f"the definition says {wanted}", f"/parameters/{at}")
+
+
+def _check_anchors(task: EigenTask, config: RunConfig) -> None:
+    """Refuse more anchors than the definition names, or none where it has any."""
+    options = config.options
+    if task.anchors is None or task.vectors is None:
+        if options.n_anchors or task.anchors is not None or task.vectors is not None:
+            raise RuleViolation("task", "the task lacks anchors or vectors", "/parameters/anchors")
+        return
+    n_anchors = min(len(task.anchors), options.n_anchors)
+    check_shape(task.anchors, (n_anchors, len(config.columns)), "/parameters/anchors")
+    check_shape(task.vectors, (n_anchors, options.n_clusters), "/parameters/vectors")
+
+
 def check(task: SiteTask, payload: Landmarks | Anchors | Eigen, config: RunConfig) -> None:
-    """Check an answer at either end: shapes, counts, complement, bounds, radii, vectors."""
+    """Check an answer at either end: shapes, counts, bounds."""
     d, k = len(config.columns), config.options.n_clusters
-    lower, upper = scaled_bounds(config)
-    check_totals(payload.totals, task.site, config)
     if isinstance(payload, Landmarks):
         n_cells = min(max(len(payload.counts), 1), task.common.n_cells)
     else:
         n_cells = task.common.n_anchors if isinstance(payload, Anchors) else k
     check_shape(payload.counts, (n_cells,), "/counts")
     check_shape(payload.means, (n_cells, d), "/means")
-    check_sizes(payload.counts, payload.totals, task.site, config)
+    if isinstance(payload, Anchors):
+        # Every site but the reference sends none.
+        check_counts(payload.counts, config.p)
+    else:
+        check_sizes(payload.counts, config)
     check_empty(payload.counts, payload.means, "/means")
-    check_means(payload.counts, payload.means, lower, upper, "/means")
+    check_means(payload.counts, payload.means, *scaled_bounds(config), "/means")
     if isinstance(payload, Landmarks):
-        _check_radii(payload, lower, upper)
         return
     check_shape(payload.vectors, (n_cells, k), "/vectors")
     check_empty(payload.counts, payload.vectors, "/vectors")
-    if isinstance(payload, Anchors):
-        if payload.counts.any() and not (task.site is not None and task.site.anchors):
-            raise RuleViolation("anchors", "another site is the reference", "/counts")
-        members = np.minimum(payload.counts, 1)
-    else:
-        members = payload.counts
-    _check_vectors(payload, members, task, config)
+    if isinstance(payload, Eigen):
+        _check_vectors(payload, config)
+    elif payload.counts.any() and not (task.site is not None and task.site.anchors):
+        raise RuleViolation("anchors", "another site is the reference", "/counts")
 
 
-def _check_radii(sent: Landmarks, lower: FloatArray, upper: FloatArray) -> None:
-    """Raise unless each radius is one that rows within bounds can have."""
-    check_shape(sent.radii, sent.counts.shape, "/radii")
-    check_empty(sent.counts, sent.radii, "/radii")
-    with np.errstate(invalid="ignore"):
-        widest = ((upper - sent.means) * (sent.means - lower)).sum(axis=1)
-    widest = np.where(np.isfinite(widest), np.maximum(widest, 0.0), np.inf)
-    wrong = (sent.radii < 0) | (sent.radii**2 > widest * (1.0 + _SLACK) + _SLACK)
-    if wrong.any():
-        cell = int(np.flatnonzero(wrong)[0])
-        raise RuleViolation(
-            "radius",
-            f"the radius of cell {cell} is negative or wider than the bounds allow",
-            f"/radii/{cell}",
-        )
+def _check_vectors(sent: Eigen, config: RunConfig) -> None:
+    """Refuse means larger than K vectors of length sqrt(m) allow, m points and anchors.
 
-
-def _check_vectors(
-    sent: Anchors | Eigen, members: IntArray, task: SiteTask, config: RunConfig
-) -> None:
-    """Raise where a mean is larger than K vectors of length sqrt(m) allow, m rows and anchors.
-
-    Where a graph joins all of these, no K entries exceed K m together, nor their mean over a cell
-    of c rows K m / c. The self-tuning graph joins distinct rows: those of a cell may all be one.
-    Nystroem's formula, for more rows than a graph takes, gives no such bound.
+    Nystroem's formula, for more points than a full graph takes, gives no such bound.
     """
     options = config.options
-    rows = sent.totals.n if sent.totals is not None else None
-    if rows is None and task.site is not None:
-        rows = task.site.rows
-    if rows is None:
+    vertices = int(sent.counts.sum()) + options.n_anchors
+    if options.gamma is not None and vertices > MOST_JOINED:
         return
-    joined = rows + options.n_anchors
-    if options.gamma is not None and joined > MOST_JOINED:
-        return
-    apart = np.maximum(members, 1) if options.gamma is not None else 1
-    most = np.broadcast_to(options.n_clusters * joined / apart, members.shape)
-    wrong = (sent.vectors**2).sum(axis=1) > most * (1.0 + _SLACK)
-    if wrong.any():
-        cell = int(np.flatnonzero(wrong)[0])
+    most = options.n_clusters * vertices * (1.0 + _SLACK)
+    wrong = np.flatnonzero((sent.vectors**2).sum(axis=1) > most)
+    if wrong.size:
+        cell = int(wrong[0])
         raise RuleViolation(
             "vectors",
-            f"cell {cell}: no mean of eigenvectors of this many rows is as large",
+            f"cell {cell}: no mean of eigenvectors of this many persons is as large",
             f"/vectors/{cell}",
         )

@@ -29,8 +29,14 @@ IntArray: TypeAlias = NDArray[np.int64]
 #: scipy's sparse arrays have no types.
 Graph: TypeAlias = Any
 
-#: The neighbour counts that landmarks are tried with (ALGORITHMS, spectral).
+#: The neighbour counts that landmarks are tried with.
 NEIGHBOURS = (5, 6, 8, 10, 12, 15, 20, 25)
+#: A landmark is sparse where its neighbour of this rank is this much farther than the same of its
+#: neighbours, in the median.
+_RANK, _SPARSE = 5, 1.5
+#: An outcome is supported by those of so many smaller and larger neighbour counts, by this power of
+#: their agreement: outcomes that differ in one landmark of ten support each other by a fifth.
+_WINDOW, _STEEP = 2, 16
 #: Up to so many vertices all eigenvectors are found at once, in a full matrix.
 _DENSE = 1_500
 #: Points of an RBF graph, which is full: where there are more, a sample of so many. Its nearest
@@ -217,6 +223,21 @@ class Partition:
     agreement: float
 
 
+def dense(points: FloatArray) -> NDArray[np.bool_]:
+    """Return which landmarks (m,) lie no more sparsely than their own neighbours do.
+
+    The mean of a group that reaches across a gap lies within the gap: there are few landmarks
+    around it, while its neighbours, at either side, have many. A landmark of a thin cluster is as
+    far from its neighbours as these are from theirs, so that a limit on the distance itself, the
+    same for all clusters, would cut holes into thin ones.
+    """
+    if len(points) <= _RANK:
+        return np.ones(len(points), dtype=np.bool_)
+    distances, places = _neighbours(points, _RANK)
+    reach = distances[:, -1]
+    return np.asarray(reach <= _SPARSE * np.median(reach[places], axis=1))
+
+
 def cluster_landmarks(
     points: FloatArray,
     n_clusters: int,
@@ -224,30 +245,45 @@ def cluster_landmarks(
     rng: np.random.Generator,
     wanted: int | None = None,
 ) -> Partition:
-    """Cluster distinct points (m, d) spectrally with the neighbour count of the largest gap.
+    """Cluster distinct points (m, d) spectrally with the neighbour count of the surest outcome.
+
+    A count scores by its relative eigengap and those of the next counts, as far as they find the
+    same clusters. Its own gap alone would mislead: with few neighbours a ring may break, and the
+    graph have K parts by accident, which more neighbours do not confirm.
 
     Parameters
     ----------
     points : (m, d) float64
     n_clusters : int
     counts : sequence of int
-        Neighbour counts to try; of equal gaps the first wins.
+        Neighbour counts to try; of equal scores the first wins.
     rng : numpy.random.Generator
     wanted : int, optional
-        The neighbour count to take, whatever its gap; the others tell the agreement.
+        The neighbour count to take, whatever its score; the others tell the agreement.
     """
     if len(points) <= n_clusters:
         return Partition(np.arange(len(points)), 0, 1.0, 1.0)
-    tried = []
     most = len(points) - 1
-    for count in sorted({min(count, most) for count in (*counts, *([wanted] if wanted else []))}):
+    tried = sorted({min(count, most) for count in (*counts, *([wanted] if wanted else []))})
+    gaps, labels = [], []
+    for count in tried:
         found = spectrum(knn_graph(points, count), n_clusters + 1, rng)
-        labels = cluster_vectors(found.vectors[:, :n_clusters], n_clusters, rng)
-        tried.append((count, relative_gap(found.values, n_clusters), labels))
-    eligible = [item for item in tried if wanted is None or item[0] == min(wanted, most)]
-    best = eligible[int(highest([gap for _, gap, _ in eligible]))]
-    others = [agreement(best[2], labels) for count, _, labels in tried if count != best[0]]
-    return Partition(best[2], best[0], best[1], float(np.mean(others)) if others else 1.0)
+        gaps.append(relative_gap(found.values, n_clusters))
+        labels.append(cluster_vectors(found.vectors[:, :n_clusters], n_clusters, rng))
+    if wanted is not None:
+        best = tried.index(min(wanted, most))
+    else:
+        scores = [
+            sum(
+                gaps[j] * agreement(labels[i], labels[j]) ** _STEEP
+                for j in range(max(i - _WINDOW, 0), min(i + _WINDOW + 1, len(tried)))
+            )
+            for i in range(len(tried))
+        ]
+        best = int(highest(scores))
+    others = [agreement(labels[best], own) for i, own in enumerate(labels) if i != best]
+    agreed = float(np.mean(others)) if others else 1.0
+    return Partition(labels[best], tried[best], gaps[best], agreed)
 
 
 def cluster_vectors(vectors: FloatArray, n_clusters: int, rng: np.random.Generator) -> IntArray:
@@ -350,7 +386,9 @@ def _embedded(
     # A step of the walk: at a vertex of small degree the division has magnified rounding.
     walk = 1.0 - found.values
     stepped = (graph @ vectors) / degrees[:, None]
-    vectors = np.where(walk > 0.5, stepped / np.where(walk > 0.5, walk, 1.0), vectors)
+    stepped = stepped / np.where(walk > 0.5, walk, 1.0)
+    # No step leads away from a vertex without neighbours.
+    vectors = np.where((walk > 0.5) & (found.degrees > 0)[:, None], stepped, vectors)
     vectors *= np.sqrt(len(points)) / np.sqrt((vectors**2).sum(axis=0))
     missing = k - vectors.shape[1]
     values = np.pad(1.0 - found.values, (0, missing))
