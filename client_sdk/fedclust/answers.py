@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedclust.algorithms import engine
-from fedclust.algorithms.base import Memory, Points, RuleViolation, SiteData
+from fedclust.algorithms.base import Memory, Points, RuleViolation
 from fedclust.algorithms.engine import Plan
 from fedclust.consent import ConsentRequest
 from fedclust.definition import DefinitionError, canonical, check_definition, plan_of
@@ -84,7 +84,7 @@ def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
     return TaskDocument(phase=task.phase, digest=digest, common=common, site=part)
 
 
-def count_usable(plan: Plan, data: SiteData | Points) -> int:
+def count_usable(plan: Plan, data: Points) -> int:
     """Return how many rows or persons of a site take part.
 
     Raises
@@ -95,17 +95,15 @@ def count_usable(plan: Plan, data: SiteData | Points) -> int:
     """
     try:
         engine.check_installed(plan, "site")
-        if isinstance(data, Points):
-            lost = np.isnan(data.X).any(axis=1) & (plan.policy.missing == "drop")
-            return int(data.sizes[~lost].sum())
-        return int(np.count_nonzero(engine.usable_rows(plan, data.X)))
+        lost = np.isnan(data.X).any(axis=1) & (plan.policy.missing == "drop")
+        return int(data.sizes[~lost].sum())
     except RuleViolation as error:
         raise DisclosureError(error.rule, error.message) from None
 
 
 def compute(
     request: ConsentRequest,
-    data: SiteData | Points,
+    data: Points,
     number: int,
     document: TaskDocument,
     memory: Memory,

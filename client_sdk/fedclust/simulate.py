@@ -30,7 +30,6 @@ from fedclust.algorithms.base import (
     Quality,
     Result,
     RuleViolation,
-    SiteData,
     SiteTask,
     Space,
     SweepEntry,
@@ -329,7 +328,7 @@ def _answer(
     step: Next,
     round_number: int,
     site: str,
-    data: SiteData | Points,
+    data: Points,
     memory: Memory,
     mask: NDArray[np.bool_],
 ) -> tuple[TraceEntry, Memory]:
@@ -359,7 +358,7 @@ def _answer(
 
 def _data(
     plan: Plan, source: Source, table: Table, persons: Any, site: str
-) -> tuple[SiteData | Points, tuple[str, ...]]:
+) -> tuple[Points, tuple[str, ...]]:
     """Return what a site computes from, and the features that it has."""
     try:
         if len(table.X):
@@ -367,7 +366,7 @@ def _data(
             return site_data(plan, source, table, p, person=persons)
     except DataError as error:
         raise RuleViolation(error.rule, f"site {site!r}: {error}") from None
-    empty = row_points(table.X) if plan.method.on_points else SiteData(table.X, table.persons)
+    empty = row_points(table.X)
     return empty, table.features
 
 

@@ -98,18 +98,12 @@ def _result(sizes: tuple[int | None, ...], **by_site: tuple[int | None, ...]) ->
 
 
 def test_a_site_reads_its_own_sizes_and_mapping_only() -> None:
-    shown = visible_result(NORTH, _result((30, 12), north=(10, 7), south=(20, 5)), 5)
+    shown = visible_result(NORTH, _result((30, 12), north=(10, 7), south=(20, 5)))
     assert shown.site_sizes == {"north": (10, 7)}
     assert shown.mapping == {"north": (0, 1)}
 
 
 def test_analysts_read_sizes_by_site_and_no_mapping() -> None:
-    shown = visible_result(ANALYST, _result((30, 12), north=(10, 7), south=(20, 5)), 5)
+    shown = visible_result(ANALYST, _result((30, 12), north=(10, 7), south=(20, 5)))
     assert shown.site_sizes == {"north": (10, 7), "south": (20, 5)}
     assert shown.mapping == {}
-
-
-def test_no_sum_over_sites_gives_a_suppressed_size_back() -> None:
-    shown = visible_result(ANALYST, _result((30, None, 9), north=(10, 7, 6), south=(20, 5, 3)), 5)
-    # Cluster 1 is suppressed in total; in cluster 2 one site's part is small.
-    assert shown.site_sizes == {"north": (10, None, None), "south": (20, None, None)}

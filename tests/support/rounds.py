@@ -18,7 +18,6 @@ from fedclust.algorithms.base import (
     Points,
     Policy,
     Result,
-    SiteData,
     SiteTask,
 )
 from fedclust.algorithms.engine import Plan
@@ -35,7 +34,7 @@ def plan_for(
     return Plan(lloyd.METHOD, options, features, Policy(**(policy or {})), seed)
 
 
-def data_of(plan: Plan, rows: ArrayLike) -> SiteData | Points:
+def data_of(plan: Plan, rows: ArrayLike) -> Points:
     """Return what a site with these rows (n, d), every row a person, hands to the engine."""
     table = load(rows, plan.features)
     return site_data(plan, rows, table, plan.policy.min_group_size)[0]

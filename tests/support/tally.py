@@ -23,10 +23,10 @@ from fedclust.algorithms.base import (
     Model,
     Next,
     Phase,
+    Points,
     Result,
     RuleViolation,
     RunConfig,
-    SiteData,
     SiteTask,
     Task,
 )
@@ -87,7 +87,7 @@ def start(config: RunConfig, seed: int) -> tuple[State, Task]:
 
 
 def local_step(
-    task: SiteTask, data: SiteData, config: RunConfig, rng: np.random.Generator, memory: Memory
+    task: SiteTask, data: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
 ) -> tuple[Vote, Memory]:
     raise NotImplementedError("tests write the answers themselves")
 

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from fedclust.algorithms.base import Result, RuleViolation, Space
 from fedclust.algorithms.canonical import lowest, tie_breaks
-from fedclust.privacy.counting import Labels
 
 #: Rows handled at once: bounds memory. Part of no result, for every row stands alone.
 BLOCK = 8192
@@ -124,7 +123,7 @@ class Finder:
         self._every_norm = _repeated(self._norms, m)
         self._gaps = np.empty_like(self._every_norm)
 
-    def find(self, rows: NDArray[np.float64], out: Labels) -> NDArray[np.float64]:
+    def find(self, rows: NDArray[np.float64], out: NDArray[np.int64]) -> NDArray[np.float64]:
         """Write the nearest centroid of each row (m, d), float32 or float64, to ``out`` (m,).
 
         Returns the rows' offsets (m, d) from ``centre``, until the next call.

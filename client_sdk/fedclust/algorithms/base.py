@@ -30,8 +30,6 @@ from pydantic_core import PydanticCustomError
 
 from fedclust.algorithms.arrays import BoolMatrix, FloatMatrix, FloatVector
 from fedclust.algorithms.columns import Column, columns_of
-from fedclust.algorithms.rows import Rows, rows_of
-from fedclust.privacy.counting import PersonIndex
 from fedclust.privacy.rules import RuleViolation
 
 __all__ = [
@@ -56,13 +54,11 @@ __all__ = [
     "Result",
     "RuleViolation",
     "RunConfig",
-    "SiteData",
     "SiteTask",
     "Slug",
     "Space",
     "SweepEntry",
     "Task",
-    "Totals",
     "Tree",
     "Visible",
 ]
@@ -213,27 +209,6 @@ class Space:
         return rows * self.scale + self.center
 
 
-class Totals(Model):
-    """What a site says of all its rows together: sent once, in the first phase it answers.
-
-    A phase that asks for them has a payload with a field ``totals: Totals | None``; the engine
-    remembers what came (or derives it from the preparation round) and hands it to later steps in
-    :attr:`RunConfig.totals`.
-
-    Attributes
-    ----------
-    n : int
-        Rows.
-    mean, m2 : (d,) float64
-        Means and sums of squared deviations from them, in the scaled space, imputed values
-        included.
-    """
-
-    n: Annotated[int, Field(ge=1)]
-    mean: FloatVector
-    m2: FloatVector
-
-
 @dataclass(frozen=True)
 class RunConfig:
     """All that a step may know besides its task and, at a site, its rows.
@@ -254,8 +229,6 @@ class RunConfig:
         That site's declared band (``privacy.bands``); None in ``aggregate``.
     space : Space
         The scaled space; the identity until the preparation round has closed.
-    totals : mapping of site to Totals
-        In ``start`` and ``aggregate``: of every site that has sent them so far. Elsewhere empty.
     masks : mapping of site to (d,) bool
         In ``start``, ``check_roster`` and ``aggregate``: which columns each site has; all of them,
         but with ``missing: mask``. Elsewhere empty.
@@ -272,7 +245,6 @@ class RunConfig:
     p: int
     size_band: str | None = None
     space: Space = field(default_factory=lambda: Space.identity(0))
-    totals: Mapping[str, Totals] = field(default_factory=dict)
     masks: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     mask: NDArray[np.bool_] = field(default_factory=lambda: np.ones(0, dtype=np.bool_))
     sweep: tuple[int, ...] = ()
@@ -285,38 +257,6 @@ class RunConfig:
     def columns(self) -> tuple[Column, ...]:
         """What the features become: the columns of every matrix; d is their number."""
         return columns_of(self.features)
-
-
-@dataclass(frozen=True)
-class SiteData:
-    """A site's rows as the methods see them; never leaves the site.
-
-    Attributes
-    ----------
-    X : (n, d) float64
-        Rows; out of core ``algorithms.rows.Rows``, for methods that go through ``rows`` alone
-        (``Method.by_runs``). Given to the engine in own units, NaN where missing; given to a
-        method scaled and free of NaN, and 0 in the columns of features that the site has not got.
-    persons : (n,) int64 or None
-        Which person each row belongs to; None: each row is a person.
-    observed : (n, d) bool or None
-        False where a value was imputed or the feature is lacking; None: every value was observed.
-    index : PersonIndex or None
-        Counts the persons behind rows; the engine sets it before it calls a method.
-    derived : dict
-        What the engine made of these rows, for the next round; it decides nothing.
-    """
-
-    X: NDArray[np.float64]
-    persons: NDArray[np.int64] | None = None
-    observed: NDArray[np.bool_] | None = None
-    index: PersonIndex | None = None
-    derived: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    @property
-    def rows(self) -> Rows:
-        """``X``, to be gone through a run at a time."""
-        return rows_of(self.X)
 
 
 @dataclass(frozen=True)
@@ -699,11 +639,6 @@ class Method:
         remembers. None: ``label`` without a memory does.
     check_config : (config) -> None, or None
         Raises :class:`RuleViolation` for options that do not fit features or policy.
-    by_runs : (options) -> bool, or None
-        Whether its steps go through ``SiteData.rows`` alone, so that rows need not be in memory.
-        None: they do not.
-    on_points : bool
-        Whether ``local_step`` takes :class:`Points`; otherwise :class:`SiteData`.
     check_task : (task, config) -> None, or None
         Raises :class:`RuleViolation` where a task asks for more than the definition says, as other
         numbers of clusters. Runs at the site before the local step. (The engine itself checks the
@@ -738,18 +673,16 @@ class Method:
     state: type[Model]
     phases: tuple[Phase, ...]
     start: Callable[[RunConfig, int], tuple[Model, Task]]
-    local_step: Callable[[SiteTask, Any, RunConfig, np.random.Generator, Memory], LocalAnswer]
+    local_step: Callable[[SiteTask, Points, RunConfig, np.random.Generator, Memory], LocalAnswer]
     check: Callable[[SiteTask, Any, RunConfig], None]
     aggregate: Callable[[Any, Sequence[Contribution], RunConfig], Next | Done]
     finish: Callable[[Any, RunConfig], Result]
     label: Callable[[Result, NDArray[np.float64], Memory | None], NDArray[np.int64]]
-    on_points: bool = False
     check_config: Callable[[RunConfig], None] | None = None
     check_task: Callable[[SiteTask, RunConfig], None] | None = None
     rounds: Callable[[Any], int | None] | None = None
     possible_phases: Callable[[Any], Sequence[str]] | None = None
     takes_masks: bool = False
-    by_runs: Callable[[Any], bool] | None = None
     sweeps: bool = False
     sweeping: bool = False
     lacks: Callable[[Any, Place], str | None] | None = None

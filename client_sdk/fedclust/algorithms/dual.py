@@ -739,7 +739,6 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
-    on_points=True,
     check_task=check_task,
     check_roster=check_roster,
     lacks=lacks,

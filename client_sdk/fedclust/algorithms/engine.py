@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
-from fedclust.algorithms import evaluation, guarded_evaluation, intake, preparation, sweep
+from fedclust.algorithms import evaluation, preparation, sweep
 from fedclust.algorithms.arrays import FloatVector
 from fedclust.algorithms.base import (
     Contribution,
@@ -40,18 +40,15 @@ from fedclust.algorithms.base import (
     Result,
     RuleViolation,
     RunConfig,
-    SiteData,
     SiteTask,
     Slug,
     Space,
     Task,
-    Totals,
     Tree,
 )
 from fedclust.algorithms.columns import Column, columns_of
 from fedclust.algorithms.finishing import complete
 from fedclust.algorithms.points import complete_points, scaled_points
-from fedclust.algorithms.releasing import persons
 from fedclust.algorithms.rows import Rows
 from fedclust.algorithms.seeding import one_thread, site_rng
 from fedclust.algorithms.spaces import declared_space
@@ -102,7 +99,6 @@ class EngineState(Model):
         What the open round asks.
     center, scale, impute : (d,) float64 or None
         The space; None until it is known.
-    totals : dict of site to Totals
     method : dict
         The method's own state, as a tree; None before its start.
     result : Result or None
@@ -117,7 +113,6 @@ class EngineState(Model):
     center: FloatVector | None = None
     scale: FloatVector | None = None
     impute: FloatVector | None = None
-    totals: dict[str, Totals] = Field(default_factory=dict)
     method: dict[str, Tree] | None = None
     result: Result | None = None
     history: tuple[HistoryEntry, ...] = ()
@@ -265,7 +260,7 @@ def write_task(
 
 def _exact(plan: Plan) -> bool:
     """Whether the points are single rows."""
-    return plan.method.on_points and plan.policy.protection == "none"
+    return plan.policy.protection == "none"
 
 
 def _config(
@@ -282,17 +277,8 @@ def _config(
         roster=tuple(sorted(roster)),
         p=1 if _exact(plan) else plan.policy.min_group_size,
         space=space,
-        totals=state.totals,
         masks=defaultdict(lambda: every, dict.fromkeys(roster, every) | dict(masks or {})),
     )
-
-
-def _with_state(config: RunConfig, state: EngineState) -> RunConfig:
-    """Return a config that knows the space and the totals of a later state."""
-    if state.center is None or state.scale is None:
-        return replace(config, totals=state.totals)
-    space = Space(state.center, state.scale, state.impute)
-    return replace(config, space=space, totals=state.totals)
 
 
 def _advance(
@@ -309,12 +295,11 @@ def _advance(
                 "center": space.center,
                 "scale": space.scale,
                 "impute": space.impute,
-                "totals": preparation.totals(contributions, space, config),
                 "history": (_entry(state, preparation.NAME, answered, {}),),
             }
         )
         metrics = {"n_sites": float(answered)}
-        return _start_method(plan, state, _with_state(config, state), metrics)
+        return _start_method(plan, state, replace(config, space=space), metrics)
     if state.stage == "evaluate":
         return _close_evaluation(plan, state, contributions, config, answered)
     return _close_method_round(plan, state, contributions, config, answered)
@@ -356,8 +341,6 @@ def _close_method_round(
     answered: int,
 ) -> Next | Done:
     method = plan.method
-    state = state.model_copy(update={"totals": _with_new_totals(state.totals, contributions)})
-    config = _with_state(config, state)
     outcome = method.aggregate(method.state.model_validate(state.method), contributions, config)
     metrics = {"n_sites": float(answered), **outcome.metrics}
     state = state.model_copy(
@@ -409,12 +392,7 @@ def _end_method(
     evaluate = evaluate and raw.sizes is None
     if not evaluate:
         return Done(_complete(plan, state, raw), metrics)
-    if raw.sweep:
-        task = sweep.evaluation_task(raw)
-    elif plan.method.on_points:
-        task = evaluation.task(raw)
-    else:
-        task = guarded_evaluation.task(raw, config)
+    task = sweep.evaluation_task(raw) if raw.sweep else evaluation.task(raw)
     return _open(
         state, task, config, metrics, stage="evaluate", method=None, result=raw, phase=task.phase
     )
@@ -435,8 +413,7 @@ def _close_evaluation(
         outcomes = sweep.measured(raw, contributions, config)
         entry = _entry(state, state.phase, answered, metrics)
         return Done(sweep.complete(raw, outcomes, (*state.history, entry)), metrics)
-    aggregate = evaluation.aggregate if plan.method.on_points else guarded_evaluation.aggregate
-    outcome = aggregate(raw, contributions, config)
+    outcome = evaluation.aggregate(raw, contributions, config)
     if outcome.quality is not None:
         metrics["inertia"] = outcome.quality.inertia
     state = state.model_copy(
@@ -473,18 +450,6 @@ def _complete(plan: Plan, state: EngineState, raw: Result, **measured: Any) -> R
         n_rounds=state.method_rounds,
         **measured,
     )
-
-
-def _with_new_totals(
-    known: Mapping[str, Totals], contributions: Sequence[Contribution]
-) -> dict[str, Totals]:
-    """Add the totals that came in this round; the first that a site sent stand."""
-    merged = dict(known)
-    for contribution in contributions:
-        totals = getattr(contribution.payload, "totals", None)
-        if totals is not None:
-            merged.setdefault(contribution.site, totals)
-    return dict(sorted(merged.items()))
 
 
 def _entry(
@@ -532,7 +497,7 @@ def read_task(plan: Plan, common: Tree, site: Tree | None) -> SiteTask:
 def local_step(
     plan: Plan,
     task: SiteTask,
-    data: SiteData | Points,
+    points: Points,
     *,
     site: str,
     round_number: int,
@@ -541,20 +506,19 @@ def local_step(
     memory: Memory,
     mask: NDArray[np.bool_] | None = None,
 ) -> LocalAnswer:
-    """Compute a site's answer to a task from all its rows.
+    """Compute a site's answer to a task from the points of its table.
 
     Parameters
     ----------
     plan : Plan
     task : SiteTask
-    data : SiteData or Points
-        Of a method on points the site's table, in own units (``points.released_points``). Otherwise
-        all rows as ``columns.encode`` gives them, NaN where missing; persons alongside. The same
-        rows in the same order in every round of a session.
+    points : Points
+        In own units, NaN where a group does not release a column. The same in every round of a
+        session.
     site : str
     round_number : int
     p : int
-        The larger of the session's smallest count and the site's own.
+        The larger of the session's least number of persons and the site's own.
     size_band : str or None
         The band that the site declared.
     memory : dict
@@ -574,60 +538,6 @@ def local_step(
     RuleViolation
         The rows, the task or the answer break a rule; names column and count, never a value.
     """
-    if isinstance(data, Points):
-        return _points_step(
-            plan,
-            task,
-            data,
-            rng=site_rng(plan.seed, site, round_number),
-            p=p,
-            size_band=size_band,
-            memory=memory,
-            mask=mask,
-        )
-    with one_thread():
-        config = _site_config(plan, task.space, p, size_band, mask)
-        kept = intake.taken(data, plan.method, config)
-        if persons(kept) < config.p:
-            return None, memory
-        payload: Model | None
-        try:
-            with np.errstate(over="ignore", invalid="ignore"):
-                if task.space is None:
-                    payload = preparation.local_step(kept, config)
-                else:
-                    memory = _pin_space(task.space, memory)
-                    scaled = intake.scaled(kept, task.space, config)
-                    if persons(scaled) < config.p:
-                        return None, memory
-                    if task.phase == evaluation.NAME:
-                        memory = _evaluate_once(memory)
-                        payload, memory = guarded_evaluation.local_step(
-                            task, scaled, config, memory
-                        )
-                    else:
-                        rng = site_rng(plan.seed, site, round_number)
-                        payload, memory = plan.method.local_step(task, scaled, config, rng, memory)
-        except ValidationError:  # a payload holds finite numbers only
-            raise RuleViolation(
-                "overflow", "values are too large to be squared and added up: choose other units"
-            ) from None
-        check(plan, task, payload, p=p, size_band=size_band, mask=mask)
-        return payload, memory
-
-
-def _points_step(
-    plan: Plan,
-    task: SiteTask,
-    points: Points,
-    *,
-    rng: np.random.Generator,
-    p: int,
-    size_band: str | None,
-    memory: Memory,
-    mask: NDArray[np.bool_] | None,
-) -> LocalAnswer:
-    """Do as :func:`local_step` with a site's weighted points."""
     with one_thread():
         config = _site_config(plan, task.space, p, size_band, mask)
         payload: Model | None
@@ -638,10 +548,11 @@ def _points_step(
                 if not len(kept.X):
                     return None, memory
                 if task.space is None:
-                    payload = preparation.points_step(kept, config)
+                    payload = preparation.local_step(kept, config)
                 else:
                     scaled = _scaled(points, kept, task.space, config)
                     if task.phase != evaluation.NAME:
+                        rng = site_rng(plan.seed, site, round_number)
                         payload, memory = plan.method.local_step(task, scaled, config, rng, memory)
                     elif plan.method.sweeping:
                         payload = sweep.evaluate(task, scaled, config)
@@ -657,9 +568,10 @@ def _points_step(
 
 def _scaled(points: Points, kept: Points, space: Space, config: RunConfig) -> Points:
     """Return complete points scaled; the next round of a session has the same."""
-    asked = (space.center, space.scale, space.impute, config.mask, config.policy.missing)
+    vectors = (space.center, space.scale, space.impute, config.mask)
+    asked = tuple(None if each is None else each.tobytes() for each in vectors)
     known = points.derived.get("scaled")
-    if known is None or not intake.alike(known[0], asked):
+    if known is None or known[0] != asked:
         known = points.derived["scaled"] = asked, scaled_points(kept, space, config)
     return known[1]
 
@@ -716,7 +628,8 @@ def check(
         if task.phase == preparation.NAME:
             preparation.check(payload, config)
         elif task.phase == evaluation.NAME:
-            _check_evaluation(plan.method)(task, payload, config)
+            closing = sweep.check_evaluation if plan.method.sweeping else evaluation.check
+            closing(task, payload, config)
         else:
             plan.method.check(task, payload, config)
 
@@ -738,11 +651,6 @@ def _check_countable(payload: Model, at: str = "") -> None:
             whole, value = True, int(value.max())
         if whole and value > MAX_COUNT:
             raise RuleViolation("count-range", f"no count may exceed {MAX_COUNT}", pointer)
-
-
-def usable_rows(plan: Plan, X: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which rows (n,) take part: with ``missing`` "drop", those without NaN."""
-    return intake.usable(X, plan.method, _site_config(plan, None, 0, None, None))
 
 
 def label(
@@ -884,28 +792,6 @@ def _site_config(
     )
 
 
-def _pin_space(space: Space, memory: Memory) -> Memory:
-    """Remember the session's space at its first task; a later task may not have another."""
-    pinned = {"center": space.center, "scale": space.scale, "impute": space.impute}
-    known = memory.get("space")
-    if known is None:
-        return {**memory, "space": pinned}
-    if any(not intake.alike(known[name], value) for name, value in pinned.items()):
-        raise RuleViolation("task", "the session's scaled space has changed", "/space")
-    return memory
-
-
-def _evaluate_once(memory: Memory) -> Memory:
-    """Refuse a second evaluation.
-
-    Sums of distances from many different centroids could be solved for the rows behind them;
-    costs could not, which follow from counts, means and total spread.
-    """
-    if memory.get("evaluated"):
-        raise RuleViolation("task", "a session is evaluated once", "/phase")
-    return {**memory, "evaluated": True}
-
-
 # --- phases ---------------------------------------------------------------------------------------
 
 
@@ -935,12 +821,4 @@ def possible_phases(plan: Plan) -> tuple[Phase, ...]:
 
 
 def _closing_phase(method: Method) -> Phase:
-    if method.sweeping:
-        return sweep.EVALUATION
-    return evaluation.PHASE if method.on_points else guarded_evaluation.PHASE
-
-
-def _check_evaluation(method: Method) -> Callable[[SiteTask, Any, RunConfig], None]:
-    if method.sweeping:
-        return sweep.check_evaluation
-    return evaluation.check if method.on_points else guarded_evaluation.check
+    return sweep.EVALUATION if method.sweeping else evaluation.PHASE

@@ -419,7 +419,6 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
-    on_points=True,
     check_task=check_task,
     rounds=rounds,
     possible_phases=possible_phases,

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.algorithms.arrays import FloatMatrix
-from fedclust.algorithms.assigning import squared_distances
-from fedclust.algorithms.base import Model, RunConfig, Totals
+from fedclust.algorithms.base import Model, RunConfig
 from fedclust.algorithms.canonical import TIE
 
 #: Comparable rounds without improvement that end a session.
@@ -93,42 +92,3 @@ def judge(
     stale = 0 if now < before * (1.0 - max(tol, TIE)) else judgement.stale + 1
     better = now < before * (1.0 - TIE)
     return Judgement(roster=config.roster, best=judged if better else best, stale=stale)
-
-
-def rest_cost(
-    totals: Totals,
-    counts: NDArray[np.int64],
-    sums: NDArray[np.float64],
-    costs: NDArray[np.float64],
-    centroids: NDArray[np.float64],
-) -> float:
-    """Return what a site's unsent rows cost as one cell at the centroid nearest their mean.
-
-    Parameters
-    ----------
-    totals : Totals
-        Of all the site's rows.
-    counts, sums, costs : (K,), (K, d), (K,)
-        Of the sent cells, about ``centroids``.
-    centroids : (K, d) float64
-
-    Returns
-    -------
-    float
-        0.0 where no row was left out.
-    """
-    n_rest = totals.n - int(counts.sum())
-    if n_rest <= 0:
-        return 0.0
-    # About the total mean, so that nothing cancels far from the origin.
-    sent = counts > 0
-    n_sent = counts[sent].astype(np.float64)
-    means = sums[sent] / n_sent[:, None] - totals.mean
-    centres = centroids - totals.mean
-    mean = -(n_sent @ means) / n_rest
-    within = costs[sent] - n_sent * ((means - centres[sent]) ** 2).sum(axis=1)
-    about_mean = within.sum() + n_sent @ (means**2).sum(axis=1)
-    scatter = totals.m2.sum() - about_mean - n_rest * float(mean @ mean)
-    nearest = squared_distances(mean[None], centres).min()
-    # Prevalence rounding can push the difference a little below zero.
-    return max(float(scatter), 0.0) + n_rest * float(nearest)

@@ -428,7 +428,6 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
-    on_points=True,
     check_task=check_task,
     rounds=lambda options: 1 + options.refine,
     possible_phases=lambda options: ("cells", "refine") if options.refine else ("cells",),

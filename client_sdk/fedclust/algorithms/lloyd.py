@@ -438,7 +438,6 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
-    on_points=True,
     check_task=check_task,
     possible_phases=possible_phases,
     sweeps=True,

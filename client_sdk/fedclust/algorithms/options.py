@@ -130,7 +130,8 @@ def variants(title: str, *each: type[Model]) -> type[RootModel[Any]]:
     title : str
         In the API's description.
     *each : type of Model
-        Of one module, which calls the result ``Config``. Each with a field ``variant: Literal["name"]``.
+        Of one module, which calls the result ``Config``. Each has a field
+        ``variant: Literal["name"]``.
     """
     union: Any = functools.reduce(operator.or_, each)
     named = BeforeValidator(functools.partial(_named, [_variant(form) for form in each]))

@@ -566,7 +566,6 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
-    on_points=True,
     check_task=check_task,
     rounds=lambda options: 1 + options.rounds,
     takes_masks=True,

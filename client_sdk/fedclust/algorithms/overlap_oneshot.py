@@ -450,7 +450,6 @@ METHOD = Method(
     aggregate=aggregate,
     finish=finish,
     label=label,
-    on_points=True,
     check_task=check_task,
     takes_masks=True,
 )

@@ -30,15 +30,12 @@ from fedclust.algorithms.base import (
     Policy,
     RuleViolation,
     RunConfig,
-    SiteData,
     Space,
     Task,
-    Totals,
 )
 from fedclust.algorithms.columns import feature_names
 from fedclust.algorithms.moments import Moments as SetMoments
 from fedclust.algorithms.moments import merge_moments, no_moments
-from fedclust.algorithms.releasing import feature_moments
 from fedclust.algorithms.spaces import declared_space, own_bounds, standard_scale
 from fedclust.privacy.bands import check_not_above
 from fedclust.privacy.checks import check_moments, check_shape
@@ -124,15 +121,7 @@ def task() -> Task:
     return Task(NAME, PreparationTask())
 
 
-def local_step(data: SiteData, config: RunConfig) -> Moments | None:
-    """Return the moments of a site's rows (n, d) in own units, NaN where missing."""
-    observed, mean, m2 = feature_moments(data, config)
-    if not observed.any():
-        return None
-    return Moments(n=len(data.X), observed=observed, mean=mean, m2=m2)
-
-
-def points_step(points: Points, config: RunConfig) -> Moments | None:
+def local_step(points: Points, config: RunConfig) -> Moments | None:
     """Return the moments of a site's points (m, d) in own units, NaN where missing.
 
     The spread is completed by the variance within groups, so that a scale is that of persons.
@@ -216,29 +205,3 @@ def merge(contributions: Sequence[Contribution], config: RunConfig) -> Space:
         declared = declared_space(config.columns, config.policy.scaling)
         return Space(declared.center, declared.scale, impute)
     return Space(mean, standard_scale(config.columns, mean, m2 / rows), impute)
-
-
-def totals(
-    contributions: Sequence[Contribution], space: Space, config: RunConfig
-) -> dict[str, Totals]:
-    """Return each site's totals in the scaled space, imputed values included; 0 where it lacks.
-
-    They follow from the moments, so no site is asked for them again.
-    """
-    known = {}
-    for contribution in contributions:
-        moments: Moments | None = contribution.payload
-        if moments is None:
-            continue
-        mean, m2 = moments.mean, moments.m2
-        if space.impute is not None:
-            filled = moments.n - moments.observed
-            m2 = m2 + moments.observed * (filled / moments.n) * (mean - space.impute) ** 2
-            mean = mean + (space.impute - mean) * (filled / moments.n)
-        has = config.masks.get(contribution.site, config.mask)
-        known[contribution.site] = Totals(
-            n=moments.n,
-            mean=np.where(has, (mean - space.center) / space.scale, 0.0),
-            m2=np.where(has, m2 / space.scale**2, 0.0),
-        )
-    return known

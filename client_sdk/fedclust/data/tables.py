@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.algorithms.base import Points, SiteData
+from fedclust.algorithms.base import Points
 from fedclust.algorithms.engine import Plan
 from fedclust.algorithms.points import row_points
 from fedclust.data.persons import SitePersons, read_persons
@@ -35,7 +35,7 @@ def site_data(
     *,
     person: Any = None,
     id_column: str | None = None,
-) -> tuple[SiteData | Points, tuple[str, ...]]:
+) -> tuple[Points, tuple[str, ...]]:
     """Return what a site computes from, and the features that it has.
 
     Parameters
@@ -43,7 +43,7 @@ def site_data(
     plan : Plan
     source : Source
     table : Table
-        The source's rows, for methods and policies that take rows.
+        The source's rows, for ``protection: none``.
     p : int
     person, id_column
         As in :func:`fedclust.data.persons.read_persons`.
@@ -52,8 +52,6 @@ def site_data(
     ------
     DataError
     """
-    if not plan.method.on_points:
-        return SiteData(table.X, table.persons), table.features
     if plan.policy.protection == "none":
         lower = [-np.inf if column.lower is None else column.lower for column in plan.columns]
         upper = [np.inf if column.upper is None else column.upper for column in plan.columns]

@@ -1,4 +1,4 @@
-"""Checks on numbers that are about to leave a site, or have just arrived (rule 7).
+"""Checks on numbers that are about to leave a site, or have just arrived.
 
 Both ends run them: the site before sending, the coordinator before storing. Each raises
 :class:`RuleViolation`, which names the rule and the cell or feature and repeats no value.
@@ -9,18 +9,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.privacy.counting import BoolVector, Labels, PersonIndex
 from fedclust.privacy.rules import RuleViolation
 
 __all__ = [
-    "check_binary",
-    "check_complement",
     "check_costs",
     "check_counts",
     "check_empty",
     "check_means",
     "check_moments",
-    "check_provenance",
     "check_shape",
 ]
 
@@ -29,39 +25,6 @@ IntVector = NDArray[np.int64]
 
 #: Relative slack of every comparison of floating-point numbers here.
 SLACK = 1e-9
-
-
-def check_provenance(
-    index: PersonIndex,
-    labels: Labels,
-    n_cells: int,
-    p: int,
-    views: tuple[BoolVector, ...] = (),
-    pointer: str = "/counts",
-) -> None:
-    """Raise unless every cell that is not empty stands for at least ``p`` persons (rule 1).
-
-    The last look before a payload is built, independent of how the cells came about.
-
-    Parameters
-    ----------
-    index : PersonIndex
-    labels : (n,) int64
-        Cell of each row, -1 for rows that are not sent.
-    n_cells : int
-    p : int
-    views : tuple of (n,) bool
-        Row sets in which single features were observed, see ``counting.distinct_views``.
-    """
-    for view in (None, *views):
-        for cell in range(n_cells):
-            rows = labels == cell if view is None else (labels == cell) & view
-            if not index.allows(rows, p):
-                raise RuleViolation(
-                    "provenance",
-                    f"cell {cell} stands for fewer than {p} persons and may not be sent",
-                    f"{pointer}/{cell}",
-                )
 
 
 def check_shape(array: NDArray[np.generic], shape: tuple[int, ...], pointer: str) -> None:
@@ -80,26 +43,6 @@ def check_counts(counts: IntVector, p: int, pointer: str = "/counts") -> None:
             "smallest-count",
             f"the count of cell {cell} must be 0 or at least {p}",
             f"{pointer}/{cell}",
-        )
-
-
-def check_complement(n: int, counts: IntVector, p: int, pointer: str = "/counts") -> None:
-    """Raise unless the rows left out of all cells number 0 or at least ``p`` (rule 3).
-
-    Parameters
-    ----------
-    n : int
-        All rows of the site.
-    counts : (K,) int64
-        Rows in each cell.
-    """
-    # Python's integers: counts that add up past 2^63 must not wrap around to an allowed number.
-    rest = int(n) - sum(int(count) for count in counts)
-    if rest < 0:
-        raise RuleViolation("complement", "the cells hold more rows than the site has", pointer)
-    if 0 < rest < p:
-        raise RuleViolation(
-            "complement", f"the rows left out of all cells must number 0 or at least {p}", pointer
         )
 
 
@@ -149,30 +92,6 @@ def check_means(
             f"cell {cell}: the mean of feature {feature} lies outside its declared bounds",
             f"{pointer}/{cell}/{feature}",
         )
-
-
-def check_binary(
-    counts: IntVector,
-    means: FloatArray,
-    columns: BoolVector,
-    center: FloatArray,
-    scale: FloatArray,
-    pointer: str = "/means",
-) -> None:
-    """Raise unless the means of binary features lie in [0, 1] in their own units (rule 4).
-
-    Parameters
-    ----------
-    counts : (K,) int64
-    means : (K, d) float64
-        Scaled: own units = means * scale + center.
-    columns : (d,) bool
-        Which features are binary.
-    center, scale : (d,) float64
-    """
-    lower = np.where(columns, (0.0 - center) / scale, -np.inf)
-    upper = np.where(columns, (1.0 - center) / scale, np.inf)
-    check_means(counts, means, lower, upper, pointer)
 
 
 def check_costs(

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from fedclust.algorithms.base import Bounds, HistoryEntry, Quality, Result
 from fedclust.algorithms.columns import Column, columns_of
-from fedclust.privacy.sizes import suppress_by_site
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 
 __all__ = ["Cluster", "Entry", "Facts", "facts", "facts_of_document"]
@@ -193,7 +192,7 @@ def facts(
         definition=definition,
         columns=columns,
         clusters=clusters,
-        by_site=suppress_by_site(result.site_sizes, result.sizes, definition.policy.min_group_size),
+        by_site=result.site_sizes,
         positions=positions,
         explained=explained,
         quality=result.quality,

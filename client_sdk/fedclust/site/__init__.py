@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from fedclust import errors
 from fedclust._http import Http, Options
 from fedclust.algorithms import engine
-from fedclust.algorithms.base import Points, SiteData
+from fedclust.algorithms.base import Points
 from fedclust.algorithms.registry import METHODS
 from fedclust.answers import accepted_plan, compute, count_usable, first_task, refuse_foreign
 from fedclust.client import Client
@@ -326,7 +326,7 @@ class _Run:
         client: Client,
         info: SessionInfo,
         request: ConsentRequest,
-        rows: SiteData | Points,
+        rows: Points,
         table: Table,
         journal: Journal,
         min_group_size: int | None,

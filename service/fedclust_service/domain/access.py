@@ -7,7 +7,6 @@ from datetime import datetime
 from enum import StrEnum
 
 from fedclust.algorithms.base import Result
-from fedclust.privacy.sizes import suppress_by_site
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.session import Participation, ParticipationState
 
@@ -151,23 +150,21 @@ def sees_submission_hash(actor: Actor, site: str) -> bool:
     return actor.role is not Role.SITE or actor.name == site
 
 
-def visible_result(actor: Actor, result: Result, p: int) -> Result:
+def visible_result(actor: Actor, result: Result) -> Result:
     """Cut a result to what the actor may see.
 
     A site reads its own sizes and mapping. Analysts and operators read sizes by site and no
-    mapping; the sizes suppressed (:func:`fedclust.privacy.sizes.suppress_by_site`). Every K of a
-    sweep alike.
+    mapping. The same holds for every K of a sweep.
     """
     if result.sweep is not None:
         entries = tuple(
-            entry.model_copy(update={"result": visible_result(actor, entry.result, p)})
+            entry.model_copy(update={"result": visible_result(actor, entry.result)})
             for entry in result.sweep
         )
         result = result.model_copy(update={"sweep": entries})
-    if actor.role is Role.SITE:
-        own = {actor.name}
-        sizes = {site: row for site, row in result.site_sizes.items() if site in own}
-        mapping = {site: row for site, row in result.mapping.items() if site in own}
-        return result.model_copy(update={"site_sizes": sizes, "mapping": mapping})
-    sizes = suppress_by_site(result.site_sizes, result.sizes, p)
-    return result.model_copy(update={"site_sizes": sizes, "mapping": {}})
+    if actor.role is not Role.SITE:
+        return result.model_copy(update={"mapping": {}})
+    own = {actor.name}
+    sizes = {site: row for site, row in result.site_sizes.items() if site in own}
+    mapping = {site: row for site, row in result.mapping.items() if site in own}
+    return result.model_copy(update={"site_sizes": sizes, "mapping": mapping})

@@ -49,9 +49,7 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
 
     found, stored, provenance = co.store.read("result.get", look)
     definition = definition_of(found)
-    shown = visible_result(
-        actor, codec.decode_model(Result, stored.result), definition.policy.min_group_size
-    )
+    shown = visible_result(actor, codec.decode_model(Result, stored.result))
 
     if k is not None:
         try:
