@@ -1,6 +1,6 @@
 """A whole site of `lloyd` from what docs/protocol.md says, "What a site computes" above all.
 
-It imports nothing of the program, its arithmetic, guard and digests are its own, and it speaks JSON
+It imports nothing of the program, its arithmetic, table and digests are its own, and it speaks JSON
 but for the tasks. `HandmadeSite` shares the SDK's local step; this one shows that nobody has to.
 """
 
@@ -29,8 +29,10 @@ class PageSite:
 
     Attributes
     ----------
-    partitions : list of (str, (n,) int64)
-        What it sent of which round: the cell of each row.
+    points : (m, d) float64
+        The records of its groups, NaN where a group does not release a column.
+    sizes : (m,) int64
+        The persons in each.
     bodies : list of dict
         What it sent, in order.
     """
@@ -51,12 +53,13 @@ class PageSite:
         features, policy = self.definition["features"], self.definition["policy"]
         self._yesno = np.array([feature["kind"] == "binary" for feature in features])
         self._p = policy["min_group_size"]
-        if policy["missing"] == "drop":
-            rows = rows[~np.isnan(rows).any(axis=1)]
         self.rows = rows
-        self._band = next((name for end, name in _BANDS if len(rows) < end), "1000-4999")
-        self.blocks: IntVector = np.zeros(len(rows), dtype=np.int64)
-        self.partitions: list[tuple[str, IntVector]] = []
+        self.points, self.sizes, self._within = _table(rows, self._yesno, self._p)
+        if policy["missing"] == "drop":
+            whole = ~np.isnan(self.points).any(axis=1)
+            self.points, self.sizes = self.points[whole], self.sizes[whole]
+        n = int(self.sizes.sum())
+        self._band = next((name for end, name in _BANDS if n < end), "1000-4999")
         self.bodies: list[dict[str, Any]] = []
 
     def join(self) -> None:
@@ -65,7 +68,8 @@ class PageSite:
             "features": [feature["name"] for feature in self.definition["features"]],
             "size_band": self._band,
             "sdk_version": "of the page",
-            "methods": {"lloyd": [3]},
+            "methods": {"lloyd": [4]},
+            "table_id": "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e",
         }
         assert self._http.put(f"{self._at}/participation", json=body).status_code == 201
 
@@ -86,8 +90,8 @@ class PageSite:
         return str(view["status"])
 
     def _submit(self, number: int, task: dict[str, Any]) -> None:
-        common, part = _arrays(task["common"]), task["site"]
-        payload = self._answer(number, common, part or {"totals": False})
+        common = _arrays(task["common"])
+        payload = self._answer(common)
         body = {"phase": common["phase"], "task_digest": task["digest"], "payload": payload}
         self.bodies.append(body)
         sent = json.dumps(body, default=np.ndarray.tolist).encode()
@@ -106,125 +110,128 @@ class PageSite:
         """Return the cluster of each row, from the result."""
         result = self._http.get(f"{self._at}/result").raise_for_status().json()["result"]
         space = {name: result[name] for name in ("center", "scale", "impute")}
-        return _nearest(self._scaled(space), np.array(result["centroids"]))
+        return _nearest(_scaled(self.rows, space), np.array(result["centroids"]))
 
     def close(self) -> None:
         self._http.close()
 
     # --- what a site computes ---------------------------------------------------------------------
 
-    def _answer(self, number: int, common: dict[str, Any], part: dict[str, Any]) -> Any:
-        asked, n, d = common["parameters"], *self.rows.shape
+    def _answer(self, common: dict[str, Any]) -> Any:
+        asked = common["parameters"]
         if common["phase"] == "prepare":
             return self._moments()
-        space = common["space"]
-        X, yesno = self._scaled(space), self._yesno
-        persons = self._persons(X, np.arange(n))
-        if persons < self._p:
-            return None
-        totals = None
-        if part["totals"]:
-            n, mean, m2 = self._cell(X, space)
-            totals = {"n": n, "mean": mean, "m2": m2}
+        X, sizes = _scaled(self.points, common["space"]), self.sizes
         if common["phase"] == "cells":
-            wanted = _kmeans(X, min(asked["n_clusters"], persons // self._p))
-            n_cells, centroids = asked["n_clusters"], np.zeros((0, d))
+            k = asked["n_clusters"]
+            labels = _kmeans(X, k)
         else:
-            centroids = asked["centroids"]
-            wanted, n_cells = _nearest(X, centroids), len(centroids)
-        placed = self._settled(X, wanted)
-        self.partitions.append((f"round {number}, lloyd", placed))
-        cells = [self._cell(X[placed == k], space) for k in range(n_cells)]
-        counts = np.array([cell[0] for cell in cells])
-        means, m2 = np.array([cell[1] for cell in cells]), np.array([cell[2] for cell in cells])
+            k, labels = len(asked["centroids"]), _nearest(X, asked["centroids"])
+        counts = np.bincount(labels, sizes, k).astype(np.int64)
+        sums = np.array([(X * sizes[:, None])[labels == c].sum(axis=0) for c in range(k)])
+        means = sums / np.maximum(counts, 1)[:, None]
         if common["phase"] == "cells":
-            return {"counts": counts, "means": means, "totals": totals}
-        costs = (m2 + counts[:, None] * (means - centroids) ** 2).sum(axis=1) * (counts > 0)
+            return {"counts": counts, "means": means}
+        apart = ((X[:, None] - asked["centroids"]) ** 2).sum(axis=2)
+        a = apart[np.arange(len(X)), labels]
+        costs = np.bincount(labels, a * sizes, k)
         if common["phase"] == "lloyd":
-            sums = means * counts[:, None]
-            return {"counts": counts, "sums": sums, "costs": costs, "totals": totals}
-        rows = np.where(yesno, means[placed], X)
-        more = (m2 / np.maximum(counts, 1)[:, None] * yesno).sum(axis=1)[placed]
-        apart = ((rows[:, None] - centroids) ** 2).sum(axis=2) + more[:, None]
-        a = np.sqrt(apart[np.arange(n), placed])
-        apart[np.arange(n), placed] = np.inf
-        b = np.sqrt(apart.min(axis=1))
-        terms = (b - a) / np.maximum(a, b)
+            return {"counts": counts, "sums": sums, "costs": costs}
+        apart[np.arange(len(X)), labels] = np.inf
+        a, b = np.sqrt(a), np.sqrt(apart.min(axis=1))
+        spread = sizes[:, None] * (X - means[labels]) ** 2
+        between = np.average((X - np.average(X, 0, sizes)) ** 2, 0, sizes)
         return {
             "counts": counts,
+            "points": np.bincount(labels, minlength=k),
             "costs": costs,
-            "distances": np.bincount(placed, a, n_cells),
-            "silhouettes": np.bincount(placed, terms, n_cells),
+            "distances": np.bincount(labels, a * sizes, k),
+            "silhouettes": np.bincount(labels, (b - a) / np.maximum(a, b) * sizes, k),
             "means": means,
-            "m2": m2 * (yesno | self._differ(X, placed)),
+            "m2": np.array([spread[labels == c].sum(axis=0) for c in range(k)]),
+            "within": self._within / (1.0 - self._within) * between,
         }
-
-    def _differ(self, X: FloatArray, placed: IntVector) -> bool:
-        """Return whether each cell has more than p values of each number: its m2 may be told."""
-        seen = ~np.isnan(self.rows)
-        return self._p > 2 and all(
-            len(np.unique(X[seen[:, j] & (placed == k), j])) > self._p
-            for j in np.flatnonzero(~self._yesno)
-            for k in np.unique(placed)
-        )
 
     def _moments(self) -> dict[str, Any]:
-        seen = ~np.isnan(self.rows)
-        columns = [self.rows[seen[:, j], j][:, None] for j in range(seen.shape[1])]
-        own = {"center": np.zeros(1), "scale": np.ones(1)}
-        told = [self._cell(c, own, self._yesno[j : j + 1]) for j, c in enumerate(columns)]
-        return {
-            "n": len(self.rows),
-            "observed": np.array([n for n, _, _ in told]),
-            "mean": np.array([mean[0] for _, mean, _ in told]),
-            "m2": np.array([m2[0] for _, _, m2 in told]),
-        }
+        seen = ~np.isnan(self.points)
+        weights = self.sizes[:, None] * seen
+        n = weights.sum(axis=0)
+        X = np.where(seen, self.points, 0.0)
+        mean = (weights * X).sum(axis=0) / n
+        m2 = (weights * (X - mean) ** 2).sum(axis=0) / (1.0 - self._within)
+        m2 = np.where(self._yesno, n * mean * (1.0 - mean), m2)
+        return {"n": int(self.sizes.sum()), "observed": n, "mean": mean, "m2": m2}
 
-    def _scaled(self, space: dict[str, Any]) -> FloatArray:
-        rows = self.rows
-        if space["impute"] is not None:
-            rows = np.where(np.isnan(rows), space["impute"], rows)
-        return np.asarray((rows - space["center"]) / space["scale"])
 
-    def _cell(
-        self, X: FloatArray, space: dict[str, Any], yesno: NDArray[np.bool_] | None = None
-    ) -> tuple[int, FloatArray, FloatArray]:
-        """Return the number, mean and m2 of rows, shares rounded."""
-        n, p = len(X), self._p
-        if n == 0:
-            return 0, np.zeros(X.shape[1]), np.zeros(X.shape[1])
-        mean, center, scale = X.mean(axis=0), space["center"], space["scale"]
-        m2 = ((X - mean) ** 2).sum(axis=0)
-        share = np.clip(np.round((mean * scale + center) * n / p) * p / n, 0.0, 1.0)
-        yesno = self._yesno if yesno is None else yesno
-        mean = np.where(yesno, (share - center) / scale, mean)
-        return n, mean, np.where(yesno, n * share * (1.0 - share) / np.square(scale), m2)
+def _table(
+    rows: FloatArray, yesno: NDArray[np.bool_], p: int
+) -> tuple[FloatArray, IntVector, FloatArray]:
+    """Return the records (m, d) and sizes (m,) of groups, and the share (d,) of variance within.
 
-    def _persons(self, X: FloatArray, rows: IntVector) -> int:
-        """Return the persons in a set of rows: the fewest for any feature."""
-        seen = ~np.isnan(self.rows[rows])
-        sets = [rows[seen[:, j]] for j in range(seen.shape[1])]
-        return min(min(len(s), 1 + len(s) * bool((X[s] != X[s[:1]]).any())) for s in sets)
+    Persons with the same missing columns are halved along their most widely spread column, and the
+    halves again.
+    """
+    least = 2 * p if yesno.any() else p
+    missing = np.isnan(rows)
+    patterns = [
+        missing.any(axis=1) & (missing == row).all(axis=1) for row in np.unique(missing, axis=0)
+    ]
+    large = [np.flatnonzero(each) for each in patterns if each.sum() >= least]
+    others = np.setdiff1d(np.arange(len(rows)), np.concatenate([[], *large]).astype(int))
+    scaled = np.nan_to_num((rows - np.nanmean(rows, axis=0)) / np.nanstd(rows, axis=0))
+    groups = [group for members in [*large, others] for group in _halved(scaled, members, least)]
+    records = np.full((len(groups), rows.shape[1]), np.nan)
+    within = np.zeros(rows.shape[1])
+    sizes = np.array([len(group) for group in groups])
+    for j in range(rows.shape[1]):
+        values = rows[:, j]
+        for g, group in enumerate(groups):
+            if not np.isnan(values[group]).any():
+                records[g, j] = _record(values, group, bool(yesno[j]), p)
+        known = ~np.isnan(records[:, j])
+        spread = np.average(
+            (records[known, j] - np.average(records[known, j], 0, sizes[known])) ** 2,
+            0,
+            sizes[known],
+        )
+        whole = np.nanvar(values)
+        if yesno[j]:
+            mean = np.average(records[known, j], 0, sizes[known])
+            within[j] = min(1.0 - spread / (mean * (1.0 - mean)), 0.95)
+        else:
+            within[j] = np.clip(round((1.0 - spread / whole) / 0.05) * 0.05, 0.05, 0.95)
+    return records, sizes, within
 
-    def _settled(self, X: FloatArray, wanted: IntVector) -> IntVector:
-        """Return the cell of each row by the rule of blocks, and remember the new ones."""
-        placed, blocks = wanted.copy(), np.empty_like(wanted)
-        fresh = 0
-        for block in np.unique(self.blocks):
-            rows = np.flatnonzero(self.blocks == block)
-            sizes = {
-                int(cell): self._persons(X, rows[wanted[rows] == cell])
-                for cell in np.unique(wanted[rows])
-            }
-            largest = max(sizes, key=lambda cell: (sizes[cell], -cell))
-            for cell, size in sizes.items():
-                if size < self._p:
-                    placed[rows[wanted[rows] == cell]] = largest
-            for cell in np.unique(placed[rows]):
-                blocks[rows[placed[rows] == cell]] = fresh
-                fresh += 1
-        self.blocks = blocks
-        return placed
+
+def _halved(X: FloatArray, members: IntVector, least: int) -> list[IntVector]:
+    if len(members) < 2 * least:
+        return [members] if len(members) else []
+    widest = int(X[members].std(axis=0).argmax())
+    ordered = members[np.argsort(X[members, widest], kind="stable")]
+    halves = np.array_split(ordered, 2)
+    return [group for half in halves for group in _halved(X, half, least)]
+
+
+def _record(values: FloatArray, group: IntVector, yesno: bool, p: int) -> float:
+    own = values[group]
+    if yesno:
+        allowed = [
+            yes
+            for yes in range(len(own) + 1)
+            if all(c == 0 or c >= p for c in (yes, len(own) - yes))
+        ]
+        return float(min(allowed, key=lambda yes: abs(yes - own.sum()))) / len(own)
+    first, third = np.nanquantile(values, [0.25, 0.75])
+    own = np.clip(own, first - 3 * (third - first), third + 3 * (third - first))
+    most = np.nanstd(values) / 10.0
+    step = max(f * 10.0**e for e in range(-9, 9) for f in (1, 2, 5) if f * 10.0**e <= most)
+    return float(np.round(own.mean() / step) * step)
+
+
+def _scaled(rows: FloatArray, space: dict[str, Any]) -> FloatArray:
+    if space["impute"] is not None:
+        rows = np.where(np.isnan(rows), space["impute"], rows)
+    return np.asarray((rows - space["center"]) / space["scale"])
 
 
 def _arrays(tree: Any) -> Any:
