@@ -1,8 +1,8 @@
 """The preparation round: federated means and variances, before any method starts.
 
 What it computes
-    Every site sends n, and for each feature the number of observed rows, their mean and their sum
-    of squared deviations M2. The server merges (n, mean, M2) pairwise (Chan, Golub & LeVeque,
+    Every site sends n, and for each feature the number of persons with a value, their mean and
+    their sum of squared deviations M2. The server merges (n, mean, M2) pairwise (Chan, Golub & LeVeque,
     "Updating formulae and a pairwise algorithm for computing sample variances", 1979): raw sums
     of squares are wrong by 7 % at an offset of 1e8. ddof 0; imputed rows count in n and add
     nothing to M2; a constant feature gets scale 1, a categorical one the same in all its levels.
@@ -50,16 +50,16 @@ class PreparationTask(Model):
 
 
 class Moments(Model):
-    """A site's rows, feature by feature, in own units.
+    """A site's points, column by column, in own units.
 
     Attributes
     ----------
     n : int
-        Rows that take part.
+        Persons who take part.
     observed : (d,) int64
-        Rows with a value, by feature; 0 where fewer than p persons have one.
+        Persons in groups that release the column.
     mean, m2 : (d,) float64
-        Over the observed rows; 0 where ``observed`` is 0.
+        Over these; 0 where there are none.
     """
 
     n: Annotated[int, Field(ge=1)]
@@ -78,34 +78,35 @@ PHASE = Phase(
         Disclosure(
             field="n",
             shape="one number",
-            meaning="How many of your rows take part.",
+            meaning="How many of your persons take part.",
             identifies="The size of your cohort; no person.",
         ),
         Disclosure(
             field="observed",
             shape="d numbers",
-            meaning="For each column, how many of these rows have a value.",
+            meaning="For each column, how many of these persons are in groups that release it.",
             identifies="How complete your records are; no person.",
         ),
         Disclosure(
             field="mean",
             shape="d numbers",
             meaning=(
-                "For each column, the mean over all rows with a value, in its own unit. A column "
-                "is a feature, after its transform, or a level of one: its share."
+                "For each column, the mean over the groups' records, in its own unit. A column is "
+                "a feature, after its transform, or a level of one: its share."
             ),
             identifies=(
-                "Describes all your rows together. Nothing is sent of a feature that fewer than "
-                "the smallest count of persons have; the share of a yes/no feature or level is "
-                "rounded where fewer than that have, or lack, it. Every site learns the mean over "
-                "all sites, which of a feature that your site alone has is yours."
+                "Describes all your persons together. Every site learns the mean over all sites, "
+                "which of a feature that your site alone has is yours."
             ),
         ),
         Disclosure(
             field="m2",
             shape="d numbers",
-            meaning="For each column, the sum of squared deviations from that mean.",
-            identifies="How widely all your rows together are spread; as for the means.",
+            meaning=(
+                "For each column, the sum of squared deviations from that mean, completed by the "
+                "variance within groups."
+            ),
+            identifies="How widely all your persons together are spread; as for the means.",
         ),
     ),
 )
