@@ -145,8 +145,9 @@ def compute(
 def summary(payload: Any) -> tuple[dict[str, str], int | None]:
     """Describe an answer for the ledger: its fields with shapes, and its smallest count.
 
-    Whole numbers in an answer are counts of rows or persons; the smallest one above 0 is the
-    figure that a privacy officer looks for. None where there is none.
+    Whole numbers in an answer are counts of persons, except for ``points``, which counts groups.
+    The smallest one above 0 is the figure that a privacy officer looks for. None where there is
+    none.
     """
     fields: dict[str, str] = {}
     counts: list[int] = []
@@ -159,7 +160,7 @@ def summary(payload: Any) -> tuple[dict[str, str], int | None]:
             pending += [(f"{name}[{index}]", item) for index, item in enumerate(value)]
         elif isinstance(value, np.ndarray):
             fields[name] = f"{value.dtype.name}{list(value.shape)}"
-            if value.dtype.kind in "iu":
+            if value.dtype.kind in "iu" and name.rpartition(".")[2] != "points":
                 counts += [int(count) for count in value.ravel() if count > 0]
         elif value is not None:
             fields[name] = type(value).__name__
