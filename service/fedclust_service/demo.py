@@ -398,8 +398,9 @@ def _show_disclosures(analyst: Client, sessions: Sequence[SessionInfo], out: Con
                 table.add_row(f"  {line.field}", line.shape, line.meaning)
             out.print(table)
     out.print(
-        f"every number rests on at least {definition.policy.min_group_size} persons; each consent "
-        "screen also says what a line can identify"
+        "everything is computed from records of groups of at least "
+        f"{definition.policy.min_group_size} similar persons; participate --full says what each "
+        "line can identify"
     )
 
 
@@ -466,7 +467,7 @@ def _compare(
         pooled = KMeans(K, n_init=50, random_state=0).fit(rows)
     table = Table(
         *("", "rounds", "inertia over all rows, of pooled", "ARI with pooled labels"),
-        *("ARI with diagnosis", "rows that were in sent cells"),
+        *("ARI with diagnosis", "persons in each cluster"),
         box=None,
     )
     for session, result in results.items():
@@ -489,5 +490,5 @@ def _compare(
         ", ".join(map(str, np.bincount(pooled.labels_, minlength=K))),
     )
     out.print(table)
-    out.print("rounds: all, with preparation and evaluation; cells of 5 persons or more are sent")
+    out.print("rounds: all, with preparation and evaluation")
     out.print("pooled: k-means, 50 starts, on all rows in one place, which no consortium may have")
