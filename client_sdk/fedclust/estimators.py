@@ -354,8 +354,8 @@ class FederatedKMeans(
     cluster_centers_ : (K, d) float64
         In the data's own units. Fewer than ``n_clusters`` where the rows hold no more.
     inertia_ : float or None
-        Squared distances in the scaled space over the rows that could be spoken for; None where
-        the method's closing evaluation is switched off.
+        Squared distances in the scaled space over the points of the protected table;
+        None where the method's closing evaluation is switched off.
     n_iter_ : int
         Rounds of the method.
     n_features_in_ : int

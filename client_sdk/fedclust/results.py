@@ -82,13 +82,13 @@ class SiteResult:
         return self._result.columns
 
     @property
-    def sizes_(self) -> tuple[int | None, ...] | None:
-        """Rows in each cluster over all sites; None where suppressed."""
+    def sizes_(self) -> tuple[int, ...] | None:
+        """Persons in each cluster over all sites; None without evaluation."""
         return self._result.sizes
 
     @property
-    def own_sizes_(self) -> tuple[int | None, ...] | None:
-        """Rows of this site in each cluster, as far as they were sent."""
+    def own_sizes_(self) -> tuple[int, ...] | None:
+        """Persons of this site in each cluster; None without evaluation."""
         return self._result.site_sizes.get(self.site)
 
     @property
@@ -240,7 +240,7 @@ def write_report(facts: Facts, path: Path) -> None:
 
 
 def centroid_table(document: ResultDocument) -> bytes:
-    """Return a result's centroids as CSV: cluster, size (empty: suppressed), columns in own units.
+    """Return a result's centroids as CSV: cluster, size (or empty), columns in own units.
 
     A level's column is called ``feature=level`` and holds shares. Cluster numbers are those of the
     labels, from 0.

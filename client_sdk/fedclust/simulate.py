@@ -116,7 +116,7 @@ class SimulationResult:
 
     @property
     def quality_(self) -> Quality | None:
-        """Inertia and indices over the rows of sent cells; None without evaluation."""
+        """Inertia and indices over the sites' points; None without evaluation."""
         return self.result_.quality
 
     @property
@@ -135,8 +135,8 @@ class SimulationResult:
         return self.result_.history
 
     @property
-    def sizes_(self) -> tuple[int | None, ...] | None:
-        """Rows in each cluster, None where suppressed; None altogether without evaluation."""
+    def sizes_(self) -> tuple[int, ...] | None:
+        """Persons in each cluster; None without evaluation."""
         return self.result_.sizes
 
     @property

@@ -447,29 +447,24 @@ def relative_gap(lower: float, upper: float) -> float:
 
 
 class Profile(Model):
-    """What the rows of each cluster look like, over all sites; see ``algorithms.profiling``.
+    """What the persons of each cluster look like, over all sites; see ``algorithms.evaluation``.
 
-    In the columns' own units, transforms not undone. Rows whose missing values were imputed count
-    with these.
+    In the columns' own units, transforms not undone. Missing values that were imputed count.
 
     Attributes
     ----------
     known : (K, d) bool
-        Whose mean is told: not of clusters whose size is suppressed, nor of columns that no site
-        with rows in the cluster has.
+        False in empty clusters, and for columns that no site with persons in the cluster has.
     means : (K, d) float64
         0 where not known; the share of those with it where a column is binary.
-    spread_known : (K, d) bool
-        Whose standard deviation is told.
     deviations : (K, d) float64
-        Standard deviations, ddof 0, over the rows of sites that tell of them.
+        Standard deviations, ddof 0: 0 where not known.
     overall_means, overall_deviations : (d,) float64
-        Over the rows of all clusters that are told of; a deviation of 0 may be unknown.
+        Over the persons of all clusters.
     """
 
     known: BoolMatrix
     means: FloatMatrix
-    spread_known: BoolMatrix
     deviations: FloatMatrix
     overall_means: FloatVector
     overall_deviations: FloatVector
@@ -523,15 +518,15 @@ class Result(Model):
         The cluster of each prototype.
     center, scale : (d,) float64
         The scaled space; ``impute`` (d,), in own units, where missing values are imputed.
-    sizes : tuple of int or None, length K
-        Rows in sent cells; None where suppressed. None altogether without evaluation.
+    sizes : tuple of int, length K, or None
+        Persons in each cluster; None without evaluation.
     site_sizes : dict of site to tuple
         The same by site. Released whole to nobody: each site sees its own.
     mapping : dict of site to tuple of int
         Local cluster to global cluster, where the method has local clusters; -1 for a local
         cluster that was not sent. Each site sees its own.
     profile : Profile or None
-        Means and spreads of the rows in sent cells; None without evaluation.
+        Means and spreads of the persons in each cluster; None without evaluation.
     n_rounds : int
         Rounds of the method itself, as ``max_rounds`` counts them: without preparation and
         evaluation, which ``history`` shows too.
@@ -557,8 +552,8 @@ class Result(Model):
     center: FloatVector
     scale: FloatVector
     impute: FloatVector | None = None
-    sizes: tuple[int | None, ...] | None = None
-    site_sizes: dict[str, tuple[int | None, ...]] = Field(default_factory=dict)
+    sizes: tuple[int, ...] | None = None
+    site_sizes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     mapping: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     quality: Quality | None = None
     profile: Profile | None = None

@@ -439,7 +439,6 @@ def _profile(sent: dict[str, Evaluation], config: RunConfig) -> Profile | None:
     return Profile(
         known=known,
         means=np.where(known, config.space.to_original(clusters.mean), 0.0),
-        spread_known=known,
         deviations=np.where(known, _deviations(clusters, config), 0.0),
         overall_means=config.space.to_original(whole.mean),
         overall_deviations=_deviations(whole, config),

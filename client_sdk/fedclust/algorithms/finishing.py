@@ -73,8 +73,8 @@ def complete(
     raw: Result,
     *,
     n_clusters: int | None,
-    sizes: Sequence[int | None] | None = None,
-    site_sizes: Mapping[str, Sequence[int | None]] | None = None,
+    sizes: Sequence[int] | None = None,
+    site_sizes: Mapping[str, Sequence[int]] | None = None,
     profile: Profile | None = None,
     **update: Any,
 ) -> Result:
@@ -140,7 +140,7 @@ def complete(
 
 
 def _sorted(profile: Profile, order: NDArray[np.int64]) -> Profile:
-    by_cluster = ("known", "means", "spread_known", "deviations")
+    by_cluster = ("known", "means", "deviations")
     return profile.model_copy(
         update={name: _frozen(getattr(profile, name)[order]) for name in by_cluster}
     )

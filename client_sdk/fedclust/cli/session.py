@@ -578,9 +578,7 @@ def _show_result(document: ResultDocument) -> None:
     grid = Table("cluster", "rows", *names)
     for number, centre in enumerate(found["centroids_original"]):
         size = sizes[number] if sizes else None
-        grid.row(
-            number, "suppressed" if sizes and size is None else size, *(f"{x:.6g}" for x in centre)
-        )
+        grid.row(number, size, *(f"{x:.6g}" for x in centre))
     grid.show()
     show(out, f"{'rounds':<16} {found['n_rounds']} (and those of preparation and evaluation)")
     show(out, f"{'stopped because':<16} {found['stopped_because']}")

@@ -117,9 +117,7 @@ def simulate(
     grid = Table("cluster", "rows", *found.columns_)
     for number, centre in enumerate(found.cluster_centers_.tolist()):
         size = found.sizes_[number] if found.sizes_ else None
-        grid.row(
-            number, "suppressed" if found.sizes_ and size is None else size, *map(_short, centre)
-        )
+        grid.row(number, size, *map(_short, centre))
     grid.show()
     for name in ("rounds", "stopped_because", "inertia"):
         if facts[name] is not None:

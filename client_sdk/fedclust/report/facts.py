@@ -92,8 +92,8 @@ class Facts:
     definition : Definition
     columns : tuple of Column
     clusters : tuple of Cluster
-    by_site : dict of site to tuple of int or None
-        Rows of each cluster; suppressed as in results (rule 3).
+    by_site : dict of site to tuple of int
+        Persons in each cluster: of all sites, or of the one that reads.
     positions : (K, 2) float64
         The centroids on their first two principal axes, in the scaled space.
     explained : tuple of float
@@ -118,7 +118,7 @@ class Facts:
     definition: Definition
     columns: tuple[Column, ...]
     clusters: tuple[Cluster, ...]
-    by_site: dict[str, tuple[int | None, ...]]
+    by_site: dict[str, tuple[int, ...]]
     positions: NDArray[np.float64]
     explained: tuple[float, ...]
     quality: Quality | None
@@ -237,15 +237,15 @@ def _entries(result: Result, columns: tuple[Column, ...], k: int) -> tuple[Entry
         if column.kind == "binary":
             found.append(Entry(column, min(max(mean, 0.0), 1.0), difference=difference))
             continue
-        spread = float(profile.deviations[k, j]) if profile.spread_known[k, j] else None
+        spread = float(profile.deviations[k, j])
         plain = column.transform == "none"
         found.append(
             Entry(
                 column,
                 mean=_undone(mean, column),
                 deviation=spread if plain else None,
-                low=None if spread is None else _undone(mean - spread, column),
-                high=None if spread is None else _undone(mean + spread, column),
+                low=_undone(mean - spread, column),
+                high=_undone(mean + spread, column),
                 difference=difference,
             )
         )

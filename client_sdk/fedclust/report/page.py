@@ -92,14 +92,15 @@ def _summary(facts: Facts) -> str:
 def _clusters(facts: Facts) -> str:
     rows = []
     for cluster in facts.clusters:
-        size = "suppressed" if cluster.size is None else str(cluster.size)
+        size = _persons(cluster.size)
         share = "–" if cluster.share is None else f"{100 * cluster.share:.0f} %"
         apart = _apart(cluster.sets_apart) if cluster.compared else "not known"
         rows.append([str(cluster.number), size, share, apart])
     table = _table(
-        "Each cluster, its rows, and what sets it apart: columns whose mean lies half a standard "
-        "deviation or more from that of all rows, with the difference in standard deviations.",
-        ["cluster", "rows", "share", "what sets it apart"],
+        "Each cluster, its persons, and what sets it apart: columns whose mean lies half a "
+        "standard deviation or more from that of all persons, with the difference in standard "
+        "deviations.",
+        ["cluster", "persons", "share", "what sets it apart"],
         rows,
         text=(3,),
     )
@@ -136,7 +137,7 @@ def _profile(facts: Facts) -> str:
         )
     table = _table(
         "Mean ± standard deviation; under a logarithm the geometric mean, with the range of one "
-        "standard deviation. A dash: not told. Rows with imputed values count with these.",
+        "standard deviation. A dash: not known. Imputed values count.",
         ["column", "unit", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
         rows,
         text=(1,),
@@ -161,24 +162,22 @@ def _sizes(facts: Facts) -> str:
     rows = [
         [
             str(cluster.number),
-            _rows(cluster.size),
-            *(_rows(facts.by_site[site][k]) for site in sites),
+            _persons(cluster.size),
+            *(_persons(facts.by_site[site][k]) for site in sites),
         ]
         for k, cluster in enumerate(facts.clusters)
     ]
-    p = facts.definition.policy.min_group_size
     table = _table(
-        "Rows that could be spoken for. Where a number would tell of fewer than "
-        f"{p} persons, or could be worked out from others, it is suppressed.",
+        "Persons in each cluster.",
         ["cluster", "all sites", *sites],
         rows,
     )
-    figure = _figure(svg.sizes(facts), "Rows of each cluster by site. Grey: sites' parts not told.")
+    figure = _figure(svg.sizes(facts), "Persons of each cluster by site. Grey: other sites.")
     return f"<h2>Sizes</h2>{figure}{table}"
 
 
-def _rows(size: int | None) -> str:
-    return "suppressed" if size is None else str(size)
+def _persons(size: int | None) -> str:
+    return "not measured" if size is None else str(size)
 
 
 def _positions(facts: Facts) -> str:

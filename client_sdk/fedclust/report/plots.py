@@ -84,10 +84,10 @@ class Plots:
         whole = np.array([float(cluster.size or 0) for cluster in facts.clusters])
         untold = np.maximum(whole - begin, 0.0)
         if untold.any():
-            ax.barh(numbers, untold, left=begin, label="not told by site", color="#d0d0d0")
+            ax.barh(numbers, untold, left=begin, label="other sites", color="#d0d0d0")
         for k, cluster in enumerate(facts.clusters):
             if cluster.size is None:
-                ax.text(0, k, " suppressed", va="center", fontsize=8)
+                ax.text(0, k, " not measured", va="center", fontsize=8)
         ax.set_yticks(numbers, [str(cluster.number) for cluster in facts.clusters])
         ax.invert_yaxis()
         ax.set(xlabel="rows", ylabel="cluster", title="Sizes")

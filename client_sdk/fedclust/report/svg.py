@@ -107,7 +107,7 @@ def profile(facts: Facts) -> str | None:
 
 
 def sizes(facts: Facts) -> str | None:
-    """Return a bar for each cluster, its rows by site; None where no size is known."""
+    """Return a bar for each cluster, its persons by site; None where no size is known."""
     if not any(cluster.size for cluster in facts.clusters):
         return None
     sites = sorted(facts.by_site)
@@ -125,7 +125,7 @@ def sizes(facts: Facts) -> str | None:
         at = top + step * k
         parts.append(_text(left - 8, at + 17, f"{cluster.number}", "end", bold=True))
         if cluster.size is None:
-            parts.append(_text(left + 4, at + 17, "suppressed", "start", size=11))
+            parts.append(_text(left + 4, at + 17, "not measured", "start", size=11))
             continue
         told = [(i, facts.by_site[site][k]) for i, site in enumerate(sites)]
         begin = 0

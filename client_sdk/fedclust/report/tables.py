@@ -54,7 +54,7 @@ def report_bytes(facts: Facts, name: str) -> bytes:
 
 
 def json_text(facts: Facts) -> str:
-    """Return all facts as one JSON object; null where something is suppressed or not known."""
+    """Return all facts as one JSON object; null where something is not known."""
     provenance = facts.provenance
     return json.dumps(
         {
@@ -113,7 +113,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 def csv_text(facts: Facts) -> str:
-    """Return the profile as CSV; an empty field where something is suppressed or not known."""
+    """Return the profile as CSV; an empty field where something is not known."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _HEADER, lineterminator="\n")
     writer.writeheader()
