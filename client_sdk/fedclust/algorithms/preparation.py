@@ -3,9 +3,10 @@
 What it computes
     Every site sends n, and for each feature the number of persons with a value, their mean and
     their sum of squared deviations M2. The server merges (n, mean, M2) pairwise (Chan, Golub &
-    LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979): raw sums
-    of squares are wrong by 7 % at an offset of 1e8. ddof 0; imputed rows count in n and add
-    nothing to M2; a constant feature gets scale 1, a categorical one the same in all its levels.
+    LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979):
+    raw sums of squares are wrong by 7 % at an offset of 1e8. ddof 0; imputed values count in n and
+    add nothing to M2; a constant feature gets scale 1, a categorical one the same in all its
+    levels.
 
 It is round 1 of every session with ``scaling: standard`` or ``missing: impute``, whatever the
 method, and outside ``max_rounds``.
