@@ -575,7 +575,7 @@ def _show_result(document: ResultDocument) -> None:
     names = [column.name for column in columns_of(document.features)]
     found = document.result
     sizes = found.get("sizes")
-    grid = Table("cluster", "rows", *names)
+    grid = Table("cluster", "persons", *names)
     for number, centre in enumerate(found["centroids_original"]):
         size = sizes[number] if sizes else None
         grid.row(number, size, *(f"{x:.6g}" for x in centre))
