@@ -14,6 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from fedclust.algorithms.local_cells import local_kmeans
+from fedclust.privacy.moments import cell_moments
 
 import _fedavg as fed
 from _baselines import (
@@ -45,8 +47,6 @@ from _data import (
 from _report import write
 from _runs import Job, Record, Spread, fingerprint, run, spread
 from fedclust import SimulationResult, simulate
-from fedclust.algorithms.local_cells import local_kmeans
-from fedclust.privacy.moments import cell_moments
 
 warnings.simplefilter("ignore")
 

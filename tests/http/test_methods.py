@@ -279,30 +279,6 @@ def test_an_answer_that_counts_nobody_is_refused(world: World, session: str) -> 
     assert [(e.pointer, e.rule) for e in problem.errors] == [("/payload/counts", "empty")]
 
 
-@pytest.mark.parametrize(
-    ("method", "options"), [each for each in ALL if not METHODS[each[0]].on_points]
-)
-def test_all_cells_suppressed_everywhere_fails_with_the_reason_and_what_to_change(
-    world: World, session: str, method: str, options: dict[str, Any]
-) -> None:
-    sites = begin(world, session, method, options, policy={"scaling": "none"})
-    # Where one site is asked for something that all need, the others are asked in its place.
-    for number in range(1, len(sites) + 1):
-        for site in sites:
-            if _until(world, site, session, "work", "ended")["status"] == "ended":
-                break
-            answer = json.loads(world.answer(site, session))
-            cells = {k: _zeros(v) for k, v in answer["payload"].items() if k != "totals"}
-            answer["payload"] |= cells
-            put(world, site, session, number, json.dumps(answer).encode())
-    assert _state_at_the_end(world, session) == "failed"
-    info = world.ok("GET", f"/v1/sessions/{session}", "ada")
-    assert info["stopped_because"] == "nothing_to_release"
-    assert "min_group_size" in info["failure"] or "n_clusters" in info["failure"]
-    early = world.request("GET", f"/v1/sessions/{session}/result", "ada")
-    refused(early, "result-not-ready")
-
-
 @pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
 def test_sites_with_too_few_rows_fail_with_the_reason_and_what_to_change(
     world: World, session: str, method: str, options: dict[str, Any]

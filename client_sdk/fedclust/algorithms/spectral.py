@@ -416,7 +416,6 @@ METHOD = Method(
     finish=finish,
     label=label,
     label_new=label,
-    on_points=True,
     check_task=check_task,
     rounds=lambda options: None if options.n_anchors else 1,
     possible_phases=lambda options: options.phases,

@@ -125,7 +125,7 @@ def _table_of(
     table = load(rows, plan.features, **identified, lacking=lacking)
     data, _ = site_data(plan, rows, table, p, **identified)
     figures = None
-    if plan.method.on_points and plan.policy.protection == "groups":
+    if plan.policy.protection == "groups":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)  # said once already
             persons = read_persons(rows, plan.features, **identified, lacking=lacking)
