@@ -21,7 +21,7 @@ from fedclust.data.mapping import Dataset
 from fedclust.data.raw import MISSING, Origin
 from fedclust.data.readings import FeatureReading
 from fedclust.data.remarks import Remarks
-from fedclust.data.rows import BLOCK, Block, Rows, column_mark, spread
+from fedclust.data.rows import Block, Rows, column_mark, spread
 from fedclust.errors import DataError
 from fedclust.protection.columns import Source, TableColumn, describe_columns
 from fedclust.protection.table import person_values
@@ -34,13 +34,16 @@ Tell = Callable[[int, int | None], None]
 
 #: A column with more codes than this is text, not levels.
 _MOST_CODES: Final = 1_000
-#: Persons in a block, and rows that are read at a time, where a source is larger than memory.
-_PERSONS: Final = BLOCK
+#: Persons in a block, at least, where a source is larger than memory: just above the number up to
+#: which groups are formed by slower means.
+_PERSONS: Final = 51_200
+#: Rows that are read at a time from such a source.
+_ROWS: Final = 16_384
 _REPEATED: Final = (
     "an earlier row has the same identifier; where it names persons, give it as --person-column"
 )
 #: Persons whose rows describe the columns of such a source.
-_SAMPLE: Final = BLOCK // 2
+_SAMPLE: Final = 16_384
 
 
 @dataclass(frozen=True)
@@ -304,7 +307,7 @@ class _Reading:
         distinct = [np.empty(0) for _ in self.places]
         marks = [0] * len(self.places)
         seen, n_rows, last = array("q"), 0, None
-        for block in self.rows.scan(_PERSONS):
+        for block in self.rows.scan(_ROWS):
             remarks.add(block)
             values = [block.values[j] for j in self.places]
             distinct = [_more_distinct(*each) for each in zip(distinct, values, strict=True)]
@@ -337,7 +340,7 @@ class _Reading:
         for column in columns:
             if column.codes is not None:
                 self.rows.decoders[self._feature(column)].close(column.codes)
-        expected = n_rows, marks
+        expected = n_rows, marks, n_persons
 
         def blocks() -> Iterator[PersonBlock]:
             return self._stream(columns, expected)
@@ -346,13 +349,17 @@ class _Reading:
         return self._found(columns, n_rows, n_persons, by_name, sampled, blocks)
 
     def _stream(
-        self, columns: Sequence[SiteColumn], expected: tuple[int, list[int]]
+        self, columns: Sequence[SiteColumn], expected: tuple[int, list[int], int]
     ) -> Iterator[PersonBlock]:
-        """Yield the persons in blocks, none of them small beside the others."""
+        """Yield the persons in blocks of nearly one size."""
+        count = max(1, expected[2] // _PERSONS)
+        # The last block is what is left, when all rows are known to be the same.
+        ends = np.arange(1, count) * expected[2] // count
+        sizes = np.diff(ends, prepend=0).tolist()
         waiting: list[PersonBlock] = []
         kept: tuple[list[FloatArray], list[str]] | None = None
         n_rows, marks = 0, [0] * len(columns)
-        for block in self.rows.scan(_PERSONS):
+        for block in self.rows.scan(_ROWS):
             self.rows.refuse()
             n_rows += len(block)
             marks = self._added(marks, block)
@@ -369,15 +376,14 @@ class _Reading:
                 kept = [each[end:] for each in values], keys[end:]
                 values, keys = [each[:end] for each in values], keys[:end]
             waiting.append(self._persons(columns, values, keys, self.origin))
-            # The rest goes with the last block, so that no block is smaller than the others.
-            while sum(each.n for each in waiting) >= 2 * _PERSONS:
-                whole = _joined(waiting)
-                yield _part(whole, slice(0, _PERSONS))
-                waiting = [_part(whole, slice(_PERSONS, None))]
+            while sizes and sum(each.n for each in waiting) >= sizes[0]:
+                whole, size = _joined(waiting), sizes.pop(0)
+                waiting = [_part(whole, slice(size, None))]
+                yield _part(whole, slice(0, size))
             self.tell(n_rows)
         if kept is not None:
             waiting.append(self._persons(columns, *kept, self.origin))
-        if (n_rows, marks) != expected:
+        if (n_rows, marks) != expected[:2]:
             message = "it holds other rows than when it was read first; a query needs an ORDER BY "
             message += "that leaves no ties, and a Dask graph that draws or shuffles a persist()"
             raise self.origin.fault("changed", message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,38 @@ from numpy.typing import NDArray
 
 from fedclust.protection.columns import NumericColumn, TableColumn
 
-__all__ = ["GroupSums", "release_counts"]
+__all__ = ["GroupSums", "Spread", "release_counts"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 #: The released share of variance within groups is a multiple of this, and at least this.
 _SHARE_STEP = 0.05
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Sums of squares of a numeric column's n values: about their mean, and within groups."""
+
+    n: int = 0
+    mean: float = 0.0
+    whole: float = 0.0
+    within: float = 0.0
+
+    def __add__(self, other: Spread) -> Spread:
+        n = self.n + other.n
+        if not n:
+            return self
+        # Chan's merging of means and squares.
+        apart = other.mean - self.mean
+        whole = self.whole + other.whole + apart**2 * self.n * other.n / n
+        mean = self.mean + apart * other.n / n
+        return Spread(n, mean, whole, self.within + other.within)
+
+    def share(self) -> float:
+        """Return the share of variance within groups, rounded."""
+        share = self.within / self.whole if self.whole > 0.0 else 0.0
+        return round(max(_SHARE_STEP, round(share / _SHARE_STEP) * _SHARE_STEP), 2)
 
 
 class GroupSums:
@@ -81,14 +107,17 @@ class GroupSums:
         """Return the share of a numeric column's variance within groups, rounded."""
         if not isinstance(self.column, NumericColumn):
             return None
-        if self._shift is None:
-            return _SHARE_STEP
+        return self.spread().share()
+
+    def spread(self) -> Spread:
+        """Return the sums of squares of a numeric column."""
+        if self._shift is None or not isinstance(self.column, NumericColumn):
+            return Spread()
         sums = self.sums + self.complete * (self.column.origin - self._shift)
-        counts = np.maximum(self.complete, 1)
-        total = self._squares - float(sums.sum()) ** 2 / int(self.complete.sum())
-        within = self._squares - float((sums**2 / counts).sum())
-        share = within / total if total > 0.0 else 0.0
-        return round(max(_SHARE_STEP, round(share / _SHARE_STEP) * _SHARE_STEP), 2)
+        n, shifted = int(self.complete.sum()), float(sums.sum())
+        whole = self._squares - shifted**2 / n
+        within = self._squares - float((sums**2 / np.maximum(self.complete, 1)).sum())
+        return Spread(n, self._shift + shifted / n, whole, within)
 
 
 def _grown(array: NDArray[np.generic], length: int) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from fedclust.protection.columns import (
     source_names,
 )
 from fedclust.protection.groups import form_groups, least_group_size
-from fedclust.protection.records import GroupSums, release_counts
+from fedclust.protection.records import GroupSums, Spread, release_counts
 
 __all__ = [
     "ProtectedTable",
@@ -290,15 +290,22 @@ def _release_blocks(
     blocks: Iterable[tuple[Sequence[FloatArray], IntArray]],
     p: int,
 ) -> ProtectedTable:
-    tallies = [GroupSums(column) for column in columns]
-    sizes = np.zeros(0, dtype=np.int64)
+    sizes: list[IntArray] = []
+    released: list[list[FloatArray]] = [[] for _ in columns]
+    spreads = [Spread() for _ in columns]
     for encoded, groups in blocks:
-        first = len(sizes)
-        sizes = np.concatenate([sizes, np.bincount(groups)])
-        for tally, values in zip(tallies, encoded, strict=True):
-            tally.add(values, first + groups, len(sizes))
-    released = tuple(tally.release(sizes, p) for tally in tallies)
-    return ProtectedTable(tuple(columns), sizes, released, tuple(t.share() for t in tallies))
+        sizes.append(np.bincount(groups))
+        for place, (column, values) in enumerate(zip(columns, encoded, strict=True)):
+            tally = GroupSums(column)
+            tally.add(values, groups, len(sizes[-1]))
+            released[place].append(tally.release(sizes[-1], p))
+            spreads[place] += tally.spread()
+    shares = tuple(
+        spread.share() if isinstance(column, NumericColumn) else None
+        for column, spread in zip(columns, spreads, strict=True)
+    )
+    whole = tuple(map(np.concatenate, released))
+    return ProtectedTable(tuple(columns), np.concatenate(sizes), whole, shares)
 
 
 def encode_sources(columns: Sequence[TableColumn], sources: Sequence[Source]) -> list[FloatArray]:
