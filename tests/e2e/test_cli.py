@@ -161,7 +161,7 @@ def test_from_the_first_token_to_labels_with_agents(shell: Shell) -> None:
         given = ["--data", f"{name}.csv", "--id-column", "mrn", "--yes"]
         given += ["--labels-out", f"{name}.labels", "--result-out", f"{name}.fedclust"]
         shell.run(name, "agent", "add", "heart", *given)
-        assert "What leaves this site" in shell.err
+        assert "groups of at least 5 similar persons" in " ".join(shell.err.split())
         agents.append(shell.start(name, "agent", "--until-done"))
     events = shell.run("eva", "session", "watch", "heart", "--every", "0.2", "--json")
     for process in agents:

@@ -137,9 +137,7 @@ class Site:
             asked = known(CellsTask, task.common.parameters)
             found = [moments(cell) for cell in two_means(scaled)]
             assert len(found) == asked.n_clusters
-            cells = Cells(
-                counts=[n for n, _, _ in found], means=[mean for _, mean, _ in found], totals=None
-            )
+            cells = Cells(counts=[n for n, _, _ in found], means=[mean for _, mean, _ in found])
             return CellsSubmission(phase="cells", task_digest=digest, payload=cells)
         if isinstance(task, LloydTaskDocument):
             centroids = known(StepTask, task.common.parameters).centroids
@@ -160,6 +158,8 @@ class Site:
             silhouettes=[math.fsum((b - a) / b for a, b, *_ in part) for part in apart],
             means=[moments(part)[1] for part in parts],
             m2=[moments(part)[2] for part in parts],
+            points=[len(part) for part in parts],
+            within=[0.0] * len(centroids[0]),
         )
         return EvaluateSubmission(phase="evaluate", task_digest=digest, payload=evaluation)
 
