@@ -427,6 +427,7 @@ def _close_evaluation(
         site_sizes=outcome.site_sizes,
         quality=outcome.quality,
         profile=outcome.profile,
+        warnings=outcome.warnings,
     )
     return Done(result, metrics)
 

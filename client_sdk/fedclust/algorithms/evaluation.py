@@ -47,6 +47,7 @@ from fedclust.algorithms.moments import Moments, merge_moments, no_moments
 from fedclust.algorithms.points import total_variances
 from fedclust.algorithms.spaces import binary_columns, scaled_bounds
 from fedclust.privacy.checks import check_empty, check_means, check_shape
+from fedclust.protection.resolution import resolution_warning
 
 NAME = "evaluate"
 _SLACK = 1e-9
@@ -350,12 +351,13 @@ def _refuse(wrong: NDArray[np.bool_], name: str, message: str) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Quality, sizes (K,) and profile of the distinct centroids, in the task's order."""
+    """Quality, sizes (K,) and profile of the distinct centroids, in the task's order; warnings."""
 
     quality: Quality | None
     sizes: tuple[int, ...]
     site_sizes: dict[str, tuple[int, ...]]
     profile: Profile | None
+    warnings: tuple[str, ...]
 
 
 def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunConfig) -> Outcome:
@@ -397,7 +399,25 @@ def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunCon
         sizes=tuple(int(count) for count in counts),
         site_sizes={site: tuple(int(n) for n in each.counts) for site, each in sent.items()},
         profile=_profile(sent, config),
+        warnings=_warnings(raw, centroids, list(sent.values())),
     )
+
+
+def _warnings(raw: Result, centroids: FloatArray, sent: Sequence[Evaluation]) -> tuple[str, ...]:
+    """Return the warning that clusters are finer than the sites' groups, where they are.
+
+    Where prototypes tell clusters apart, centroids say nothing of how fine these are.
+    """
+    if not sent or raw.prototypes is not None:
+        return ()
+    warning = resolution_warning(
+        np.stack([each.counts for each in sent]),
+        np.stack([each.points for each in sent]),
+        np.stack([each.costs for each in sent]),
+        np.stack([each.within for each in sent]),
+        centroids,
+    )
+    return () if warning is None else (warning,)
 
 
 def _davies_bouldin(
