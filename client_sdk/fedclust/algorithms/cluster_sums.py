@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.assigning import BLOCK
 from fedclust.algorithms.base import Points, RuleViolation, RunConfig
 from fedclust.privacy.bands import check_not_above
 from fedclust.privacy.checks import check_counts
 
 __all__ = ["ClusterSums", "check_sizes", "cluster_sums"]
+
+#: Points that are added up at a time: these stay in the second cache.
+_STEP = 4096
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -64,25 +66,23 @@ def cluster_sums(points: Points, labels: IntArray, centroids: FloatArray) -> Clu
         The centroid of each point; -1 leaves it out.
     centroids : (K, d) float64
     """
+    # Imported here: it takes a while.
+    from scipy.sparse import csr_array
+
     n_clusters = len(centroids)
-    counts = np.zeros(n_clusters, dtype=np.int64)
+    counts, costs = np.zeros(n_clusters), np.zeros(n_clusters)
     offsets = np.zeros(centroids.shape)
-    costs = np.zeros(n_clusters)
-    for start in range(0, len(labels), BLOCK):
-        chosen = slice(start, start + BLOCK)
-        own, sizes, rows = labels[chosen], points.sizes[chosen], points.X[chosen]
-        order = np.argsort(own, kind="stable")
-        order = order[np.searchsorted(own, 0, sorter=order) :]
-        if not len(order):
-            continue
-        own, sizes = own[order], sizes[order]
-        apart = rows[order] - centroids[own]
-        squares = np.einsum("ij,ij->i", apart, apart) * sizes
-        firsts = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
-        used = own[firsts]
-        counts[used] += np.add.reduceat(sizes, firsts)
-        offsets[used] += np.add.reduceat(apart * sizes[:, None], firsts, axis=0)
-        costs[used] += np.add.reduceat(squares, firsts)
+    for start in range(0, len(labels), _STEP):
+        chosen = start + np.flatnonzero(labels[start : start + _STEP] >= 0)
+        own, sizes = labels[chosen], points.sizes[chosen].astype(np.float64)
+        apart = points.X[chosen] - centroids[own]
+        squares = np.einsum("ij,ij->i", apart, apart)
+        counts += np.bincount(own, weights=sizes, minlength=n_clusters)
+        costs += np.bincount(own, weights=sizes * squares, minlength=n_clusters)
+        # Unlike a dense product it adds in the order of the points on every processor.
+        shape = (len(chosen), n_clusters)
+        offsets += csr_array((sizes, own, np.arange(len(chosen) + 1)), shape=shape).T @ apart
+    counts = counts.astype(np.int64)
     return ClusterSums(counts, offsets, costs, centroids)
 
 

@@ -1,4 +1,4 @@
-"""Weighted k-means at the coordinator: from the sites' cell means to the first global centroids.
+"""Weighted k-means: of a site's points, and of all sites' cell means at the coordinator.
 
 Few points take many starts, each to convergence. Where one start among all points would take
 seconds, the starts are made in a sample, along the points' widest axes, and the best goes on.
@@ -23,6 +23,8 @@ _TOLERANCE = 1e-12
 _MAX_RESTARTS = 50
 #: Multiply-adds that the random restarts may cost together, about ten iterations each.
 _WORK = 2_000_000_000
+#: The same of a site's own k-means, whose cells are but a start for the rounds that follow.
+_SITE_WORK = 200_000_000
 #: Where two restarts would cost more, they are made in a sample of so many points a cluster,
 _SAMPLED = 50
 _SAMPLE_RESTARTS = 8
@@ -95,7 +97,8 @@ def distinct_best(
         The most partitions to return. Partitions whose inertia differs by no more than ``SAME``,
         relative, count as one.
     n_restarts : int, optional
-        Random restarts; by default :func:`restarts`.
+        Random restarts of a site's own k-means; by default, and at the coordinator,
+        :func:`restarts`.
 
     Returns
     -------
@@ -107,7 +110,7 @@ def distinct_best(
     if len(points) <= n_clusters:
         return [points]
     cloud = _Cloud(points, weights)
-    if n_restarts is None and _too_many(points, n_clusters):
+    if _too_many(points, n_clusters, _WORK if n_restarts is None else _SITE_WORK):
         return [_by_sample(cloud, n_clusters, rng)]
     if n_restarts is not None:
         return _distinct(_runs(cloud, n_clusters, rng, n_restarts), keep)
@@ -196,10 +199,10 @@ def _merge_equal(points: FloatArray, weights: FloatArray) -> tuple[FloatArray, F
     return merged, mass
 
 
-def _too_many(points: FloatArray, n_clusters: int) -> bool:
+def _too_many(points: FloatArray, n_clusters: int, work: int) -> bool:
     """Whether two random restarts would cost more than all of them may."""
     size = points.shape[0] * points.shape[1] * n_clusters
-    return 2 * 10 * size > _WORK and len(points) > 2 * _SAMPLED * n_clusters
+    return 2 * 10 * size > work and len(points) > 2 * _SAMPLED * n_clusters
 
 
 def _by_sample(cloud: _Cloud, n_clusters: int, rng: np.random.Generator) -> FloatArray:
@@ -313,13 +316,11 @@ class _Cloud:
         Points are added in their order, whatever the platform's matrix product does.
         """
         n_clusters = len(otherwise)
-        order = np.argsort(labels, kind="stable")
-        ends = np.append(0, np.cumsum(np.bincount(labels, minlength=n_clusters)))
-        shape = (n_clusters, len(labels))
         # Imported here: it takes a while, and few need it.
         from scipy.sparse import csr_array
 
-        members = csr_array((self.weights[order], order, ends), shape=shape)
+        shape = (len(labels), n_clusters)
+        members = csr_array((self.weights, labels, np.arange(len(labels) + 1)), shape=shape).T
         mass = np.bincount(labels, weights=self.weights, minlength=n_clusters)[:, None]
         sums = members @ self._centred
         return np.where(mass > 0, sums / np.where(mass > 0, mass, 1.0) + self._origin, otherwise)
