@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedclust.algorithms.base import Policy, RunConfig, Totals
-from fedclust.algorithms.judging import Judgement, judge, rest_cost
+from fedclust.algorithms.base import Policy, RunConfig
+from fedclust.algorithms.judging import Judgement, judge
 
 
 def _config(*roster: str, quorum: int | None = None) -> RunConfig:
@@ -113,33 +113,3 @@ def test_with_everyone_answering_the_best_is_the_cheapest(costs: list[list[float
     assert judged.best is not None
     reached = sum(cost or 0.0 for cost in judged.best.costs.values())
     assert reached == pytest.approx(min(totals), rel=1e-9, abs=0.0)
-
-
-@pytest.mark.parametrize("offset", [0.0, 1e6])
-def test_the_rest_costs_what_its_rows_cost_at_the_centroid_nearest_their_mean(
-    offset: float,
-) -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(40, 3)) + offset
-    centroids = rng.normal(size=(4, 3)) + offset
-    labels = ((X[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1)
-    kept = np.arange(40) >= 9
-    sent = [kept & (labels == k) for k in range(4)]
-    totals = Totals(n=40, mean=X.mean(axis=0), m2=40 * X.var(axis=0))
-    cost = rest_cost(
-        totals,
-        np.array([rows.sum() for rows in sent]),
-        np.array([X[rows].sum(axis=0) for rows in sent]),
-        np.array([((X[rows] - c) ** 2).sum() for rows, c in zip(sent, centroids, strict=True)]),
-        centroids,
-    )
-    rest = X[~kept]
-    near = centroids[((rest.mean(axis=0) - centroids) ** 2).sum(axis=1).argmin()]
-
-    assert cost == pytest.approx(((rest - near) ** 2).sum(), rel=1e-6)
-
-
-def test_no_rest_costs_nothing() -> None:
-    totals = Totals(n=4, mean=np.zeros(1), m2=np.ones(1))
-
-    assert rest_cost(totals, np.array([4]), np.zeros((1, 1)), np.ones(1), np.zeros((1, 1))) == 0.0

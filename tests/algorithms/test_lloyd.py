@@ -1,130 +1,104 @@
-"""lloyd: one step and one aggregation against sums that the test computes by itself."""
+"""lloyd: steps and aggregations against sums over repeated points, and whole sessions."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedclust.algorithms import engine, lloyd
+from fedclust.algorithms import lloyd
 from fedclust.algorithms.base import (
     Contribution,
-    Done,
     Feature,
     Memory,
-    MethodFailure,
     Next,
     Policy,
     RuleViolation,
     RunConfig,
-    SiteData,
     SiteTask,
-    Space,
-    Totals,
 )
 from fedclust.algorithms.engine import Plan
-from fedclust.algorithms.totals import SitePart
+from support.hospitals import central_lloyd
+from support.points import config_of, of_rows, repeated, weighted
+from support.rounds import drive
 
 FEATURES = (Feature(name="age", lower=0, upper=10), Feature(name="dose"))
+X = [[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [8.0, 5.0], [9.0, 6.0]]
+SIZES = [5, 7, 5, 9, 6]
 
 
-def _config(p: int = 2, roster: tuple[str, ...] = ("a", "b", "c"), **options: Any) -> RunConfig:
-    return RunConfig(
-        options=lloyd.Config(**{"n_clusters": 2, **options}),
-        features=FEATURES,
-        policy=Policy(min_group_size=p, scaling="none"),
-        roster=roster,
-        p=p,
-        space=Space.identity(2),
-    )
+def _config(p: int = 5, **options: Any) -> RunConfig:
+    return config_of(lloyd.Config(**{"n_clusters": 2, **options}), p=p, features=FEATURES)
 
 
-def _task(centroids: Any, part: SitePart | None = None) -> SiteTask:
-    return SiteTask("lloyd", lloyd.StepTask(centroids=np.array(centroids, float)), part)
+def _task(centroids: Any) -> SiteTask:
+    return SiteTask("lloyd", lloyd.StepTask(centroids=np.array(centroids, float)))
 
 
-def _answer(task: SiteTask, X: Any, config: RunConfig, memory: Memory | None = None) -> Any:
-    data = SiteData(np.array(X, dtype=float))
-    return lloyd.local_step(task, data, config, np.random.default_rng(0), memory or {})
-
-
-ROWS = [[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [8.0, 5.0], [9.0, 6.0]]
+def _answer(task: SiteTask, config: RunConfig | None = None) -> Any:
+    memory: Memory = {}
+    points, config = weighted(X, SIZES), config or _config()
+    payload, kept = lloyd.local_step(task, points, config, np.random.default_rng(0), memory)
+    assert kept == {}
+    lloyd.check(task, payload, config)
+    return payload
 
 
 def test_a_step_sends_counts_sums_and_costs_of_the_nearest_centroid() -> None:
-    payload, _ = _answer(_task([[0, 0], [9, 5]]), ROWS, _config())
+    payload = _answer(_task([[0, 0], [9, 5]]))
 
-    assert payload.counts.tolist() == [3, 2]
-    np.testing.assert_allclose(payload.sums, [[6.0, 6.0], [17.0, 11.0]])
-    np.testing.assert_allclose(payload.costs, [1 + 5 + 34, 1 + 1])
-    assert payload.totals is None
+    assert payload.counts.tolist() == [17, 15]
+    np.testing.assert_allclose(payload.sums, [[5 + 14 + 15, 7 + 25], [72 + 54, 45 + 36]])
+    np.testing.assert_allclose(payload.costs, [5 * 1 + 7 * 5 + 5 * 34, 9 * 1 + 6 * 1])
 
 
 def test_a_tie_goes_to_the_lowest_centroid() -> None:
-    payload, _ = _answer(
-        _task([[0, 0], [2, 0], [2, 0]]), [[1, 0], [1, 1], [2, 0], [2, 1]], _config()
-    )
-
-    assert payload.counts.tolist() == [2, 2, 0]
+    assert _answer(_task([[1, 0], [9, 6], [9, 6]])).counts.tolist() == [17, 15, 0]
 
 
-def test_totals_are_sent_when_asked_for_and_only_then() -> None:
-    config = _config()
-    asked = _task([[0, 0], [9, 5]], SitePart(totals=True))
-    payload, _ = _answer(asked, ROWS, config)
-    X = np.array(ROWS)
+def test_cells_are_a_sites_own_clusters_and_as_many_as_asked_for() -> None:
+    rng = np.random.default_rng(4)
+    centres = np.array([[1.0, 1.0], [4.0, 4.0], [8.0, 8.0]])
+    points = weighted(np.repeat(centres, 6, axis=0) + rng.normal(size=(18, 2)) / 10, 5)
+    config = _config(n_clusters=5)
+    task = SiteTask("cells", lloyd.CellsTask(n_clusters=3, n_init=3))
+    payload, _ = lloyd.local_step(task, points, config, rng, {})
+    assert isinstance(payload, lloyd.Cells)
+    lloyd.check(task, payload, config)
 
-    assert payload.totals.n == 5
-    np.testing.assert_allclose(payload.totals.mean, X.mean(axis=0))
-    np.testing.assert_allclose(payload.totals.m2, 5 * X.var(axis=0))
-    lloyd.check(asked, payload, config)
-    with pytest.raises(RuleViolation, match="not asked for"):
-        lloyd.check(_task([[0, 0], [9, 5]], SitePart(rows=5)), payload, config)
-    bare = payload.model_copy(update={"totals": None})
-    with pytest.raises(RuleViolation, match="are asked for"):
-        lloyd.check(asked, bare, config)
-
-
-def test_nothing_to_send_and_nothing_asked_is_an_empty_answer() -> None:
-    far_apart = [[1.0, 0.0], [9.0, 6.0]]
-    config = _config(p=3)
-
-    assert _answer(_task([[0, 0], [9, 5]]), far_apart, config)[0] is None
-
-
-def test_all_cells_too_small_still_sends_the_totals_that_are_asked_for() -> None:
-    rows = [[1.0, 0.0], [1.0, 0.5], [9.0, 6.0], [9.0, 7.0]]
-    task = _task([[0, 0], [9, 5]], SitePart(totals=True))
-    payload, _ = _answer(task, rows, _config(p=3))
-
-    assert payload.counts.tolist() == [0, 0]
-    assert not payload.sums.any()
-    assert not payload.costs.any()
-    assert payload.totals.n == 4
+    order = np.argsort(payload.means[:, 0])
+    assert payload.counts.tolist() == [30, 30, 30]
+    expected = points.X.reshape(3, 6, 2).mean(axis=1)
+    np.testing.assert_allclose(payload.means[order], expected)
+    few = replace(task, common=lloyd.CellsTask(n_clusters=20, n_init=3))
+    payload, _ = lloyd.local_step(few, points, config, rng, {})
+    assert isinstance(payload, lloyd.Cells)
+    lloyd.check(few, payload, config)
+    assert payload.counts.tolist() == [5] * 18 + [0, 0]
+    assert not payload.means[18:].any()
 
 
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"counts": [1, 3]}, "smallest-count"),
-        ({"counts": [2, 2]}, "complement"),
-        ({"counts": [3, 4]}, "complement"),
-        ({"counts": [-3, 2]}, "smallest-count"),
-        ({"counts": [3, 2, 0]}, "shape"),
+        ({"counts": [4, 15]}, "smallest-count"),
+        ({"counts": [-17, 15]}, "smallest-count"),
+        ({"counts": [17, 15, 0]}, "shape"),
+        ({"counts": [0, 0]}, "empty"),
+        ({"counts": [32, 0]}, "empty-cell"),
         ({"sums": [[6.0, 6.0, 0.0], [17.0, 11.0, 0.0]]}, "shape"),
-        ({"sums": [[60.0, 6.0], [17.0, 11.0]]}, "bounds"),
-        ({"costs": [1.0, 2.0]}, "cost"),
-        ({"costs": [40.0, -2.0]}, "cost"),
-        ({"costs": [40.0]}, "shape"),
-        ({"counts": [5, 0]}, "empty-cell"),
+        ({"sums": [[600.0, 32.0], [126.0, 81.0]]}, "bounds"),
+        ({"costs": [1.0, 15.0]}, "cost"),
+        ({"costs": [210.0, -2.0]}, "cost"),
+        ({"costs": [210.0]}, "shape"),
     ],
 )
 def test_check_names_the_rule_and_repeats_no_value(change: dict[str, Any], rule: str) -> None:
-    task = _task([[0, 0], [9, 5]], SitePart(rows=5))
-    payload, _ = _answer(task, ROWS, _config())
-    lloyd.check(task, payload, _config())
+    task = _task([[0, 0], [9, 5]])
+    payload = _answer(task)
     dtypes = {"counts": np.int64, "sums": np.float64, "costs": np.float64}
     arrays = {name: np.array(value, dtype=dtypes[name]) for name, value in change.items()}
 
@@ -133,24 +107,36 @@ def test_check_names_the_rule_and_repeats_no_value(change: dict[str, Any], rule:
 
     assert caught.value.rule == rule
     assert caught.value.pointer.startswith("/")
-    assert "60" not in caught.value.message
+    assert "600" not in caught.value.message
 
 
-def test_a_number_of_rows_outside_the_declared_band_is_refused() -> None:
-    task = _task([[0, 0], [9, 5]], SitePart(totals=True))
-    payload, _ = _answer(task, ROWS, _config())
-    config = replace(_config(), size_band="50-199")
+def test_a_number_of_persons_above_the_declared_band_is_refused() -> None:
+    task = _task([[0, 0], [9, 5]])
+    payload = _answer(task).model_copy(update={"counts": np.array([17, 45])})
 
     with pytest.raises(RuleViolation, match="band"):
-        lloyd.check(task, payload, config)
+        lloyd.check(task, payload, replace(_config(), size_band="<50"))
 
 
-def _step(counts: Any, sums: Any, costs: Any, totals: Totals | None = None) -> lloyd.Step:
+@pytest.mark.parametrize(
+    ("phase", "common"),
+    [
+        ("cells", lloyd.CellsTask(n_clusters=200, n_init=3)),
+        ("cells", lloyd.CellsTask(n_clusters=2, n_init=30)),
+        ("lloyd", lloyd.StepTask(centroids=np.zeros((200, 2)))),
+    ],
+)
+def test_a_site_refuses_more_than_was_consented_to(phase: str, common: Any) -> None:
+    lloyd.check_task(SiteTask("cells", lloyd.CellsTask(n_clusters=2, n_init=3)), _config())
+    lloyd.check_task(_task([[0, 0], [9, 5]]), _config())
+
+    with pytest.raises(RuleViolation, match="definition"):
+        lloyd.check_task(SiteTask(phase, common), _config())
+
+
+def _step(counts: Any, sums: Any, costs: Any) -> lloyd.Step:
     return lloyd.Step(
-        counts=np.array(counts),
-        sums=np.array(sums, float),
-        costs=np.array(costs, float),
-        totals=totals,
+        counts=np.array(counts), sums=np.array(sums, float), costs=np.array(costs, float)
     )
 
 
@@ -161,100 +147,13 @@ def test_centroids_are_sums_over_counts_and_an_empty_one_keeps_its_place() -> No
         Contribution("b", _step([3, 0], [[8, 1], [0, 0]], [9, 0]), 2),
         Contribution("c", None, 2),
     ]
-    two = Policy(min_group_size=2, min_sites=2, scaling="none")
-    step = lloyd.aggregate(state, contributions, replace(_config(), policy=two))
+    step = lloyd.aggregate(state, contributions, _config())
 
     assert isinstance(step, Next)
     np.testing.assert_allclose(step.task.common.centroids, [[2.0, 1.0], [9.0, 9.0]])
     assert step.metrics["inertia"] == 18.0
     assert step.metrics["centroid_shift"] == pytest.approx(np.sqrt(5))
-    assert {site: part.totals for site, part in step.task.per_site.items()} == {
-        "a": True,
-        "b": True,
-        "c": True,
-    }
-
-
-def test_a_site_whose_totals_are_known_is_told_its_rows_and_a_late_one_is_asked() -> None:
-    known = {"a": Totals(n=7, mean=np.zeros(2), m2=np.ones(2))}
-    config = replace(_config(start="given", centroids=np.eye(2)), totals=known)
-    _, task = lloyd.start(config, seed=1)
-
-    assert task.per_site["a"] == SitePart(totals=False, rows=7)
-    assert task.per_site["b"] == SitePart(totals=True, rows=None)
-
-
-def test_no_cell_from_anyone_fails_and_says_what_to_change() -> None:
-    totals = Totals(n=7, mean=np.zeros(2), m2=np.ones(2))
-    empty = _step([0, 0], np.zeros((2, 2)), [0, 0], totals)
-    state = lloyd.State(phase="lloyd", seed=0, centroids=np.eye(2))
-
-    with pytest.raises(MethodFailure, match="min_group_size") as caught:
-        lloyd.aggregate(state, [Contribution(s, empty, 2) for s in "abc"], _config())
-    assert caught.value.reason == "nothing_to_release"
-
-
-@pytest.mark.parametrize("phase", ["cells", "lloyd"])
-def test_totals_make_no_contributor_to_the_centroids(phase: Any) -> None:
-    """Centroids of one site's cells alone would be released, two others having sent totals."""
-    totals = Totals(n=7, mean=np.zeros(2), m2=np.ones(2))
-
-    def answer(*counts: int) -> Any:
-        n, sums = np.array(counts), np.array(counts)[:, None] * np.ones((1, 2))
-        if phase == "cells":
-            return lloyd.Cells(counts=n, means=(sums > 0) * 1.0, totals=totals)
-        return _step(n, sums, 0.0 * n, totals)
-
-    state = lloyd.State(phase=phase, seed=0, centroids=None if phase == "cells" else np.eye(2))
-    few = [
-        Contribution("a", answer(4, 3), 2),
-        Contribution("b", answer(0, 0), 2),
-        Contribution("c", answer(0, 0), 2),
-    ]
-    with pytest.raises(MethodFailure, match="1 sites may send cells, 3 are needed") as caught:
-        lloyd.aggregate(state, few, _config())
-    assert caught.value.reason == "too_few_contributors"
-    assert isinstance(
-        lloyd.aggregate(state, [Contribution(s, answer(4, 3), 2) for s in "abc"], _config()), Next
-    )
-
-
-def test_local_cells_are_means_that_no_smaller_count_stands_behind() -> None:
-    rng = np.random.default_rng(4)
-    rows = np.concatenate([rng.normal(c, 0.1, size=(6, 2)) for c in (1.0, 4.0, 8.0)])
-    config = _config(p=3, n_clusters=3)
-    task = SiteTask("cells", lloyd.CellsTask(n_clusters=3, n_init=3), SitePart(totals=True))
-    payload, _ = _answer(task, rows, config)
-
-    lloyd.check(task, payload, config)
-    assert sorted(payload.counts) == [6, 6, 6]
-    expected = sorted(rows.reshape(3, 6, 2).mean(axis=1).tolist())
-    np.testing.assert_allclose(sorted(payload.means.tolist()), expected)
-
-
-def test_a_small_site_makes_no_more_cells_than_it_has_groups_of_p() -> None:
-    rows = np.random.default_rng(5).uniform(0, 10, size=(9, 2))
-    task = SiteTask("cells", lloyd.CellsTask(n_clusters=8, n_init=3), SitePart())
-    payload, _ = _answer(task, rows, _config(p=4, n_clusters=8))
-
-    assert payload.counts.shape == (8,)
-    assert (payload.counts > 0).sum() <= 2
-
-
-def test_rows_that_may_not_move_after_the_cells_stay_and_their_cell_with_them() -> None:
-    """Two rows lie between two cells: in the first step they may not change place alone."""
-    config = _config(p=5)
-    rng = np.random.default_rng(6)
-    rows = np.concatenate(
-        [rng.normal(c, 0.1, size=(n, 2)) for c, n in ((2.0, 10), (5.5, 2), (8.0, 10))]
-    )
-    task = SiteTask("cells", lloyd.CellsTask(n_clusters=2, n_init=3), SitePart())
-    cells, memory = _answer(task, rows, config)
-    assert sorted(cells.counts) == [10, 12]
-    # Nearest to the lower centroid now: 12 and 10 are wanted, 10 and 12 were sent.
-    payload, _ = _answer(_task([[3.4, 3.4], [8.0, 8.0]]), rows, config, memory)
-
-    assert payload.counts.tolist() == [10, 12]
+    assert step.state.judgement.best.costs == {"a": 9.0, "b": 9.0, "c": None}
 
 
 @pytest.mark.parametrize(
@@ -279,47 +178,56 @@ def test_the_number_of_clusters_is_a_positive_int(wrong: Any) -> None:
         lloyd.Config(n_clusters=wrong)
 
 
-def _plan(**policy: Any) -> Plan:
-    return Plan(
-        lloyd.METHOD,
-        lloyd.Config(n_clusters=2, start="given", centroids=np.array([[0.0, 0.0], [9.0, 5.0]])),
-        FEATURES,
-        Policy(min_group_size=2, scaling="none", **policy),
-        seed=0,
-    )
+# --- whole sessions -------------------------------------------------------------------------------
+
+
+def _plan(d: int, protection: str, start: Any, **policy: Any) -> Plan:
+    config = config_of(None, d=d, protection=protection, max_rounds=500, **policy)
+    options = lloyd.Config(n_clusters=len(start), start="given", centroids=start, tol=0.0)
+    return Plan(lloyd.METHOD, options, config.features, config.policy, seed=0)
+
+
+@pytest.mark.parametrize("protection", ["groups", "none"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_session_equals_central_lloyd_on_all_points(protection: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sites = {site: rng.normal(size=(n, 3)) for site, n in zip("abc", (60, 110, 240), strict=True)}
+    start = rng.normal(size=(4, 3))
+    result = drive(_plan(3, protection, start), sites).result
+    grouped = protection == "groups"
+    points = [repeated(of_rows(rows)) if grouped else rows for rows in sites.values()]
+    centroids, labels, inertia = central_lloyd(np.concatenate(points), start)
+    order = np.lexsort(centroids.T[::-1])
+
+    assert result is not None
+    assert result.quality is not None
+    np.testing.assert_allclose(result.centroids, centroids[order], rtol=1e-10)
+    assert result.sizes == tuple(np.bincount(labels)[order])
+    assert result.quality.inertia == pytest.approx(inertia, rel=1e-10)
+    assert result.stopped_because == "converged"
 
 
 def test_a_centre_nobody_has_rows_for_stays_where_it_was_given() -> None:
-    plan = _plan()
-    plan = Plan(
-        plan.method,
-        lloyd.Config(n_clusters=2, start="given", centroids=np.array([[2.0, 2.0], [9.0, 99.0]])),
-        plan.features,
-        plan.policy,
-        0,
-    )
-    step: Next | Done = engine.start(plan, "abc")
-    memory: dict[str, Memory] = {site: {} for site in "abc"}
-    number = 0
-    while isinstance(step, Next):
-        number += 1
-        answers = []
-        for site in "abc":
-            common, part = engine.write_task(plan, "s", number, step.task, site)
-            task = engine.read_task(plan, common, part)
-            payload, memory[site] = engine.local_step(
-                plan,
-                task,
-                SiteData(np.array(ROWS[:3])),
-                site=site,
-                round_number=number,
-                p=2,
-                size_band="<50",
-                memory=memory[site],
-            )
-            answers.append(Contribution(site, payload, 2))
-        step = engine.advance(plan, step.state, answers, "abc")
+    rows = np.repeat([[1.0, 0.0], [2.0, 1.0], [3.0, 5.0]], 5, axis=0)
+    start = np.array([[2.0, 2.0], [9.0, 99.0]])
+    result = drive(_plan(2, "none", start), dict.fromkeys("abc", rows)).result
 
-    np.testing.assert_allclose(step.result.centroids, [[2.0, 2.0], [9.0, 99.0]])
-    assert step.result.sizes == (9, 0)
-    assert step.result.warnings == ()
+    assert result is not None
+    np.testing.assert_allclose(result.centroids, [[2.0, 2.0], [9.0, 99.0]])
+    assert result.sizes == (45, 0)
+    assert result.warnings == ()
+
+
+def test_the_best_round_wins_and_the_last_one_is_the_best() -> None:
+    """The cost of a round over the points is exact: Lloyd's steps never make it worse."""
+    rng = np.random.default_rng(9)
+    sites = {site: rng.normal(size=(90, 2)) for site in "abc"}
+    plan = _plan(2, "groups", rng.normal(size=(5, 2)))
+    run = drive(replace(plan, policy=Policy(scaling="none", max_rounds=7)), sites)
+
+    assert run.result is not None
+    costs = [entry.inertia for entry in run.result.history if entry.phase == "lloyd"]
+    assert all(after <= before * (1 + 1e-12) for before, after in itertools.pairwise(costs))
+    last = next(opened for opened in reversed(run.rounds) if opened.phase == "lloyd")
+    asked = last.tasks["a"].common.centroids
+    np.testing.assert_array_equal(run.result.centroids, asked[np.lexsort(asked.T[::-1])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,29 +16,25 @@ from fedclust.algorithms.base import (
     Contribution,
     Feature,
     MethodFailure,
+    Points,
     Policy,
     RuleViolation,
     RunConfig,
-    SiteData,
     Space,
 )
+from fedclust.algorithms.points import complete_points, row_points
+from support.points import config_of, repeated, weighted
 
 
-def _config(d: int, *, p: int = 2, kind: Any = "numeric", **policy: Any) -> RunConfig:
-    return RunConfig(
-        options=None,
-        features=tuple(Feature(name=f"x{j}", kind=kind) for j in range(d)),
-        policy=Policy(min_group_size=p, **policy),
-        roster=("a", "b", "c"),
-        p=p,
-        space=Space.identity(d),
-    )
+def _config(d: int, *, p: int = 1, kind: Any = "numeric", **policy: Any) -> RunConfig:
+    features = tuple(Feature(name=f"x{j}", kind=kind) for j in range(d))
+    return config_of(None, p=p, features=features, **{"scaling": "standard", **policy})
 
 
-def _contributions(sites: list[np.ndarray], config: RunConfig) -> list[Contribution]:
+def _contributions(sites: list[Points], config: RunConfig) -> list[Contribution]:
     answers = []
-    for name, rows in zip("abc", sites, strict=False):
-        payload = preparation.local_step(SiteData(np.asarray(rows, dtype=float)), config)
+    for name, points in zip("abc", sites, strict=False):
+        payload = preparation.points_step(complete_points(points, config), config)
         if payload is not None:
             preparation.check(payload, config)
         answers.append(Contribution(name, payload, config.p))
@@ -45,7 +42,38 @@ def _contributions(sites: list[np.ndarray], config: RunConfig) -> list[Contribut
 
 
 def _space(sites: list[np.ndarray], config: RunConfig) -> Space:
-    return preparation.merge(_contributions(sites, config), config)
+    return preparation.merge(_contributions([*map(row_points, sites)], config), config)
+
+
+def test_weighted_points_count_as_their_persons() -> None:
+    rng = np.random.default_rng(0)
+    sites = [weighted(rng.normal(size=(n, 3)), rng.integers(5, 12, n)) for n in (7, 200, 300)]
+    config = _config(3, p=5)
+    space = preparation.merge(_contributions(sites, config), config)
+    rows = np.concatenate([repeated(points) for points in sites])
+
+    np.testing.assert_allclose(space.center, rows.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(space.scale, rows.std(axis=0), rtol=1e-12)
+
+
+def test_the_variance_within_groups_is_part_of_the_scale() -> None:
+    rng = np.random.default_rng(1)
+    share = np.array([0.0, 0.75])
+    points = replace(weighted(rng.normal(size=(50, 2))), within=share)
+    config = _config(2, p=5)
+    space = preparation.merge(_contributions([points], config), config)
+
+    np.testing.assert_allclose(space.scale, points.X.std(axis=0) * [1.0, 2.0])
+
+
+def test_a_spread_is_never_wider_than_the_declared_bounds_admit() -> None:
+    """Half at each bound: the widest that there can be, and the share would make it wider."""
+    features = (Feature(name="x0", lower=0, upper=10),)
+    config = config_of(None, features=features, scaling="standard")
+    points = replace(weighted([[0.0], [10.0]] * 9), within=np.array([0.2]))
+    space = preparation.merge(_contributions([points], config), config)
+
+    assert space.scale.tolist() == [5.0]
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e8, -1e8])
@@ -65,7 +93,6 @@ def test_merged_moments_equal_the_pooled_ones_at_any_offset(offset: float) -> No
     st.integers(7, 10),
 )
 def test_any_split_gives_the_pooled_space(rows: np.ndarray, first: int, second: int) -> None:
-    # Rows that repeat count as one person, and one person sends nothing: made different here.
     rows = np.round(rows, 3) + np.arange(12)[:, None] * 1e3
     space = _space(np.split(rows, [first, second]), _config(2))
 
@@ -105,33 +132,6 @@ def test_imputed_rows_count_in_n_and_add_nothing_to_the_spread() -> None:
     np.testing.assert_allclose(space.scale, filled.std(axis=0))
 
 
-def test_totals_derived_from_moments_are_those_of_the_scaled_imputed_rows() -> None:
-    rng = np.random.default_rng(4)
-    sites = [rng.normal(-5.0, 3.0, size=(n, 2)) for n in (20, 30, 40)]
-    sites[1][:7, 1] = np.nan
-    sites[2][:, 0] = np.nan
-    config = _config(2, missing="impute")
-    contributions = _contributions(sites, config)
-    space = preparation.merge(contributions, config)
-    totals = preparation.totals(contributions, space, config)
-
-    for name, rows in zip("abc", sites, strict=True):
-        scaled = space.to_scaled(np.where(np.isnan(rows), space.impute, rows))
-        assert totals[name].n == len(rows)
-        np.testing.assert_allclose(totals[name].mean, scaled.mean(axis=0), atol=1e-12)
-        np.testing.assert_allclose(totals[name].m2, len(rows) * scaled.var(axis=0), atol=1e-9)
-
-
-def test_a_feature_that_fewer_than_p_persons_have_is_not_told() -> None:
-    rows = np.random.default_rng(5).normal(size=(10, 2))
-    rows[3:, 1] = np.nan
-    payload = preparation.local_step(SiteData(rows), _config(2, p=4, missing="impute"))
-
-    assert payload is not None
-    assert payload.observed.tolist() == [10, 0]
-    assert payload.mean[1] == payload.m2[1] == 0.0
-
-
 def test_a_feature_that_no_site_tells_fails_by_name() -> None:
     sites = [np.random.default_rng(n).normal(size=(10, 2)) for n in range(3)]
     for rows in sites:
@@ -140,16 +140,6 @@ def test_a_feature_that_no_site_tells_fails_by_name() -> None:
     with pytest.raises(MethodFailure, match="'x1'") as caught:
         _space(sites, _config(2, missing="impute"))
     assert caught.value.reason == "feature_without_values"
-
-
-def test_a_rare_yes_is_rounded_to_a_multiple_of_p() -> None:
-    rows = np.zeros((20, 1))
-    rows[:3] = 1.0
-    payload = preparation.local_step(SiteData(rows), _config(1, p=5, kind="binary"))
-
-    assert payload is not None
-    assert payload.mean[0] * 20 == pytest.approx(5)
-    assert payload.m2[0] == pytest.approx(20 * 0.25 * 0.75)
 
 
 def test_bounds_scaling_comes_from_the_declaration_alone() -> None:
@@ -164,7 +154,7 @@ def test_bounds_scaling_comes_from_the_declaration_alone() -> None:
     )
     rng = np.random.default_rng(6)
     rows = np.column_stack([rng.uniform(-2, 6, 40), rng.integers(0, 2, 40)])
-    space = preparation.merge(_contributions([rows], config), config)
+    space = preparation.merge(_contributions([row_points(rows)], config), config)
 
     assert space.center.tolist() == [-2.0, 0.0]
     assert space.scale.tolist() == [8.0, 1.0]
@@ -184,8 +174,9 @@ def test_bounds_scaling_comes_from_the_declaration_alone() -> None:
     ],
 )
 def test_check_refuses_moments_that_cannot_be(change: dict[str, Any], rule: str) -> None:
-    config = _config(2)
-    payload = preparation.local_step(SiteData(np.random.default_rng(0).normal(size=(6, 2))), config)
+    config = _config(2, p=2)
+    points = row_points(np.random.default_rng(0).normal(size=(6, 2)))
+    payload = preparation.points_step(points, config)
     assert payload is not None
 
     with pytest.raises(RuleViolation) as caught:

@@ -1,0 +1,132 @@
+"""From a protected table to scaled points: columns, bounds, missing values, units, spreads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedclust.algorithms.base import Feature, Points, RuleViolation, Space
+from fedclust.algorithms.points import (
+    complete_points,
+    row_points,
+    scaled_points,
+    table_points,
+    total_variances,
+)
+from fedclust.protection.columns import Source
+from fedclust.protection.table import ProtectedTable, form_table
+from support.points import config_of, of_rows, repeated, weighted
+
+AGE = Feature(name="age", lower=20, upper=60)
+DOSE = Feature(name="dose", transform="log")
+SMOKER = Feature(name="smoker", kind="binary")
+STAGE = Feature(name="stage", kind="categorical", levels=("i", "ii", "iii"))
+
+
+def _table(n: int = 300) -> ProtectedTable:
+    rng = np.random.default_rng(0)
+    dose = np.exp(rng.normal(size=n))
+    dose[:40] = np.nan
+    return form_table(
+        [
+            Source("age", rng.normal(40.0, 15.0, n)),
+            Source("dose", dose),
+            Source("smoker", (rng.random(n) < 0.4).astype(float)),
+            Source("stage", rng.integers(0, 3, n).astype(float), 3),
+        ],
+        5,
+    )
+
+
+def test_a_table_becomes_points_in_the_sessions_columns_and_units() -> None:
+    table = _table()
+    points = table_points(table, (STAGE, AGE, SMOKER, DOSE, Feature(name="weight")))
+
+    assert points.X.shape == (len(table.sizes), 7)
+    assert points.n == 300
+    np.testing.assert_array_equal(points.X[:, :3], table.level_shares("stage"))
+    np.testing.assert_array_equal(points.X[:, 3], np.clip(table.values("age"), 20, 60))
+    np.testing.assert_array_equal(points.X[:, 4], table.values("smoker"))
+    np.testing.assert_array_equal(points.X[:, 5], np.log(table.values("dose")))
+    assert np.isnan(points.X[:, 5]).any()
+    # The site lacks the last one.
+    assert np.isnan(points.X[:, 6]).all()
+    assert points.within[6] == 0.0
+
+
+def test_shares_within_groups_complete_the_variance_of_persons() -> None:
+    """Of numbers the released share, of yes/no columns and levels what follows from counts."""
+    rng = np.random.default_rng(1)
+    numbers = rng.normal(size=(600, 2)) * [1.0, 30.0] + 1e6
+    smoker = (numbers[:, 0] > 1e6).astype(float)
+    table = form_table(
+        [Source("u", numbers[:, 0]), Source("v", numbers[:, 1]), Source("smoker", smoker)], 5
+    )
+    points = table_points(table, (Feature(name="u"), Feature(name="v"), SMOKER))
+    found = np.sqrt(total_variances(points))
+
+    np.testing.assert_allclose(found[:2], numbers.std(axis=0), rtol=0.06)
+    np.testing.assert_allclose(found[2], smoker.std(), rtol=0.02)
+    assert (points.within >= 0.0).all()
+    assert (points.within <= 0.95).all()
+
+
+def test_a_row_is_a_point_of_one_person_with_the_exact_record() -> None:
+    X = np.random.default_rng(2).normal(size=(9, 2))
+    points = row_points(X)
+
+    assert points.X is X
+    assert points.sizes.tolist() == [1] * 9
+    np.testing.assert_allclose(total_variances(points), X.var(axis=0))
+
+
+def _gappy() -> Points:
+    X = np.arange(12.0).reshape(6, 2)
+    X[1, 0] = X[4, 1] = np.nan
+    return weighted(X)
+
+
+def test_points_without_a_column_are_dropped_or_imputed_as_the_policy_says() -> None:
+    points = _gappy()
+    dropped = complete_points(points, config_of(None))
+    assert dropped.X[:, 0].tolist() == [0.0, 4.0, 6.0, 10.0]
+    assert dropped.sizes.tolist() == [5] * 4
+    config = config_of(None, missing="impute")
+    space = Space(np.array([1.0, 2.0]), np.array([2.0, 4.0]), np.array([3.0, 10.0]))
+    scaled = scaled_points(complete_points(points, config), space, config)
+
+    assert scaled.observed is not None
+    assert np.argwhere(~scaled.observed).tolist() == [[1, 0], [4, 1]]
+    assert scaled.X[1].tolist() == [(3 - 1) / 2, (3 - 2) / 4]
+    assert scaled.X[4].tolist() == [(8 - 1) / 2, (10 - 2) / 4]
+
+
+def test_columns_of_features_that_the_site_lacks_are_zero() -> None:
+    points = weighted([[1.0, np.nan], [3.0, np.nan]])
+    config = replace(config_of(None, missing="mask"), mask=np.array([True, False]))
+    space = Space(np.array([1.0, 5.0]), np.array([2.0, 1.0]), np.array([1.0, 5.0]))
+
+    assert scaled_points(complete_points(points, config), space, config).X.tolist() == [
+        [0.0, 0.0],
+        [1.0, 0.0],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [(np.ones((4, 3)), "2 columns"), ([[1.0, np.inf], [-np.inf, np.inf]], r"'x0': 1, 'x1': 2")],
+)
+def test_points_that_do_not_fit_are_refused_by_column_and_count(X: object, message: str) -> None:
+    with pytest.raises(RuleViolation, match=message):
+        complete_points(weighted(np.asarray(X)), config_of(None))
+
+
+def test_the_table_holds_every_person_once() -> None:
+    X = np.random.default_rng(3).normal(size=(203, 3))
+    points = of_rows(X)
+
+    assert len(repeated(points)) == 203
+    assert points.sizes.min() >= 5
+    np.testing.assert_allclose(repeated(points).mean(axis=0), X.mean(axis=0), atol=0.1)

@@ -1,0 +1,55 @@
+"""Weighted points for the tests of methods: made up, or of the protected table of some rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedclust.algorithms.base import Feature, Points, Policy, RunConfig, Space
+from fedclust.algorithms.points import table_points
+from fedclust.protection.columns import Source
+from fedclust.protection.table import form_table
+
+
+def config_of(
+    options: Any,
+    *,
+    d: int = 2,
+    p: int = 5,
+    features: tuple[Feature, ...] | None = None,
+    space: Space | None = None,
+    size_band: str | None = None,
+    **policy: Any,
+) -> RunConfig:
+    """Return what a step is given, over numeric features x0, x1, ... where none are named."""
+    features = features or tuple(Feature(name=f"x{j}") for j in range(d))
+    return RunConfig(
+        options=options,
+        features=features,
+        policy=Policy(**{"min_group_size": p, "scaling": "none", **policy}),
+        roster=("a", "b", "c"),
+        p=p,
+        size_band=size_band,
+        space=space or Space.identity(len(features)),
+    )
+
+
+def weighted(X: ArrayLike, sizes: ArrayLike | int = 5) -> Points:
+    """Return records (m, d) of so many persons each, that say nothing of their spread."""
+    rows = np.asarray(X, dtype=np.float64)
+    sizes = np.broadcast_to(np.asarray(sizes, dtype=np.int64), len(rows)).copy()
+    return Points(rows, sizes, np.zeros(rows.shape[1]))
+
+
+def of_rows(X: NDArray[np.float64], p: int = 5) -> Points:
+    """Return the points of the protected table of rows (n, d) of numbers, a person each."""
+    features = tuple(Feature(name=f"x{j}") for j in range(X.shape[1]))
+    sources = [Source(each.name, X[:, j]) for j, each in enumerate(features)]
+    return table_points(form_table(sources, p), features)
+
+
+def repeated(points: Points) -> NDArray[np.float64]:
+    """Return the records of all persons (n, d): what weighted sums are the plain sums of."""
+    return np.repeat(points.X, points.sizes, axis=0)
