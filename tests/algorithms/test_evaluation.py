@@ -147,7 +147,7 @@ def test_more_centroids_than_the_definition_names_are_refused() -> None:
     # Sites without a feature in common keep groups of their own.
     evaluation.check_task(task, config_of(OPTIONS, missing="mask"))
     many = SiteTask(evaluation.NAME, evaluation.EvaluationTask(centroids=np.zeros((9, 2))))
-    with pytest.raises(RuleViolation, match="4 clusters"):
+    with pytest.raises(RuleViolation, match="8 clusters"):
         evaluation.check_task(many, config_of(OPTIONS, missing="mask"))
 
 

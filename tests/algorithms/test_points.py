@@ -10,67 +10,43 @@ import pytest
 from fedclust.algorithms.base import Feature, Points, RuleViolation, Space
 from fedclust.algorithms.points import (
     complete_points,
+    released_points,
     row_points,
     scaled_points,
-    table_points,
     total_variances,
 )
-from fedclust.protection.columns import Source
-from fedclust.protection.table import ProtectedTable, form_table
 from support.points import config_of, of_rows, repeated, weighted
 
-AGE = Feature(name="age", lower=20, upper=60)
-DOSE = Feature(name="dose", transform="log")
-SMOKER = Feature(name="smoker", kind="binary")
-STAGE = Feature(name="stage", kind="categorical", levels=("i", "ii", "iii"))
 
-
-def _table(n: int = 300) -> ProtectedTable:
-    rng = np.random.default_rng(0)
-    dose = np.exp(rng.normal(size=n))
-    dose[:40] = np.nan
-    return form_table(
-        [
-            Source("age", rng.normal(40.0, 15.0, n)),
-            Source("dose", dose),
-            Source("smoker", (rng.random(n) < 0.4).astype(float)),
-            Source("stage", rng.integers(0, 3, n).astype(float), 3),
-        ],
-        5,
+def test_released_values_become_points_in_the_sessions_columns_and_units() -> None:
+    """Bounds clip what groups release, before the transform."""
+    features = (
+        Feature(name="stage", kind="categorical", levels=("i", "ii")),
+        Feature(name="dose", lower=1, upper=100, transform="log"),
+        Feature(name="smoker", kind="binary"),
     )
+    values = np.array([[0.2, 0.8, 1e-9, 0.4], [1.0, 0.0, 50.0, 0.0], [0.0, 1.0, np.nan, 1.0]])
+    within = np.array([0.1, 0.1, 1.0, 0.0])
+    points = released_points(values, np.array([5, 6, 7]), within, features)
 
-
-def test_a_table_becomes_points_in_the_sessions_columns_and_units() -> None:
-    table = _table()
-    points = table_points(table, (STAGE, AGE, SMOKER, DOSE, Feature(name="weight")))
-
-    assert points.X.shape == (len(table.sizes), 7)
-    assert points.n == 300
-    np.testing.assert_array_equal(points.X[:, :3], table.level_shares("stage"))
-    np.testing.assert_array_equal(points.X[:, 3], np.clip(table.values("age"), 20, 60))
-    np.testing.assert_array_equal(points.X[:, 4], table.values("smoker"))
-    np.testing.assert_array_equal(points.X[:, 5], np.log(table.values("dose")))
-    assert np.isnan(points.X[:, 5]).any()
-    # The site lacks the last one.
-    assert np.isnan(points.X[:, 6]).all()
-    assert points.within[6] == 0.0
+    np.testing.assert_array_equal(points.X[:, [0, 1, 3]], values[:, [0, 1, 3]])
+    np.testing.assert_array_equal(points.X[:, 2], [0.0, np.log(50.0), np.nan])
+    assert points.n == 18
+    # All of it within groups could not be scaled up.
+    assert points.within.tolist() == [0.1, 0.1, 0.95, 0.0]
 
 
 def test_shares_within_groups_complete_the_variance_of_persons() -> None:
-    """Of numbers the released share, of yes/no columns and levels what follows from counts."""
+    """Of numbers the released share, of yes/no columns what follows from counts."""
     rng = np.random.default_rng(1)
-    numbers = rng.normal(size=(600, 2)) * [1.0, 30.0] + 1e6
-    smoker = (numbers[:, 0] > 1e6).astype(float)
-    table = form_table(
-        [Source("u", numbers[:, 0]), Source("v", numbers[:, 1]), Source("smoker", smoker)], 5
-    )
-    points = table_points(table, (Feature(name="u"), Feature(name="v"), SMOKER))
+    rows = rng.normal(size=(600, 3)) * [1.0, 30.0, 1.0] + 1e6
+    rows[:, 2] = rows[:, 0] > 1e6
+    points = of_rows(rows)
     found = np.sqrt(total_variances(points))
 
-    np.testing.assert_allclose(found[:2], numbers.std(axis=0), rtol=0.06)
-    np.testing.assert_allclose(found[2], smoker.std(), rtol=0.02)
+    np.testing.assert_allclose(found, rows.std(axis=0), rtol=0.06)
     assert (points.within >= 0.0).all()
-    assert (points.within <= 0.95).all()
+    assert (points.within < 0.95).all()
 
 
 def test_a_row_is_a_point_of_one_person_with_the_exact_record() -> None:

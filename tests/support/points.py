@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedclust.algorithms.base import Feature, Points, Policy, RunConfig, Space
-from fedclust.algorithms.points import table_points
-from fedclust.protection.columns import Source
-from fedclust.protection.table import form_table
+from support.rounds import data_of, plan_for
 
 
 def config_of(
@@ -45,9 +43,9 @@ def weighted(X: ArrayLike, sizes: ArrayLike | int = 5) -> Points:
 
 def of_rows(X: NDArray[np.float64], p: int = 5) -> Points:
     """Return the points of the protected table of rows (n, d) of numbers, a person each."""
-    features = tuple(Feature(name=f"x{j}") for j in range(X.shape[1]))
-    sources = [Source(each.name, X[:, j]) for j, each in enumerate(features)]
-    return table_points(form_table(sources, p), features)
+    points = data_of(plan_for(X.shape[1], {"n_clusters": 1}, {"min_group_size": p}), X)
+    assert isinstance(points, Points)
+    return points
 
 
 def repeated(points: Points) -> NDArray[np.float64]:
