@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedclust.algorithms import engine, evaluation, lloyd, preparation
+from fedclust.algorithms import engine, evaluation, lloyd, preparation, sweep
 from fedclust.algorithms.base import (
     Contribution,
     Done,
@@ -23,20 +23,21 @@ from fedclust.algorithms.base import (
     Policy,
     Result,
     RuleViolation,
-    SiteData,
     SiteTask,
     Space,
     Task,
 )
 from fedclust.algorithms.engine import EngineState, Plan
 from fedclust.algorithms.finishing import complete, merged
+from fedclust.algorithms.fkm import DefaultConfig, PaperConfig
+from fedclust.algorithms.fkm_answers import CandidatesTask, MeansTask, SeedsTask
 from fedclust.algorithms.registry import METHODS, get_method
 from fedclust.algorithms.seeding import server_rng, site_rng
-from fedclust.algorithms.totals import SitePart
 from fedclust.wire import codec
 from support.hospitals import blobs
 from support.patience import PATIENCE_S
-from support.rounds import drive, plan_for
+from support.points import weighted
+from support.rounds import data_of, drive, plan_for
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
 
@@ -178,19 +179,12 @@ def test_numbers_too_large_to_add_up_fail_the_session_and_nothing_worse() -> Non
 # --- who takes part -------------------------------------------------------------------------------
 
 
-def test_a_late_joiner_is_asked_for_totals_once_and_uses_the_sessions_scale() -> None:
+def test_a_late_joiner_takes_part_at_once_and_uses_the_sessions_scale() -> None:
     sites = blobs(CENTRES, (12, 20, 31, 15))
     plan = plan_for(2, {"n_clusters": 3, "tol": 0.0}, {"max_rounds": 6})
     run = drive(plan, sites, roster=lambda number: "abcd" if number >= 3 else "abc")
-    asked = {
-        (opened.number, site)
-        for opened in run.rounds
-        for site, task in opened.tasks.items()
-        if getattr(task.site, "totals", False)
-    }
 
-    assert asked == {(3, "d")}
-    assert run.rounds[2].payloads["d"].totals.n == 45
+    assert run.rounds[2].payloads["d"].counts.sum() == 45
     spaces = [opened.tasks["a"].space for opened in run.rounds[1:]]
     assert all(np.array_equal(space.center, spaces[0].center) for space in spaces)
     assert run.result is not None
@@ -212,24 +206,17 @@ def test_a_site_that_leaves_stops_nobody() -> None:
     np.testing.assert_allclose(run.result.centroids_original, CENTRES[[0, 2, 1]], atol=0.1)
 
 
-def test_a_site_that_missed_a_round_is_asked_in_the_next_and_for_its_totals_then() -> None:
+def test_a_site_that_missed_a_round_is_asked_in_the_next() -> None:
     sites = blobs(CENTRES, (12, 20, 31, 15))
     plan = plan_for(2, {"n_clusters": 3}, {"quorum": 3})
     run = drive(plan, sites, silent=lambda number: "d" if number in (1, 2, 4) else "")
-    asked = {
-        (opened.number, site)
-        for opened in run.rounds
-        for site, task in opened.tasks.items()
-        if getattr(task.site, "totals", False)
-    }
 
-    assert asked == {(3, "d")}
     assert run.result is not None
     assert run.result.stopped_because == "converged"
     assert run.result.sizes == (78, 78, 78)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 4])
+@pytest.mark.parametrize("rows", [1, 4])
 def test_a_site_with_fewer_rows_than_p_answers_empty_throughout(rows: int) -> None:
     sites = _sites() | {"tiny": np.arange(rows * 2.0).reshape(rows, 2)}
     run = drive(plan_for(2, {"n_clusters": 3}), sites)
@@ -238,21 +225,23 @@ def test_a_site_with_fewer_rows_than_p_answers_empty_throughout(rows: int) -> No
     assert run.result is not None
     assert run.result.stopped_because == "converged"
     assert run.result.sizes == (63, 63, 63)
+    labels = engine.label(get_method("lloyd"), run.result, sites["tiny"])
+    assert (labels >= 0).all()
 
 
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def _one_step(plan: Plan, X: Any, *, persons: Any = None, p: int = 5) -> Any:
+def _one_step(plan: Plan, X: Any) -> Any:
     step = engine.start(plan, "abc")
     common, part = engine.write_task(plan, "s", 1, step.task, "a")
     return engine.local_step(
         plan,
         engine.read_task(plan, common, part),
-        SiteData(np.array(X, dtype=float), persons),
+        weighted(X),
         site="a",
         round_number=1,
-        p=p,
+        p=5,
         size_band=None,
         memory={},
     )[0]
@@ -276,41 +265,10 @@ def test_rows_with_a_missing_value_are_dropped_or_imputed_as_the_policy_says() -
     imputing = plan_for(2, {"n_clusters": 3}, {"missing": "impute"})
 
     assert engine.usable_rows(dropping, rows).sum() == 14
-    assert _one_step(dropping, rows).n == 14
+    assert _one_step(dropping, rows).n == 70
     assert engine.usable_rows(imputing, rows).all()
-    assert _one_step(imputing, rows).n == 20
-    assert _one_step(imputing, rows).observed.tolist() == [20, 14]
-
-
-def _step_of(plan: Plan, rows: np.ndarray, centroids: Any, impute: Any, persons: Any) -> Any:
-    d = rows.shape[1]
-    task = SiteTask(
-        "lloyd",
-        lloyd.StepTask(centroids=np.array(centroids, float)),
-        SitePart(),
-        Space(np.zeros(d), np.ones(d), np.array(impute, float)),
-    )
-    arguments = {"site": "a", "round_number": 2, "p": 5, "size_band": None, "memory": {}}
-    return engine.local_step(plan, task, SiteData(rows, persons), **arguments)[0]
-
-
-@pytest.mark.parametrize("same", ["never sent", "imputed value"])
-def test_rows_that_imputation_makes_identical_are_one_person(same: str) -> None:
-    """A value that is never sent, or is the imputed one, tells no two rows apart."""
-    plan = plan_for(3, {"n_clusters": 2}, {"missing": "impute"})
-    rows = np.full((25, 3), np.nan)
-    rows[:9, 0], rows[9:, 0] = 9.0, np.linspace(-1, 1, 16)
-    if same == "never sent":
-        rows[:4, 1] = [1.0, 2.0, 3.0, 4.0]
-    else:
-        rows[:6, 1] = rows[3:9, 2] = 7.0
-        rows[9:20, 1:] = np.linspace(6, 8, 22).reshape(11, 2)
-    centroids, impute = [[9.0, 7.0, 7.0], [0.0, 7.0, 7.0]], [0.0, 7.0, 7.0]
-    alone = _step_of(plan, rows, centroids, impute, None)
-    proven = _step_of(plan, rows, centroids, impute, np.arange(25))
-
-    assert alone is None or alone.counts[0] == 0
-    assert proven.counts.tolist() == [9, 16]
+    assert _one_step(imputing, rows).n == 100
+    assert _one_step(imputing, rows).observed.tolist() == [100, 70]
 
 
 def test_rows_too_large_to_square_are_refused_at_the_site() -> None:
@@ -322,40 +280,21 @@ def test_rows_too_large_to_square_are_refused_at_the_site() -> None:
     assert caught.value.rule == "overflow"
 
 
-def test_persons_count_not_rows() -> None:
-    plan = plan_for(2, {"n_clusters": 3})
-    rows = np.random.default_rng(0).normal(size=(20, 2))
-
-    assert _one_step(plan, rows, persons=np.arange(20) % 4) is None
-    assert _one_step(plan, rows, persons=np.arange(20) % 5) is not None
-    assert _one_step(plan, np.ones((20, 2))) is None
-    assert _one_step(plan, np.ones((20, 2)), persons=np.arange(20)) is not None
-
-
-def test_a_sites_own_larger_p_holds_and_a_smaller_one_does_not() -> None:
-    plan = plan_for(2, {"n_clusters": 3})
-    rows = np.random.default_rng(0).normal(size=(9, 2))
-
-    assert _one_step(plan, rows, p=10) is None
-    assert _one_step(plan, rows[:4], p=2) is None
-
-
 def test_rows_of_another_width_are_refused() -> None:
     with pytest.raises(RuleViolation, match="columns"):
         _one_step(plan_for(2, {"n_clusters": 3}), np.ones((9, 3)))
 
 
-def test_the_memory_goes_through_the_codec_and_decides_the_next_answer() -> None:
+def test_a_method_on_points_remembers_how_far_the_session_is_and_nothing_else() -> None:
+    """So an answer is a function of the table and the task: any repetition gives the same bytes."""
     plan = plan_for(2, {"n_clusters": 3})
     sites = _sites()
-    run = drive(plan, sites)
-    opened = [r for r in run.rounds if r.phase != "prepare"]
-    memory: dict[str, Any] = {}
-    for entry in opened:
+    data, memory = data_of(plan, sites["b"]), dict[str, Any]()
+    for entry in drive(plan, sites).rounds:
         payload, memory = engine.local_step(
             plan,
             entry.tasks["b"],
-            SiteData(sites["b"]),
+            data,
             site="b",
             round_number=entry.number,
             p=5,
@@ -363,41 +302,109 @@ def test_the_memory_goes_through_the_codec_and_decides_the_next_answer() -> None
             memory=codec.decode(codec.encode(memory)),
         )
         assert codec.encode_model(payload) == codec.encode_model(entry.payloads["b"])
+        assert set(memory) == {"progress"}
 
 
-def _again(run: Any, phase: str, space: Space | None = None) -> None:
-    """Ask site b, once more after the session, for an answer of some phase."""
-    plan = plan_for(2, {"n_clusters": 3})
-    memory: dict[str, Any] = {}
-    for entry in [*run.rounds, next(entry for entry in run.rounds if entry.phase == phase)]:
-        task = entry.tasks["b"]
-        if memory and space is not None and entry.phase == phase:
-            task = replace(task, space=space)
+# --- tasks as consented ---------------------------------------------------------------------------
+
+SPACE = Space(np.zeros(2), np.ones(2))
+
+
+def _asked(plan: Plan, tasks: list[SiteTask]) -> None:
+    """Ask one site these tasks in turn."""
+    data, memory = data_of(plan, _sites()["a"]), dict[str, Any]()
+    for number, task in enumerate(tasks, 1):
         _, memory = engine.local_step(
             plan,
-            task,
-            SiteData(_sites()["b"]),
-            site="b",
-            round_number=entry.number,
+            replace(task, space=None if task.phase == "prepare" else SPACE),
+            data,
+            site="a",
+            round_number=number,
             p=5,
             size_band=None,
-            memory=memory,
+            memory=codec.decode(codec.encode(memory)),
         )
 
 
-def test_a_second_evaluation_is_refused() -> None:
-    run = drive(plan_for(2, {"n_clusters": 3}), _sites())
-    _again(run, "lloyd")
-
-    with pytest.raises(RuleViolation, match="evaluated once"):
-        _again(run, "evaluate")
+def _prepare() -> SiteTask:
+    return SiteTask("prepare", preparation.PreparationTask())
 
 
-def test_a_space_that_changes_within_a_session_is_refused() -> None:
-    run = drive(plan_for(2, {"n_clusters": 3}), _sites())
+def _cells(k: int = 3) -> SiteTask:
+    return SiteTask("cells", lloyd.CellsTask(n_clusters=k, n_init=3))
 
-    with pytest.raises(RuleViolation, match="space has changed"):
-        _again(run, "lloyd", Space(np.zeros(2), np.array([1.0, 1e-9])))
+
+def _lloyd(k: int = 3) -> SiteTask:
+    return SiteTask("lloyd", lloyd.StepTask(centroids=np.arange(2.0 * k).reshape(k, 2)))
+
+
+def _candidates(c: int, k: int = 3) -> SiteTask:
+    centroids = np.arange(2.0 * c * k).reshape(c, k, 2)
+    return SiteTask("candidates", CandidatesTask(centroids=centroids))
+
+
+def _evaluate(k: int = 3) -> SiteTask:
+    centroids = np.arange(2.0 * k).reshape(k, 2)
+    return SiteTask("evaluate", evaluation.EvaluationTask(centroids=centroids))
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        [_prepare(), _cells(200)],
+        [_prepare(), _cells(), _lloyd(200)],
+        [_prepare(), _cells(), _lloyd(), _evaluate(4)],
+        [_prepare(), _prepare()],
+        [_prepare(), _cells(), _prepare()],
+        [_prepare(), _cells(), _cells()],
+        [_prepare(), _lloyd(), _cells()],
+        [_prepare(), _cells(), *[_lloyd()] * 4, _lloyd()],
+        [_prepare(), _cells(), _evaluate(), _lloyd()],
+        [_prepare(), _evaluate(), _evaluate()],
+    ],
+)
+def test_a_site_answers_nothing_beyond_the_definition(tasks: list[SiteTask]) -> None:
+    plan = plan_for(2, {"n_clusters": 3}, {"max_rounds": 5})
+    _asked(plan, tasks[:-1])
+
+    with pytest.raises(RuleViolation) as caught:
+        _asked(plan, tasks)
+    assert caught.value.rule == "task"
+
+
+def test_sites_are_held_to_the_candidates_the_rounds_and_the_evaluation_agreed_on() -> None:
+    base = plan_for(2, {"n_clusters": 3})
+    fkm = get_method("fkm")
+    default = DefaultConfig(n_clusters=3, variant="default", candidates=4, evaluate=False)
+    plan = replace(base, method=fkm, options=default)
+    _asked(plan, [_prepare(), _cells(), _candidates(4), _candidates(2)])
+    for wrong in (_candidates(5), _candidates(1202), _candidates(1, 200), _evaluate()):
+        with pytest.raises(RuleViolation):
+            _asked(plan, [_prepare(), _cells(), wrong])
+    paper = replace(base, method=fkm, options=PaperConfig(n_clusters=3, variant="paper", rounds=3))
+    assert engine.max_rounds(paper) == 3
+    means = SiteTask("means", MeansTask(centroids=np.zeros((3, 2))))
+    _asked(paper, [_prepare(), SiteTask("seeds", SeedsTask()), means, means, _evaluate()])
+    with pytest.raises(RuleViolation, match="3 rounds"):
+        _asked(paper, [_prepare(), SiteTask("seeds", SeedsTask()), means, means, means])
+
+
+def test_in_a_sweep_every_k_is_held_to_its_own() -> None:
+    options = lloyd.Config(n_clusters=(2, 3))
+    base = plan_for(2, {"n_clusters": 3})
+    plan = replace(base, method=sweep.for_options(base.method, options), options=options)
+
+    def several(*parts: SiteTask) -> SiteTask:
+        common = sweep.SweepTask(n_clusters=(2, 3), parts=tuple(part.common for part in parts))
+        return SiteTask(parts[0].phase, common)
+
+    first = [_prepare(), several(_cells(2), _cells(3))]
+    _asked(plan, [*first, several(_lloyd(2), _lloyd(3)), several(_evaluate(2), _evaluate(3))])
+    for wrong in (several(_lloyd(3), _lloyd(3)), several(_evaluate(2), _evaluate(4))):
+        with pytest.raises(RuleViolation, match="clusters"):
+            _asked(plan, [*first, wrong])
+    with pytest.raises(RuleViolation, match="over in this session"):
+        _asked(plan, [*first, first[1]])
 
 
 _THREADS = """
@@ -475,7 +482,6 @@ def _tampered(change: str) -> tuple[Any, Any]:
     task = Task(
         "lloyd",
         lloyd.StepTask(centroids=np.zeros((3, 2))),
-        per_site={"a": lloyd.SitePart(rows=9)},
         space=Space(np.zeros(2), np.ones(2)),
     )
     common, part = engine.write_task(plan_for(2, {"n_clusters": 3}), "s", 2, task, "a")
@@ -516,7 +522,7 @@ def test_centroids_of_another_width_are_refused_at_the_site() -> None:
         engine.local_step(
             plan,
             task,
-            SiteData(_sites()["a"]),
+            data_of(plan, _sites()["a"]),
             site="a",
             round_number=2,
             p=5,

@@ -14,18 +14,21 @@ from sklearn.metrics import adjusted_rand_score
 from fedclust import simulate
 from fedclust.algorithms import engine, sweep
 from fedclust.algorithms.base import (
+    Contribution,
     Done,
     Feature,
     MethodFailure,
     Policy,
     Result,
     RunConfig,
+    Space,
     SweepEntry,
 )
-from fedclust.algorithms.choosing import MOST_KS, agreement, recommend, stability
+from fedclust.algorithms.choosing import agreement, recommend, stability
 from fedclust.algorithms.engine import Plan
 from fedclust.algorithms.lloyd import METHOD as LLOYD
 from fedclust.algorithms.lloyd import Config
+from fedclust.algorithms.options import MOST_KS
 from fedclust.definition import DefinitionError
 from fedclust.simulate import SimulationResult
 from fedclust.wire.codec import encode_model
@@ -49,13 +52,14 @@ def run(method: str, n_clusters: Any, policy: Any = None, **options: Any) -> Sim
 # --- each K ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("protection", ["groups", "none"])
 @pytest.mark.parametrize("method", METHODS)
-def test_where_all_may_be_told_every_k_is_what_a_run_of_its_own_gives(method: str) -> None:
-    options = {"candidates": 3} if method == "fkm" else {}
-    together = run(method, [5, 2, 3], OPEN, **options)
+def test_every_k_is_what_a_run_of_its_own_gives(method: str, protection: str) -> None:
+    policy = {"protection": protection}
+    together = run(method, [5, 2, 3], policy)
     assert [entry.n_clusters for entry in together.sweep_ or ()] == [2, 3, 5]
     for k in KS:
-        alone, swept = run(method, k, OPEN, **options), together.at(k)
+        alone, swept = run(method, k, policy), together.at(k)
         for site, labels in alone.labels_.items():
             assert np.array_equal(swept.labels_[site], labels)
         # The closing round is the session's.
@@ -118,28 +122,34 @@ def test_a_k_that_cannot_go_on_leaves_the_others_and_says_why() -> None:
         drive(method, options)
 
 
-def test_of_a_k_that_too_few_sites_may_measure_nothing_is_told() -> None:
-    """Of 16 clusters the small sites' rows are in none of five; one site's would be told."""
-    rng = np.random.default_rng(1)
-    centres = rng.normal(size=(16, 2)) * 10
-    rows = {"a": 320, "b": 16, "c": 16, "d": 16}
-    few = {
-        site: centres[np.arange(n) % 16] + rng.normal(scale=0.5, size=(n, 2))
-        for site, n in rows.items()
-    }
-    result = simulate("kfed", few, config={"n_clusters": [2, 16]}, seed=1)
-    (part,) = {
-        tuple(part is not None for part in entry.payload.parts)
-        for entry in result.trace_
-        if entry.phase == "evaluate" and entry.site != "a"
-    }
-    assert part == (True, False)
-    whole, unmeasured = result.at(2).result_, result.at(16).result_
-    assert whole.sizes is not None
-    assert (unmeasured.sizes, unmeasured.site_sizes) == (None, {})
-    assert (unmeasured.quality, unmeasured.profile) == (None, None)
+def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
+    """Two of four sites have no quality of the larger K: one's alone would be told."""
+    together = run("lloyd", [2, 5], {"max_rounds": 3})
+    raw = together.result_.model_copy(update={"sweep": together.sweep_})
+    evaluated = [entry for entry in together.trace_ if entry.phase == "evaluate"]
+    contributions = []
+    for number, each in enumerate(evaluated):
+        small, large = each.payload.parts
+        parts = (small, large if number > 1 else None)
+        payload = each.payload.model_copy(update={"parts": parts})
+        contributions.append(Contribution(each.site, payload, 5))
+    plan = together._plan
+    config = RunConfig(
+        plan.options,
+        plan.features,
+        plan.policy,
+        tuple(together.labels_),
+        5,
+        space=Space.identity(3),
+    )
+    first, second = sweep.measured(raw, contributions, config)
+    assert first is not None
+    assert second is None
+    done = sweep.complete(raw, (first, second), together.history_)
+    assert done.n_clusters == 2
+    unmeasured = done.at(5)
+    assert (unmeasured.sizes, unmeasured.quality, unmeasured.profile) == (None, None, None)
     assert "fewer sites than min_sites" in unmeasured.warnings[0]
-    assert result.result_.n_clusters == 2
 
 
 def test_what_is_done_outlives_a_round_in_which_too_few_may_send_anything() -> None:
@@ -238,14 +248,11 @@ def test_a_task_or_answer_of_another_form_is_refused() -> None:
     task, payload = entry.task, entry.payload
     check(task, payload)
     parts = payload.parts
-    assert parts[0].totals is not None
-    assert all(part.totals is None for part in parts[1:])
     wrong = [
         parts[:2],
-        (None, *parts[1:]),
-        (parts[0], parts[1].model_copy(update={"totals": parts[0].totals}), parts[2]),
-        # 3 persons are left out of what the second K tells.
-        (parts[0], _short(parts[1], 3), parts[2]),
+        (parts[0], _with(parts[1], -5), parts[2]),
+        # Fewer than p persons in a cell of the second K.
+        (parts[0], _with(parts[1], 4), parts[2]),
     ]
     for each in wrong:
         with pytest.raises(engine.RuleViolation):
@@ -261,45 +268,10 @@ def test_a_task_or_answer_of_another_form_is_refused() -> None:
             check(foreign, payload)
 
 
-def _short(cells: Any, missing: int) -> Any:
+def _with(cells: Any, count: int) -> Any:
     counts = cells.counts.copy()
-    counts[counts.argmax()] -= missing
+    counts[0] = count
     return cells.model_copy(update={"counts": counts})
-
-
-def test_of_small_cells_in_few_dimensions_only_moments_are_told() -> None:
-    """Where 2 S sums over a cell's rows could be solved for them, they follow from its cost."""
-    rng = np.random.default_rng(0)
-    few = {site: rng.normal(size=(60, 1)) for site in ("a", "b", "c")}
-    result = simulate("lloyd", few, config={"n_clusters": [2, 3, 6]}, seed=3)
-    # 4 * 3 * 5 / (1 * (5 - 2)) persons.
-    small, large = 0, 0
-    for entry in result.trace_:
-        if entry.phase != "evaluate":
-            continue
-        for part in entry.payload.parts:
-            of_moments = np.sqrt(part.counts * part.costs)
-            alike = np.isclose(part.distances, of_moments, rtol=1e-9)
-            told = part.counts > 0
-            assert alike[told & (part.counts < 20)].all()
-            assert not alike[part.counts >= 20].any()
-            small += int((told & (part.counts < 20)).sum())
-            large += int((part.counts >= 20).sum())
-    assert small
-    assert large
-
-
-def test_how_often_patterns_occur_does_not_follow_from_two_k() -> None:
-    """Of yes/no rows a sum of distances tells that of each pattern, and two K that of a part."""
-    rng = np.random.default_rng(2)
-    few = {site: (rng.random((300, 3)) < 0.4).astype(float) for site in ("a", "b", "c")}
-    # A number that takes three values is no better.
-    few = {site: np.column_stack([rows, rng.integers(0, 3, 300)]) for site, rows in few.items()}
-    features = [*({"name": f"x{j}", "kind": "binary"} for j in range(3)), "stage"]
-    result = simulate("lloyd", few, config={"n_clusters": [2, 3]}, features=features, seed=3)
-    for entry in result.trace_:
-        for part in entry.payload.parts if entry.phase == "evaluate" else ():
-            np.testing.assert_allclose(part.distances, np.sqrt(part.counts * part.costs))
 
 
 # --- choosing -------------------------------------------------------------------------------------

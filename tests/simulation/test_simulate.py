@@ -15,9 +15,10 @@ from fedclust.definition import DefinitionError
 from fedclust.simulate import SimulationResult, simulate
 from fedclust.wire.codec import encode_model
 from support.hospitals import blobs, breast_cancer, central_lloyd, pooled
+from support.points import of_rows, repeated
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
-EXACT = {"min_group_size": 2, "protection": "none"}
+EXACT = {"protection": "none"}
 
 
 def _pooled_labels(result: SimulationResult) -> np.ndarray:
@@ -29,7 +30,7 @@ def _pooled_labels(result: SimulationResult) -> np.ndarray:
 
 @pytest.mark.parametrize(("n_clusters", "seed"), [(2, 1), (3, 2), (5, 7)])
 @pytest.mark.parametrize("scaling", ["none", "standard"])
-def test_equals_central_lloyd_when_nothing_is_withheld(
+def test_unprotected_it_equals_central_lloyd_on_the_rows(
     n_clusters: int, seed: int, scaling: str
 ) -> None:
     sites = breast_cancer(seed)
@@ -41,11 +42,6 @@ def test_equals_central_lloyd_when_nothing_is_withheld(
         config={"n_clusters": n_clusters, "start": "given", "centroids": start, "tol": 0.0},
         policy={**EXACT, "scaling": scaling, "max_rounds": 500},
     )
-    assert all(
-        sum(entry.payload.counts) == len(sites[entry.site])
-        for entry in result.trace_
-        if entry.phase in ("lloyd", "evaluate")
-    ), "a start from which some cell holds one row of a site: choose another"
     center, scale = (X.mean(axis=0), X.std(axis=0)) if scaling == "standard" else (0.0, 1.0)
     centroids, labels, inertia = central_lloyd((X - center) / scale, (start - center) / scale)
     order = np.lexsort(centroids.T[::-1])
@@ -62,20 +58,22 @@ def test_equals_central_lloyd_when_nothing_is_withheld(
     assert result.sizes_ == tuple(np.bincount(labels)[order])
 
 
-def test_equals_central_lloyd_with_the_guard_where_no_row_moves() -> None:
-    sites = blobs(CENTRES, (5, 9, 30))
-    X = pooled(sites)
+def test_protected_it_equals_central_lloyd_on_the_points_of_all_sites() -> None:
+    sites = breast_cancer()
+    X = np.concatenate([repeated(of_rows(sites[site])) for site in sorted(sites)])
+    start = X[np.random.default_rng(2).choice(len(X), 4, replace=False)]
     result = simulate(
         "lloyd",
         sites,
-        config={"n_clusters": 4, "start": "given", "centroids": CENTRES + 1.0},
-        policy={"min_group_size": 2, "scaling": "none"},
+        config={"n_clusters": 4, "start": "given", "centroids": start, "tol": 0.0},
+        policy={"scaling": "none", "max_rounds": 500},
     )
-    centroids, labels, _ = central_lloyd(X, CENTRES + 1.0)
+    centroids, labels, inertia = central_lloyd(X, start)
     order = np.lexsort(centroids.T[::-1])
 
     np.testing.assert_allclose(result.cluster_centers_, centroids[order], rtol=1e-10)
-    np.testing.assert_array_equal(_pooled_labels(result), np.argsort(order)[labels])
+    assert result.sizes_ == tuple(np.bincount(labels)[order])
+    assert result.inertia_ == pytest.approx(inertia, rel=1e-10)
 
 
 def test_an_offset_of_1e8_changes_nothing_but_the_offset() -> None:
@@ -136,14 +134,13 @@ def test_results_are_in_lexicographic_order_and_labels_and_sizes_follow() -> Non
 
 def test_three_distinct_rows_and_sixteen_clusters() -> None:
     sites = {
-        site: np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], 8, axis=0) for site in ("a", "b", "c")
+        site: np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], 20, axis=0)
+        for site in ("a", "b", "c")
     }
-    # Identical rows stand for one person each unless it is said whose they are.
-    persons = {site: np.arange(24) for site in sites}
-    result = simulate("lloyd", sites, config={"n_clusters": 16}, persons=persons)
+    result = simulate("lloyd", sites, config={"n_clusters": 16})
 
     assert sorted(result.cluster_centers_.round(12).tolist()) == [[0, 0], [0, 1], [1, 0]]
-    assert result.sizes_ == (24, 24, 24)
+    assert result.sizes_ == (60, 60, 60)
     assert "3 distinct" in result.warnings_[0]
     assert result.inertia_ == pytest.approx(0.0, abs=1e-20)
 
@@ -158,31 +155,23 @@ def test_fewer_received_cells_than_clusters_are_returned_with_a_warning() -> Non
     assert sum(size or 0 for size in result.sizes_) == 21
 
 
-@pytest.mark.parametrize(
-    ("scaling", "reason"),
-    # With scaling the totals went in the preparation: the sites have nothing left to send.
-    [("none", "nothing_to_release"), ("standard", "too_few_contributors")],
-)
-def test_all_cells_below_p_everywhere_fails_and_says_what_to_change(
-    scaling: str, reason: str
+@pytest.mark.parametrize("scaling", ["none", "standard"])
+def test_sites_with_fewer_than_p_persons_everywhere_fail_and_say_what_to_change(
+    scaling: str,
 ) -> None:
+    sites = {site: rows[:4] for site, rows in blobs(CENTRES, (3, 3, 3)).items()}
+
     with pytest.raises(MethodFailure, match="min_group_size") as caught:
-        simulate(
-            "lloyd",
-            blobs(CENTRES, (3, 3, 3)),
-            config={"n_clusters": 4, "start": "given", "centroids": CENTRES},
-            policy={"scaling": scaling},
-        )
-
-    assert caught.value.reason == reason
-
-
-def test_rows_that_are_all_one_person_are_never_sent() -> None:
-    sites = {site: np.full((40, 2), 3.5) for site in ("a", "b", "c")}
-
-    with pytest.raises(MethodFailure) as caught:
-        simulate("lloyd", sites, config={"n_clusters": 2})
+        simulate("lloyd", sites, config={"n_clusters": 4}, policy={"scaling": scaling})
     assert caught.value.reason == "too_few_contributors"
+
+
+def test_rows_that_are_all_alike_are_one_group_and_one_centroid() -> None:
+    sites = {site: np.full((40, 2), 3.5) for site in ("a", "b", "c")}
+    result = simulate("lloyd", sites, config={"n_clusters": 2})
+
+    assert result.cluster_centers_.tolist() == [[3.5, 3.5]]
+    assert result.sizes_ == (120,)
 
 
 def test_repeated_given_centroids_are_one_with_a_warning() -> None:
@@ -203,7 +192,7 @@ def test_constant_columns_and_one_cluster() -> None:
     sites = {
         site: np.column_stack([np.full(30, 7.25), rng.normal(size=30)]) for site in ("a", "b", "c")
     }
-    result = simulate("lloyd", sites, config={"n_clusters": 1})
+    result = simulate("lloyd", sites, config={"n_clusters": 1}, policy=EXACT)
 
     assert result.result_.scale[0] == 1.0
     assert result.cluster_centers_[0, 0] == 7.25
