@@ -125,7 +125,13 @@ def test_a_k_that_cannot_go_on_leaves_the_others_and_says_why() -> None:
 def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
     """Two of four sites have no quality of the larger K: one's alone would be told."""
     together = run("lloyd", [2, 5], {"max_rounds": 3})
-    raw = together.result_.model_copy(update={"sweep": together.sweep_})
+    unjudged: dict[str, Any] = {"simplified_silhouette": None, "davies_bouldin": None}
+    bare = {"sizes": None, "site_sizes": {}, "quality": None, "profile": None}
+    entries = tuple(
+        each.model_copy(update={**unjudged, "result": each.result.model_copy(update=bare)})
+        for each in together.sweep_ or ()
+    )
+    raw = together.result_.model_copy(update={"sweep": entries})
     evaluated = [entry for entry in together.trace_ if entry.phase == "evaluate"]
     contributions = []
     for number, each in enumerate(evaluated):

@@ -82,8 +82,7 @@ def cluster_sums(points: Points, labels: IntArray, centroids: FloatArray) -> Clu
         # Unlike a dense product it adds in the order of the points on every processor.
         shape = (len(chosen), n_clusters)
         offsets += csr_array((sizes, own, np.arange(len(chosen) + 1)), shape=shape).T @ apart
-    counts = counts.astype(np.int64)
-    return ClusterSums(counts, offsets, costs, centroids)
+    return ClusterSums(counts.astype(np.int64), offsets, costs, centroids)
 
 
 def check_sizes(counts: IntArray, config: RunConfig, pointer: str = "/counts") -> None:
