@@ -1,8 +1,8 @@
 """Maritan & Schenato's Tables 1 to 3 rebuilt, heart disease at four hospitals, and growth.
 
-"paper" is Method A under Assumption 1 and Method B under Assumption 2, with p=1 and the guard off;
-"default" the same policy with the seed-free agglomeration; "p=5, guard" the default with the
-whole disclosure control. ``_hospitals`` says who holds what.
+"paper" is Method A under Assumption 1 and Method B under Assumption 2, with ``protection: none``;
+"default" the same policy with the seed-free agglomeration; "p=5" the default on protected tables.
+``_hospitals`` says who holds what.
 
 E1  share of local clusters in the group of their majority class under the best matching: the
     paper leaves it open.
@@ -23,7 +23,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score, confusion_matrix
 
 import _hospitals
-from _baselines import accuracy, bare, central
+from _baselines import accuracy, central
 from _hospitals import Masked
 from _report import write
 from _runs import Job, Record, fingerprint, run, spread
@@ -57,8 +57,11 @@ LOADERS = {
 }
 N_CLUSTERS = {"HAR": 2, "digits 0, 3, 7": 3, "DIM-128": 16}
 TRIPLETS = 1000
-GUARDED = {"min_group_size": 5, "scaling": "none", "missing": "mask"}
-OPEN = {**bare(1), "missing": "mask"}
+#: Features of the heart data whose numbers are names.
+_CODED = ("cp", "restecg")
+_PROTECTIONS = {"none": "protection: none", "groups": "p=5"}
+PROTECTED = {"min_group_size": 5, "scaling": "none", "missing": "mask"}
+OPEN = {"protection": "none", "scaling": "none", "missing": "mask"}
 
 
 def variants(source: str, assumption: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
@@ -69,7 +72,7 @@ def variants(source: str, assumption: int) -> dict[str, tuple[dict[str, Any], di
     return {
         "paper": ({**config, "meta": "A" if assumption == 1 else "B"}, OPEN),
         "default": (config, OPEN),
-        "p=5, guard": (config, GUARDED),
+        "p=5": (config, PROTECTED),
     }
 
 
@@ -259,8 +262,8 @@ def hospitals(rows_kept: str, variant: str, seed: int) -> Record:
     if rows_kept == "complete":
         data = data.complete()
     policy: dict[str, Any] = {"missing": "mask"}
-    if variant != "p=5, guard":
-        policy |= {"min_group_size": 2, "protection": "none"}
+    if variant != "p=5":
+        policy["protection"] = "none"
     config: dict[str, Any] = {"n_clusters": 2, "evaluate": False}
     if variant in ("A", "B", "auto"):
         config["meta"] = variant
@@ -287,7 +290,7 @@ def heart(runs: int, code: str) -> None:
     cases = [
         (kept, variant)
         for kept in ("complete", "all")
-        for variant in ("default", "A", "B", "auto", "p=5, guard")
+        for variant in ("default", "A", "B", "auto", "p=5")
     ]
     jobs = [
         Job(hospitals, {"rows_kept": kept, "variant": variant, "seed": seed})
@@ -308,7 +311,85 @@ def heart(runs: int, code: str) -> None:
         note=(
             f"{runs} seeds. Hospitals have 13, 10, 9 and 10 of 13 features, 8 in common; "
             "standard scaling. complete: rows without missing values among these; all: missing "
-            "values imputed. p=2 without the guard, but for the last."
+            "values imputed. protection: none, but for the last."
+        ),
+    )
+
+
+# --- heart disease on shared features -------------------------------------------------------------
+
+
+def shared_features(form: str, protection: str, seed: int) -> Record:
+    """Cluster the four hospitals' rows by the 8 features that all have with ``fkm``."""
+    data, features = _hospitals.heart()
+    common = np.flatnonzero(np.logical_and.reduce(list(data.masks.values())))
+    named = [features[j] for j in common]
+    rows = {site: data.X[np.ix_(own, common)] for site, own in data.split.items()}
+    if form == "one-hot":
+        rows, named = _one_hot(rows, named)
+    policy: dict[str, Any] = {"protection": protection}
+    result = simulate(
+        "fkm",
+        rows,
+        config={"n_clusters": 2, "evaluate": False},
+        policy=policy,
+        features=named,
+        seed=seed,
+    )
+    labels = data.pooled(result.labels_)
+    y, labels = data.y[labels >= 0], labels[labels >= 0]
+    return {
+        "accuracy": accuracy(y, labels),
+        "ARI": float(adjusted_rand_score(y, labels)),
+        "rows": len(y),
+    }
+
+
+def _one_hot(
+    rows: dict[str, Any], features: list[dict[str, Any]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return rows with a yes/no column for each level of the coded features."""
+    names = [feature["name"] for feature in features]
+    blocks: dict[str, list[Any]] = {site: [] for site in rows}
+    declared = []
+    for j, feature in enumerate(features):
+        values = np.concatenate([own[:, j] for own in rows.values()])
+        levels = np.unique(values[~np.isnan(values)])
+        if names[j] not in _CODED:
+            declared.append(feature)
+            for site, own in rows.items():
+                blocks[site].append(own[:, j])
+            continue
+        for level in levels:
+            declared.append({"name": f"{names[j]}={level:g}", "kind": "binary"})
+            for site, own in rows.items():
+                hot = np.where(np.isnan(own[:, j]), np.nan, own[:, j] == level)
+                blocks[site].append(hot)
+    return {site: np.column_stack(columns) for site, columns in blocks.items()}, declared
+
+
+def heart_shared(runs: int, code: str) -> None:
+    """Print heart disease on the features that all hospitals have."""
+    cases = [(form, protection) for form in ("codes", "one-hot") for protection in _PROTECTIONS]
+    jobs = [
+        Job(shared_features, {"form": form, "protection": protection, "seed": seed})
+        for form, protection in cases
+        for seed in range(runs)
+    ]
+    records = run("overlap", jobs, code)
+    rows = []
+    for index, (form, protection) in enumerate(cases):
+        part = records[index * runs : (index + 1) * runs]
+        rows.append(
+            {"features": form, "variant": _PROTECTIONS[protection], "rows": part[0]["rows"]}
+            | {name: f"{spread(part, name).mean:.4f}" for name in ("accuracy", "ARI")}
+        )
+    write(
+        "overlap_heart_shared",
+        rows,
+        note=(
+            f"{runs} seeds, fkm, K = 2, rows with a missing value left out. Chest pain and resting "
+            "ECG are numbers (codes) or a yes/no column for each level (one-hot)."
         ),
     )
 
@@ -361,7 +442,13 @@ def _percent(part: list[Record], name: str) -> str:
     return f"{100 * figures.mean:.2f} ±{100 * figures.sd:.2f}"
 
 
-PARTS = {"table1": table_1, "tables23": tables_2_and_3, "heart": heart, "growth": growth}
+PARTS = {
+    "table1": table_1,
+    "tables23": tables_2_and_3,
+    "heart": heart,
+    "heart_shared": heart_shared,
+    "growth": growth,
+}
 
 
 def main() -> None:

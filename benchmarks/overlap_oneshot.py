@@ -1,7 +1,7 @@
 """Maritan & Schenato's Algorithm 2: Tables 4 and 5, Figure 7, K, heart disease, and growth.
 
 "paper" sends full covariances with p=1 and the guard off, and nothing keeps a site's clusters
-apart; "default" has the same policy; "default, full" full covariances beside that; "p=5, guard" is
+apart; "default" has the same policy; "default, full" full covariances beside that; "p=5" is
 the default with the whole disclosure control. ``_hospitals`` says who holds what.
 
 E4  share of local clusters in the group of their majority class under the best matching: the
@@ -30,7 +30,7 @@ from _report import write
 from _runs import Job, Record, fingerprint, run, spread
 from fedclust import SimulationResult, simulate
 from fedclust.algorithms.forces import forces, merge_tree
-from overlap import GUARDED, LOADERS, N_CLUSTERS, OPEN, centroids_found
+from overlap import LOADERS, N_CLUSTERS, OPEN, PROTECTED, centroids_found
 
 warnings.simplefilter("ignore")
 
@@ -56,7 +56,7 @@ def variants(source: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "paper": ({**config, "covariance": "full", "cannot_link": "off"}, OPEN),
         "default": (config, OPEN),
         "default, full": ({**config, "covariance": "full"}, OPEN),
-        "p=5, guard": (config, GUARDED),
+        "p=5": (config, PROTECTED),
     }
 
 
@@ -188,7 +188,7 @@ def figure_7(runs: int, code: str) -> None:
     write(
         "overlap_oneshot_figure7",
         rows,
-        note=f"{runs} partitions; diagonal, p=1, guard off; cannot_link auto but for the last.",
+        note=f"{runs} partitions; diagonal, protection: none; cannot_link auto but for the last.",
     )
     _toy()
 
@@ -226,7 +226,7 @@ def counted(source: str, assumption: int, seed: int) -> Record:
     data = LOADERS[source](assumption, seed)
     config = {"local_clusters": "silhouette", "evaluate": False}
     found = {}
-    for name, policy in (("p=1", OPEN), ("p=5, guard", GUARDED)):
+    for name, policy in (("protection: none", OPEN), ("p=5", PROTECTED)):
         result = simulate("overlap_oneshot", data.sites(), config=config, policy=policy, seed=seed)
         found[name] = len(result.cluster_centers_)
     return found
@@ -271,8 +271,8 @@ def hospitals(variant: str, seed: int) -> Record:
     """Cluster the four hospitals' rows and compare with the diagnosis."""
     data, features = _hospitals.heart()
     policy: dict[str, Any] = {"missing": "mask"}
-    if variant != "p=5, guard":
-        policy |= {"min_group_size": 2, "protection": "none"}
+    if variant != "p=5":
+        policy["protection"] = "none"
     config: dict[str, Any] = {"n_clusters": 2, "evaluate": False}
     config |= {
         "full": {"covariance": "full"},
@@ -297,7 +297,7 @@ def hospitals(variant: str, seed: int) -> Record:
 
 def heart(runs: int, code: str) -> None:
     """Print heart disease on each hospital's own features."""
-    names = ("default", "full", "off", "on", "p=5, guard")
+    names = ("default", "full", "off", "on", "p=5")
     jobs = [
         Job(hospitals, {"variant": name, "seed": seed}) for name in names for seed in range(runs)
     ]
@@ -319,7 +319,7 @@ def heart(runs: int, code: str) -> None:
         rows,
         note=(
             f"{runs} seeds, all 920 rows. Hospitals have 13, 10, 9 and 10 of 13 features, 8 in "
-            "common; standard scaling, missing values imputed. p=2 without the guard, but for the "
+            "common; standard scaling, missing values imputed. protection: none, but for the "
             "last; off, on: cannot_link. Pooled k-means on the common features: .782."
         ),
     )

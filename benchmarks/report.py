@@ -45,6 +45,7 @@ ORDER: tuple[tuple[str, str | None], ...] = (
     ("Table 1: Assumption 8's rate", "overlap_table1"),
     ("Tables 2 and 3", "overlap_tables23"),
     ("Heart disease, each hospital's own features, several rounds", "overlap_heart"),
+    ("Heart disease, the features that all hospitals have", "overlap_heart_shared"),
     ("Growth of meta-clustering", "overlap_growth"),
     ("One round with overlapping features", None),
     ("Tables 4 and 5", "overlap_oneshot_tables45"),

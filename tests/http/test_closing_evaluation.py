@@ -1,4 +1,4 @@
-"""A finished clustering is kept where too few sites can answer its closing evaluation."""
+"""A clustering is kept where too few sites answer the evaluation or a round that improves it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-def begin(world: World, session: str) -> None:
-    world.define("ada", session, list(SITES), policy={"max_rounds": 2})
+def begin(world: World, session: str, **changes: Any) -> None:
+    world.define("ada", session, list(SITES), **{"policy": {"max_rounds": 2}, **changes})
     for site in SITES:
         world.join(site, session)
 
@@ -90,3 +90,36 @@ def test_the_clustering_is_kept_without_its_measures(
     assert measured["quality"] is not None
     assert (kept["quality"], kept["sizes"], kept["site_sizes"]) == (None, None, {})
     assert "min_sites" in kept["warnings"][-1]
+
+
+@pytest.mark.parametrize("how", ["empty", "leave", "two leave"])
+def test_the_clustering_is_kept_where_too_few_improve_it(world: World, how: str) -> None:
+    whole, session = f"unimproved-{how[:3]}", f"improved-{how[:3]}"
+    begin(world, whole, algorithm="overlap", config={"n_clusters": 2, "rounds": 0})
+    assert world.finish(whole, SITES) == "completed"
+
+    begin(world, session, algorithm="overlap", config={"n_clusters": 2, "rounds": 3})
+    for phase in ("prepare", "cells"):
+        for site in SITES:
+            until(world, site, session, ("work", phase))
+            answer(world, site, session)
+    for site in SITES:
+        until(world, site, session, ("work", "federated"))
+    for site in SITES:
+        if how == "empty":
+            answer(world, site, session, empty=True)
+        elif how == "leave" or site != "west":
+            world.ok("DELETE", f"/v1/sessions/{session}/participation", site)
+        else:
+            answer(world, site, session)
+    if how != "leave":
+        still = SITES if how == "empty" else ("west",)
+        assert world.finish(session, still) == "completed"
+    until(world, "west", session, ("ended", None))
+
+    info = world.ok("GET", f"/v1/sessions/{session}", "ada")
+    assert (info["state"], info["stopped_because"]) == ("completed", "too_few_contributors")
+    kept, first = result(world, session), result(world, whole)
+    assert kept["centroids"] == first["centroids"]
+    assert any("the rounds before" in warning for warning in kept["warnings"])
+    assert (kept["quality"] is None) == (how != "empty")
