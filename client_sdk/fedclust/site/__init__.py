@@ -30,8 +30,8 @@ from fedclust.algorithms.registry import METHODS
 from fedclust.answers import accepted_plan, compute, count_usable, first_task, refuse_foreign
 from fedclust.client import Client
 from fedclust.consent import ConsentRequest
-from fedclust.data import Source, Table, load
-from fedclust.data.tables import site_data
+from fedclust.data import LabelRows, Source, Table
+from fedclust.data.tables import session_rows, site_data
 from fedclust.journal import (
     Answer,
     Journal,
@@ -289,8 +289,7 @@ class Site:
             raise errors.UsageError("min_group_size is at least 2")
         site, info = self.name, self._client.session(session)
         plan = accepted_plan(session, info)
-        lacking = plan.policy.missing == "mask"
-        table = load(data, plan.features, person=person, id_column=id_column, lacking=lacking)
+        table = session_rows(plan, data, person=person, id_column=id_column)
         p = max(plan.policy.min_group_size, min_group_size or 0)
         rows, features = site_data(plan, data, table, p, person=person, id_column=id_column)
         usable = count_usable(plan, rows)
@@ -327,7 +326,7 @@ class _Run:
         info: SessionInfo,
         request: ConsentRequest,
         rows: Points,
-        table: Table,
+        table: Table | LabelRows,
         journal: Journal,
         min_group_size: int | None,
     ) -> None:
@@ -448,6 +447,8 @@ class _Run:
             raise errors.ProtocolError("the result cannot be read by this SDK") from None
         self.tell(Progress("done"))
         memory = self.journal.memory or None
+        if isinstance(self.table, LabelRows):
+            self.table = replace(self.table, held=self.request.features)
         labels, ids = result.label(self.table, memory)
         return replace(result, labels_=labels, ids_=ids, memory=memory, table=self.table)
 
