@@ -50,9 +50,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         files = [made(Path(name) / f"{times}.parquet", times * options.rows) for times in (1, 2, 4)]
-        rows = [
-            measured(file, files[0], times) for file, times in zip(files, (1, 2, 4), strict=True)
-        ]
+        small = made(Path(name) / "memory.parquet", IN_MEMORY)
+        rows = [measured(file, small) for file in files]
     write(
         "scale_parquet",
         rows,

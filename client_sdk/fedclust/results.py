@@ -154,7 +154,7 @@ class SiteResult:
             mask = engine.has_features(plan, rows.features if own else rows.columns)
             found = engine.label(plan, self._result, rows.X, memory, self.site, mask, new=new)
             return found, rows.ids
-        mask = engine.has_features(plan, rows.columns())
+        mask = engine.has_features(plan, rows.features)
         labels, ids = [], []
         for X, names in rows.blocks():
             ids += names or []

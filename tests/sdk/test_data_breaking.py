@@ -98,7 +98,7 @@ def test_the_matrix_is_the_same_whatever_the_source_and_the_blocks(
     with tempfile.TemporaryDirectory() as folder:
         for name, source in written(frame, Path(folder), rows).items():
             opened = Rows(source, FEATURES, text=("note",))
-            blocks = list(opened.blocks(rows))
+            blocks = list(opened.scan(rows))
             matrix = np.concatenate([opened.matrix(block) for block in blocks])
             np.testing.assert_array_equal(matrix, expected, err_msg=name)
             notes = [note for block in blocks for note in block.text["note"]]

@@ -255,21 +255,17 @@ def test_a_script_is_told_of_a_file_that_cannot_be_read(name: str, office: Offic
     assert facts["columns"] == []
 
 
-def test_a_method_that_needs_all_rows_is_named_by_the_command(office: Office) -> None:
-    body = {
-        "name": "heart",
-        "purpose": PURPOSE,
-        "algorithm": "spectral",
-        "config": {"n_clusters": 3},
-    }
+def test_out_of_core_without_protection_is_refused_by_the_command(office: Office) -> None:
+    body = {"name": "heart", "algorithm": "lloyd", "config": {"n_clusters": 3}}
     body |= {"features": list(FEATURES), "sites": ["a", "b", "me"]}
+    body |= {"purpose": "Find groups of patients for a trial of this command."}
     file = office.path / "heart.json"
+    given = ("--definition", str(file), *office.data, *office.mapping, "--json", "--out-of-core")
     file.write_text(json.dumps(body), "utf-8")
-    given = ("--definition", str(file), *office.data, *office.mapping)
-    assert office.run("check", *given, "--json") == 0
-    assert office.run("check", *given, "--json", "--out-of-core") == 9
+    assert office.run("check", *given) == 0, office.err
+    file.write_text(json.dumps({**body, "policy": {"protection": "none"}}), "utf-8")
+    assert office.run("check", *given) == 3
     assert json.loads(office.out)["refused"]["rule"] == "out-of-core"
-    assert "leave out_of_core away" in office.err
 
 
 def test_the_command_without_a_coordinator(office: Office) -> None:

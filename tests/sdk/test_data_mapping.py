@@ -67,7 +67,7 @@ w;NA;212;2,0
 def raw(source: Any, *features: Feature, **options: Any) -> list[list[float]]:
     """Return each feature's values as the reader yields them: numbers, or places of levels."""
     rows = Rows(source, features, **options)
-    columns = zip(*(rows.session_values(block) for block in rows.blocks()), strict=True)
+    columns = zip(*(rows.session_values(block) for block in rows.scan()), strict=True)
     return [np.concatenate(column).tolist() for column in columns]
 
 

@@ -21,7 +21,6 @@ import pytest
 import sqlalchemy
 
 from fedclust.algorithms.base import Feature
-from fedclust.algorithms.rows import rows_of, whole
 from fedclust.data import Dataset, DataWarning, SqlQuery, Table, load
 from fedclust.data.persons import read_persons
 from fedclust.data.rows import Rows
@@ -113,7 +112,7 @@ def test_blocks_are_of_the_length_asked_for(kind: str, rows: int, tmp_path: Path
     """Partial sums are added by block: where blocks end may not hang on the source."""
     opened = Rows(SOURCES[kind](tmp_path), FEATURES, text=("who",))
     for _again in range(2):
-        blocks = list(opened.blocks(rows))
+        blocks = list(opened.scan(rows))
         assert [len(block) for block in blocks[:-1]] == [rows] * (len(blocks) - 1)
         assert [block.start for block in blocks] == list(range(0, N, rows))
         np.testing.assert_array_equal(np.concatenate([opened.matrix(b) for b in blocks]), X)
@@ -151,8 +150,6 @@ def test_what_a_dask_array_masks_is_missing() -> None:
     assert np.isnan(expected).sum() == 2
     lazy = da.from_array(X, chunks=(3, 1))
     assert np.array_equal(load(lazy, features).X, expected, equal_nan=True)
-    rows = load(Dataset(lazy, out_of_core=True), features).X
-    assert np.array_equal(whole(rows_of(rows)), expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", ["M8[ns]", "m8[ns]", "Int64", "float", "object"])
@@ -300,7 +297,7 @@ def test_no_file_is_held_as_a_whole(kind: str, tmp_path: Path) -> None:
             rows.to_parquet(path, row_group_size=1_000)
         opened = Rows(path, (AGE,), text=("note",))
         tracemalloc.start()
-        assert sum(len(block) for block in opened.blocks(1_000)) == n
+        assert sum(len(block) for block in opened.scan(1_000)) == n
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0], peaks
@@ -479,7 +476,6 @@ import sys
 for name in ("pandas", "pyarrow", "sqlalchemy", "dask"):
     sys.modules[name] = None
 from fedclust.algorithms.base import Feature
-from fedclust.algorithms.rows import rows_of, whole
 from fedclust.data import load
 from fedclust.errors import DataError
 print(load("rows.csv", [Feature(name="age")]).X)

@@ -10,7 +10,6 @@ At the coordinator: :func:`start`, then :func:`advance` for every closed round, 
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +48,6 @@ from fedclust.algorithms.base import (
 from fedclust.algorithms.columns import Column, columns_of
 from fedclust.algorithms.finishing import complete
 from fedclust.algorithms.points import complete_points, scaled_points
-from fedclust.algorithms.rows import Rows
 from fedclust.algorithms.seeding import one_thread, site_rng
 from fedclust.algorithms.spaces import declared_space
 
@@ -688,8 +686,6 @@ def label(
     method = plan_or_method.method if isinstance(plan_or_method, Plan) else plan_or_method
     own = {name: cells for name, cells in result.mapping.items() if name == site}
     result = result.model_copy(update={"mapping": own})
-    if isinstance(X, Rows):
-        return _label_by_runs(method, result, X, None if new else memory, mask)
     with one_thread():
         rows = np.asarray(X, dtype=np.float64)
         if mask is not None and rows.ndim == 2:
@@ -709,44 +705,6 @@ def _with_columns(
         # Here, or whether a value is imputed would depend on the other rows' values.
         rows = np.where(np.isnan(rows), result.impute, rows)
     return np.where(mask, rows, np.nan)
-
-
-def _label_by_runs(
-    method: Method,
-    result: Result,
-    rows: Rows,
-    memory: Memory | None,
-    mask: NDArray[np.bool_] | None,
-) -> NDArray[np.int64]:
-    """Do as :func:`label` with rows that are not in memory."""
-    labels: NDArray[np.int64] = rows.array(np.int64)
-    if mask is None and result.mask is not None:
-        # By all rows: in a run of few a column may be empty that the others have.
-        mask = np.any(list(rows.map(_given)), axis=0)
-    run_label = functools.partial(_label_run, method, result, memory, mask)
-    with one_thread():
-        start = 0
-        for part in rows.map(run_label):
-            labels[start : start + len(part)] = part
-            start += len(part)
-    return labels
-
-
-def _given(run: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which columns (d,) of a run of rows have any value."""
-    return np.asarray(~np.isnan(run).all(axis=0))
-
-
-def _label_run(
-    method: Method,
-    result: Result,
-    memory: Memory | None,
-    mask: NDArray[np.bool_] | None,
-    run: NDArray[np.float64],
-) -> NDArray[np.int64]:
-    with one_thread():
-        rows = run if mask is None else _with_columns(result, run, mask)
-        return method.label(result, rows, memory)
 
 
 class TaskSpace(Model):

@@ -19,10 +19,10 @@ from fedclust.cli.bodies import read_json
 from fedclust.cli.screen import consent_screen, out, print_json, show
 from fedclust.cli.texts import epilog
 from fedclust.consent import ConsentRequest
-from fedclust.data import DataWarning, load
+from fedclust.data import DataWarning
 from fedclust.data.persons import read_persons
 from fedclust.data.profile import ColumnProfile, Profile, profile
-from fedclust.data.tables import measure_persons, site_data
+from fedclust.data.tables import measure_persons, session_rows, site_data
 from fedclust.definition import DefinitionError, check_definition, freeze, plan_of
 from fedclust.errors import DataError, DisclosureError, UsageError
 from fedclust.privacy.bands import size_band
@@ -131,8 +131,7 @@ def _table_of(
         Taking part would be refused.
     """
     lacking = plan.policy.missing == "mask"
-    table = load(rows, plan.features, **identified, lacking=lacking)
-    data, _ = site_data(plan, rows, table, p, **identified)
+    data, _ = site_data(plan, rows, session_rows(plan, rows, **identified), p, **identified)
     figures = None
     if plan.policy.protection == "groups":
         with warnings.catch_warnings():

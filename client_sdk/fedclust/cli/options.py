@@ -309,15 +309,7 @@ READING: Final = {
         bool | None,
         typer.Option(
             "--out-of-core",
-            help="Read a Parquet file anew in every pass, where memory cannot hold it.",
-            show_default=False,
-        ),
-    ],
-    "scratch": Annotated[
-        Path | None,
-        typer.Option(
-            "--scratch",
-            help="Folder for what --out-of-core keeps of each row; by default TMPDIR.",
+            help="Read the rows in blocks, where memory cannot hold them.",
             show_default=False,
         ),
     ],
@@ -353,7 +345,6 @@ class Reading:
         min_present: float | None,
         sql_url_file: Path | None,
         out_of_core: bool | None,
-        scratch: Path | None,
     ) -> Reading:
         """Check what was given; UsageError says what cannot be. Paths become absolute."""
         sentinels: dict[str, list[float]] = {}
@@ -376,7 +367,6 @@ class Reading:
             "min_present": min_present,
             "sql_url_file": None if sql_url_file is None else str(sql_url_file.resolve()),
             "out_of_core": bool(out_of_core),
-            "scratch": None if scratch is None else str(scratch.resolve()),
         }
         return cls(read_options(given))
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedclust.data.arrays import refuse_shape, refuse_text, unmasked
 from fedclust.data.frame import frame_chunk
 from fedclust.data.raw import Chunk, Origin
@@ -23,20 +20,7 @@ def is_dask(source: Any) -> bool:
     )
 
 
-class DaskReader:
-    """What both have in common: partitions that may be computed elsewhere."""
-
-    def partitions(self, columns: Sequence[str]) -> list[Any]:
-        """Return the partitions, lazy, of these columns, in their order."""
-        raise NotImplementedError
-
-    @staticmethod
-    def chunk(partition: Any, columns: Sequence[str]) -> Chunk:
-        """Return a partition of :meth:`partitions`, computed, as a piece of the source."""
-        raise NotImplementedError
-
-
-class DaskArrayReader(DaskReader):
+class DaskArrayReader:
     """A Dask array (n, d): its columns are the session's features, in its order.
 
     A partition is computed when its turn comes, and is gone when its rows were read; the number of
@@ -61,20 +45,8 @@ class DaskArrayReader(DaskReader):
                 part = block[start : start + rows]
                 yield Chunk(len(part), {name: part[:, places[name]] for name in columns})
 
-    def partitions(self, columns: Sequence[str]) -> list[Any]:
-        """Return the partitions, lazy, of these columns, in their order."""
-        places = self.origin.columns(self.header, columns)
-        own = self._rows[:, [places[name] for name in columns]].rechunk({1: -1})
-        return list(own.to_delayed().ravel())
 
-    @staticmethod
-    def chunk(partition: Any, columns: Sequence[str]) -> Chunk:
-        """Return a partition, computed, as a piece of the source."""
-        part: NDArray[Any] = unmasked(np.asanyarray(partition))
-        return Chunk(len(part), {name: part[:, j] for j, name in enumerate(columns)})
-
-
-class DaskFrameReader(DaskReader):
+class DaskFrameReader:
     """A Dask DataFrame, computed a partition at a time; empty ones are passed over."""
 
     textual, named, n_rows = False, True, None
@@ -94,17 +66,6 @@ class DaskFrameReader(DaskReader):
             part = _computed(self.origin, wanted.partitions[number], number)
             for start in range(0, len(part), rows):
                 yield frame_chunk(part.iloc[start : start + rows], here, columns, text)
-
-    def partitions(self, columns: Sequence[str]) -> list[Any]:
-        """Return the partitions, lazy, of these columns, in their order."""
-        places = self.origin.columns(self.header, columns)
-        own = self._frame[[self._frame.columns[places[name]] for name in columns]]
-        return list(own.to_delayed())
-
-    @staticmethod
-    def chunk(partition: Any, columns: Sequence[str]) -> Chunk:
-        """Return a partition, computed, as a piece of the source."""
-        return frame_chunk(partition, {name: j for j, name in enumerate(columns)}, columns, ())
 
 
 def _computed(origin: Origin, partition: Any, number: int) -> Any:

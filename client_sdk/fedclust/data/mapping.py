@@ -90,9 +90,7 @@ class ReadOptions(Model):
     sql_url_file : str or None
         File with the database's address, for a query; else FEDCLUST_SQL_URL.
     out_of_core : bool
-        Whether rows are decoded anew whenever they are needed, instead of kept in memory.
-    scratch : str or None
-        Folder for the arrays on disk that this takes; else the system's for temporary files.
+        Whether rows are read in blocks, and not kept in memory.
     """
 
     mapping: str | dict[str, Any] | None = None
@@ -105,7 +103,6 @@ class ReadOptions(Model):
     min_present: Share | None = None
     sql_url_file: str | None = None
     out_of_core: bool = False
-    scratch: str | None = None
 
     def resolved(self) -> ColumnsFile:
         """Read the mapping file and put what was given beside it; DataError names the file."""
@@ -155,10 +152,7 @@ class Dataset:
     sql_url_file : path, optional
         File with the address of the database that a query goes to; else FEDCLUST_SQL_URL.
     out_of_core : bool
-        Decode the rows anew whenever they are needed, instead of keeping them in memory: Parquet
-        and Dask, in sessions of ``lloyd``, ``fkm`` and ``kfed``.
-    scratch : path, optional
-        Folder for the arrays on disk that this takes; else the system's for temporary files.
+        Read the rows in blocks, and keep none of them in memory: docs/data.md.
 
     Raises
     ------
@@ -180,7 +174,6 @@ class Dataset:
         min_present: float | None = None,
         sql_url_file: str | os.PathLike[str] | None = None,
         out_of_core: bool = False,
-        scratch: str | os.PathLike[str] | None = None,
     ) -> None:
         given: dict[str, Any] = {
             "mapping": os.fspath(mapping) if isinstance(mapping, os.PathLike) else mapping,
@@ -196,7 +189,6 @@ class Dataset:
             "min_present": min_present,
             "sql_url_file": None if sql_url_file is None else os.fspath(sql_url_file),
             "out_of_core": out_of_core,
-            "scratch": None if scratch is None else os.fspath(scratch),
         }
         self.source = source
         self.options = read_options(given)

@@ -77,15 +77,6 @@ class ParquetReader:
                         yield Chunk(batch.num_rows, cells, kept, part=part, start=start)
                         start += batch.num_rows
 
-    def stamp(self) -> tuple[tuple[str, int, int], ...]:
-        """Return the size of each file and when it was last written to."""
-        stamps = []
-        for path in self._paths:
-            with self._reading(path):
-                found = path.stat()
-            stamps.append((path.name, found.st_size, found.st_mtime_ns))
-        return tuple(stamps)
-
     @contextmanager
     def _reading(self, path: Path) -> Iterator[None]:
         import pyarrow

@@ -48,17 +48,6 @@ class Block:
     def __len__(self) -> int:
         return len(self.values[0])
 
-    def mark(self) -> int:
-        """Return a number that tells these values, in this order, from others.
-
-        Those of the blocks of a source add up to the same, modulo 2^64, however it is cut. Every
-        value is multiplied by an odd number of its row and one of its column: another value
-        anywhere, or rows in another order, make another sum.
-        """
-        columns = spread(np.arange(len(self.values), dtype=np.uint64)) | np.uint64(1)
-        sums = [column_mark(self.start, values.view(np.uint64)) for values in self.values]
-        return int(sum(s * c for s, c in zip(sums, columns.tolist(), strict=True)) % 2**64)
-
 
 @dataclass
 class Fault:
@@ -190,25 +179,6 @@ class Rows:
         ordered = sorted(self._faults.items(), key=lambda each: (each[0][0], each[1].index))
         return [fault for _, fault in ordered]
 
-    def blocks(self, rows: int = BLOCK) -> Iterator[Block]:
-        """Yield all rows in blocks of exactly ``rows``, the last one shorter.
-
-        Raises
-        ------
-        DataError
-            With the first block that holds what the session does not allow.
-        """
-        for block in self.scan(rows):
-            self.refuse()
-            yield block
-
-    def runs(self, rows: int = BLOCK) -> Iterator[Block]:
-        """Yield all rows as they come, at most ``rows`` at a time; else as :meth:`blocks`."""
-        self._faults = {}
-        for block in self._decoded(rows):
-            self.refuse()
-            yield block
-
     def scan(self, rows: int = BLOCK) -> Iterator[Block]:
         """Yield the blocks with values that break a rule as they came; ``faults`` tells which."""
         self._faults = {}
@@ -328,15 +298,6 @@ class Rows:
         ]
         self.origin.columns(self.reader.header, [self.local[n] for n in there], self._text)
         return tuple(there)
-
-    def stamp(self) -> Any:
-        """Return what is another once the source has changed, as far as that can be told."""
-        return getattr(self.reader, "stamp", tuple)()
-
-    def decoded(self, chunk: Chunk, at: int) -> Block:
-        """Decode a piece of the source whose first row has this index; ``faults`` are its own."""
-        self._faults = {}
-        return self._block(chunk, at)
 
     def _decoded(self, rows: int) -> Iterator[Block]:
         wanted = [self.local[name] for name in self.columns]

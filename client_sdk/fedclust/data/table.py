@@ -13,14 +13,10 @@ from numpy.typing import NDArray
 
 from fedclust.algorithms.base import Feature
 from fedclust.algorithms.columns import columns_of
-from fedclust.algorithms.rows import RUN, matrix_of, rows_of
 from fedclust.data.mapping import Dataset
-from fedclust.data.passes import passes_of, refuse_to_store
 from fedclust.data.persons import person_keys
 from fedclust.data.raw import Origin
 from fedclust.data.rows import BLOCK, Block, Rows
-from fedclust.data.scratch import Scratch
-from fedclust.data.stored import StoredRows
 
 #: An array (n, d) whose columns are the session's features in their order; a pandas or Dask
 #: DataFrame or Dask array; the path of a CSV, Parquet or SQL file; a SqlQuery; or any of these in a
@@ -35,8 +31,7 @@ class Table:
     Attributes
     ----------
     X : (n, d) float64
-        The session's columns, as ``algorithms.columns.encode`` gives them: NaN where missing. Out
-        of core ``algorithms.rows.Rows``, which methods that take these go through run by run.
+        The session's columns, as ``algorithms.columns.encode`` gives them: NaN where missing.
     features : tuple of str
         Those that the source has; the columns of the others are NaN.
     persons : (n,) int64 or None
@@ -57,11 +52,10 @@ class Table:
     def digest(self) -> str:
         """Return the SHA-256 that tells these rows, persons and features from any others."""
         digest = hashlib.sha256(repr((self.features, self.X.shape)).encode())
-        for run in rows_of(self.X).map(_itself):
-            for start in range(0, len(run), BLOCK):
-                rows = run[start : start + BLOCK]
-                # One NaN for all: what is missing is missing, however a source spelled it.
-                digest.update(np.where(np.isnan(rows), np.nan, rows).astype("<f8").tobytes())
+        for start in range(0, len(self.X), BLOCK):
+            rows = self.X[start : start + BLOCK]
+            # One NaN for all: what is missing is missing, however a source spelled it.
+            digest.update(np.where(np.isnan(rows), np.nan, rows).astype("<f8").tobytes())
         if self.persons is not None:
             digest.update(b"persons" + self.persons.astype("<i8").tobytes())
         return digest.hexdigest()
@@ -80,8 +74,8 @@ class LabelRows:
         Column that names the rows.
     lacking : bool
         Whether the source may lack features (``missing: mask``).
-    features : tuple of str or None
-        Those that count; None: all that the source has a column for.
+    held : tuple of str or None
+        The features that decide the labels; None: all that the source has a column for.
 
     Raises
     ------
@@ -93,11 +87,20 @@ class LabelRows:
     session: tuple[Feature, ...]
     id_column: str | None = None
     lacking: bool = False
-    features: tuple[str, ...] | None = None
+    held: tuple[str, ...] | None = None
 
-    def columns(self) -> tuple[str, ...]:
-        """Return the features that decide the labels."""
-        return self.features or self._opened().columns
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features that decide the labels."""
+        return self._opened().columns if self.held is None else self.held
+
+    def digest(self) -> str:
+        """Return the SHA-256 that tells these rows from any others."""
+        digest = hashlib.sha256(repr(self.session).encode())
+        for X, _ in self.blocks():
+            # One NaN for all: what is missing is missing, however a source spelled it.
+            digest.update(np.where(np.isnan(X), np.nan, X).astype("<f8").tobytes())
+        return digest.hexdigest()
 
     def blocks(self) -> Iterator[tuple[NDArray[np.float64], list[str] | None]]:
         """Yield rows (m, d) in the session's columns, NaN where missing, and their identifiers."""
@@ -162,17 +165,12 @@ def load(
         present += np.array([np.count_nonzero(each) for each in given], dtype=np.int64)
         return block
 
-    stored = source.options if isinstance(source, Dataset) and source.options.out_of_core else None
-    if stored is None:
-        X = np.concatenate([rows.matrix(seen(block)) for block in rows.scan()])
-        rows.refuse()
-        n = len(X)
-    else:
-        refuse_to_store(rows)
-        n = mark = 0
-        for block in map(seen, rows.scan(RUN)):
-            n, mark = n + len(block), mark + block.mark()
-        rows.refuse()
+    if isinstance(source, Dataset) and source.options.out_of_core:
+        message = "with protection: none each row is sent for itself, and all are needed in memory"
+        raise rows.origin.fault("out-of-core", f"{message}; leave --out-of-core away")
+    X = np.concatenate([rows.matrix(seen(block)) for block in rows.scan()])
+    rows.refuse()
+    n = len(X)
     origin = Origin(rows.origin.source, rows.origin.unit, numbers or None)
     persons = None
     if person is not None:
@@ -181,17 +179,8 @@ def load(
     held = rows.held(present / n, lacking, 0.0 if new else rows.min_present)
     # What the site counts as lacking is nowhere to be found in what the methods get.
     absent = np.array([column.feature not in held for column in columns_of(rows.features)])
-    if stored is None:
-        X[:, absent] = np.nan
-    else:
-        scratch = Scratch(stored.scratch)
-        X = matrix_of(StoredRows(passes_of(rows, absent, n, mark), (n, len(absent)), scratch))
-        persons = None if persons is None else scratch.written([persons], np.int64)
+    X[:, absent] = np.nan
     return Table(X, held, persons, ids, rows.columns)
-
-
-def _itself(run: NDArray[np.float64]) -> NDArray[np.float64]:
-    return run
 
 
 def _persons(origin: Origin, n: int, values: Any) -> NDArray[np.int64]:

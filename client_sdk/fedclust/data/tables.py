@@ -12,7 +12,7 @@ from fedclust.algorithms.engine import Plan
 from fedclust.algorithms.points import row_points
 from fedclust.data.persons import SitePersons, read_persons
 from fedclust.data.readings import session_points
-from fedclust.data.table import Table
+from fedclust.data.table import LabelRows, Table, load
 from fedclust.errors import DataError
 from fedclust.protection.figures import TableFigures, measure_table
 from fedclust.protection.table import (
@@ -24,13 +24,35 @@ from fedclust.protection.table import (
     release,
 )
 
-__all__ = ["form_points", "held_features", "measure_persons", "site_data", "table_points"]
+__all__ = [
+    "form_points",
+    "held_features",
+    "measure_persons",
+    "session_rows",
+    "site_data",
+    "table_points",
+]
+
+
+def session_rows(
+    plan: Plan, source: Any, *, person: Any = None, id_column: str | None = None
+) -> Table | LabelRows:
+    """Return a site's rows: in memory with ``protection: none``, else to be read for labels.
+
+    Raises
+    ------
+    DataError
+    """
+    lacking = plan.policy.missing == "mask"
+    if plan.policy.protection == "none":
+        return load(source, plan.features, person=person, id_column=id_column, lacking=lacking)
+    return LabelRows(source, plan.features, id_column, lacking)
 
 
 def site_data(
     plan: Plan,
     source: Any,
-    table: Table,
+    rows: Table | LabelRows,
     p: int,
     *,
     person: Any = None,
@@ -42,8 +64,8 @@ def site_data(
     ----------
     plan : Plan
     source : Source
-    table : Table
-        The source's rows, for ``protection: none``.
+    rows : Table or LabelRows
+        See :func:`session_rows`.
     p : int
     person, id_column
         As in :func:`fedclust.data.persons.read_persons`.
@@ -53,9 +75,10 @@ def site_data(
     DataError
     """
     if plan.policy.protection == "none":
+        assert isinstance(rows, Table)  # noqa: S101  (session_rows)
         lower = [-np.inf if column.lower is None else column.lower for column in plan.columns]
         upper = [np.inf if column.upper is None else column.upper for column in plan.columns]
-        return row_points(np.clip(table.X, lower, upper)), table.features
+        return row_points(np.clip(rows.X, lower, upper)), rows.features
     lacking = plan.policy.missing == "mask"
     persons = read_persons(
         source, plan.features, person=person, id_column=id_column, lacking=lacking

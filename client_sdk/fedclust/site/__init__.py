@@ -27,7 +27,8 @@ from fedclust.algorithms import engine
 from fedclust.answers import accepted_plan, compute, first_task, refuse_foreign
 from fedclust.client import Client
 from fedclust.consent import ConsentRequest
-from fedclust.data import Source, Table, load
+from fedclust.data import LabelRows, Source, Table
+from fedclust.data.tables import session_rows
 from fedclust.journal import (
     Answer,
     Journal,
@@ -300,9 +301,8 @@ class Site:
         if joined is not None and joined.table_id is not None:
             # Separate groups that were formed for this session are not formed again.
             reading = replace(reading, table=joined.table_id, separate=None)
-        lacking, who = plan.policy.missing == "mask", (reading.person, reading.id_column)
-        table = load(
-            reading.source, plan.features, person=who[0], id_column=who[1], lacking=lacking
+        table = session_rows(
+            plan, reading.source, person=reading.person, id_column=reading.id_column
         )
         p, ledger = max(plan.policy.min_group_size, min_group_size or 0), Ledger(self.directory)
         with state_errors(self.directory):
@@ -330,7 +330,7 @@ class _Run:
         info: SessionInfo,
         request: ConsentRequest,
         rows: Prepared,
-        table: Table,
+        table: Table | LabelRows,
         journal: Journal,
         participation: Participation,
     ) -> None:
@@ -449,6 +449,8 @@ class _Run:
             raise errors.ProtocolError("the result cannot be read by this SDK") from None
         self.tell(Progress("done"))
         memory = self.journal.memory or None
+        if isinstance(self.table, LabelRows):
+            self.table = replace(self.table, held=self.request.features)
         labels, ids = result.label(self.table, memory)
         return replace(result, labels_=labels, ids_=ids, memory=memory, table=self.table)
 

@@ -20,7 +20,7 @@ from fedclust.algorithms.points import row_points
 from fedclust.algorithms.registry import METHODS
 from fedclust.answers import count_usable
 from fedclust.consent import ConsentRequest
-from fedclust.data import Source, Table
+from fedclust.data import LabelRows, Source, Table
 from fedclust.data.persons import SiteColumn, SitePersons, read_persons
 from fedclust.data.tables import held_features, site_data, table_points
 from fedclust.privacy.bands import size_band
@@ -86,7 +86,7 @@ class Prepared:
         """The random id of the table."""
         return None if self.draft is None else self.draft.record.cohort.table_id
 
-    def digest(self, rows: Table) -> str:
+    def digest(self, rows: Table | LabelRows) -> str:
         """Return the SHA-256 that tells these rows, and the points, from any others."""
         found = hashlib.sha256(rows.digest().encode())
         if self.draft is not None:
@@ -99,7 +99,7 @@ def prepare(
     store: CohortStore,
     plan: Plan,
     reading: Reading,
-    rows: Table,
+    rows: Table | LabelRows,
     p: int,
     now: datetime,
     ledger: Ledger,
