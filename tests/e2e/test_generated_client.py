@@ -88,7 +88,8 @@ def test_it_is_typed_and_finishes_a_session(generated: tuple[Path, str], tmp_pat
         text = json.dumps({site: X.tolist() for site, X in rows.items()})
         document = json.loads(run(command, place, text))
     result = document["result"]
-    own = simulate("lloyd", rows, config={"n_clusters": 2}, features=FEATURES, seed=7)
+    session = {"config": {"n_clusters": 2}, "policy": {"protection": "none"}, "seed": 7}
+    own = simulate("lloyd", rows, features=FEATURES, **session)
     assert [entry["phase"] for entry in result["history"]][:2] == ["prepare", "cells"]
     assert result["history"][-1]["phase"] == "evaluate"
     assert len(document["provenance"]["submissions"]) == 3 * len(result["history"])

@@ -29,6 +29,7 @@ from fedclust_coordinator_client.models import (
     CellsSubmission,
     CellsTask,
     CellsTaskDocument,
+    Consents,
     EvaluateSubmission,
     EvaluateTaskDocument,
     Evaluation,
@@ -41,6 +42,8 @@ from fedclust_coordinator_client.models import (
     Moments,
     Participation,
     ParticipationMethods,
+    Policy,
+    PolicyProtection,
     PrepareSubmission,
     PrepareTaskDocument,
     PrincipalCreate,
@@ -92,6 +95,7 @@ class Site:
         methods = ParticipationMethods()
         methods["lloyd"] = [session.definition.method_version]
         body = Participation(
+            consents=Consents(protection_none=True),
             definition_sha256=session.definition_sha256,
             features=[feature.name for feature in session.definition.features],
             methods=methods,
@@ -222,6 +226,7 @@ def main(url: str, operator_token: str) -> None:
         name=SESSION,
         purpose="Which groups of patients do these sites share?",
         sites=list(rows),
+        policy=Policy(protection=PolicyProtection.NONE),
         seed=7,
     )
     known(SessionInfo, create_session.sync(client=analyst, body=definition))

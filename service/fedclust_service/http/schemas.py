@@ -99,7 +99,7 @@ def _submission(name: str, users: Sequence[Phase]) -> type[BaseModel]:
         __base__=models.SubmissionHead,
         __doc__=f"An answer in the phase `{name}`; `payload` null is an empty one.",
         phase=_only(name),
-        payload=_union([*(phase.payload for phase in users), None]),
+        payload=_union([*sorted((p.payload for p in users), key=_demands, reverse=True), None]),
     )
 
 
@@ -149,15 +149,16 @@ def _union(kinds: Iterable[Any]) -> Any:
     return reduce(operator.or_, dict.fromkeys(kinds))
 
 
-def _demands(task: type[BaseModel]) -> tuple[bool, int]:
+def _demands(body: type[BaseModel]) -> tuple[bool, int]:
     """Return what orders alternatives so that the first whose required fields are there fits.
 
     Some generated clients read them in this way. ``parts`` tell several n_clusters from one; then
     the number of fields, of a part where there are parts.
     """
-    several, model = issubclass(task, sweep.SweepTask), task
+    several, model = issubclass(body, sweep.SweepTask | sweep.SweepPayload), body
     if several:
-        (model, _) = get_args(task.model_fields["parts"].annotation)
+        (model, _) = get_args(body.model_fields["parts"].annotation)
+        model = next(iter(get_args(model)), model)  # of a payload, it or null
     return several, sum(field.is_required() for field in model.model_fields.values())
 
 
