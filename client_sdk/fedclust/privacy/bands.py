@@ -1,4 +1,4 @@
-"""Size bands: how many rows a site has, told coarsely enough to be shown."""
+"""Size bands: how many persons a site has, told coarsely enough to be shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedclust.privacy.rules import RuleViolation
 
 __all__ = ["BANDS", "band_limits", "check_band", "check_not_above", "size_band"]
 
-#: Lowest number of rows of each band, and its label. A band ends where the next one starts.
+#: Lowest number of persons of each band, and its label. A band ends where the next one starts.
 BANDS: Final[tuple[tuple[int, str], ...]] = (
     (0, "<50"),
     (50, "50-199"),
@@ -21,7 +21,7 @@ BANDS: Final[tuple[tuple[int, str], ...]] = (
 
 
 def size_band(n: int) -> str:
-    """Return the label of the band that holds ``n`` rows.
+    """Return the label of the band that holds ``n`` persons.
 
     Raises
     ------
@@ -29,12 +29,12 @@ def size_band(n: int) -> str:
         If ``n`` is negative.
     """
     if n < 0:
-        raise ValueError("a number of rows is not negative")
+        raise ValueError("a number of persons is not negative")
     return next(label for lowest, label in reversed(BANDS) if n >= lowest)
 
 
 def band_limits(label: str) -> tuple[int, int | None]:
-    """Return the smallest and largest number of rows in a band; None where it has no upper end.
+    """Return the smallest and largest number of persons in a band; None where it has no upper end.
 
     Raises
     ------
@@ -50,20 +50,22 @@ def band_limits(label: str) -> tuple[int, int | None]:
 
 
 def check_not_above(n: int, label: str, pointer: str = "/n") -> None:
-    """Raise RuleViolation if ``n`` rows, which need not be all, are too many for a band."""
+    """Raise RuleViolation if ``n`` persons, who need not be all, are too many for a band."""
     highest = band_limits(label)[1]
     if highest is not None and n > highest:
         raise RuleViolation(
-            "size-band", "more rows than the size band that the site declared on joining", pointer
+            "size-band",
+            "more persons than the size band that the site declared on joining",
+            pointer,
         )
 
 
 def check_band(n: int, label: str, pointer: str = "/n") -> None:
-    """Raise RuleViolation unless ``n`` rows lie within the band a site declared on joining."""
+    """Raise RuleViolation unless ``n`` persons lie within the band a site declared on joining."""
     lowest, highest = band_limits(label)
     if n < lowest or (highest is not None and n > highest):
         raise RuleViolation(
             "size-band",
-            "the number of rows lies outside the size band that the site declared on joining",
+            "the number of persons lies outside the size band that the site declared on joining",
             pointer,
         )
