@@ -25,6 +25,12 @@ def _forking() -> Iterator[None]:
     forked.end()
 
 
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the groups of a test's sites apart from those of other tests, and of this account."""
+    monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     """Return a clock that the test moves."""

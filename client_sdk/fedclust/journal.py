@@ -172,8 +172,10 @@ class Journal:
         """Raise OtherData unless ``digest`` is that of the rows which the session began with."""
         if any(answer.data_digest != digest for answer in self.answers.values()):
             raise OtherData(
-                "the session was begun with other rows, persons or features: give the same ones "
-                f"again, in the same order (recorded in {self.directory})"
+                "the session was begun with other rows, persons, features or min_group_size, or "
+                "the groups of the persons have changed since. Give the same ones again, in the "
+                "same order, or leave the session: fedclust leave (recorded in "
+                f"{self.directory})"
             )
 
     def write_record(self, record: SessionRecord) -> None:

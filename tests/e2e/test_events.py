@@ -20,10 +20,10 @@ import pytest
 from fedclust import errors
 from fedclust.cli.main import main as fedclust
 from fedclust.client import Client
-from fedclust.privacy.ledger import Ledger
 from fedclust.site import Site
 from support.consortium import Consortium
 from support.crash import POLICY, SESSION, D, K, rows
+from support.ledgers import body_lines
 from support.patience import PATIENCE_S, eventually
 from support.server import ServerProcess, running_server, service
 
@@ -137,7 +137,7 @@ def test_a_session_is_followed_to_its_end(tmp_path: Path) -> None:
                 assert ("at" in event["data"]) == (event["data"]["site"] == name)
 
         # Each submission's line in a ledger names a head that the coordinator still has.
-        lines = list(Ledger(tmp_path / name).read())
+        lines = body_lines(tmp_path / name)
         heads = [line["audit_head"] for line in lines]
         assert all(heads)
         numbers = [int(head.split(":")[0]) for head in heads]
@@ -262,7 +262,7 @@ def test_a_cut_trail_is_found_by_a_sites_ledger(
         assert "nothing to compare" in told
         assert server.base_url in told
         server.stop()
-        number = int(list(Ledger(tmp_path / name).read())[-1]["audit_head"].split(":")[0]) - 1
+        number = int(body_lines(tmp_path / name)[-1]["audit_head"].split(":")[0]) - 1
         base = ["audit", "verify", "--data-dir", str(server.data_dir)]
         head = json.loads(service(*base, "--json").stdout)["head"]
         with sqlite3.connect(server.data_dir / "fedclust.db") as connection:
@@ -275,7 +275,7 @@ def test_a_cut_trail_is_found_by_a_sites_ledger(
         connection.close()
         assert service(*base).returncode == 0
         assert service(*base, "--head", head).returncode == 1
-        noted = list(Ledger(tmp_path / name).read())[-1]["audit_head"]
+        noted = body_lines(tmp_path / name)[-1]["audit_head"]
         assert service(*base, "--head", noted).returncode == 1
         assert service(*base, "--head", "5d41").returncode == 2
         server.restart()

@@ -18,9 +18,9 @@ from fedclust import errors
 from fedclust._http import Http, Options
 from fedclust.cli.serving import Agent, Entries, Entry
 from fedclust.privacy.files import write_atomically
-from fedclust.privacy.ledger import Ledger
 from fedclust.site import Site
 from support.fake_coordinator import EPOCH, URL, FakeCoordinator
+from support.ledgers import body_lines
 from support.patience import PATIENCE_S
 
 
@@ -165,7 +165,7 @@ def test_labels_that_cannot_be_written_are_said_first_and_written_once_they_can(
     assert warning < next(i for i, each in enumerate(post.said) if "round 1 sent" in each)
     assert labels.read_text("utf-8").startswith("row,cluster")
     assert post.known.state == "done"
-    rounds = [line["round"] for line in Ledger(post.entries.directory).read()]
+    rounds = [line["round"] for line in body_lines(post.entries.directory)]
     assert rounds == sorted(set(rounds))
 
 

@@ -23,6 +23,7 @@ from fedclust.client import Client
 from fedclust.consent import feature_text
 from fedclust.privacy.ledger import Ledger
 from support.fake_coordinator import FakeCoordinator, answer, refusal
+from support.ledgers import body_lines
 
 
 def rows(n: int, seed: int) -> np.ndarray:
@@ -244,7 +245,9 @@ def test_status_and_ledger(command: Command) -> None:
     assert command.run("status", "heart", *reach, *state) == 0
     assert "completed" in command.out
     assert command.run("ledger", "show", *state, "--json") == 0
-    assert [json.loads(line)["round"] for line in command.out.splitlines()] == list(range(1, n + 1))
+    lines = [json.loads(line) for line in command.out.splitlines()]
+    assert lines[0]["event"] == "cohort"
+    assert [line["round"] for line in lines[1:]] == list(range(1, n + 1))
     assert command.run("ledger", "show", *state, "--session", "other", "--json") == 0
     assert command.out == ""
     assert command.run("ledger", "show", *state) == 0
@@ -258,7 +261,7 @@ def test_status_and_ledger(command: Command) -> None:
 def test_what_is_missing_in_the_ledger_is_found_by_the_journals(command: Command) -> None:
     state = command.path / "state"
     assert command.site("participate", "--yes") == 0
-    lines = list(Ledger(state).read())
+    lines = body_lines(state)
     for path in state.glob("ledger*"):
         path.unlink()
     shorter = Ledger(state)

@@ -31,6 +31,7 @@ from fedclust.wire import codec
 from fedclust.wire.models import TaskResponse
 from fedclust.wire.submissions import JSON
 from support.fake_coordinator import EPOCH, URL, FakeCoordinator, in_json, refusal
+from support.ledgers import body_lines
 
 
 def rows(n: int, seed: int) -> NDArray[np.float64]:
@@ -119,7 +120,7 @@ def test_too_few_rows_answer_empty_and_label_all_the_same(tmp_path: Path) -> Non
     fake = FakeCoordinator({**OTHERS, "gamma": rows(40, 9)})
     result = fake.site(tmp_path).participate("heart", MINE[:3])
     assert len(result.labels_) == 3
-    entries = list(Ledger(tmp_path).read())
+    entries = body_lines(tmp_path)
     assert all(entry["empty"] and entry["smallest_count"] is None for entry in entries)
     assert len(entries) == len(fake.accepted)
 
@@ -517,7 +518,7 @@ def test_a_round_that_has_moved_on_is_recorded_and_the_next_one_answered(tmp_pat
     assert result.labels_ is not None
     assert 3 not in fake.accepted
     assert {2, 4} <= fake.accepted.keys()
-    entries = {entry["round"]: entry for entry in Ledger(tmp_path).read()}
+    entries = {entry["round"]: entry for entry in body_lines(tmp_path)}
     assert entries[3]["refused"] == "round-closed"
     assert entries[3]["receipt"] is None
     assert entries[4]["receipt"]["round"] == 4
@@ -545,7 +546,7 @@ def test_a_body_that_is_refused_stops_and_is_in_the_ledger(
             fake.site(tmp_path).participate("heart", MINE)
     bodies = {body for number, body in fake.puts if number == 2}
     assert len(bodies) == 1
-    entries = [entry for entry in Ledger(tmp_path).read() if entry["round"] == 2]
+    entries = [entry for entry in body_lines(tmp_path) if entry["round"] == 2]
     assert [entry["refused"] for entry in entries] == [slug]
 
 
@@ -596,7 +597,7 @@ def test_a_lost_answer_is_asked_for_with_the_same_bytes(tmp_path: Path) -> None:
     sent = [body for number, body in fake.puts if number == 2]
     assert len(sent) == 2
     assert len(set(sent)) == 1
-    entries = list(Ledger(tmp_path).read())
+    entries = body_lines(tmp_path)
     assert [entry["round"] for entry in entries] == sorted(fake.accepted)
     assert all(entry["receipt"]["sha256"] == entry["sha256"] for entry in entries)
 
@@ -821,7 +822,7 @@ def test_an_upgrade_between_two_runs_does_not_stop_a_session(tmp_path: Path) -> 
 def test_the_ledger_says_what_left(tmp_path: Path) -> None:
     fake = coordinator()
     fake.site(tmp_path).participate("heart", MINE)
-    entries = list(Ledger(tmp_path).read())
+    entries = body_lines(tmp_path)
     assert Ledger(tmp_path).verify() == []
     assert [entry["round"] for entry in entries] == sorted(fake.accepted)
     for entry in entries:

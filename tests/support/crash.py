@@ -20,6 +20,7 @@ from fedclust.privacy.ledger import Ledger
 from fedclust.wire.codec import encode, sha256, to_tree
 from fedclust.wire.models import ResultDocument
 from support.consortium import Command, Consortium, declared, read_labels, write_csv
+from support.ledgers import body_lines
 from support.methods import TRIED, busy
 from support.patience import PATIENCE_S
 from support.server import ServerProcess, running_server
@@ -188,7 +189,7 @@ def _ledger(directory: Path) -> dict[int, str]:
     """Return the hash that a site's ledger has for each round."""
     ledger = Ledger(directory)
     assert ledger.verify() == []
-    lines = list(ledger.read())
+    lines = body_lines(directory)
     found = {int(line["round"]): str(line["sha256"]) for line in lines}
     assert len(found) == len(lines), "a body stands in the ledger twice"
     return found

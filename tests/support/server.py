@@ -39,7 +39,11 @@ def service(
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return this environment without fedclust's own settings, with ``extra``."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDCLUST_")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name == "FEDCLUST_STATE_DIR" or not name.startswith("FEDCLUST_")
+    }
     return {
         **kept,
         "OMP_NUM_THREADS": "1",

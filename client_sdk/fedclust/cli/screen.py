@@ -116,6 +116,12 @@ def consent_screen(request: ConsentRequest, *, full: bool = False) -> None:
 
 def ledger_screen(line: dict[str, Any]) -> None:
     """Show a line of the ledger."""
+    if line.get("event") == "cohort":
+        show(out, f"{line.get('line', '-')}  {line.get('time')}  table {line.get('table')}", "bold")
+        hidden = {"event", "table", "time", "line", "previous", "what", "change"}
+        counts = ", ".join(f"{n} {line[n]}" for n in sorted(line) if n not in hidden and line[n])
+        show(out, f"     {line.get('what')}: {counts}")
+        return
     receipt = line.get("receipt") or {}
     outcome = f"received {receipt.get('received_at')}" if receipt else "in flight"
     if line.get("refused"):

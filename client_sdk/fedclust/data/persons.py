@@ -102,6 +102,10 @@ class SitePersons:
         By column a number that tells its values, row by row, from others.
     min_present : float
         The share of persons with a value below which a feature counts as lacking.
+    in_memory : bool
+        Whether all persons come in one block.
+    sample : tuple of Source
+        The persons that tell how the columns are released: all, or some from the whole source.
     """
 
     source: str
@@ -111,7 +115,8 @@ class SitePersons:
     n_persons: int
     marks: Mapping[str, int]
     min_present: float
-    _sample: tuple[Source, ...] = field(repr=False)
+    in_memory: bool
+    sample: tuple[Source, ...] = field(repr=False)
     _blocks: Callable[[], Iterator[PersonBlock]] = field(repr=False)
 
     def blocks(self) -> Iterator[PersonBlock]:
@@ -129,7 +134,7 @@ class SitePersons:
 
         Of a source that stays on disk a sample spread over all of it decides.
         """
-        return describe_columns(self._sample, fences=fences)
+        return describe_columns(self.sample, fences=fences)
 
     def codes(self) -> dict[str, tuple[str, ...] | None]:
         """Return the codes of each column by name; None for numbers."""
@@ -276,7 +281,9 @@ class _Reading:
         if self.given is not None or self.named is not None:
             keys = person_keys(origin, n, self.given if self.given is not None else keys)
         found = self._persons(columns, values, keys or None, origin)
-        return self._found(columns, n, found.n, marks, found.sources, lambda: iter([found]))
+        return self._found(
+            columns, n, found.n, marks, found.sources, lambda: iter([found]), in_memory=True
+        )
 
     def _persons(
         self,
@@ -462,6 +469,8 @@ class _Reading:
         marks: dict[str, int],
         sample: tuple[Source, ...],
         blocks: Callable[[], Iterator[PersonBlock]],
+        *,
+        in_memory: bool = False,
     ) -> SitePersons:
         return SitePersons(
             self.origin.source,
@@ -471,6 +480,7 @@ class _Reading:
             n_persons,
             marks,
             self.rows.min_present,
+            in_memory,
             sample,
             blocks,
         )

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.protection.columns import TableColumn, source_names
+from fedclust.protection.columns import NumericColumn, TableColumn, source_names
 from fedclust.protection.fingerprints import person_keys
 from fedclust.protection.table import ProtectedTable, TooFewPersons, unite_groups
 
@@ -173,12 +173,12 @@ class Cohort:
         return replace(self, withdrawn=withdrawn, used=used)
 
     def table(self, names: Sequence[str], p: int = 0) -> ProtectedTable:
-        """Return the protected table of some source columns, under their pinned names.
+        """Return the protected table of some source columns.
 
         Parameters
         ----------
         names : sequence of str
-            Columns tied to one of them come along.
+            As the source calls them now. Columns tied to one of them come along.
         p : int
             Above the cohort's own p the table is of unions of its groups.
 
@@ -186,19 +186,34 @@ class Cohort:
         ------
         KeyError
             If a column is not pinned.
+        CohortRefused
+            If two of the names stand for one column.
         TooFewPersons
             If the groups in use have fewer than ``p`` persons together.
         """
-        wanted = {self.pinned_name(name) for name in names}
-        if unknown := wanted - set(self.rules()):
+        called = {self.pinned_name(name): name for name in names}
+        if unknown := set(called) - set(self.rules()):
             raise KeyError(min(unknown))
-        chosen = [each for each in self.columns if wanted & set(source_names(each.column))]
+        for name in set(names) - set(called.values()):
+            other = called[self.pinned_name(name)]
+            raise CohortRefused(
+                "same-column",
+                f"columns {name!r} and {other!r} have the same values for most persons and count "
+                "as one. A session can use one of them",
+            )
+        chosen = [each for each in self.columns if set(called) & set(source_names(each.column))]
         if not self.used.any():
             raise TooFewPersons("no group is in use")
         table = ProtectedTable(
-            tuple(each.column for each in chosen),
+            tuple(_called(each.column, called) for each in chosen),
             self.sizes[self.used],
             tuple(each.released[self.used] for each in chosen),
             tuple(each.share for each in chosen),
         )
         return unite_groups(table, p) if p > self.p else table
+
+
+def _called(column: TableColumn, names: Mapping[str, str]) -> TableColumn:
+    if isinstance(column, NumericColumn):
+        return replace(column, name=names.get(column.name, column.name))
+    return replace(column, names=tuple(names.get(name, name) for name in column.names))

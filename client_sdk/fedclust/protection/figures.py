@@ -89,8 +89,9 @@ def measure_table(
 def _spans(values: FloatArray, groups: IntArray, m: int) -> FloatArray:
     """Return each group's largest minus smallest value; NaN where a person has none."""
     highest, lowest = np.full(m, -np.inf), np.full(m, np.inf)
-    np.maximum.at(highest, groups, values)
-    np.minimum.at(lowest, groups, values)
+    with np.errstate(invalid="ignore"):
+        np.maximum.at(highest, groups, values)
+        np.minimum.at(lowest, groups, values)
     return np.asarray(highest - lowest)
 
 

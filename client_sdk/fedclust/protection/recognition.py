@@ -14,11 +14,12 @@ from fedclust.protection.columns import NumericColumn, Source, source_names
 from fedclust.protection.fingerprints import (
     column_seed,
     fingerprints,
+    numbered_rows,
     person_keys,
     signatures,
 )
 
-__all__ = ["Blocks", "find_cohort", "find_new_names", "refuse_known_values", "sign"]
+__all__ = ["Blocks", "find_cohort", "find_new_names", "person_rows", "refuse_known_values", "sign"]
 
 IntArray = NDArray[np.int64]
 WordArray = NDArray[np.uint64]
@@ -140,6 +141,15 @@ def sign(cohort: Cohort, sources: Sequence[Source], secret: bytes) -> WordArray:
         return np.zeros(len(sources[0].values), dtype=np.uint64)
     seeds = [column_seed(secret, name) for name in cohort.base]
     return signatures([given[name].values for name in cohort.base], seeds)
+
+
+def person_rows(
+    cohort: Cohort, secret: bytes, ids: Sequence[str] | None, sources: Sequence[Source]
+) -> IntArray:
+    """Return the row of the cohort's table that each person (n,) is part of, -1 where none is."""
+    if ids is None:
+        ids = numbered_rows(sign(cohort, sources, secret), np.zeros(0, dtype=np.uint64))
+    return cohort.table_rows(secret, ids)
 
 
 def refuse_known_values(mine: WordArray, cohort: Cohort, gone: NDArray[np.bool_]) -> None:

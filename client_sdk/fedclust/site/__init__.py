@@ -8,7 +8,6 @@ that were written.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 from collections import Counter
@@ -25,13 +24,10 @@ from pydantic import ValidationError
 from fedclust import errors
 from fedclust._http import Http, Options
 from fedclust.algorithms import engine
-from fedclust.algorithms.base import Points
-from fedclust.algorithms.registry import METHODS
-from fedclust.answers import accepted_plan, compute, count_usable, first_task, refuse_foreign
+from fedclust.answers import accepted_plan, compute, first_task, refuse_foreign
 from fedclust.client import Client
 from fedclust.consent import ConsentRequest
 from fedclust.data import Source, Table, load
-from fedclust.data.tables import site_data
 from fedclust.journal import (
     Answer,
     Journal,
@@ -40,10 +36,11 @@ from fedclust.journal import (
     state_errors,
 )
 from fedclust.places import coordinator_directory, default_directory
-from fedclust.privacy.bands import size_band
 from fedclust.privacy.ledger import Ledger
 from fedclust.reports import Preview, Progress, SessionStatus
 from fedclust.results import SiteResult
+from fedclust.site.cohorts import CohortStore
+from fedclust.site.prepare import Prepared, Reading, consent_request, declare, prepare
 from fedclust.wire.models import (
     PROTOCOL_VERSION,
     Participation,
@@ -177,13 +174,17 @@ class Site:
         person: str | Sequence[Any] | NDArray[Any] | None = None,
         id_column: str | None = None,
         min_group_size: int | None = None,
+        cohort: str | None = None,
+        separate_groups: str | None = None,
     ) -> ConsentRequest:
         """Match rows with a session's features and return what consent would be to.
 
         Reads the session; sends nothing of the rows and does not join. Parameters as in
         :meth:`participate`.
         """
-        return self._open(session, data, person, id_column, min_group_size).request
+        return self._open(
+            session, Reading(data, person, id_column, cohort, separate_groups), min_group_size
+        ).request
 
     def participate(
         self,
@@ -193,6 +194,8 @@ class Site:
         person: str | Sequence[Any] | NDArray[Any] | None = None,
         id_column: str | None = None,
         min_group_size: int | None = None,
+        cohort: str | None = None,
+        separate_groups: str | None = None,
         consent: Callable[[ConsentRequest], bool] | bool | None = None,
         ask: Callable[[Preview], bool] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
@@ -210,6 +213,11 @@ class Site:
             Column that names rows; never sent.
         min_group_size : int, optional
             This site's own smallest count; the larger of it and the session's holds.
+        cohort : str, optional
+            The start of the id of the table that is meant, where these persons are in several.
+        separate_groups : str, optional
+            The approval of groups apart from those that these persons have: a second grouping tells
+            more about each of them. It is entered in the ledger.
         consent : callable or bool, optional
             Called once with the :class:`ConsentRequest`; True consents to all of it. By default
             the call itself consents to the definition, but not to a session of two sites or one
@@ -231,7 +239,9 @@ class Site:
             The session failed, was cancelled or goes on without this site.
         CoordinatorError, TransportError, JournalError
         """
-        run = self._open(session, data, person, id_column, min_group_size)
+        run = self._open(
+            session, Reading(data, person, id_column, cohort, separate_groups), min_group_size
+        )
         run.ask = ask
         if on_progress is not None:
             most, tell = engine.most_rounds(run.plan), on_progress
@@ -251,13 +261,17 @@ class Site:
         person: str | Sequence[Any] | NDArray[Any] | None = None,
         id_column: str | None = None,
         min_group_size: int | None = None,
+        cohort: str | None = None,
+        separate_groups: str | None = None,
     ) -> Preview:
         """Return the exact bytes of the next submission. Reads only: joins nothing, sends nothing.
 
         Before the session starts, its first task is derived from the definition as the
         coordinator will. Parameters as in :meth:`participate`.
         """
-        return self._open(session, data, person, id_column, min_group_size).preview()
+        return self._open(
+            session, Reading(data, person, id_column, cohort, separate_groups), min_group_size
+        ).preview()
 
     def status(self, session: str | None = None) -> list[SessionStatus]:
         """Return how this site's sessions stand, or how one does."""
@@ -277,39 +291,29 @@ class Site:
         """Leave a session; what was sent still counts."""
         self._client.leave(session)
 
-    def _open(
-        self,
-        session: str,
-        data: Source,
-        person: str | Sequence[Any] | NDArray[Any] | None,
-        id_column: str | None,
-        min_group_size: int | None,
-    ) -> _Run:
+    def _open(self, session: str, reading: Reading, min_group_size: int | None) -> _Run:
         if min_group_size is not None and min_group_size < 2:
             raise errors.UsageError("min_group_size is at least 2")
         site, info = self.name, self._client.session(session)
-        plan = accepted_plan(session, info)
-        lacking = plan.policy.missing == "mask"
-        table = load(data, plan.features, person=person, id_column=id_column, lacking=lacking)
-        p = max(plan.policy.min_group_size, min_group_size or 0)
-        rows, features = site_data(plan, data, table, p, person=person, id_column=id_column)
-        usable = count_usable(plan, rows)
-        request = ConsentRequest(
-            coordinator=self._http.url,
-            site=site,
-            session=session,
-            analyst=info.created_by,
-            definition=info.definition,
-            definition_sha256=info.definition_sha256,
-            plan=plan,
-            p=p,
-            persons=usable,
-            size_band=size_band(usable),
-            persons_declared=person is not None,
-            features=features,
+        plan, journal = accepted_plan(session, info), self._journal(info)
+        joined = None if journal.record is None else journal.record.participation
+        if joined is not None and joined.table_id is not None:
+            # Separate groups that were formed for this session are not formed again.
+            reading = replace(reading, table=joined.table_id, separate=None)
+        lacking, who = plan.policy.missing == "mask", (reading.person, reading.id_column)
+        table = load(
+            reading.source, plan.features, person=who[0], id_column=who[1], lacking=lacking
         )
-        journal = self._journal(info)
-        return _Run(self, self._client, info, request, rows, table, journal, min_group_size)
+        p, ledger = max(plan.policy.min_group_size, min_group_size or 0), Ledger(self.directory)
+        with state_errors(self.directory):
+            try:
+                rows = prepare(CohortStore(), plan, reading, table, p, self._now(), ledger)
+            except errors.PersonsRefused:
+                journal.refuse_other_data("")  # of a session that runs, a plainer word
+                raise
+        request = consent_request(self._http.url, site, info, plan, rows, reading)
+        participation = declare(request, rows, reading, joined, min_group_size)
+        return _Run(self, info, request, rows, table, journal, participation)
 
     def _journal(self, info: SessionEntry) -> Journal:
         pinned = info.definition_sha256
@@ -323,27 +327,17 @@ class _Run:
     def __init__(
         self,
         site: Site,
-        client: Client,
         info: SessionInfo,
         request: ConsentRequest,
-        rows: Points,
+        rows: Prepared,
         table: Table,
         journal: Journal,
-        min_group_size: int | None,
+        participation: Participation,
     ) -> None:
-        self.client, self.info, self.request, self.journal = client, info, request, journal
+        self.client, self.info, self.request, self.journal = site._client, info, request, journal
         self.session, self.plan, self.table = request.session, request.plan, table
-        self.ledger, self.rows = Ledger(site.directory), rows
-        self.now, self.media, self.data_digest = site._now, site._media, table.digest()
-        self.participation = Participation(
-            definition_sha256=request.definition_sha256,
-            consents=request.consents,
-            features=request.features,
-            min_group_size=min_group_size,
-            size_band=request.size_band,
-            sdk_version=importlib.metadata.version("fedclust"),
-            methods={name: (method.version,) for name, method in METHODS.items()},
-        )
+        self.ledger, self.rows, self.participation = Ledger(site.directory), rows, participation
+        self.now, self.media, self.data_digest = site._now, site._media, rows.digest(table)
         self.ask: Callable[[Preview], bool] | None = None
         self.tell: Callable[[Progress], None] = lambda _progress: None
         self.sent: Counter[int] = Counter()
@@ -357,6 +351,7 @@ class _Run:
             self.send(answer, again=True)
         if self.info.state in ("recruiting", "running"):
             self.join(consent)
+            self.keep_table()
         task, etag = self.client.task(self.session)
         while True:
             if task is not None and task.status == "ended":
@@ -402,6 +397,7 @@ class _Run:
                 consented_at=self.now(),
                 participation=wanted,
             )
+            self.keep_table()
             self.journal.write_record(record)
             invited = True
         if invited:
@@ -413,6 +409,11 @@ class _Run:
             self.request.refuse_tacit()
         elif not (consent if isinstance(consent, bool) else consent(self.request)):
             raise errors.ConsentDeclined(f"not consented to session {self.session}")
+
+    def keep_table(self) -> None:
+        """Write what the table is made of, before anything of it leaves."""
+        if self.rows.draft is not None:
+            CohortStore().keep(self.rows.draft, self.ledger)
 
     def refuse_gaps(self) -> None:
         """Refuse to go on with a journal that does not hold all that this site has sent."""
@@ -481,7 +482,7 @@ class _Run:
     def compute(self, number: int, document: TaskDocument) -> Answer:
         """Compute and check an answer; nothing is written or sent."""
         memory = self.journal.memory
-        computed = compute(self.request, self.rows, number, document, memory, self.media)
+        computed = compute(self.request, self.rows.data, number, document, memory, self.media)
         return Answer(
             coordinator=self.request.coordinator,
             site=self.request.site,

@@ -41,10 +41,10 @@ from fedclust.privacy.files import (
 from fedclust.privacy.ledger import Ledger
 from fedclust.protection.cohort import ARRAYS, Cohort, CohortRefused, PinnedColumn
 from fedclust.protection.columns import LevelColumn, NumericColumn, Source, source_names
-from fedclust.protection.recognition import Blocks
+from fedclust.protection.recognition import Blocks, find_cohort
 from fedclust.protection.update import Change, update_cohort
 
-__all__ = ["CohortStore", "Draft", "Record"]
+__all__ = ["CohortStore", "Draft", "Record", "cohort_refusals"]
 
 _FORMAT = 1
 #: A person is in at most so many tables: from the fifth on single persons could be computed if
@@ -158,7 +158,7 @@ class CohortStore:
             chosen = [self._named(records, table)] if table else list(records.values())
             cohorts = [] if separate else [record.cohort for record in chosen]
             new = Cohort.empty(secrets.token_hex(16), p, fences=fences)
-            with _refusals():
+            with cohort_refusals():
                 cohort, change = update_cohort(
                     new, cohorts, secret, blocks, rules, sample=sample, n_persons=n_persons
                 )
@@ -180,6 +180,13 @@ class CohortStore:
             record = (before or Record(cohort, ())).after(cohort, what, now, **facts)
             return Draft(record, change, seen)
 
+    def find(self, blocks: Blocks, table: str | None = None) -> Cohort | None:
+        """Return the cohort that holds a source's persons; None where they are new."""
+        with self._locked(), cohort_refusals():
+            records = self._records()
+            chosen = [self._named(records, table)] if table else list(records.values())
+            return find_cohort([each.cohort for each in chosen], self.secret(), blocks)
+
     def keep(self, draft: Draft, ledger: Ledger) -> Cohort:
         """Write a draft before anything of it leaves, and enter it in the ledger.
 
@@ -190,12 +197,14 @@ class CohortStore:
         """
         with self._locked():
             records = self._records()
-            if {name: len(record.history) for name, record in records.items()} != draft.seen:
-                raise errors.CohortLocked(
-                    "another process has changed the groups of this site's persons meanwhile: run "
-                    "the same command again"
-                )
-            self._write(draft.record, records)
+            kept = records.get(draft.record.cohort.table_id)
+            if kept is None or kept.history != draft.record.history:
+                if {name: len(record.history) for name, record in records.items()} != draft.seen:
+                    raise errors.CohortLocked(
+                        "another process has changed the groups of this site's persons meanwhile: "
+                        "run the same command again"
+                    )
+                self._write(draft.record, records)
             self._enter(draft.record, ledger)
         return draft.record.cohort
 
@@ -223,7 +232,7 @@ class CohortStore:
                 self._write(changed, records)
                 self._enter(changed, ledger)
             if not found:
-                with _refusals():
+                with cohort_refusals():
                     raise refused or CohortRefused("unknown-person", "there is no table as yet")
             return found
 
@@ -297,8 +306,6 @@ class CohortStore:
 
     def _write(self, record: Record, records: Mapping[str, Record]) -> None:
         name = record.cohort.table_id
-        if name in records and len(records[name].history) == len(record.history):
-            return
         write_sealed(self.directory / f"{name}.cohort", _encoded(record, _check(self.secret())))
         if name not in records:
             names = sorted({*records, name})
@@ -338,27 +345,38 @@ class CohortStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        private_directory(self.directory)
         lock, end = FileLock(self.directory / "lock"), time.monotonic() + self._patience_s
-        while True:
-            try:
-                lock.acquire()
-                break
-            except LockHeld:
-                if time.monotonic() >= end:
-                    raise errors.CohortLocked(
-                        f"another process is changing the groups of this site's persons "
-                        f"({lock.path}); try again when it has ended"
-                    ) from None
-                time.sleep(_RETRY_S)
         try:
-            yield
-        finally:
-            lock.release()
+            private_directory(self.directory)
+            while not self._acquired(lock, end):
+                time.sleep(_RETRY_S)
+            try:
+                yield
+            finally:
+                lock.release()
+        except OSError as error:
+            if not Path(error.filename or "").is_relative_to(self.directory):
+                raise
+            raise errors.CohortError(
+                f"{error.filename}: {error.strerror}. Mend this and run the same command again"
+            ) from None
+
+    def _acquired(self, lock: FileLock, end: float) -> bool:
+        try:
+            lock.acquire()
+        except LockHeld:
+            if time.monotonic() >= end:
+                raise errors.CohortLocked(
+                    f"another process is changing the groups of this site's persons ({lock.path}); "
+                    "try again when it has ended"
+                ) from None
+            return False
+        return True
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def cohort_refusals() -> Iterator[None]:
+    """Turn refusals of the rules into PersonsRefused."""
     try:
         yield
     except CohortRefused as error:
