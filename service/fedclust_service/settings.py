@@ -17,7 +17,16 @@ PREFIX = "FEDCLUST_"
 #: Read by the site's and analyst's own commands, which may share a shell with the coordinator.
 CLIENT_VARIABLES = frozenset(
     PREFIX + name
-    for name in ("COORDINATOR", "DEBUG", "JOURNAL_DIR", "PROXY", "SQL_URL", "TOKEN", "TOKEN_FILE")
+    for name in (
+        "COORDINATOR",
+        "DEBUG",
+        "JOURNAL_DIR",
+        "PROXY",
+        "SQL_URL",
+        "STATE_DIR",
+        "TOKEN",
+        "TOKEN_FILE",
+    )
 )
 MIN_KEY_LENGTH = 32
 _DATABASES = ("sqlite:///", "postgresql+psycopg://")

@@ -104,6 +104,8 @@ def add(
         ),
     ] = None,
     min_group_size: o.MinGroupSize = None,
+    cohort: o.Cohort = None,
+    separate_groups: o.SeparateGroups = None,
     full: o.Full = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="Consent to all that the screen says, unasked.")
@@ -122,6 +124,8 @@ def add(
             person=person_column,
             id_column=id_column,
             min_group_size=min_group_size,
+            cohort=cohort,
+            separate_groups=separate_groups,
         )
     consent_screen(request, full=full)
     if not (
@@ -140,6 +144,8 @@ def add(
         id_column=id_column,
         person_column=person_column,
         min_group_size=min_group_size,
+        cohort=cohort,
+        separate_groups=separate_groups,
         labels_out=_absolute(labels_out),
         result_out=_absolute(result_out),
     )

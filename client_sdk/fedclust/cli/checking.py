@@ -61,6 +61,8 @@ def check(
     id_column: o.IdColumn = None,
     person_column: o.PersonColumn = None,
     min_group_size: o.MinGroupSize = None,
+    cohort: o.Cohort = None,
+    separate_groups: o.SeparateGroups = None,
     full: o.Full = False,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
@@ -71,7 +73,7 @@ def check(
     rows, request = how.of(data), None
     identified: dict[str, Any] = {"person": person_column, "id_column": id_column}
     if definition is not None:
-        body = _read(definition)
+        body = read_definition(definition)
     else:
         assert session is not None  # noqa: S101  (one of the two is given)
         with connection.client() as client:
@@ -97,7 +99,14 @@ def check(
                 usable, figures = _table_of(plan, rows, p, identified)
             else:
                 with connection.site(journal_dir) as site:
-                    request = site.check(session, rows, **identified, min_group_size=min_group_size)
+                    request = site.check(
+                        session,
+                        rows,
+                        **identified,
+                        min_group_size=min_group_size,
+                        cohort=cohort,
+                        separate_groups=separate_groups,
+                    )
                 usable, figures = request.persons, request.figures
         except (DataError, DisclosureError) as error:
             found = dataclasses.replace(found, refused=error)
@@ -133,7 +142,7 @@ def _table_of(
     return count_usable(plan, data), figures
 
 
-def _read(path: Path) -> SessionCreate:
+def read_definition(path: Path) -> SessionCreate:
     """Read a definition: what creates a session, or what `fedclust session show --json` prints."""
     try:
         data = path.read_bytes()

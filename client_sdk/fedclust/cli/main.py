@@ -12,7 +12,17 @@ import warnings
 import typer
 
 from fedclust import errors
-from fedclust.cli import agent, checking, doctor, ledger, participate, principals, session, simulate
+from fedclust.cli import (
+    agent,
+    checking,
+    cohort,
+    doctor,
+    ledger,
+    participate,
+    principals,
+    session,
+    simulate,
+)
 from fedclust.cli.screen import err, flush_out, show, tell_retries, tell_warning
 from fedclust.cli.texts import EPILOG, exit_code
 
@@ -26,6 +36,7 @@ app = typer.Typer(
 app.add_typer(participate.app)
 app.add_typer(checking.app)
 app.add_typer(agent.app, name="agent")
+app.add_typer(cohort.app, name="cohort")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(doctor.app)
 app.add_typer(simulate.app)

@@ -78,6 +78,23 @@ MinGroupSize = Annotated[
         show_default=False,
     ),
 ]
+Cohort = Annotated[
+    str | None,
+    typer.Option(
+        "--cohort",
+        help="The start of the id of the table that is meant, where persons are in several.",
+        show_default=False,
+    ),
+]
+SeparateGroups = Annotated[
+    str | None,
+    typer.Option(
+        "--separate-groups",
+        help="The approval of groups apart from those that these persons have. A second grouping "
+        "tells more about each person; the approval is entered in the ledger.",
+        show_default=False,
+    ),
+]
 Report = Annotated[
     Path | None,
     typer.Option(

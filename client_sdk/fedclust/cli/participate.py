@@ -96,6 +96,8 @@ def participate(
         ),
     ] = None,
     min_group_size: o.MinGroupSize = None,
+    cohort: o.Cohort = None,
+    separate_groups: o.SeparateGroups = None,
     full: o.Full = False,
     journal_dir: o.JournalDir = None,
     give_up_after: o.GiveUpAfter = 86_400.0,
@@ -111,6 +113,7 @@ def participate(
     rows = how.of(data)
     columns: dict[str, Any] = {"person": person_column, "id_column": id_column}
     columns["min_group_size"] = min_group_size
+    columns |= {"cohort": cohort, "separate_groups": separate_groups}
     with connection.site(journal_dir, give_up_after, json_bodies=json_bodies) as site:
         if preview or preview_out is not None:
             _show_preview(site.preview(session, rows, **columns), preview_out, as_json)

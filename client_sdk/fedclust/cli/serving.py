@@ -45,6 +45,8 @@ class Entry(Model):
     id_column: str | None = None
     person_column: str | None = None
     min_group_size: int | None = None
+    cohort: str | None = None
+    separate_groups: str | None = None
     labels_out: str | None = None
     result_out: str | None = None
     state: State = "waiting"
@@ -251,6 +253,8 @@ class Agent:
                 person=entry.person_column,
                 id_column=entry.id_column,
                 min_group_size=entry.min_group_size,
+                cohort=entry.cohort,
+                separate_groups=entry.separate_groups,
                 consent=lambda request: _consented(entry, request),
                 on_progress=lambda event: self._progress(entry, event),
             )

@@ -1,0 +1,216 @@
+"""The groups of this site's persons: form them, look at them, withdraw a person, back them up."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from fedclust.algorithms.base import Feature
+from fedclust.cli import options as o
+from fedclust.cli.checking import read_definition
+from fedclust.cli.screen import confirmed, err, out, print_json, show
+from fedclust.cli.texts import epilog
+from fedclust.errors import ConsentDeclined, PersonsRefused, UsageError
+from fedclust.journal import state_errors
+from fedclust.places import default_directory
+from fedclust.privacy.ledger import Ledger
+from fedclust.protection.columns import source_names
+from fedclust.protection.table import TooFewPersons
+from fedclust.site.cohorts import CohortStore, Record
+from fedclust.site.prepare import Reading, draft_table
+
+app = typer.Typer(
+    help="The groups that this site's persons are put into once.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command(
+    epilog=epilog(
+        "fedclust cohort create --data cohort.csv --id-column mrn --features age,chol,trestbps",
+        "fedclust cohort create --data cohort.csv --person-column mrn --definition study.json",
+    )
+)
+@o.reading
+def create(
+    how: o.Reading,
+    data: o.Data,
+    id_column: o.IdColumn = None,
+    person_column: o.PersonColumn = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            "--features",
+            help="Names of numeric columns, comma-separated; others need --definition.",
+            show_default=False,
+        ),
+    ] = None,
+    definition: Annotated[
+        Path | None,
+        typer.Option(
+            "--definition",
+            help="A definition in a JSON file, whose features are meant.",
+            show_default=False,
+        ),
+    ] = None,
+    min_group_size: Annotated[
+        int,
+        typer.Option(
+            "--min-group-size", min=3, help="The least number of persons behind every number."
+        ),
+    ] = 5,
+    no_fences: Annotated[
+        bool,
+        typer.Option(
+            "--no-fences",
+            help="Let extremes count as they are: lone ones are then not protected.",
+        ),
+    ] = False,
+    separate_groups: o.SeparateGroups = None,
+    journal_dir: o.JournalDir = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Form the groups for a whole study up front, or take up newcomers; nothing is sent."""
+    if features is not None and definition is None:
+        asked = _named(features)
+    elif definition is not None and features is None:
+        asked = read_definition(definition).features
+    else:
+        raise UsageError("give --features NAMES, or --definition FILE: one of them")
+    store, ledger = CohortStore(), Ledger(journal_dir or default_directory())
+    reading = Reading(how.of(data), person_column, id_column, separate=separate_groups)
+    with state_errors(ledger.path.parent):
+        try:
+            _, draft = draft_table(
+                store,
+                reading,
+                asked,
+                min_group_size,
+                datetime.now(UTC),
+                ledger,
+                fences=not no_fences,
+            )
+        except TooFewPersons as error:
+            raise PersonsRefused(
+                str(data), "too-few-persons", f"{error}. No groups were formed"
+            ) from None
+        store.keep(draft, ledger)
+    if as_json:
+        print_json({**_facts(draft.record), "change": vars(draft.change)})
+        return
+    _show(draft.record)
+    change = draft.change
+    show(
+        err,
+        f"{change.persons} persons in {change.groups} new groups; {change.waiting} wait for a "
+        f"group; {change.absent} known persons are not in the file; {change.corrected} records "
+        f"corrected; {change.columns} columns added",
+    )
+    for new, old in change.renamed.items():
+        show(err, f"column {new} is {old} under another name: what was released of {old} is used")
+
+
+@app.command("show", epilog=epilog("fedclust cohort show", "fedclust cohort show --json"))
+def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> None:
+    """Show each table: its id, persons, groups and columns; no person and no value."""
+    store, ledger = CohortStore(), Ledger(journal_dir or default_directory())
+    with state_errors(ledger.path.parent):
+        records = store.records(ledger)
+    if as_json:
+        print_json([_facts(record) for record in records.values()])
+        return
+    for record in records.values():
+        _show(record)
+    if not records:
+        show(err, f"none as yet in {store.directory}: fedclust cohort create, or a first session")
+
+
+@app.command(epilog=epilog("fedclust cohort withdraw 4711"))
+def withdraw(
+    person: Annotated[
+        str, typer.Argument(help="The person's id, as the file has it.", show_default=False)
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Withdraw unasked.")] = False,
+    journal_dir: o.JournalDir = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Withdraw a person: the person's group is not used any more. It cannot be undone.
+
+    What was sent still counts. A session that runs is not gone on with: leave it.
+    """
+    if not (yes or confirmed("Withdraw this person from all tables?", "--yes")):
+        raise ConsentDeclined("nobody was withdrawn")
+    ledger = Ledger(journal_dir or default_directory())
+    with state_errors(ledger.path.parent):
+        tables = CohortStore().withdraw(person, ledger, datetime.now(UTC))
+    if as_json:
+        print_json({"tables": tables})
+        return
+    show(err, f"withdrawn from {tables} table(s); remove the person's rows from the file as well")
+
+
+@app.command(epilog=epilog("fedclust cohort backup /backup/fedclust-cohorts"))
+def backup(
+    target: Annotated[Path, typer.Argument(help="A new directory.", show_default=False)],
+    as_json: o.AsJson = False,
+) -> None:
+    """Copy the groups and the site's key to a new directory, and verify the copy.
+
+    To restore, copy the files back. Keep the copy as private as the rows: it holds the key.
+    """
+    copied = CohortStore().backup(target)
+    if as_json:
+        print_json({"directory": str(target), "files": [path.name for path in copied]})
+        return
+    show(err, f"{len(copied)} files copied to {target} and verified")
+
+
+def _named(features: str) -> tuple[Feature, ...]:
+    try:
+        return tuple(Feature(name=name.strip()) for name in features.split(","))
+    except ValidationError:
+        raise UsageError("--features wants names of columns, comma-separated") from None
+
+
+def _facts(record: Record) -> dict[str, Any]:
+    cohort = record.cohort
+    sizes = cohort.sizes[cohort.used]
+    return {
+        "table": cohort.table_id,
+        "created": record.history[0]["time"],
+        "min_group_size": cohort.p,
+        "fences": cohort.fences,
+        "ids": cohort.has_ids,
+        "persons": int(sizes.sum()),
+        "groups": len(sizes),
+        "group_sizes": [int(sizes.min()), int(sizes.max())] if len(sizes) else None,
+        "groups_not_used": int((~cohort.used).sum()),
+        "withdrawn": int(cohort.withdrawn.sum()),
+        "columns": [name for each in cohort.columns for name in source_names(each.column)],
+        "aliases": dict(cohort.aliases),
+        "changes": len(record.history),
+    }
+
+
+def _show(record: Record) -> None:
+    facts = _facts(record)
+    sizes = facts["group_sizes"]
+    between = f" of {sizes[0]} to {sizes[1]}" if sizes else ""
+    show(out, f"table {facts['table']}, formed {facts['created']}", "bold")
+    show(out, f"  {facts['persons']} persons in {facts['groups']} groups{between}")
+    show(
+        out,
+        f"  at least {facts['min_group_size']} persons behind every number; "
+        f"fences {'on' if facts['fences'] else 'OFF'}; "
+        f"{'ids' if facts['ids'] else 'no ids: serves one file'}",
+    )
+    if facts["withdrawn"]:
+        show(out, f"  {facts['withdrawn']} withdrawn, {facts['groups_not_used']} groups not used")
+    show(out, f"  columns: {', '.join(facts['columns'])}")
+    for new, old in facts["aliases"].items():
+        show(out, f"  {new} is {old} under another name")
