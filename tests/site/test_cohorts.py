@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,11 +39,11 @@ class Hospital:
         self.store = CohortStore(directory / "state" / "cohorts", patience_s=0.0)
         self.ledger = Ledger(directory / "journal")
 
-    def draft(self, people: People, **options: object) -> Draft:
+    def draft(self, people: People, **options: Any) -> Draft:
         rules = {f"x{column}": "number" for column in range(9)}
-        return self.store.draft(blocks_of(people), rules, p=5, now=NOW, **options)  # type: ignore[arg-type]
+        return self.store.draft(blocks_of(people), rules, p=5, now=NOW, **options)
 
-    def update(self, people: People, **options: object) -> Cohort:
+    def update(self, people: People, **options: Any) -> Cohort:
         return self.store.keep(self.draft(people, **options), self.ledger)
 
     def lines(self) -> list[dict[str, object]]:

@@ -135,7 +135,7 @@ def update_cohort(
         A new cohort has fewer than p persons.
     """
     cohort = find_cohort(cohorts, secret, blocks) or new
-    names = find_new_names(cohort, secret, blocks)
+    names = find_new_names(cohort, secret, blocks) if cohort.columns else {}
     others = [other for other in cohorts if other is not cohort]
     update = _Update(cohort, secret, rules, names, others)
     update.sample, update.n_persons = sample, n_persons

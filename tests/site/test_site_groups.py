@@ -1,0 +1,161 @@
+"""A site answers sessions from its groups: the same in every session, at every coordinator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedclust import errors
+from fedclust.privacy.ledger import Ledger
+from fedclust.reports import Preview
+from fedclust.site.cohorts import CohortStore
+from support.fake_coordinator import FakeCoordinator
+
+RNG = np.random.default_rng(3)
+MINE = RNG.normal(size=(80, 2)) + 6 * RNG.integers(0, 3, (80, 1))
+IDS = [f"p{i}" for i in range(80)]
+OTHERS = {name: RNG.normal(size=(50, 2)) + 6 * RNG.integers(0, 3, (50, 1)) for name in "ab"}
+
+
+def coordinator(**definition: Any) -> FakeCoordinator:
+    return FakeCoordinator({"alpha": OTHERS["a"], "beta": OTHERS["b"]}, **definition)
+
+
+def take_part(fake: FakeCoordinator, place: Path, rows: NDArray[np.float64] = MINE, **more: Any):
+    return fake.site(place).participate("heart", rows, **{"person": IDS[: len(rows)], **more})
+
+
+def declared(fake: FakeCoordinator) -> tuple[str | None, bool]:
+    assert fake.joined is not None
+    return fake.joined.table_id, fake.joined.separate_groups
+
+
+def preview(fake: FakeCoordinator, place: Path, **more: Any) -> Preview:
+    return fake.site(place).preview("heart", MINE, **{"person": IDS, **more})
+
+
+def test_every_session_uses_the_same_table(tmp_path: Path) -> None:
+    first, second = coordinator(), coordinator(config={"n_clusters": 2})
+    take_part(first, tmp_path / "a")
+    take_part(second, tmp_path / "another journal")
+
+    (record,) = CohortStore().records().values()
+    assert declared(first) == declared(second) == (record.cohort.table_id, False)
+
+
+def test_a_known_person_is_answered_from_the_store_real_record(tmp_path: Path) -> None:
+    """Two sessions, between which one value changes, send the same: nothing to subtract."""
+    take_part(coordinator(), tmp_path / "a")
+    before = preview(coordinator(), tmp_path / "b").body
+    changed = MINE.copy()
+    changed[7, 0] += 100.0
+
+    after = coordinator().site(tmp_path / "c").preview("heart", changed, person=IDS).body
+
+    assert before == after
+    departed = np.delete(MINE, 7, axis=0)
+    ids = IDS[:7] + IDS[8:]
+    assert coordinator().site(tmp_path / "d").preview("heart", departed, person=ids).body == before
+
+
+def test_nothing_is_kept_by_a_check_or_without_consent(tmp_path: Path) -> None:
+    fake = coordinator()
+    fake.site(tmp_path).check("heart", MINE, person=IDS)
+    with pytest.raises(errors.ConsentDeclined):
+        take_part(fake, tmp_path, consent=False)
+    assert CohortStore().records() == {}
+    assert not Ledger(tmp_path).path.exists()
+
+
+def test_what_is_previewed_is_what_is_sent(tmp_path: Path) -> None:
+    fake = coordinator()
+    seen = preview(fake, tmp_path).body
+    take_part(fake, tmp_path)
+    assert fake.puts[0] == (1, seen)
+
+
+def test_the_table_is_kept_before_the_site_joins(tmp_path: Path) -> None:
+    fake = coordinator()
+
+    def refuse(request: Any) -> Any:
+        assert not request.url.path.endswith("/participation") or CohortStore().records()
+
+    fake.before = refuse
+    take_part(fake, tmp_path)
+
+
+def test_a_withdrawal_ends_the_sites_part_in_a_session_that_runs(tmp_path: Path) -> None:
+    fake = coordinator()
+    with pytest.raises(errors.ConsentDeclined):
+        take_part(fake, tmp_path, ask=lambda next_one: next_one.round == 1)
+    CohortStore().withdraw("p7", Ledger(tmp_path), fake.site(tmp_path)._now())
+
+    with pytest.raises(errors.OtherData, match="groups of the persons have changed"):
+        take_part(fake, tmp_path)
+
+
+def test_a_larger_p_takes_unions_and_a_smaller_one_the_pinned(tmp_path: Path) -> None:
+    take_part(coordinator(), tmp_path / "a")
+    for p, least in ((3, 5), (20, 20)):
+        fake = coordinator(policy={"min_group_size": p, "max_rounds": 4})
+        request = fake.site(tmp_path / str(p)).check("heart", MINE, person=IDS)
+        assert request.p == least
+        assert request.figures is not None
+
+
+def test_a_lost_store_ends_the_command(tmp_path: Path) -> None:
+    take_part(coordinator(), tmp_path)
+    for path in CohortStore().directory.iterdir():
+        path.unlink()
+    with pytest.raises(errors.CohortLost, match="groups are not formed twice"):
+        take_part(coordinator(), tmp_path)
+
+
+def test_persons_of_another_site_on_this_account_have_their_own_table(tmp_path: Path) -> None:
+    first, second = coordinator(), coordinator()
+    take_part(first, tmp_path / "a")
+    other = np.random.default_rng(9).normal(size=(60, 2))
+    take_part(second, tmp_path / "b", other, person=[f"q{i}" for i in range(60)])
+    assert declared(first) != declared(second)
+    with pytest.raises(errors.PersonsRefused, match="FEDCLUST_STATE_DIR"):
+        take_part(coordinator(), tmp_path / "c", other)
+
+
+def test_separate_groups_are_declared_and_formed_once(tmp_path: Path) -> None:
+    take_part(coordinator(), tmp_path / "a")
+    fake = coordinator()
+    with pytest.raises(errors.ConsentDeclined):
+        take_part(
+            fake,
+            tmp_path / "b",
+            separate_groups="board 7",
+            ask=lambda next_one: next_one.round == 1,
+        )
+    take_part(fake, tmp_path / "b", separate_groups="board 7")
+
+    table, separate = declared(fake)
+    assert separate
+    assert len(CohortStore().records()) == 2
+    with pytest.raises(errors.PersonsRefused, match="--cohort"):
+        take_part(coordinator(), tmp_path / "c")
+    third = coordinator()
+    assert table is not None
+    take_part(third, tmp_path / "d", cohort=table[:6])
+    assert declared(third) == (table, False)
+
+
+def test_without_protection_there_is_no_table(tmp_path: Path) -> None:
+    fake = coordinator(policy={"protection": "none", "max_rounds": 4})
+    take_part(fake, tmp_path, consent=True)
+    assert declared(fake) == (None, False)
+    assert CohortStore().records() == {}
+
+
+def test_fewer_than_p_persons_have_no_table(tmp_path: Path) -> None:
+    request = coordinator().site(tmp_path).check("heart", MINE[:4], person=IDS[:4])
+    assert request.persons == 0
+    assert CohortStore().records() == {}
