@@ -171,6 +171,13 @@ def test_a_draft_from_before_another_change_is_not_kept(hospital: Hospital) -> N
     assert list(hospital.store.records()) == [other.table_id]
 
 
+def test_two_sites_on_one_account_may_begin_at_once(hospital: Hospital) -> None:
+    first, second = hospital.draft(mixed(80)), hospital.draft(mixed(80, 500))
+    hospital.store.keep(first, hospital.ledger)
+    hospital.store.keep(second, hospital.ledger)
+    assert len(hospital.store.records()) == 2
+
+
 class Crashed(Exception):
     pass
 

@@ -193,17 +193,21 @@ class CohortStore:
         Raises
         ------
         CohortLocked
-            Another process has changed the cohorts since the draft was made.
+            Another process has changed the groups of these persons since the draft was made.
         """
         with self._locked():
             records = self._records()
-            kept = records.get(draft.record.cohort.table_id)
+            cohort = draft.record.cohort
+            kept = records.get(cohort.table_id)
             if kept is None or kept.history != draft.record.history:
-                if {name: len(record.history) for name, record in records.items()} != draft.seen:
-                    raise errors.CohortLocked(
-                        "another process has changed the groups of this site's persons meanwhile: "
-                        "run the same command again"
-                    )
+                for name, record in records.items():
+                    unseen = len(record.history) != draft.seen.get(name)
+                    # Another site on this account may have formed groups of other persons.
+                    if unseen and (record.cohort.find(cohort.keys) >= 0).any():
+                        raise errors.CohortLocked(
+                            "another process has changed the groups of these persons meanwhile: "
+                            "run the same command again"
+                        )
                 self._write(draft.record, records)
             self._enter(draft.record, ledger)
         return draft.record.cohort
