@@ -1,8 +1,8 @@
 """k-FED's tables and figures (Dennis, Li & Smith, ICML 2021), rebuilt.
 
-Variants: "paper" is Algorithms 1 and 2 with p=2, guard off; "default" the same policy with what a
-hospital should use; "p=5, guard" the default with the whole disclosure control. Central and naive
-baselines are in ``_baselines``. ``--runs 10`` is the paper's number of runs;
+Variants: "paper" is Algorithms 1 and 2 with ``protection: none``; "default" the same policy with
+what a hospital should use; "p=5" the default over a protected table. Central and naive baselines
+are in ``_baselines``. ``--runs 10`` is the paper's number of runs;
 uneven splits have four times as many.
 """
 
@@ -14,15 +14,14 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from fedclust.algorithms.local_cells import local_kmeans
-from fedclust.privacy.moments import cell_moments
+from sklearn.cluster import KMeans
 
 import _fedavg as fed
 from _baselines import (
-    GUARDED,
+    BARE,
+    GROUPS,
     accuracy,
     apart,
-    bare,
     by_nearest,
     central,
     centroid_cost,
@@ -70,15 +69,15 @@ def variants(k: int, k_prime: int | None) -> dict[str, tuple[dict[str, Any], dic
         paper["local_clusters"] = k_prime
     default: dict[str, Any] = {"n_clusters": k, "evaluate": False}
     found = {
-        "paper": (paper, bare(2)),
-        "paper, one step": ({**paper, "server_lloyd": "one"}, bare(2)),
-        "default": (default, bare(2)),
-        "p=5, guard": (default, GUARDED),
+        "paper": (paper, BARE),
+        "paper, one step": ({**paper, "server_lloyd": "one"}, BARE),
+        "default": (default, BARE),
+        "p=5": (default, GROUPS),
     }
     if k_prime is not None and k_prime < k:
         # The mixtures' k' is known, and the paper variant is told it: so is this one.
-        found["default, k'"] = ({**default, "local_clusters": k_prime}, bare(2))
-        found["p=5, guard, k'"] = ({**default, "local_clusters": k_prime}, GUARDED)
+        found["default, k'"] = ({**default, "local_clusters": k_prime}, BARE)
+        found["p=5, k'"] = ({**default, "local_clusters": k_prime}, GROUPS)
     return found
 
 
@@ -174,10 +173,8 @@ def real(source: str, per_site: int, seed: int) -> Record:
     data = Data(X, oracle, split)
     found: Record = {}
     policies = {
-        "default": bare(2),
-        "default, p=1": bare(1),
-        "p=5, no guard": bare(5),
-        "p=5, guard": GUARDED,
+        "default": BARE,
+        "p=5": GROUPS,
     }
     for name, policy in policies.items():
         for refine in (0, 1):
@@ -185,12 +182,18 @@ def real(source: str, per_site: int, seed: int) -> Record:
             result = simulate("kfed", data.sites(), config=config, policy=policy, seed=seed)
             suffix = f" + {refine} step" if refine else ""
             found[name + suffix] = centroid_cost(X, result.cluster_centers_) / cost
-            if not refine:
-                found[name + ", induced"] = partition_cost(X, data.pooled(result.labels_)) / cost
+        result = simulate(
+            "kfed",
+            data.sites(),
+            config={"n_clusters": k, "labels": "cells", "evaluate": False},
+            policy=policy,
+            seed=seed,
+        )
+        found[name + ", induced"] = partition_cost(X, data.pooled(result.labels_)) / cost
     # The paper takes k' as known; on the IID split it is K.
     config = {"n_clusters": k, "variant": "paper", "evaluate": False}
     config["local_clusters"] = per_site or k
-    result = simulate("kfed", data.sites(), config=config, policy=bare(2), seed=seed)
+    result = simulate("kfed", data.sites(), config=config, policy=BARE, seed=seed)
     found["paper"] = centroid_cost(X, result.cluster_centers_) / cost
     found["paper, induced"] = partition_cost(X, data.pooled(result.labels_)) / cost
     many = naive(data, k, seed)
@@ -320,17 +323,11 @@ def late(sigma: float, seed: int) -> Record:
     for name, (config, policy) in variants(k, 4).items():
         result = simulate("kfed", present.sites(), config=config, policy=policy, seed=seed)
         mapping = _groups(present, result.labels_)
-        by_cells, by_rows = [], []
+        by_rows = []
         for site in late_names:
             X = data.X[data.split[site]]
-            truth = data.y[data.split[site]]
-            cells = local_kmeans(X, 4, 10, np.random.default_rng(seed))
-            moments = cell_moments(X, cells, 4)
-            to = result.predict(moments.means)
-            by_cells.append(np.mean(mapping[to[cells]] == truth))
-            by_rows.append(np.mean(mapping[result.predict(X)] == truth))
-        found[name] = float(np.mean(by_cells))
-        found[name + ", rows"] = float(np.mean(by_rows))
+            by_rows.append(np.mean(mapping[result.predict(X)] == data.y[data.split[site]]))
+        found[name] = float(np.mean(by_rows))
     return found
 
 
@@ -363,8 +360,7 @@ def late_joiners(runs: int, code: str) -> None:
         rows,
         note=(
             f"Accuracy at 4 devices that were not there, of 20; k = 16, d = 100, {runs} runs. Each "
-            "sends its cells' means and gets clusters (Theorem 3.2); 'rows': nearest mean of each "
-            "row instead, which needs no request."
+            "labels its rows by the nearest centroid (Theorem 3.2)."
         ),
     )
 
@@ -386,7 +382,7 @@ def conditions(source: str, setting: float, seed: int) -> Record:
         data = mixture(16, 100, sigma=setting, seed=seed)
     k = int(data.y.max()) + 1
     config = {"n_clusters": k, "evaluate": False}
-    result = simulate("kfed", data.sites(), config=config, policy=bare(2), seed=seed)
+    result = simulate("kfed", data.sites(), config=config, policy=BARE, seed=seed)
     target = {site: data.y[rows] for site, rows in data.split.items()}
     found = result.separation(data.sites(), target)
     return {
@@ -482,7 +478,7 @@ def rotated(devices: int, per_device: int, seed: int) -> Record:
             "variant": "paper",
             "evaluate": False,
         },
-        policy=bare(2),
+        policy=BARE,
         seed=seed,
     )
     labels = [result.labels_[f"d{z:03}"] for z in range(devices)]
@@ -493,7 +489,7 @@ def rotated(devices: int, per_device: int, seed: int) -> Record:
         "kfed",
         {f"d{z:03}": X for z, (X, _) in enumerate(held)},
         config={"n_clusters": 4, "local_clusters": per_device, "evaluate": False},
-        policy=bare(2),
+        policy=BARE,
         seed=seed,
     )
     found["the same, default variant"] = accuracy(
@@ -548,9 +544,8 @@ def _kfed_test(
     """Return the mean accuracy where each cell of a device takes the model of its cluster."""
     scores = []
     for X, y in devices:
-        cells = local_kmeans(X.astype(np.float64), per_device, 10, rng)
-        moments = cell_moments(X.astype(np.float64), cells, per_device)
-        to = result.predict(moments.means)[cells]
+        found = KMeans(per_device, n_init=10, random_state=int(rng.integers(2**31))).fit(X)
+        to = result.predict(found.cluster_centers_.astype(np.float64))[found.labels_]
         right = np.empty(len(y), dtype=bool)
         for cluster in np.unique(to):
             right[to == cluster] = fed.hits(models[cluster], X[to == cluster], y[to == cluster])
@@ -616,7 +611,7 @@ def selection(how: str, seed: int) -> Record:
     sites = {site: X[train][rows] for site, rows in split.items() if len(rows) >= 2}
     held = [(scaled[train][split[site]], y[train][split[site]]) for site in sites]
     config = {"n_clusters": 10, "variant": "paper", "local_clusters": 1, "evaluate": False}
-    result = simulate("kfed", sites, config=config, policy=bare(2), seed=seed)
+    result = simulate("kfed", sites, config=config, policy=BARE, seed=seed)
     groups = np.array([int(np.bincount(result.labels_[site]).argmax()) for site in sites])
     model = fed.network(X.shape[1], 10, rng)
     curve = []
