@@ -31,7 +31,6 @@ from fedclust.algorithms.base import (
     Result,
     RuleViolation,
     SiteTask,
-    Space,
     SweepEntry,
 )
 from fedclust.algorithms.columns import columns_of
@@ -202,7 +201,7 @@ class SimulationResult:
         target : mapping of site name to (n,) int array, optional
             The true cluster of each row, -1 for none. By default the labels that were found.
         """
-        space = Space(self.result_.center, self.result_.scale)
+        space = self.result_.space
         rows, labels = {}, {}
         for site, found in self.labels_.items():
             own = _table(sites[site], self.definition_, None).X

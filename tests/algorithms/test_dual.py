@@ -346,17 +346,6 @@ def test_rows_that_are_all_equal_and_more_clusters_than_rows_cost_nothing(update
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def test_rows_outside_the_bounds_are_refused_at_the_site_by_column_and_count() -> None:
-    sites = few(1)
-    sites["b"][[0, 2], 1] = 77.25
-    features = [{"name": f"x{j}", "lower": -20, "upper": 20} for j in range(2)]
-    with pytest.raises(RuleViolation) as caught:
-        simulate("dual", sites, config={"n_clusters": 2}, features=features)
-    assert "'x1'" in caught.value.message
-    assert "2 rows" in caught.value.message
-    assert "77" not in caught.value.message
-
-
 @pytest.mark.parametrize(
     ("missing", "options", "places"),
     [

@@ -480,7 +480,7 @@ def _tampered(change: str) -> tuple[Any, Any]:
     task = Task(
         "lloyd",
         lloyd.StepTask(centroids=np.zeros((3, 2))),
-        space=Space(np.zeros(2), np.ones(2)),
+        space=Space(np.zeros(2), np.ones(2), limit=np.full(2, 100.0)),
     )
     common, part = engine.write_task(plan_for(2, {"n_clusters": 3}), "s", 2, task, "a")
     space = dict(common["space"])
@@ -493,6 +493,7 @@ def _tampered(change: str) -> tuple[Any, Any]:
         "width": {"space": space | {"center": np.zeros(3)}},
         "scale": {"space": space | {"scale": np.array([1.0, 0.0])}},
         "impute": {"space": space | {"impute": np.zeros(2)}},
+        "limit": {"space": space | {"limit": None}},
         "session": {"session": "../x"},
         "centroids": {"parameters": {"centroids": np.zeros((3, 3))}},
         "none": {},
@@ -502,7 +503,18 @@ def _tampered(change: str) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(
     "change",
-    ["phase", "engine", "extra", "parameters", "space", "width", "scale", "impute", "session"],
+    [
+        "phase",
+        "engine",
+        "extra",
+        "parameters",
+        "space",
+        "width",
+        "scale",
+        "impute",
+        "limit",
+        "session",
+    ],
 )
 def test_a_task_that_does_not_fit_the_plan_is_refused_at_the_site(change: str) -> None:
     plan = plan_for(2, {"n_clusters": 3})

@@ -7,7 +7,7 @@ import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.base import Result, RuleViolation, Space
+from fedclust.algorithms.base import Result, RuleViolation
 from fedclust.algorithms.canonical import lowest, tie_breaks
 
 #: Rows handled at once: bounds memory. Part of no result, for every row stands alone.
@@ -193,7 +193,7 @@ def scaled_rows(result: Result, X: NDArray[np.float64]) -> NDArray[np.float64]:
     rows = np.asarray(X, dtype=np.float64)
     if result.impute is not None:
         rows = np.where(np.isnan(rows), result.impute, rows)
-    return Space(result.center, result.scale).to_scaled(rows)
+    return result.space.to_scaled(rows)
 
 
 def label_by_centroid(result: Result, X: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -214,7 +214,7 @@ def label_by_centroid(result: Result, X: NDArray[np.float64]) -> NDArray[np.int6
         rows = np.where(np.isnan(rows), result.impute, rows)
     complete = ~np.isnan(rows).any(axis=1)
     labels = np.full(len(rows), -1, dtype=np.int64)
-    space = Space(result.center, result.scale)
+    space = result.space
     if result.mask is not None:
         known = result.mask[:, has]
         if known.any():
@@ -241,7 +241,7 @@ def centroid_squares(result: Result, X: NDArray[np.float64]) -> NDArray[np.float
     has = np.asarray(~np.isnan(rows).all(axis=0) | (result.mask is None))
     if result.impute is not None:
         rows = np.where(np.isnan(rows), result.impute, rows)
-    scaled = np.where(has, Space(result.center, result.scale).to_scaled(rows), 0.0)
+    scaled = np.where(has, result.space.to_scaled(rows), 0.0)
     squares = np.empty((len(rows), len(result.centroids)))
     for begin in range(0, len(rows), BLOCK):
         block = scaled[begin : begin + BLOCK]

@@ -177,22 +177,30 @@ class Policy(Model):
 
 @dataclass(frozen=True)
 class Space:
-    """The affine map between a column's own units and the scaled space of the method.
+    """The map between a column's own units and the scaled space of the method.
 
     ``center`` and ``scale`` have shape (d,); ``impute`` (d,), in own units, or None. Own units are
-    those after the feature's transform. A feature's weight is part of ``scale``.
+    those after the feature's transform. A feature's weight is part of ``scale``. ``limit`` (d,) or
+    None: scaled values count as at most so far from 0.
     """
 
     center: NDArray[np.float64]
     scale: NDArray[np.float64]
     impute: NDArray[np.float64] | None = None
+    limit: NDArray[np.float64] | None = None
 
     @classmethod
     def identity(cls, d: int) -> Space:
         return cls(np.zeros(d), np.ones(d))
 
     def to_scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Map rows (n, d) in own units to the scaled space."""
+        """Map rows (n, d) in own units to the scaled space, within its limit."""
+        scaled = self._affine(rows)
+        if self.limit is not None:
+            np.clip(scaled, -self.limit, self.limit, out=scaled)
+        return scaled
+
+    def _affine(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         if rows.ndim != 2 or len(rows) <= _TILE:
             return (rows - self.center) / self.scale
         # Some rows at a time, which stay in the cache, and whole arrays: a short one costs more.
@@ -518,6 +526,8 @@ class Result(Model):
         The cluster of each prototype.
     center, scale : (d,) float64
         The scaled space; ``impute`` (d,), in own units, where missing values are imputed.
+    limit : (d,) float64 or None
+        How far from 0 scaled values count at most.
     sizes : tuple of int, length K, or None
         Persons in each cluster; None without evaluation.
     site_sizes : dict of site to tuple
@@ -552,6 +562,7 @@ class Result(Model):
     center: FloatVector
     scale: FloatVector
     impute: FloatVector | None = None
+    limit: FloatVector | None = None
     sizes: tuple[int, ...] | None = None
     site_sizes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     mapping: dict[str, tuple[int, ...]] = Field(default_factory=dict)
@@ -566,6 +577,11 @@ class Result(Model):
     sweep: tuple[SweepEntry, ...] | None = None
     recommendation: str | None = None
     bounds: Bounds | None = None
+
+    @property
+    def space(self) -> Space:
+        """The map from own units to the scaled space."""
+        return Space(self.center, self.scale, self.impute, self.limit)
 
     def at(self, n_clusters: int) -> Result:
         """Return the clustering of one K of a sweep.
@@ -589,11 +605,12 @@ SweepEntry.model_rebuild()
 
 @dataclass(frozen=True)
 class Next:
-    """Another round is needed. ``metrics`` describe the round that has just closed."""
+    """Another round is needed. ``metrics`` and ``warnings`` are of the round that just closed."""
 
     state: Model
     task: Task
     metrics: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -95,8 +95,10 @@ class EngineState(Model):
         Rounds of the method that were opened so far; ``max_rounds`` limits these.
     phase : str
         What the open round asks.
-    center, scale, impute : (d,) float64 or None
+    center, scale, impute, limit : (d,) float64 or None
         The space; None until it is known.
+    warnings : tuple of str
+        Of the preparation; the result repeats them.
     method : dict
         The method's own state, as a tree; None before its start.
     result : Result or None
@@ -111,6 +113,8 @@ class EngineState(Model):
     center: FloatVector | None = None
     scale: FloatVector | None = None
     impute: FloatVector | None = None
+    limit: FloatVector | None = None
+    warnings: tuple[str, ...] = ()
     method: dict[str, Tree] | None = None
     result: Result | None = None
     history: tuple[HistoryEntry, ...] = ()
@@ -247,7 +251,7 @@ def write_task(
         "phase": task.phase,
         "space": None
         if space is None
-        else {"center": space.center, "scale": space.scale, "impute": space.impute},
+        else {name: getattr(space, name) for name in TaskSpace.model_fields},
         "parameters": task.common.model_dump(mode="python"),
     }
     part = None if site is None else task.per_site.get(site)
@@ -265,18 +269,21 @@ def _config(
     plan: Plan, state: EngineState, roster: Sequence[str], masks: Masks | None
 ) -> RunConfig:
     every = np.ones(len(plan.columns), dtype=np.bool_)
-    space = Space.identity(len(plan.columns))
-    if state.center is not None and state.scale is not None:
-        space = Space(state.center, state.scale, state.impute)
     return RunConfig(
         options=plan.options,
         features=plan.features,
         policy=plan.policy,
         roster=tuple(sorted(roster)),
         p=1 if _exact(plan) else plan.policy.min_group_size,
-        space=space,
+        space=_space(state) or Space.identity(len(plan.columns)),
         masks=defaultdict(lambda: every, dict.fromkeys(roster, every) | dict(masks or {})),
     )
+
+
+def _space(state: EngineState) -> Space | None:
+    if state.center is None or state.scale is None:
+        return None
+    return Space(state.center, state.scale, state.impute, state.limit)
 
 
 def _advance(
@@ -287,17 +294,20 @@ def _advance(
     answered: int,
 ) -> Next | Done:
     if state.stage == "prepare":
-        space = preparation.merge(contributions, config)
+        space, warnings = preparation.merge(contributions, config)
         state = state.model_copy(
             update={
                 "center": space.center,
                 "scale": space.scale,
                 "impute": space.impute,
+                "limit": space.limit,
+                "warnings": warnings,
                 "history": (_entry(state, preparation.NAME, answered, {}),),
             }
         )
         metrics = {"n_sites": float(answered)}
-        return _start_method(plan, state, replace(config, space=space), metrics)
+        following = _start_method(plan, state, replace(config, space=space), metrics)
+        return replace(following, warnings=warnings)
     if state.stage == "evaluate":
         return _close_evaluation(plan, state, contributions, config, answered)
     return _close_method_round(plan, state, contributions, config, answered)
@@ -385,6 +395,7 @@ def _end_early(plan: Plan, state: EngineState, config: RunConfig, answered: int)
 def _end_method(
     plan: Plan, state: EngineState, raw: Result, config: RunConfig, metrics: Mapping[str, float]
 ) -> Next | Done:
+    raw = raw.model_copy(update={"warnings": (*state.warnings, *raw.warnings)})
     # A method that has counted its clusters itself leaves nothing to be measured by centroids.
     evaluate = getattr(plan.options, "evaluate", False) and len(raw.centroids) > 0
     evaluate = evaluate and raw.sizes is None
@@ -567,7 +578,7 @@ def local_step(
 
 def _scaled(points: Points, kept: Points, space: Space, config: RunConfig) -> Points:
     """Return complete points scaled; the next round of a session has the same."""
-    vectors = (space.center, space.scale, space.impute, config.mask)
+    vectors = (space.center, space.scale, space.impute, space.limit, config.mask)
     asked = tuple(None if each is None else each.tobytes() for each in vectors)
     known = points.derived.get("scaled")
     if known is None or known[0] != asked:
@@ -708,11 +719,15 @@ def _with_columns(
 
 
 class TaskSpace(Model):
-    """The scaled space in a task: ``center``, ``scale`` and ``impute`` (d,) in own units."""
+    """The scaled space in a task: ``center``, ``scale`` and ``impute`` (d,) in own units.
+
+    ``limit`` (d,): scaled values count as at most so far from 0.
+    """
 
     center: FloatVector
     scale: FloatVector
     impute: FloatVector | None
+    limit: FloatVector | None
 
 
 class TaskCommon(Model):
@@ -727,12 +742,16 @@ class TaskCommon(Model):
 
 def _read_space(plan: Plan, tree: TaskSpace) -> Space:
     d = len(plan.columns)
-    vectors = [tree.center, tree.scale] + ([] if tree.impute is None else [tree.impute])
-    if any(vector.shape != (d,) for vector in vectors) or not (tree.scale > 0).all():
+    vectors = [each for each in (tree.impute, tree.limit) if each is not None]
+    vectors += [tree.center, tree.scale]
+    positive = (tree.scale > 0).all() and (tree.limit is None or (tree.limit > 0).all())
+    if any(vector.shape != (d,) for vector in vectors) or not positive:
         raise RuleViolation("task", "the space does not fit the session's features", "/space")
     if (tree.impute is not None) != (plan.policy.missing != "drop"):
         raise RuleViolation("task", "values are imputed as the definition says", "/space/impute")
-    return Space(tree.center, tree.scale, tree.impute)
+    if (tree.limit is not None) != (plan.policy.scaling == "standard"):
+        raise RuleViolation("task", "scaling: standard alone has a limit", "/space/limit")
+    return Space(tree.center, tree.scale, tree.impute, tree.limit)
 
 
 def _site_config(

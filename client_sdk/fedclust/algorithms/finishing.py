@@ -44,6 +44,7 @@ def raw_result(
         center=config.space.center,
         scale=config.space.scale,
         impute=config.space.impute,
+        limit=config.space.limit,
         stopped_because=stopped_because,
         warnings=tuple(warnings),
     )

@@ -8,16 +8,24 @@ What it computes
     add nothing to M2; a constant feature gets scale 1, a categorical one the same in all its
     levels.
 
+One bad site
+    Whatever one site sends must not decide the scale. A site stands apart in a number where its
+    values lie more than 10 times as far from the sites' median mean as those of the median site.
+    Mean and variance of that number are merged without it, and scaled values count as at most 3
+    standard deviations from the mean. Elsewhere the limit is 100: fewer than one person in 10,000
+    is farther away (Chebyshev).
+
 It is round 1 of every session with ``scaling: standard`` or ``missing: impute``, whatever the
 method, and outside ``max_rounds``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedclust.algorithms.arrays import FloatVector, IntVector
@@ -37,11 +45,22 @@ from fedclust.algorithms.base import (
 from fedclust.algorithms.columns import feature_names
 from fedclust.algorithms.moments import Moments as SetMoments
 from fedclust.algorithms.moments import merge_moments, no_moments
-from fedclust.algorithms.spaces import declared_space, own_bounds, standard_scale
+from fedclust.algorithms.spaces import (
+    CONSTANT,
+    binary_columns,
+    declared_space,
+    own_bounds,
+    standard_scale,
+)
 from fedclust.privacy.bands import check_not_above
 from fedclust.privacy.checks import check_moments, check_shape
 
 NAME = "prepare"
+#: From how many times the median site's distance on a site stands apart; it takes as many sites.
+_APART, _FEWEST_SITES = 10.0, 3
+#: How many standard deviations a value lies from the mean at most: where the sites agree, and
+#: where one stands apart.
+_LIMIT, _LIMIT_APART = 100.0, 3.0
 #: With these, a value missing of a feature that a site has is imputed with the federated mean.
 _IMPUTES = ("impute", "mask")
 
@@ -175,8 +194,12 @@ def check(payload: Moments, config: RunConfig) -> None:
         check_not_above(payload.n, config.size_band)
 
 
-def merge(contributions: Sequence[Contribution], config: RunConfig) -> Space:
+def merge(
+    contributions: Sequence[Contribution], config: RunConfig
+) -> tuple[Space, tuple[str, ...]]:
     """Return the common space from all sites' moments; contributions sorted by site.
+
+    And a warning for each site that stands apart.
 
     Raises
     ------
@@ -184,16 +207,15 @@ def merge(contributions: Sequence[Contribution], config: RunConfig) -> Space:
         If no site sent moments of some feature.
     """
     d = len(config.columns)
+    sent = {each.site: each.payload for each in contributions if each.payload is not None}
+    apart = _standing_apart(sent, config)
     merged = no_moments((d,))
     # By feature: rows of sites that lack it are no rows of it, imputed ones are.
     rows = np.zeros(d)
-    for contribution in contributions:
-        moments: Moments | None = contribution.payload
-        if moments is None:
-            continue
-        rows += moments.n * config.masks.get(contribution.site, config.mask)
-        observed = moments.observed.astype(np.float64)
-        merged = merge_moments(merged, SetMoments(observed, moments.mean, moments.m2))
+    for (site, moments), own in zip(sent.items(), apart, strict=True):
+        rows += moments.n * (config.masks.get(site, config.mask) & ~own)
+        told = (moments.observed, moments.mean, moments.m2)
+        merged = merge_moments(merged, SetMoments(*(np.where(own, 0.0, each) for each in told)))
     n, mean, m2 = merged
     absent = feature_names(config.columns, n == 0)
     if absent:
@@ -205,5 +227,57 @@ def merge(contributions: Sequence[Contribution], config: RunConfig) -> Space:
     impute = mean if config.policy.missing in _IMPUTES else None
     if config.policy.scaling != "standard":
         declared = declared_space(config.columns, config.policy.scaling)
-        return Space(declared.center, declared.scale, impute)
-    return Space(mean, standard_scale(config.columns, mean, m2 / rows), impute)
+        return Space(declared.center, declared.scale, impute), ()
+    scale = standard_scale(config.columns, mean, m2 / rows)
+    lower, upper = own_bounds(config.columns)
+    weights = np.array([column.weight for column in config.columns])
+    limit = np.where(apart.any(axis=0), _LIMIT_APART, _LIMIT) * np.sqrt(weights)
+    # A share is within its bounds.
+    shares = np.maximum(mean - lower, upper - mean) / scale
+    limit = np.where(binary_columns(config.columns), shares, limit)
+    return Space(mean, scale, impute, limit), _warnings(sent, apart, config)
+
+
+def _standing_apart(sent: Mapping[str, Moments], config: RunConfig) -> NDArray[np.bool_]:
+    """Return in which columns each site stands apart (S, d): numbers, with ``scaling: standard``.
+
+    A site's distance is the root of the mean square of its values about the median of all sites'
+    means: of a site that holds one cluster it is about how far that lies. Medians are not weighted,
+    for a site's number of persons is its own word.
+    """
+    observed = np.array([moments.observed for moments in sent.values()], dtype=np.float64)
+    held = observed > 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = np.where(held, [moments.mean for moments in sent.values()], np.nan)
+        spreads = np.sqrt([moments.m2 for moments in sent.values()] / np.maximum(observed, 1.0))
+        middle = _median(means)
+        distances = np.hypot(spreads, means - middle)
+        typical = _median(distances)
+        apart = held & (distances > _APART * typical)
+    # Most sites may have one value alone: then any other is far away.
+    able = (held.sum(axis=0) >= _FEWEST_SITES) & (typical > CONSTANT * np.abs(middle))
+    able &= ~binary_columns(config.columns) & (config.policy.scaling == "standard")
+    return np.asarray(apart & able)
+
+
+def _median(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the median (d,) of each column's values (S, d), the lower one of two; 0 of none."""
+    known = (~np.isnan(values)).sum(axis=0)
+    place = np.maximum(known - 1, 0) // 2
+    found = np.take_along_axis(np.sort(values, axis=0), place[None], axis=0)[0]
+    return np.asarray(np.nan_to_num(found))
+
+
+def _warnings(sites: Iterable[str], apart: NDArray[np.bool_], config: RunConfig) -> tuple[str, ...]:
+    found = []
+    for site, own in zip(sites, apart, strict=True):
+        names = ", ".join(repr(name) for name in feature_names(config.columns, own)[:10])
+        if names:
+            found.append(
+                f"the site {site!r} stands apart in {names}: its values lie more than "
+                f"{_APART:.0f} times as far from the middle of the sites as theirs. Mean and scale "
+                "are therefore those of the other sites, and every site's values count as at most "
+                f"{_LIMIT_APART:.0f} standard deviations from that mean. Ask the site for its "
+                "units and missing codes; create the session without it where they are wrong"
+            )
+    return tuple(found)

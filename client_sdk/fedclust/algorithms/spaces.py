@@ -12,7 +12,7 @@ from fedclust.algorithms.columns import Column, blocks_of
 
 FloatArray = NDArray[np.float64]
 #: Standard deviations below this multiple of |mean| are rounding noise of a constant feature.
-_CONSTANT = 1024 * float(np.finfo(np.float64).eps)
+CONSTANT = 1024 * float(np.finfo(np.float64).eps)
 
 
 def own_bounds(columns: Sequence[Column]) -> tuple[FloatArray, FloatArray]:
@@ -63,4 +63,4 @@ def standard_scale(columns: Sequence[Column], mean: FloatArray, variance: FloatA
     for block in blocks_of(columns):
         variance[block], magnitude[block] = variance[block].sum(), 1.0
     deviation = np.sqrt(variance)
-    return weighted(columns, np.where(deviation <= _CONSTANT * magnitude, 1.0, deviation))
+    return weighted(columns, np.where(deviation <= CONSTANT * magnitude, 1.0, deviation))

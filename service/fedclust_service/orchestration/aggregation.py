@@ -33,6 +33,7 @@ class Opening:
     common: bytes
     parts: Mapping[str, tuple[bytes, str]]
     state: bytes
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ def prepare(
         common=shared,
         parts=dict(zip(sites, parts, strict=True)),
         state=codec.encode_model(following.state),
+        warnings=following.warnings,
     )
 
 

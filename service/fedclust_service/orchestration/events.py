@@ -34,7 +34,15 @@ _FOR_SITES = END | {
 }
 _OF_ITS_OWN = frozenset({"submission.refused", "result.read"})
 #: And for the session's analyst and operators.
-_FOR_ALL = _FOR_SITES | _OF_ITS_OWN | {"session.start_refused", "round.taken_over"}
+_FOR_ALL = (
+    _FOR_SITES
+    | _OF_ITS_OWN
+    | {
+        "session.start_refused",
+        "round.taken_over",
+        "round.warned",
+    }
+)
 #: Of an entry's details: no sizes, counts or hashes of what others sent.
 _SHOWN_TO_SITES = frozenset({"round", "phase", "site", "reason", "deadline"})
 

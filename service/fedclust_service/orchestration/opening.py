@@ -95,6 +95,8 @@ def open_round(change: Change, session: Session, opening: Opening) -> Round:
         phase=opened.phase,
         addressed=len(addressees),
     )
+    for warning in opening.warnings:
+        change.audit(COORDINATOR, "round.warned", session.name, round=opened.number, what=warning)
     # Too few sites may be left for this round to come to anything: that shows at once.
     return settle(change, session, opened)
 
