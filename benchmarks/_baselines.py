@@ -4,7 +4,7 @@ central
     scikit-learn's k-means on the pooled rows; ``n_init`` is always said.
 naive distributed
     Lloyd's algorithm with every step added up over the sites: method ``lloyd`` from K random rows,
-    p=1, guard off. One start, as one would run it; as many rounds as it takes.
+    `protection: none`. One start, as one would run it; as many rounds as it takes.
 local only
     k-means (n_init 10) at each site by itself, min(K, rows) clusters.
 """
@@ -27,12 +27,10 @@ from fedclust import SimulationResult, simulate
 BARE: dict[str, Any] = {"protection": "none", "scaling": "none"}
 #: What a hospital runs: groups of at least 5, without scaling, as all the others here.
 GROUPS: dict[str, Any] = {"min_group_size": 5, "scaling": "none"}
-#: The same, until the last benchmark that is called so is moved.
-GUARDED = GROUPS
 
 
 def bare(p: int) -> dict[str, Any]:
-    """Return a policy without the guard."""
+    """Return a policy without protection."""
     return {**BARE, "min_group_size": p}
 
 

@@ -1,7 +1,7 @@
 """FKM's figures (Garst & Reinders), rebuilt, and how far from central the default variant is.
 
-"paper" is the paper variant at p=2, guard off; "default" the same policy with what a hospital
-should use; "p=5, guard" the default with the whole disclosure control. The paper's own data come
+"paper" is the paper variant with `protection: none`; "default" the same policy with what a hospital
+should use; "p=5" the default on the protected tables. The paper's own data come
 from RandomState(42); the clients' places are ours (``_data.LOCATIONS``). ``--runs 200`` is the
 paper's number of runs, and is resumable; without, each figure has as many as are said beside it.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.metrics import silhouette_score
 
 from _baselines import (
-    GUARDED,
+    GROUPS,
     bare,
     by_nearest,
     central,
@@ -89,7 +89,7 @@ def published_data(split: str, noise: float, seed: int, points: int = 50) -> Rec
     found["curve"] = curve
     assert len(curve) == 100
     found["paper, 10"], found["paper, 100"] = curve[9], curve[99]
-    for name, policy in (("default", bare(2)), ("p=5, guard", GUARDED)):
+    for name, policy in (("default", bare(2)), ("p=5", GROUPS)):
         found[name] = client_ari(
             data, simulate("fkm", data.sites(), **default(policy), seed=seed).labels_
         )
@@ -150,7 +150,7 @@ def figures_1_3_4(runs: int | None, code: str) -> None:
                 "paper, 100": str(spread(part, "paper, 100")),
                 "passes": _passes(part, ten, hundred),
                 "default": str(spread(part, "default")),
-                "p=5, guard": str(spread(part, "p=5, guard")),
+                "p=5": str(spread(part, "p=5")),
                 "k-FED, k'=K": str(spread(part, "k-FED, k'=K")),
                 "k-FED, best k'": str(best),
                 "published central": pooled or "-",
@@ -256,7 +256,7 @@ def reach(split: str, noise: float, points: int, seed: int) -> Record:
     found: Record = {"central": pooled_ari(data, by_nearest(data, centroids))}
     runs = {
         "default": default(bare(2)),
-        "p=5, guard": default(GUARDED),
+        "p=5": default(GROUPS),
     }
     if points == 50:
         runs["paper, 10"] = paper(10)
@@ -265,7 +265,7 @@ def reach(split: str, noise: float, points: int, seed: int) -> Record:
         found[name] = pooled_ari(data, by_nearest(data, result.cluster_centers_))
         found[f"{name} cost"] = centroid_cost(X, result.cluster_centers_) / cost
         found[f"{name} rounds"] = result.n_rounds_
-    for name in ("default", "p=5, guard"):
+    for name in ("default", "p=5"):
         found[f"{name} gap"] = found["central"] - found[name]
     return found
 
@@ -303,8 +303,8 @@ def reaches(runs: int | None, code: str) -> None:
                 "cost: mean, worst": f"{cost.mean:.4f}, {cost.best:.4f}",
                 "rounds: mean, most": _rounds(spread(part, "default rounds")),
                 "reached": "yes" if reached else "NO",
-                "p=5, guard": _short(spread(part, "p=5, guard")),
-                "its cost": f"{spread(part, 'p=5, guard cost').mean:.4f}",
+                "p=5": _short(spread(part, "p=5")),
+                "its cost": f"{spread(part, 'p=5 cost').mean:.4f}",
                 "paper, 10": _short(spread(part, "paper, 10")),
             }
         )
@@ -312,7 +312,7 @@ def reaches(runs: int | None, code: str) -> None:
         "fkm_reach",
         rows,
         note=(
-            f"Pooled ARI, fresh data for each of {runs} seeds; default: p=2, guard off; central "
+            f"Pooled ARI, fresh data for each of {runs} seeds; default: protection none; central "
             f"n_init={CENTRAL_N_INIT}. reached: mean gap at most .005 (.01 for the nearest-client "
             "split), cost at most 1.01 x central in every run."
         ),
@@ -330,7 +330,7 @@ def points(split: str, noise: float, points: int, seed: int) -> Record:
     """Run on the paper's data with more rows a centre."""
     data = fkm(split, noise, points)
     found: Record = {}
-    runs = {"paper, 10": paper(10), "default": default(bare(2)), "p=5, guard": default(GUARDED)}
+    runs = {"paper, 10": paper(10), "default": default(bare(2)), "p=5": default(GROUPS)}
     for name, arguments in runs.items():
         result = simulate("fkm", data.sites(), **arguments, seed=seed)
         found[name] = client_ari(data, by_nearest(data, result.cluster_centers_))
@@ -383,7 +383,7 @@ def letters(method: str, seed: int) -> Record:
         name, config, policy = {
             "paper, 10": ("fkm", {"variant": "paper", "rounds": 10}, bare(2)),
             "default": ("fkm", {}, bare(2)),
-            "p=5, guard": ("fkm", {}, GUARDED),
+            "p=5": ("fkm", {}, GROUPS),
             "k-FED, k'=60": ("kfed", {"variant": "paper", "local_clusters": 60}, bare(2)),
             "k-FED, k'=8": ("kfed", {"variant": "paper", "local_clusters": 8}, bare(2)),
         }[method]
@@ -409,7 +409,7 @@ def figure_5(runs: int | None, code: str) -> None:
     methods = (
         "paper, 10",
         "default",
-        "p=5, guard",
+        "p=5",
         "k-FED, k'=60",
         "k-FED, k'=8",
         "central",

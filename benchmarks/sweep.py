@@ -5,9 +5,9 @@ with K = 10 alone, at a real service with a process for each site. Wall time is 
 start to its end as the coordinator writes them; requests are all that it answered in between,
 long polls included. Sites have loaded everything before they join. Sessions take turns.
 
-Second table: each K of a sweep against a run of its own, in ``simulate``: cost per row that was
-sent, relative, over several splits; with the guard and, where it is all that differs, without.
-Third table: what the sweep of some data recommends.
+Second table: CPU of a sweep in ``simulate`` against a run with K = 10; the tables are formed in
+both. Each K of a sweep comes to what a run of its own comes to, to the bit (the tests hold it to
+that). Third table: what the sweep of some data recommends.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import re
 import sys
 import tempfile
 import time
-import warnings
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 import httpx
@@ -33,7 +32,6 @@ sys.path.insert(0, str(ROOT / "tests"))
 from _data import digits, label_skew  # noqa: E402
 from _report import write  # noqa: E402
 from fedclust import simulate  # noqa: E402
-from fedclust.simulate import SimulationResult  # noqa: E402
 from floor import _start, _until  # noqa: E402
 from support.consortium import Consortium  # noqa: E402
 from support.server import running_server  # noqa: E402
@@ -64,13 +62,9 @@ def main() -> None:
             ),
         )
     write(
-        "sweep_quality",
-        [row for method in METHODS for row in quality_rows(method, options.splits)],
-        note=(
-            f"Digits, {SITES} sites, {options.splits} even splits. Cost a row of each K in the "
-            "sweep over that of a run with this K alone, same seed; sets: of rows, sent by the "
-            "first site; the guard takes at most 4,000."
-        ),
+        "sweep_time",
+        [time_row(method, options.splits) for method in METHODS],
+        note=f"Digits, {SITES} sites, medians of {options.splits} even splits. At most 4 is asked.",
     )
     write("sweep_recommends", recommendations(), note="fkm by default, four sites, even.")
 
@@ -152,54 +146,18 @@ def answered(url: str, route: str) -> int:
 # --- in one process -------------------------------------------------------------------------------
 
 
-def quality_rows(method: str, splits: int) -> list[dict[str, Any]]:
-    """Return, for every K, what a row costs in the sweep over what it costs alone."""
+def time_row(method: str, splits: int) -> dict[str, Any]:
+    """Return the CPU seconds of sweep and single run, and the median of their ratios."""
     X, y = digits()
-    cost: dict[int, list[float]] = {k: [] for k in KS}
-    seconds: dict[str, list[float]] = {"sweep": [], "K = 10": [], "guard off": []}
-    sets, full = [], 0
+    seconds: dict[str, list[float]] = {"K = 10": [], "K = 2 to 10": []}
     for split in range(splits):
         sites = deal(X, y, "even", split)
-        many, took, stuck = timed(method, sites, KS)
-        seconds["sweep"].append(took)
-        seconds["guard off"].append(timed(method, sites, KS, protection="none")[1])
-        sets.append(sent_sets(many, min(sites)))
-        full += stuck
-        for entry in many.result_.sweep or ():
-            one, took, _ = timed(method, sites, entry.n_clusters)
-            alone, swept = one.quality_, entry.result.quality
-            assert alone is not None
-            assert swept is not None
-            ratio = (swept.inertia / swept.n_rows) / (alone.inertia / alone.n_rows)
-            cost[entry.n_clusters].append(ratio)
-            if entry.n_clusters == KS[-1]:
-                seconds["K = 10"].append(took)
-    row: dict[str, Any] = {"method": method}
-    row |= {f"K={k}": f"{mean(each):.3f}" for k, each in cost.items()}
-    row |= {"most": f"{max(max(each) for each in cost.values()):.3f}", "sets": max(sets)}
-    row |= {"answers of a full guard": full}
-    row |= {f"CPU s, {what}": median(each) for what, each in seconds.items()}
-    return [row]
-
-
-def timed(
-    method: str, sites: dict[str, np.ndarray], n_clusters: Any, **policy: Any
-) -> tuple[SimulationResult, float, int]:
-    """Run a simulation; return it, its CPU seconds, and how often a guard was full."""
-    before = time.process_time()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        result = simulate(
-            method, sites, config={"n_clusters": n_clusters}, policy=policy or None, seed=7
-        )
-    full = sum("nothing new can be judged" in str(warning.message) for warning in said)
-    return result, time.process_time() - before, full
-
-
-def sent_sets(result: SimulationResult, site: str) -> int:
-    """Return how many sets of its rows a site's guard remembers, rests included."""
-    cells = result._memories[site]["guard"]["cells"]
-    return int(cells.sum()) + len(cells)
+        for what, ks in (("K = 10", 10), ("K = 2 to 10", KS)):
+            before = time.process_time()
+            simulate(method, sites, config={"n_clusters": ks}, seed=7)
+            seconds[what].append(time.process_time() - before)
+    ratio = median(many / one for one, many in zip(*seconds.values(), strict=True))
+    return {"method": method, **{what: median(s) for what, s in seconds.items()}, "ratio": ratio}
 
 
 def recommendations() -> list[dict[str, Any]]:
@@ -215,7 +173,8 @@ def recommendations() -> list[dict[str, Any]]:
     }
     rows = []
     for name, (X, y) in data.items():
-        result = timed("fkm", deal(X, y, "even", 0), KS)[0].result_
+        sites = deal(X, y, "even", 0)
+        result = simulate("fkm", sites, config={"n_clusters": KS}, seed=7).result_
         rows.append({"data": name, "K": result.n_clusters, "why": result.recommendation})
     return rows
 
