@@ -234,7 +234,11 @@ def group_persons(
     n = len(encoded[0])
     if n < p:
         raise TooFewPersons(f"{n} persons: a group has at least {p}")
-    least = least_group_size(n_persons or n, p, has_levels=has_levels(columns))
+    counted = any(
+        isinstance(column, LevelColumn) and _second(values, column.n_levels) >= p
+        for column, values in zip(columns, encoded, strict=True)
+    )
+    least = least_group_size(n_persons or n, p, has_levels=counted)
     points = place_persons(columns, encoded)
     missing = np.stack([np.isnan(each) for each in encoded])
     if not missing.any():
@@ -255,6 +259,15 @@ def group_persons(
 def has_levels(columns: Sequence[TableColumn]) -> bool:
     """Return whether a table has yes/no columns or columns of levels."""
     return any(isinstance(column, LevelColumn) for column in columns)
+
+
+def _second(codes: FloatArray, n_levels: int) -> int:
+    """Return how many persons have the second commonest level.
+
+    Where these are fewer than p, no group can release them, and larger groups gain nothing.
+    """
+    known = codes[~np.isnan(codes)].astype(np.int64)
+    return int(np.sort(np.bincount(known, minlength=max(n_levels, 2)))[-2])
 
 
 def place_persons(columns: Sequence[TableColumn], encoded: Sequence[FloatArray]) -> FloatArray:
@@ -400,21 +413,41 @@ def unite_groups(table: ProtectedTable, p: int) -> ProtectedTable:
         raise TooFewPersons(f"{n} persons: a group has at least {p}")
     blocks = (values[None] if values.ndim == 1 else _shares(values).T for values in table.released)
     points = _side_by_side(table.columns, blocks, len(table.sizes))
-    least = least_group_size(n, p, has_levels=has_levels(table.columns))
+    counted = any(
+        values.ndim == 2 and np.sort(values.sum(axis=0))[-2:].min() >= p
+        for values in table.released
+    )
+    least = least_group_size(n, p, has_levels=counted)
     labels = form_groups(points, least, table.sizes)
     m = int(labels.max()) + 1
     sizes = np.bincount(labels, weights=table.sizes, minlength=m).astype(np.int64)
     released: list[FloatArray] = []
-    for column, values in zip(table.columns, table.released, strict=True):
+    shares: list[float | None] = []
+    for column, values, share in zip(table.columns, table.released, table.shares, strict=True):
         if isinstance(column, NumericColumn):
             sums = np.bincount(labels, weights=values * table.sizes, minlength=m)
             released.append(sums / sizes)
+            shares.append(_share_of_unions(values, table.sizes, share or 0.0, labels, released[-1]))
         else:
+            shares.append(None)
             counts = np.zeros((m, column.n_levels), dtype=np.int64)
             np.add.at(counts, labels, values.astype(np.int64))
             counts[counts.sum(axis=1) < sizes] = 0
             released.append(release_counts(counts, p).astype(np.float64))
-    return ProtectedTable(table.columns, sizes, tuple(released), table.shares)
+    return ProtectedTable(table.columns, sizes, tuple(released), tuple(shares))
+
+
+def _share_of_unions(
+    means: FloatArray, sizes: IntArray, share: float, labels: IntArray, united: FloatArray
+) -> float:
+    """Return the share of variance within unions, from what their groups released."""
+    known = ~np.isnan(united)[labels]
+    if not known.any():
+        return share
+    means, sizes, united = means[known], sizes[known], united[labels][known]
+    whole = np.average((means - np.average(means, weights=sizes)) ** 2, weights=sizes)
+    lost = np.average((means - united) ** 2, weights=sizes)
+    return float(share + (1.0 - share) * lost / whole) if whole > 0.0 else share
 
 
 def _shares(counts: FloatArray) -> FloatArray:
