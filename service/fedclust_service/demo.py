@@ -287,7 +287,7 @@ def _start(
             stdout=file,
             stderr=subprocess.STDOUT,
             cwd=directory,
-            env=_environment(),
+            env=_environment() | {"FEDCLUST_STATE_DIR": str(directory / "groups")},
         )
     stack.callback(_end, process)
     return process

@@ -61,7 +61,13 @@ def _agent(url: str, token: str, state: Path) -> subprocess.Popen[str]:
     settings = {"FEDCLUST_COORDINATOR": url, "FEDCLUST_TOKEN": token}
     return forked.popen(
         [*(sys.executable, "-m", "fedclust.cli", "agent", "--until-done")],
-        env=clean_environment({**settings, "FEDCLUST_JOURNAL_DIR": str(state)}),
+        env=clean_environment(
+            {
+                **settings,
+                "FEDCLUST_JOURNAL_DIR": str(state),
+                "FEDCLUST_STATE_DIR": str(state),
+            }
+        ),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

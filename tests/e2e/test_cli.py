@@ -44,6 +44,7 @@ class Shell:
             "FEDCLUST_COORDINATOR": self.url,
             "FEDCLUST_TOKEN_FILE": str(self.place / f"{who}.token"),
             "FEDCLUST_JOURNAL_DIR": str(self.place / f"{who}.state"),
+            "FEDCLUST_STATE_DIR": str(self.place / f"{who}.state"),
             **env,
         }
         return forked.popen(

@@ -166,7 +166,7 @@ class Command:
             self._process = forked.popen(
                 self._command,
                 cwd=self.directory,
-                env=clean_environment(),
+                env=clean_environment({"FEDCLUST_STATE_DIR": str(self.directory / "groups")}),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
