@@ -21,6 +21,8 @@ from fedclust.wire.submissions import field_errors
 #: Levels of one categorical feature. Every one is a column in every cell of every answer; and with
 #: so many, most belong to fewer persons of a cell than the smallest count, and go rounded.
 MAX_LEVELS = 64
+#: Of fewer than 3 persons a mean gives both values away.
+LEAST_GROUP = 3
 #: Columns of all features together, as many as there may be features.
 MAX_COLUMNS = 10_000
 #: Weights from its inverse to this.
@@ -105,7 +107,7 @@ def plan_of(definition: Definition) -> Plan:
 
 
 def check_definition(definition: SessionCreate, *, simulated: bool = False) -> None:
-    """Refuse what no session may be; ``simulated`` admits p = 1, one site and no purpose.
+    """Refuse what no session may be; ``simulated`` admits one site and no purpose.
 
     Raises
     ------
@@ -183,21 +185,9 @@ def _check_sites(definition: SessionCreate, simulated: bool) -> list[FieldError]
         _error(f"/sites/{index}", "unique", "each site is named once")
         for index in _repeated(definition.sites)
     ]
-    if not simulated and policy.min_group_size < 2:
-        errors.append(
-            _error("/policy/min_group_size", "smallest-count", "at least 2; 5 is the default")
-        )
-    numbers = sum(feature.kind == "numeric" for feature in definition.features)
-    if not simulated and policy.min_group_size == 2 and numbers == 1:
-        # Mean and cost of two rows that differ in one number are both rows.
-        errors.append(
-            _error(
-                "/policy/min_group_size",
-                "smallest-count",
-                "at least 3 where one feature alone is a number: two values follow from their "
-                "mean and spread",
-            )
-        )
+    if policy.min_group_size < LEAST_GROUP:
+        message = f"at least {LEAST_GROUP}; 5 is the default. protection: none works on exact rows"
+        errors.append(_error("/policy/min_group_size", "smallest-count", message))
     if not simulated and policy.min_sites < 2:
         errors.append(_error("/policy/min_sites", "min-sites", "at least 2; 3 is the default"))
     if policy.min_sites == 2 and n != 2 and not simulated:

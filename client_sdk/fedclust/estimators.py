@@ -38,6 +38,7 @@ from fedclust.algorithms.assigning import centroid_squares
 from fedclust.consent import ConsentRequest
 from fedclust.data import load
 from fedclust.data.frame import is_frame
+from fedclust.definition import LEAST_GROUP
 from fedclust.errors import DataError
 from fedclust.results import SiteResult
 from fedclust.simulate import SimulationResult, simulate
@@ -245,8 +246,11 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _smallest(self) -> int:
         smallest = self._policy()["min_group_size"]
-        if not isinstance(smallest, Integral) or smallest < 1:
-            raise ValueError(f"min_group_size is {smallest!r}: it must be a number from 1 on")
+        if not isinstance(smallest, Integral) or smallest < LEAST_GROUP:
+            raise ValueError(
+                f"min_group_size is {smallest!r}: it must be a number from {LEAST_GROUP} on; "
+                'policy={"protection": "none"} works on exact rows'
+            )
         return int(smallest)
 
     def _config(self, **named: Any) -> dict[str, Any]:

@@ -240,7 +240,7 @@ def simulate(
         The method's options.
     policy : mapping, optional
         As in a session's definition, with its defaults, except that ``min_sites`` is 3 or the
-        number of sites, whichever is smaller. ``min_group_size`` 1, ``min_sites`` 1 and
+        number of sites, whichever is smaller. ``min_sites`` 1 and
         ``protection`` ``"none"`` are admitted: nothing leaves this process.
     features : sequence of mapping or str, optional
         Declared features in order, or their names. By default the columns of the first DataFrame,

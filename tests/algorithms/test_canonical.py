@@ -152,7 +152,6 @@ def test_proxies_do_not_depend_on_the_signs_of_principal_axes(
         return proxies(
             np.zeros((1, 2)),
             np.array([[20.0, 10.0]]),
-            np.array([10]),
             np.arange(2),
             6,
             np.random.default_rng(5),

@@ -33,7 +33,7 @@ FEATURES = (
     Feature(name="stay", lower=0, transform="log1p"),
 )
 #: Nothing withheld, rounded or scaled by what the rows are like.
-OPEN = {"min_sites": 1, "min_group_size": 1, "scaling": "none"}
+OPEN = {"min_sites": 1, "protection": "none", "scaling": "none"}
 
 
 def test_columns_follow_the_features_and_their_levels() -> None:
@@ -180,7 +180,7 @@ def test_a_weight_of_two_counts_as_two_copies() -> None:
     rows = {site: rng.normal(size=(50, 2)) * [1, 3] for site in "abc"}
     twice = {site: X[:, [0, 1, 1]] for site, X in rows.items()}
     weighted = [{"name": "x"}, {"name": "y", "weight": 2.0}]
-    policy = {"min_sites": 1, "min_group_size": 1}
+    policy = {"min_sites": 1, "protection": "none"}
     one = simulate("lloyd", rows, config={"n_clusters": 4}, features=weighted, policy=policy)
     two = simulate("lloyd", twice, config={"n_clusters": 4}, policy=policy)
     assert one.inertia_ == pytest.approx(two.inertia_, rel=1e-9)
@@ -212,7 +212,7 @@ def test_a_category_is_had_or_lacked_as_a_whole(method: str) -> None:
         "b": SITES["b"],
         "c": SITES["c"].drop(columns="age"),
     }
-    policy = {"min_group_size": 2, "missing": "mask"}
+    policy = {"min_group_size": 3, "missing": "mask"}
     found = simulate(method, sites, config={"n_clusters": 3}, features=FEATURES, policy=policy)
     masks = found._masks
     assert masks["a"].tolist() == [True, False, False, False, True, True, True]
@@ -227,7 +227,7 @@ def test_a_category_is_had_or_lacked_as_a_whole(method: str) -> None:
 
 def test_one_site_alone_has_a_category_is_said_once() -> None:
     sites = {name: SITES[name].drop(columns="pain") for name in "ac"} | {"b": SITES["b"]}
-    policy = {"min_group_size": 2, "missing": "mask"}
+    policy = {"min_group_size": 3, "missing": "mask"}
     found = simulate("overlap", sites, config={"n_clusters": 3}, features=FEATURES, policy=policy)
     assert any("One site alone has 'pain':" in warning for warning in found.warnings_)
 
@@ -235,7 +235,7 @@ def test_one_site_alone_has_a_category_is_said_once() -> None:
 def test_missing_levels_are_imputed_with_the_shares_of_all_sites() -> None:
     sites = {name: frame.copy() for name, frame in SITES.items()}
     sites["b"].loc[:20, "pain"] = None
-    policy = {"min_group_size": 2, "missing": "impute"}
+    policy = {"protection": "none", "missing": "impute"}
     found = simulate("lloyd", sites, config={"n_clusters": 3}, features=FEATURES, policy=policy)
     pooled = pd.concat(sites.values())["pain"].value_counts(normalize=True)
     assert found.result_.impute is not None

@@ -164,15 +164,7 @@ MANY = [levels(*map(str, range(64)), name=f"f{i}") for i in range(157)]
         ({"features": [{"name": "a", "kind": "binary", "upper": 2}]}, "/features/0/kind"),
         ({"features": [{"name": "a"}], "policy_scaling": "bounds"}, "/features/0"),
         ({"policy_missing": "mask"}, "/policy/missing"),
-        ({"policy_min_group_size": 1}, "/policy/min_group_size"),
-        # Mean and cost of two rows that differ in one number are both rows.
-        (
-            {
-                "policy_min_group_size": 2,
-                "features": [{"name": "a"}, {"name": "b", "kind": "binary"}],
-            },
-            "/policy/min_group_size",
-        ),
+        ({"policy_min_group_size": 2}, "/policy/min_group_size"),
         ({"policy_min_sites": 1}, "/policy/min_sites"),
         ({"policy_min_sites": 2}, "/policy/min_sites"),
         ({"policy_min_sites": 4}, "/policy/min_sites"),
@@ -212,7 +204,7 @@ def test_two_sites_may_work_together_by_themselves() -> None:
 
 
 def test_a_simulation_may_do_what_leaves_no_process() -> None:
-    alone = request(sites=["a"], policy_min_sites=1, policy_min_group_size=1)
+    alone = request(sites=["a"], policy_min_sites=1)
     check_definition(alone, simulated=True)
 
 

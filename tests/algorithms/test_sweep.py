@@ -36,7 +36,7 @@ from support import rounds
 from support.methods import KS, SWEEPS
 
 METHODS = [name for name, _ in SWEEPS]
-OPEN = {"min_group_size": 1, "min_sites": 1}
+OPEN = {"protection": "none", "min_sites": 1}
 
 
 def sites(k: int = 4, n: int = 50, d: int = 3, seed: int = 1) -> dict[str, NDArray[np.float64]]:
@@ -95,7 +95,7 @@ def test_rounds_are_shared_and_end_for_each_k_by_itself() -> None:
 
 def test_more_clusters_than_a_site_has_rows_is_what_it_is_alone() -> None:
     few = {site: rows[:6] for site, rows in sites().items()}
-    policy = {**OPEN, "min_group_size": 2, "protection": "none"}
+    policy = OPEN
     together = simulate("lloyd", few, config={"n_clusters": [2, 40]}, policy=policy, seed=3)
     alone = simulate("lloyd", few, config={"n_clusters": 40}, policy=policy, seed=3)
     assert np.array_equal(together.at(40).cluster_centers_, alone.cluster_centers_)

@@ -26,7 +26,7 @@ SITES = ("ada", "brno", "cadiz")
 #: Its agent is a process.
 WATCHED = "ada"
 SESSIONS = {"heart": 3, "liver": 4}
-POLICY = {"min_group_size": 2, "max_rounds": 8}
+POLICY = {"min_group_size": 3, "max_rounds": 8}
 KILLS = 2
 
 

@@ -51,7 +51,7 @@ SESSION_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "text for a number": ({"config": {"n_clusters": MARK}}, "/config/n_clusters"),
     "a field of the sender's": ({MARK: 1}, ""),
     "a rule of the sender's": ({"policy": {MARK: 1}}, "/policy"),
-    "smallest count below 2": ({"policy": {"min_group_size": 1}}, "/policy/min_group_size"),
+    "smallest count below 3": ({"policy": {"min_group_size": 2}}, "/policy/min_group_size"),
     "too few sites": ({"policy": {"min_sites": 1}}, "/policy/min_sites"),
     "quorum above the sites": ({"policy": {"quorum": 4}}, "/policy/quorum"),
     "a site that is not registered": ({"sites": ["north", "south", "nowhere"]}, "/sites/2"),

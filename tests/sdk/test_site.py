@@ -369,7 +369,7 @@ def test_a_coordinator_that_keeps_asking_is_not_answered_for_ever(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "policy", [{"min_group_size": 1}, {"min_sites": 1}, {"min_sites": 2, "max_rounds": 4}]
+    "policy", [{"min_group_size": 2}, {"min_sites": 1}, {"min_sites": 2, "max_rounds": 4}]
 )
 def test_a_definition_below_the_floors_is_refused(tmp_path: Path, policy: dict[str, Any]) -> None:
     fake = coordinator()

@@ -14,7 +14,7 @@ from fedclust.algorithms.base import MethodFailure
 from fedclust.simulate import SimulationResult, simulate
 from support.methods import ALL, IDS, SWEEP_IDS, SWEEPS, TRIED
 
-REASONS = {"too_few_contributors", "nothing_to_release", "feature_without_values"}
+REASONS = {"too_few_contributors", "site_without_points", "feature_without_values"}
 _VALUES = {
     "numeric": st.sampled_from([0.0, -0.0, 1.0, 2.5, -7.0, 1e6, np.nan]),
     "binary": st.sampled_from([0.0, 1.0, np.nan]),
@@ -35,13 +35,14 @@ def sessions(draw: st.DrawFn) -> dict[str, Any]:
         n = draw(st.integers(0, 14))
         columns = [draw(arrays(np.float64, n, elements=_VALUES[kind])) for kind in kinds]
         sites[name] = np.column_stack(columns) if n else np.empty((0, len(kinds)))
-    p = draw(st.integers(1, 4))
+    p = draw(st.sampled_from([1, 3, 4]))
+    protection = {"protection": "none"} if p == 1 else {"min_group_size": p}
     return {
         "sites": sites,
         "config": {"n_clusters": draw(st.integers(1, 6))},
         "features": [{"name": f"x{j}", **_DECLARED[kind]} for j, kind in enumerate(kinds)],
         "policy": {
-            "min_group_size": p,
+            **protection,
             "min_sites": draw(st.integers(1, 3)) if p == 1 else draw(st.sampled_from([1, 3])),
             "scaling": draw(st.sampled_from(["none", "standard"])),
             "missing": draw(st.sampled_from(["drop", "impute"])),
@@ -95,7 +96,7 @@ def _persons(rows: Any, session: dict[str, Any]) -> int:
 def _check(result: SimulationResult, session: dict[str, Any], *, own_only: bool) -> None:
     centroids = result.cluster_centers_
     n_rows = sum(len(rows) for rows in session["sites"].values())
-    p = session["policy"]["min_group_size"]
+    p = session["policy"].get("min_group_size", 1)
 
     assert 1 <= len(centroids) <= session["config"]["n_clusters"]
     assert np.isfinite(centroids).all()
@@ -130,7 +131,7 @@ def _check(result: SimulationResult, session: dict[str, Any], *, own_only: bool)
 def test_far_rows_do_not_make_near_ones_equal(n_clusters: int) -> None:
     far = [[0.0, 0.0], [1e6, 0.0], [0.0, 1e6], [0.0, 0.0], [0.0, 0.0]]
     near = [[2.5, 0.0], [2.5, 0.0], [0.0, 1.0], [2.5, 1e6], [2.5, 1.0], [2.5, -7.0], [1e6, 1.0]]
-    policy = {"min_group_size": 1, "min_sites": 1, "scaling": "none", "max_rounds": 5}
+    policy = {"protection": "none", "min_sites": 1, "scaling": "none", "max_rounds": 5}
 
     result = simulate(
         "spectral",

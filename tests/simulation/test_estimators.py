@@ -31,7 +31,6 @@ from support.patience import PATIENCE_S
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 9.0]])
 PLAIN: dict[str, Any] = {
     "scaling": "none",
-    "min_group_size": 1,
     "policy": {"protection": "none"},
     "random_state": 3,
 }
@@ -110,7 +109,7 @@ def test_with_declared_bounds_dual_has_its_certificate() -> None:
     rng = np.random.default_rng(0)
     rows = np.concatenate([rng.normal(size=(12, 2)), rng.normal(size=(12, 2)) + 6.0])
     declared = [{"name": name, "lower": -10.0, "upper": 20.0} for name in ("u", "v")]
-    plain = {"scaling": "none", "min_group_size": 1, "random_state": 0}
+    plain = {"scaling": "none", "policy": {"protection": "none"}, "random_state": 0}
     model = FederatedKMeans(2, method="dual", features=declared, **plain).fit(
         rows, sites=["a", "b"] * 12
     )

@@ -17,7 +17,7 @@ from fedclust.algorithms import engine
 from fedclust.algorithms.base import Points, SiteTask, Space
 from fedclust.algorithms.engine import Plan
 from fedclust.algorithms.lloyd import StepTask
-from fedclust.algorithms.points import row_points, table_points
+from fedclust.algorithms.points import released_points, row_points
 from fedclust.definition import freeze, plan_of
 from fedclust.protection.columns import Source
 from fedclust.protection.table import form_table
@@ -58,7 +58,10 @@ def points(X: FloatArray, protection: str) -> Points:
     if protection == "none":
         return row_points(X)
     sources = tuple(Source(f"x{j}", X[:, j]) for j in range(D))
-    return table_points(form_table(sources, P), plan(protection).features)
+    table = form_table(sources, P)
+    values = np.column_stack([table.values(f"x{j}") for j in range(D)])
+    within = np.array([share or 0.0 for share in table.shares])
+    return released_points(values, table.sizes, within, plan(protection).features)
 
 
 def sums_of(counts: Any, sums: Any) -> Iterator[tuple[int, FloatArray]]:

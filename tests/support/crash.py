@@ -29,7 +29,7 @@ from support.wiretap import Exchange, Wiretap
 SESSION = "shaken"
 SIZES = {"berlin": 1440, "oslo": 1080, "porto": 1800, "turin": 900}
 K, D, ROUNDS = 8, 4, 20
-POLICY = {"min_group_size": 2, "max_rounds": ROUNDS, "scaling": "standard"}
+POLICY = {"min_group_size": 3, "max_rounds": ROUNDS, "scaling": "standard"}
 #: What the result holds apart from by-site parts, which readers see cut.
 SHARED = (
     *("centroids", "centroids_original", "center", "scale", "sizes", "quality"),

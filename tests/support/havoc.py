@@ -58,7 +58,7 @@ STILL_S = 2.0 * LEASE_S
 SKEWS_S = (0, 40_000, -40_000)
 #: A long poll's length, and when a site gives a request up and asks again.
 WAIT_S, GIVE_UP_S = 10, 20.0
-POLICY = {"min_group_size": 2, "max_rounds": 6, "scaling": "standard"}
+POLICY = {"min_group_size": 3, "max_rounds": 6, "scaling": "standard"}
 
 
 @dataclass

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -408,6 +408,16 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
     return labels
 
 
+def rounds(options: Any) -> int:
+    """Return how many rounds a session takes."""
+    return 1 + int(options.refine)
+
+
+def possible_phases(options: Any) -> tuple[str, ...]:
+    """Return the phases of a session: without refinement the cells alone."""
+    return ("cells", "refine") if options.refine else ("cells",)
+
+
 METHOD = Method(
     name="kfed",
     version=VERSION,
@@ -429,7 +439,7 @@ METHOD = Method(
     finish=finish,
     label=label,
     check_task=check_task,
-    rounds=lambda options: 1 + options.refine,
-    possible_phases=lambda options: ("cells", "refine") if options.refine else ("cells",),
+    rounds=rounds,
+    possible_phases=possible_phases,
     sweeps=True,
 )

@@ -18,7 +18,7 @@ reports; one that is reported for the first time is taken whole. Methods A and B
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -546,6 +546,11 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
     return label_by_centroid(result, X)
 
 
+def rounds(options: Any) -> int:
+    """Return how many rounds a session takes."""
+    return 1 + int(options.rounds)
+
+
 METHOD = Method(
     name="overlap",
     version=VERSION,
@@ -567,6 +572,6 @@ METHOD = Method(
     finish=finish,
     label=label,
     check_task=check_task,
-    rounds=lambda options: 1 + options.rounds,
+    rounds=rounds,
     takes_masks=True,
 )

@@ -21,7 +21,7 @@ of the graph (:func:`spectral_graph.dense`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -395,6 +395,16 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
     return labels
 
 
+def rounds(options: Any) -> int | None:
+    """Return how many rounds a session takes; None: as many as its policy admits."""
+    return None if options.n_anchors else 1
+
+
+def possible_phases(options: Any) -> tuple[str, ...]:
+    """Return the phases of a session, by its variant."""
+    return tuple(options.phases)
+
+
 METHOD = Method(
     name="spectral",
     version=VERSION,
@@ -417,6 +427,6 @@ METHOD = Method(
     label=label,
     label_new=label,
     check_task=check_task,
-    rounds=lambda options: None if options.n_anchors else 1,
-    possible_phases=lambda options: options.phases,
+    rounds=rounds,
+    possible_phases=possible_phases,
 )

@@ -73,8 +73,8 @@ MinGroupSize = Annotated[
     int | None,
     typer.Option(
         "--min-group-size",
-        min=2,
-        help="This site's own smallest count; the larger of it and the session's holds.",
+        min=3,
+        help="This site's own least group size; the larger of it and the session's holds.",
         show_default=False,
     ),
 ]

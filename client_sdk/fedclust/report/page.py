@@ -137,7 +137,7 @@ def _profile(facts: Facts) -> str:
         )
     table = _table(
         "Mean ± standard deviation; under a logarithm the geometric mean, with the range of one "
-        "standard deviation. A dash: not known. Imputed values count.",
+        "standard deviation. A dash: no value. Imputed values count.",
         ["column", "unit", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
         rows,
         text=(1,),

@@ -293,8 +293,8 @@ class Site:
         self._client.leave(session)
 
     def _open(self, session: str, reading: Reading, min_group_size: int | None) -> _Run:
-        if min_group_size is not None and min_group_size < 2:
-            raise errors.UsageError("min_group_size is at least 2")
+        if min_group_size is not None and min_group_size < 3:
+            raise errors.UsageError("min_group_size is at least 3")
         site, info = self.name, self._client.session(session)
         plan, journal = accepted_plan(session, info), self._journal(info)
         joined = None if journal.record is None else journal.record.participation

@@ -259,7 +259,7 @@ class Participation(Model):
     definition_sha256: Sha256
     consents: Consents = Consents()
     features: Annotated[tuple[FeatureName, ...], Field(max_length=10_000)]
-    min_group_size: Annotated[int, Field(ge=2, le=1_000_000)] | None = None
+    min_group_size: Annotated[int, Field(ge=3, le=1_000_000)] | None = None
     size_band: Line
     table_id: TableId | None = None
     separate_groups: bool = False
