@@ -660,6 +660,8 @@ class Method:
         ``max_rounds`` admits.
     possible_phases : (options) -> names of phases, or None
         The phases that a session with these options can have; None: all.
+    by_prototypes : bool
+        Whether its results tell clusters apart by prototypes.
     takes_masks : bool
         Whether sites may lack features (``missing: mask``).
     sweeps : bool
@@ -694,6 +696,7 @@ class Method:
     check_task: Callable[[SiteTask, RunConfig], None] | None = None
     rounds: Callable[[Any], int | None] | None = None
     possible_phases: Callable[[Any], Sequence[str]] | None = None
+    by_prototypes: bool = False
     takes_masks: bool = False
     sweeps: bool = False
     sweeping: bool = False

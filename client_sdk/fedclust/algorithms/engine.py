@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -593,6 +594,9 @@ def _refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: M
     no more than the definition allows.
     """
     before = memory.get("progress", {"phase": -1, "rounds": 0})
+    if task.phase not in {each.name for each in possible_phases(plan)}:
+        message = f"the definition provides for no phase {task.phase!r}"
+        raise RuleViolation("task", message, "/phase")
     phases = all_phases(plan.method)
     place = next(i for i, each in enumerate(phases) if each.name == task.phase)
     of_method = 0 < place < len(phases) - 1
@@ -603,11 +607,41 @@ def _refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: M
         raise RuleViolation(
             "task", f"the definition allows {max_rounds(plan)} rounds of the method", "/phase"
         )
+    _refuse_no_centroids(task.common)
     if of_method and plan.method.check_task is not None:
         plan.method.check_task(task, config)
     if task.phase == evaluation.NAME:
         _check_evaluation_task(plan, task, config)
-    return {**memory, "progress": {"phase": max(place, before["phase"]), "rounds": rounds}}
+    space = _refuse_other_space(plan, task.space, before.get("space"))
+    progress = {"phase": max(place, before["phase"]), "rounds": rounds, "space": space}
+    return {**memory, "progress": progress}
+
+
+def _refuse_no_centroids(common: Any) -> None:
+    """Refuse a task that asks about no centroids at all."""
+    for part in getattr(common, "parts", (common,)):
+        centroids = getattr(part, "centroids", None)
+        if centroids is not None and 0 in centroids.shape:
+            raise RuleViolation(
+                "task", "a task names at least one centroid", "/parameters/centroids"
+            )
+
+
+def _refuse_other_space(plan: Plan, space: Space | None, known: str | None) -> str | None:
+    """Refuse another scaled space than the definition's or the session's; return its digest."""
+    if space is None:
+        return known
+    parts = (space.center, space.scale, space.impute)
+    digest = sha256(b"".join(b"-" if each is None else each.tobytes() for each in parts))
+    found = digest.hexdigest()
+    other = known is not None and found != known
+    if not preparation.needed(plan.policy):
+        declared = declared_space(plan.columns, plan.policy.scaling)
+        other |= not np.array_equal(space.center, declared.center)
+        other |= not np.array_equal(space.scale, declared.scale)
+    if other:
+        raise RuleViolation("task", "the session has another scaled space", "/space")
+    return found
 
 
 def _check_evaluation_task(plan: Plan, task: SiteTask, config: RunConfig) -> None:
@@ -616,7 +650,7 @@ def _check_evaluation_task(plan: Plan, task: SiteTask, config: RunConfig) -> Non
     if plan.method.sweeping:
         sweep.check_evaluation_task(task, config)
     else:
-        evaluation.check_task(task, config)
+        evaluation.check_task(task, config, prototypes=plan.method.by_prototypes)
 
 
 def check(

@@ -185,8 +185,19 @@ def task(raw: Result) -> Task:
     )
 
 
-def check_task(task: SiteTask, config: RunConfig) -> None:
-    """Refuse more centroids than the definition provides for; RuleViolation."""
+def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool = False) -> None:
+    """Refuse what the definition does not provide for; RuleViolation.
+
+    That is more centroids, a mask where sites lack no features, and prototypes where the method
+    has none (``prototypes``).
+    """
+    if task.common.mask is not None and config.policy.missing != "mask":
+        raise RuleViolation("task", "no site lacks features in this session", "/parameters/mask")
+    if (task.common.prototypes is None) != (task.common.prototype_centroids is None) or (
+        task.common.prototypes is not None and not (prototypes and len(task.common.prototypes))
+    ):
+        message = "the method tells clusters apart by centroids"
+        raise RuleViolation("task", message, "/parameters/prototypes")
     most = most_centroids(config)
     if most is not None and len(task.common.centroids) > most:
         raise RuleViolation(

@@ -429,4 +429,5 @@ METHOD = Method(
     check_task=check_task,
     rounds=rounds,
     possible_phases=possible_phases,
+    by_prototypes=True,
 )

@@ -8,7 +8,7 @@ from fedclust.privacy.rules import RuleViolation
 from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
 
 #: Rules of `privacy` by which contents of the right form would say too much.
-_DISCLOSURE_RULES = frozenset({"smallest-count", "complement", "provenance"})
+_DISCLOSURE_RULES = frozenset({"smallest-count", "complement"})
 
 
 class Refusal(Exception):
