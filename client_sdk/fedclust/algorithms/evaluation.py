@@ -188,21 +188,27 @@ def task(raw: Result) -> Task:
 def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool = False) -> None:
     """Refuse what the definition does not provide for; RuleViolation.
 
-    That is more centroids, a mask where sites lack no features, and prototypes where the method
-    has none (``prototypes``).
+    ``prototypes``: whether the method tells clusters apart by prototypes.
     """
-    if task.common.mask is not None and config.policy.missing != "mask":
-        raise RuleViolation("task", "no site lacks features in this session", "/parameters/mask")
-    if (task.common.prototypes is None) != (task.common.prototype_centroids is None) or (
-        task.common.prototypes is not None and not (prototypes and len(task.common.prototypes))
-    ):
-        message = "the method tells clusters apart by centroids"
+    asked: EvaluationTask = task.common
+    check_centroids(asked.centroids, asked.mask, config)
+    given = asked.prototypes is not None and len(asked.prototypes) > 0
+    if (asked.prototypes is None) != (asked.prototype_centroids is None) or given > prototypes:
+        message = "the method does not tell clusters apart like this"
         raise RuleViolation("task", message, "/parameters/prototypes")
+
+
+def check_centroids(
+    centroids: FloatArray, mask: NDArray[np.bool_] | None, config: RunConfig
+) -> None:
+    """Refuse more centroids than the definition provides for, and a mask where none is needed."""
     most = most_centroids(config)
-    if most is not None and len(task.common.centroids) > most:
+    if most is not None and len(centroids) > most:
         raise RuleViolation(
             "task", f"the definition provides for {most} clusters", "/parameters/centroids"
         )
+    if mask is not None and not mask.all() and config.policy.missing != "mask":
+        raise RuleViolation("task", "no site lacks features in this session", "/parameters/mask")
 
 
 def most_centroids(config: RunConfig) -> int | None:

@@ -242,7 +242,7 @@ def check_task(task: SiteTask, config: RunConfig) -> None:
     shape = (len(asked.centroids), len(config.columns))
     check_shape(asked.centroids, shape, "/parameters/centroids")
     check_shape(asked.mask, shape, "/parameters/mask")
-    evaluation.check_task(task, config)
+    evaluation.check_centroids(asked.centroids, asked.mask, config)
     if asked.iterations != options.local_iterations:
         raise RuleViolation(
             "task",
