@@ -92,9 +92,10 @@ tables from few runs, in some 35 minutes; `make bench fkm ARGS="--runs 200"` tak
 of runs, `make bench kfed ARGS="--runs 10"` k-FED's, `make bench spectral ARGS="--runs 20"` that of
 distributed spectral clustering, each kept as it comes and gone on with after a break.
 
-*paper*: the paper variant, p=2, guard off. *default*: what a hospital should use, under the same
-policy. *p=5, guard*: the default with the whole disclosure control. ± is one standard deviation
-over seeds.
+*paper*: the paper variant on exact rows (`protection: none`). *default*: what a hospital should
+use, on exact rows too. *p=5*: the default on protected tables. *p=5, guard*: the default with the
+disclosure control that protected tables have replaced; these columns are older. ± is one standard
+deviation over seeds.
 """
 
 MISSING = """\

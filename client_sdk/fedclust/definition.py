@@ -18,8 +18,8 @@ from fedclust.wire.models import PURPOSE_CHARACTERS, Definition, SessionCreate
 from fedclust.wire.problems import FieldError
 from fedclust.wire.submissions import field_errors
 
-#: Levels of one categorical feature. Every one is a column in every cell of every answer; and with
-#: so many, most belong to fewer persons of a cell than the smallest count, and go rounded.
+#: Levels of one categorical feature. Each is a column in every cell of every answer, and of many a
+#: group releases few.
 MAX_LEVELS = 64
 #: Of fewer than 3 persons a mean gives both values away.
 LEAST_GROUP = 3

@@ -13,8 +13,7 @@
 
 Only the newest round keeps its memory, the one before it until that is settled. Every file carries
 a checksum; a damaged or missing one is named, and the session does not go on with it: another
-answer to the same round, or one that the differencing guard computed from half a memory, could
-disclose a record.
+answer to the same round would contradict the one that was sent.
 """
 
 from __future__ import annotations

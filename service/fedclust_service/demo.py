@@ -475,7 +475,7 @@ def _compare(
         distances = ((rows[:, None, :] - found[None]) ** 2).sum(axis=2)
         ratio = float(distances.min(axis=1).sum()) / float(pooled.inertia_)
         labels = np.concatenate([place.labels(session, hospital) for hospital in hospitals])
-        sizes = ["suppressed" if size is None else str(size) for size in result["sizes"]]
+        sizes = [str(size) for size in result["sizes"]]
         table.add_row(
             session,
             str(len(result["history"])),

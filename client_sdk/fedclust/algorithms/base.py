@@ -136,7 +136,7 @@ class Feature(Model):
     ----------
     name, unit : str
     lower, upper : float or None
-        Bounds of a number; a site's values outside them are refused.
+        Bounds of a number; released values outside them count as the bound.
     kind : {"numeric", "binary", "categorical"}
     levels : tuple of str or None
         Of a categorical feature: all that it can be.
@@ -488,7 +488,7 @@ class SweepEntry(Model):
     inertia, simplified_silhouette, davies_bouldin : float or None
         As in :class:`Quality`; None where they are not known.
     n_rows : int or None
-        The rows that these are over: withheld ones may be others for another K.
+        The persons that these are over.
     stability : float or None
         How far different starts agree; see ``algorithms.choosing``.
     result : Result

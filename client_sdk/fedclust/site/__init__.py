@@ -213,7 +213,7 @@ class Site:
         id_column : str, optional
             Column that names rows; never sent.
         min_group_size : int, optional
-            This site's own smallest count; the larger of it and the session's holds.
+            This site's own least group size; the larger of it and the session's holds.
         cohort : str, optional
             The start of the id of the table that is meant, where these persons are in several.
         separate_groups : str, optional
@@ -423,7 +423,7 @@ class _Run:
                 raise errors.JournalDamaged(
                     f"this site answered round {past.number}, and {self.journal.directory} does "
                     "not hold it: use the journal directory it was answered from, or leave the "
-                    "session: fedclust leave (the guard cannot protect rows without its memory)"
+                    "session: fedclust leave"
                 )
 
     def left(self) -> errors.SiteLeft:

@@ -74,7 +74,7 @@ class _Work:
 
 @dataclasses.dataclass(frozen=True)
 class _Stored:
-    """A round's answers, without payloads where it is large, and every site's smallest count."""
+    """A round's answers, without payloads where it is large, and every site's p."""
 
     answers: Sequence[Submission]
     ps: Mapping[str, int]

@@ -146,7 +146,7 @@ def masks_of(plan: Plan, participations: Iterable[Participation]) -> dict[str, N
 
 
 def smallest_p(session_p: int, own: Participation) -> int:
-    """Return the smallest count that holds for a site: the larger of the session's and its own."""
+    """Return the p that holds for a site: the larger of the session's and its own."""
     return max(session_p, own.min_group_size or 0)
 
 

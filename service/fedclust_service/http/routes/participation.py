@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1/sessions/{session}/participation", tags=["partici
     operation_id="join_session",
     summary="Join a session",
     description="Sites. Names the SHA-256 of the definition that is consented to, further "
-    "consents, the features that the site has, its own smallest count, its size band and what "
+    "consents, the features that the site has, its own least group size, its size band and what "
     "its SDK speaks. Repeating it changes nothing.",
     **described(
         {

@@ -30,7 +30,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
     operation_id="get_result",
     summary="Read the result",
     description="Its analyst, operators and its sites, each cut to what it may see: centroids in "
-    "scaled and own units, sizes with small ones suppressed, quality, history, provenance. As "
+    "scaled and own units, sizes, quality, history, provenance. As "
     "CSV: one line a cluster with its size and its centroid in own units. Of a sweep the "
     "recommended number of clusters, and all of them in `sweep`; with `k` that one alone. Not for "
     "a site that was excluded.",
