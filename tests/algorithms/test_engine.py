@@ -314,7 +314,7 @@ def _asked(plan: Plan, tasks: list[SiteTask]) -> None:
     for number, task in enumerate(tasks, 1):
         _, memory = engine.local_step(
             plan,
-            replace(task, space=None if task.phase == "prepare" else SPACE),
+            replace(task, space=None if task.phase == "prepare" else task.space or SPACE),
             data,
             site="a",
             round_number=number,
@@ -368,6 +368,46 @@ def test_a_site_answers_nothing_beyond_the_definition(tasks: list[SiteTask]) -> 
     with pytest.raises(RuleViolation) as caught:
         _asked(plan, tasks)
     assert caught.value.rule == "task"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        SiteTask("lloyd", lloyd.StepTask(centroids=np.zeros((0, 2)))),
+        replace(_lloyd(), space=Space(np.zeros(2), np.full(2, 1e6))),
+        SiteTask(
+            "evaluate",
+            evaluation.EvaluationTask(
+                centroids=np.eye(2), mask=np.array([[True, False], [True, True]])
+            ),
+        ),
+        SiteTask(
+            "evaluate",
+            evaluation.EvaluationTask(
+                centroids=np.eye(2),
+                prototypes=np.zeros((500, 2)),
+                prototype_centroids=np.zeros(500, dtype=np.int64),
+            ),
+        ),
+    ],
+    ids=["no centroids", "another space", "a mask", "prototypes"],
+)
+def test_a_site_answers_no_task_of_another_form(wrong: SiteTask) -> None:
+    plan = plan_for(2, {"n_clusters": 3})
+    with pytest.raises(RuleViolation) as caught:
+        _asked(plan, [_prepare(), _cells(), _lloyd(), wrong])
+    assert caught.value.rule == "task"
+
+
+def test_a_site_answers_no_phase_that_the_definition_has_not() -> None:
+    given = {"n_clusters": 3, "start": "given", "centroids": np.arange(6.0).reshape(3, 2)}
+    with pytest.raises(RuleViolation, match="no phase 'cells'"):
+        _asked(plan_for(2, given), [_prepare(), _cells()])
+    unscaled = plan_for(2, {"n_clusters": 3}, {"scaling": "none"})
+    with pytest.raises(RuleViolation, match="no phase 'prepare'"):
+        _asked(unscaled, [_prepare()])
+    with pytest.raises(RuleViolation, match="scaled space"):
+        _asked(unscaled, [replace(_cells(), space=Space(np.ones(2), np.ones(2)))])
 
 
 def test_sites_are_held_to_the_candidates_the_rounds_and_the_evaluation_agreed_on() -> None:

@@ -631,7 +631,7 @@ def _refuse_other_space(plan: Plan, space: Space | None, known: str | None) -> s
     """Refuse another scaled space than the definition's or the session's; return its digest."""
     if space is None:
         return known
-    parts = (space.center, space.scale, space.impute)
+    parts = (space.center, space.scale, space.impute, space.limit)
     digest = sha256(b"".join(b"-" if each is None else each.tobytes() for each in parts))
     found = digest.hexdigest()
     other = known is not None and found != known
