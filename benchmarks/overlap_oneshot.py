@@ -1,6 +1,6 @@
 """Maritan & Schenato's Algorithm 2: Tables 4 and 5, Figure 7, K, heart disease, and growth.
 
-"paper" sends full covariances with p=1 and the guard off, and nothing keeps a site's clusters
+"paper" sends full covariances with `protection: none`, and nothing keeps a site's clusters
 apart; "default" has the same policy; "default, full" full covariances beside that; "p=5" is
 the default with the whole disclosure control. ``_hospitals`` says who holds what.
 

@@ -81,7 +81,7 @@ ORDER: tuple[tuple[str, str | None], ...] = (
     ("One flooding client", "floods"),
     ("Aggregating 1,000 sites", "aggregate"),
     ("Requests while it aggregates", "aggregate_beside"),
-    ("What disclosure control costs", "guard_cost"),
+    ("What protection costs", "protection"),
 )
 
 HEAD = """\

@@ -32,7 +32,7 @@ FEATURES = (
     Feature(name="sex", kind="binary"),
     Feature(name="stay", lower=0, transform="log1p"),
 )
-#: Nothing withheld, rounded or scaled by what the rows are like.
+#: Exact rows, not scaled.
 OPEN = {"min_sites": 1, "protection": "none", "scaling": "none"}
 
 

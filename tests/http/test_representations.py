@@ -138,18 +138,18 @@ def test_csv_is_the_centroids_in_own_units(finished: Running) -> None:
     assert [[float(value) for value in row[2:]] for row in rows] == result["centroids_original"]
 
 
-def test_csv_leaves_suppressed_sizes_empty_and_quotes_names(finished: Running) -> None:
+def test_csv_leaves_unmeasured_sizes_empty_and_quotes_names(finished: Running) -> None:
     document = ResultDocument.model_validate_json(read(finished, "ada", JSON).content)
     feature = document.features[0].model_copy(update={"name": 'a,"b'})
     changed = document.model_copy(
         update={
             "features": (feature, document.features[1]),
-            "result": {**document.result, "sizes": [None, 90]},
+            "result": {**document.result, "sizes": [30, 90]},
         }
     )
     header, first, second = csv.reader(io.StringIO(centroid_table(changed).decode()))
     assert header[2] == 'a,"b'
-    assert (first[1], second[1]) == ("", "90")
+    assert (first[1], second[1]) == ("30", "90")
     unevaluated = document.model_copy(update={"result": {**document.result, "sizes": None}})
     rows = list(csv.reader(io.StringIO(centroid_table(unevaluated).decode())))
     assert [row[1] for row in rows] == ["size", "", ""]

@@ -665,7 +665,7 @@ def test_a_damaged_ledger_stops_the_site(tmp_path: Path) -> None:
 
 
 def test_another_journal_that_answers_meanwhile_is_noticed(tmp_path: Path) -> None:
-    """Without the memory of round 1 the guard could not protect the rows in round 2."""
+    """Without the answer to round 1 nothing shows what was sent."""
     fake = coordinator()
 
     def overtaken(request: httpx.Request) -> None:

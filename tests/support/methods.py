@@ -24,10 +24,7 @@ class Tried:
     busy : dict
         Such that a session lasts 20 rounds on rows without clusters.
     few : bool
-        Whether a session sends so few partitions that no whole row comes of their differences,
-        even without the guard. That few rows differ is found all the same.
-    single : tuple of dict
-        Variants that send one partition of a site's rows: not even that.
+        Whether a session has few rounds.
     own_only : tuple of dict
         Variants in which only a site that has computed something labels rows, with what it
         remembers of that; the result alone labels none.
@@ -37,7 +34,6 @@ class Tried:
     rounds: int = 2
     busy: dict[str, Any] | None = None
     few: bool = False
-    single: tuple[dict[str, Any], ...] = ()
     own_only: tuple[dict[str, Any], ...] = ()
 
 
@@ -48,7 +44,6 @@ TRIED: dict[str, Tried] = {
     "spectral": Tried(
         ({}, {"alignment": "sign"}, {"alignment": "procrustes"}),
         few=True,
-        single=({"alignment": "sign"}, {"alignment": "procrustes"}),
         own_only=({"alignment": "sign"}, {"alignment": "procrustes"}),
     ),
     "overlap": Tried(({}, {"meta": "auto"}), busy={"rounds": 40}),
