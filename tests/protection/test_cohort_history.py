@@ -99,11 +99,14 @@ class Site(RuleBasedStateMachine):
     def rename(self, column: str, data: st.DataObject) -> None:
         """Rename a column and change one person in it before anybody looks.
 
-        A column most of whose values have changed, and that has a new name, is a new column.
+        A column with p or more other values and a new name is a new column, as is a yes/no column
+        most of whose rarer values have changed.
         """
+        if column == "b" and self.levels:
+            return
         last = {p: value for sum_ in self.sums.get(column, ()) for p, value in sum_}
         changed = sum(self.values[p][column] != last.get(p) for p in self.present)
-        if changed * 3 < len(self.present) and self.look():
+        if changed <= P - 2 and self.look():
             self.names[column] += "'"
             person = data.draw(st.sampled_from(sorted(self.present)))
             self.values[person][column] = self.draw(column)

@@ -395,6 +395,33 @@ def test_withdrawal_reaches_every_table_and_no_unknown_person(hospital: Hospital
         hospital.store.withdraw("P700", hospital.ledger, NOW)
 
 
+def test_who_was_withdrawn_is_in_no_later_table_real_record(hospital: Hospital) -> None:
+    people = persons(60)
+    hospital.update(people)
+    hospital.store.withdraw("P7", hospital.ledger, NOW)
+
+    apart = hospital.update(people, separate="board decision 7")
+
+    rows = apart.table_rows(hospital.store.secret(), list(people))
+    assert np.flatnonzero(rows < 0).tolist() == [7]
+    assert len(apart.keys) == 59
+
+
+def test_a_named_table_takes_nobody_from_another_real_record(hospital: Hospital) -> None:
+    here, there = persons(60), persons(60, first=100)
+    first = hospital.update(here)
+    hospital.update(there)
+    with pytest.raises(errors.PersonsRefused, match="of the tables"):
+        hospital.update(here | there, table=first.table_id)
+    apart = hospital.update(here, separate="board decision 7")
+    with pytest.raises(errors.PersonsRefused, match="of the tables"):
+        hospital.update(here | there, table=apart.table_id)
+
+    more = here | persons(20, first=200)
+    assert len(hospital.update(more, table=first.table_id).keys) == 80
+    assert len(hospital.update(more, table=apart.table_id).keys) == 80, "both were approved"
+
+
 def test_withdrawal_without_a_table_is_refused(hospital: Hospital) -> None:
     with pytest.raises(errors.PersonsRefused, match="no table as yet"):
         hospital.store.withdraw("P7", hospital.ledger, NOW)

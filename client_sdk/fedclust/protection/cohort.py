@@ -10,13 +10,14 @@ Take any combination of released sums. The last of them has at least p persons w
 earlier one holds, so these persons stay in the combination: none concerns 1 to p - 1 persons.
 
 - Newcomers wait until they can form groups of their own: all their values are new.
-- A new column of known groups: all its values are new. A group of which one person has no value
-  does not release the column, then or later.
+- A new column of known groups: all its values are new. A group decides once all its persons are
+  there: if one of them has no value, it does not release the column, then or later.
 - Corrections: a group releases a column anew only if p of its persons have values that none of
-  the column's earlier releases had.
+  the column's earlier releases had. Numbers are compared on the column's grid.
 - Withdrawal: the group is not used any more. Its other persons may join groups of newcomers, each
   of which has p new persons without them.
-- A column under another name is the same column: what was released answers for it.
+- A column under another name is the same column: what was released answers for it, and a group
+  releases it anew only under its own name.
 
 Pure rules without files; ``fedclust.site.cohorts`` keeps cohorts on disk. See ADR 0016.
 """

@@ -19,6 +19,7 @@ __all__ = [
     "Source",
     "TableColumn",
     "describe_columns",
+    "grid_values",
     "level_codes",
     "numeric_values",
     "source_names",
@@ -202,6 +203,12 @@ def _below(spread: float) -> float:
 def numeric_values(column: NumericColumn, values: FloatArray) -> FloatArray:
     """Return values (n,) with those beyond the fences put on them; NaN stays."""
     return np.clip(values, column.lower, column.upper)
+
+
+def grid_values(column: NumericColumn, values: FloatArray) -> FloatArray:
+    """Return values (n,) on the column's grid: those that differ by less say the same."""
+    held = numeric_values(column, values)
+    return np.rint((held - column.origin) / column.step) if column.step > 0.0 else held
 
 
 # --- levels ---------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.protection.cohort import Cohort, CohortRefused
-from fedclust.protection.columns import NumericColumn, Source, source_names
+from fedclust.protection.columns import NumericColumn, Source, grid_values, source_names
 from fedclust.protection.fingerprints import (
     column_seed,
     fingerprints,
@@ -37,6 +37,8 @@ _SAMPLE = 2_000
 _BEYOND_CHANCE = 3.0
 #: Lists of signatures that agree in this part are of the same persons, however common their values.
 _SAME_PERSONS = 0.99
+#: A column in which this share of persons have the values of a pinned one is that column.
+_SAME_COLUMN = 0.95
 
 
 def find_cohort(cohorts: Sequence[Cohort], secret: bytes, blocks: Blocks) -> Cohort | None:
@@ -85,8 +87,8 @@ def _keys(secret: bytes, blocks: Blocks) -> Iterator[NDArray[Any]]:
 def find_new_names(cohort: Cohort, secret: bytes, blocks: Blocks) -> dict[str, str]:
     """Return the new columns that have the values of pinned ones, and the names of these.
 
-    A column that most of a sample of known persons have the same values in is the pinned one:
-    releasing it again would tell the difference, which may concern single persons.
+    A column that nearly all of a sample of known persons have the same values in is the pinned
+    one: releasing it again would tell the difference, which may concern single persons.
     """
     known = {*cohort.rules(), *cohort.aliases}
     places, masks = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64)
@@ -112,31 +114,39 @@ def find_new_names(cohort: Cohort, secret: bytes, blocks: Blocks) -> dict[str, s
 def _same(
     cohort: Cohort, secret: bytes, source: Source, places: IntArray, masks: WordArray
 ) -> str | None:
-    """Return the pinned column with the values that most persons have in ``source``."""
+    """Return the pinned column with the values that nearly all persons have in ``source``."""
     values = source.values
-    distinct, counts = np.unique(values[~np.isnan(values)], return_counts=True)
-    # Two rare conditions agree in most persons, who have neither.
-    telling = ~np.isnan(values)
-    if len(distinct) > 1:
-        telling &= values != distinct[counts.argmax()]
-    best, most = None, len(values)
+    known = ~np.isnan(values)
+    best, most = None, 0
     for pinned in cohort.columns:
         if source.n_levels is not None and isinstance(pinned.column, NumericColumn):
             continue
         for at, name in enumerate(source_names(pinned.column)):
             now = values
             if isinstance(pinned.column, NumericColumn):
-                now = np.clip(values, pinned.column.lower, pinned.column.upper)
-            same = fingerprints(now, masks, column_seed(secret, name))
-            alike = same == pinned.prints[places, at, -1]
-            if 2 * alike[telling].sum() > telling.sum() and 2 * alike.sum() > most:
-                best, most = name, 2 * int(alike.sum())
+                now = grid_values(pinned.column, values)
+            seed, last = column_seed(secret, name), pinned.prints[places, at, -1]
+            alike = (fingerprints(now, masks, seed) == last) & known
+            telling = known
+            distinct, counts = np.unique(now[known], return_counts=True)
+            if len(distinct) > 1:
+                # Two rare conditions agree in most persons, who have neither. Of two conditions of
+                # which one implies the other, those who have only one tell.
+                common = np.full(len(now), distinct[counts.argmax()])
+                other = (now != common) | (fingerprints(common, masks, seed) != last)
+                telling = known & other
+            n, agree = int(telling.sum()), int(alike[telling].sum())
+            # Fewer than p persons who differ could be told apart.
+            nearly = agree >= _SAME_COLUMN * n or n - agree < cohort.p
+            if nearly and 2 * agree > n and int(alike.sum()) > most:
+                best, most = name, int(alike.sum())
     return best
 
 
 def sign(cohort: Cohort, sources: Sequence[Source], secret: bytes) -> WordArray:
     """Return the signatures (n,) in a cohort's base columns; 0 where the source lacks one."""
-    given: Mapping[str, Source] = {cohort.pinned_name(each.name): each for each in sources}
+    given = {cohort.pinned_name(each.name): each for each in sources}
+    given |= {each.name: each for each in sources}
     if not set(cohort.base) <= set(given):
         return np.zeros(len(sources[0].values), dtype=np.uint64)
     seeds = [column_seed(secret, name) for name in cohort.base]

@@ -20,6 +20,7 @@ from fedclust.protection.columns import (
     Source,
     TableColumn,
     describe_columns,
+    grid_values,
     source_names,
 )
 from fedclust.protection.fingerprints import (
@@ -46,7 +47,7 @@ from fedclust.protection.table import (
     place_persons,
 )
 
-__all__ = ["Change", "update_cohort"]
+__all__ = ["Change", "two_cohorts", "update_cohort"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -98,6 +99,7 @@ def update_cohort(
     blocks: Blocks,
     rules: Mapping[str, str],
     *,
+    others: Sequence[Cohort] = (),
     sample: Sequence[Source] | None = None,
     n_persons: int = 0,
 ) -> tuple[Cohort, Change]:
@@ -108,13 +110,15 @@ def update_cohort(
     new : Cohort
         Without persons: what a new table starts from.
     cohorts : sequence of Cohort
-        The site's.
+        Those that may be used.
     secret : bytes
         The site's own.
     blocks : callable
         Starts a pass over the source.
     rules : mapping of str to str
         How each source column is read.
+    others : sequence of Cohort
+        All of the site's: whoever was withdrawn from one joins no other.
     sample : sequence of Source, optional
         Persons from all of the source: new columns are described by these, by default by the first
         block.
@@ -136,8 +140,7 @@ def update_cohort(
     """
     cohort = find_cohort(cohorts, secret, blocks) or new
     names = find_new_names(cohort, secret, blocks) if cohort.columns else {}
-    others = [other for other in cohorts if other is not cohort]
-    update = _Update(cohort, secret, rules, names, others)
+    update = _Update(cohort, secret, rules, names, cohorts, others)
     update.sample, update.n_persons = sample, n_persons
     for ids, sources in blocks():
         update.add(ids, sources)
@@ -182,14 +185,20 @@ class _Update:
         secret: bytes,
         rules: Mapping[str, str],
         names: Mapping[str, str],
+        cohorts: Sequence[Cohort],
         others: Sequence[Cohort],
     ) -> None:
-        self.cohort, self.secret, self.rules, self.others = cohort, secret, rules, others
+        self.cohort, self.secret, self.rules = cohort, secret, rules
+        self.others = [other for other in cohorts if other is not cohort]
+        self.withdrawn = np.concatenate(
+            [cohort.keys[:0], *(each.keys[each.withdrawn] for each in others)]
+        )
         self.sample: Sequence[Source] | None = None
         self.n_persons = 0
         self.new_names, self.aliases = dict(names), {**cohort.aliases, **names}
         n, m = len(cohort.keys), len(cohort.sizes)
         self.seen, self.persons, self.sizes = np.zeros(n, bool), np.zeros(m, np.int64), cohort.sizes
+        self.own_names: set[str] = set()
         self.columns: list[TableColumn] = []
         self.pinned: list[PinnedColumn | None] = []
         self.sums: list[GroupSums] = []
@@ -214,7 +223,7 @@ class _Update:
         kept, used = ~self.cohort.withdrawn[places], self.cohort.used[self.cohort.groups[places]]
         self.add_known(block[known][kept & used])
         self.left_over.append(block[known][kept & ~used])
-        newcomers = block[~known]
+        newcomers = block[~known & ~np.isin(block.keys, self.withdrawn)]
         waiting = sum(len(each) for each in self.waiting)
         if waiting >= _BLOCK and len(newcomers) >= self.least(len(newcomers)):
             self.form_groups()
@@ -233,6 +242,7 @@ class _Update:
                     "codes, with other codes or missing markers. Read it as before, or give the "
                     "column another name",
                 )
+        self.own_names = set(given)
         present = self.under_pinned_names(given)
         for each in cohort.columns:
             if all(name in present for name in source_names(each.column)):
@@ -268,8 +278,10 @@ class _Update:
         prints = []
         for column, encoded in zip(self.columns, values, strict=True):
             each = [
-                # A change beyond a fence is none.
-                encoded if isinstance(column, NumericColumn) else sources[name].values
+                # A change beyond a fence is none, nor is one below the step of the means.
+                grid_values(column, encoded)
+                if isinstance(column, NumericColumn)
+                else sources[name].values
                 for name in source_names(column)
             ]
             seeds = [column_seed(self.secret, name) for name in source_names(column)]
@@ -284,12 +296,7 @@ class _Update:
         self.seen[places] = True
         for other in self.others:
             if (other.find(keys) >= 0).any():
-                raise CohortRefused(
-                    "two-cohorts",
-                    f"this source has persons of the tables {self.cohort.table_id} and "
-                    f"{other.table_id}. Give the persons of each in a file of their own. If one "
-                    "was formed with --separate-groups, name the table (--cohort, cohort=)",
-                )
+                raise two_cohorts(self.cohort, other)
 
     def add_known(self, block: _Persons) -> None:
         """Count what changed, and add up what groups would release."""
@@ -451,9 +458,13 @@ class _Update:
         sums.add(np.zeros(0), np.zeros(0, np.int64), m)
         told = sums.release(self.sizes, self.cohort.p)
         old = _blank(pinned, m, pinned.prints)
-        first = used & ~old.decided & _padded(self.persons > 0, m, fill=True)
+        # An absent person may have a value: a later file decides.
+        whole = _padded(self.persons == self.cohort.sizes, m, fill=True)
+        first = used & ~old.decided & whole
         anew = used & old.decided & _releases(old.released) & _releases(told)
         anew &= _padded(self.changed[place], m) >= self.cohort.p
+        # A column under another name may have been taken for this one by mistake.
+        anew &= self.own_names >= set(source_names(pinned.column))
         now = first | anew
         released = old.released.copy()
         released[now] = told[now]
@@ -507,6 +518,16 @@ def _drop_two_values(column: NumericColumn, values: FloatArray) -> None:
     distinct = np.unique(values[~np.isnan(values)])
     if len(distinct) == 2 and column.step < distinct[1] - distinct[0]:
         values[:] = np.nan
+
+
+def two_cohorts(first: Cohort, second: Cohort) -> CohortRefused:
+    """Return the refusal of a source with persons of two tables."""
+    return CohortRefused(
+        "two-cohorts",
+        f"this source has persons of the tables {first.table_id} and {second.table_id}. Give the "
+        "persons of each in a file of their own. If one was formed with --separate-groups, name "
+        "the table (--cohort, cohort=)",
+    )
 
 
 def _repeated_ids() -> CohortRefused:

@@ -42,7 +42,7 @@ from fedclust.privacy.ledger import Ledger
 from fedclust.protection.cohort import ARRAYS, Cohort, CohortRefused, PinnedColumn
 from fedclust.protection.columns import LevelColumn, NumericColumn, Source, source_names
 from fedclust.protection.recognition import Blocks, find_cohort
-from fedclust.protection.update import Change, update_cohort
+from fedclust.protection.update import Change, two_cohorts, update_cohort
 
 __all__ = ["CohortStore", "Draft", "Record", "cohort_refusals"]
 
@@ -160,15 +160,23 @@ class CohortStore:
             new = Cohort.empty(secrets.token_hex(16), p, fences=fences)
             with cohort_refusals():
                 cohort, change = update_cohort(
-                    new, cohorts, secret, blocks, rules, sample=sample, n_persons=n_persons
+                    new,
+                    cohorts,
+                    secret,
+                    blocks,
+                    rules,
+                    others=[record.cohort for record in records.values()],
+                    sample=sample,
+                    n_persons=n_persons,
                 )
                 if table and cohort.table_id not in records:
                     raise CohortRefused(
                         "other-table",
                         f"table {chosen[0].cohort.table_id} has no person of this source",
                     )
-                if separate is not None:
-                    _refuse_fourth(cohort, [record.cohort for record in records.values()])
+                if separate is None:
+                    _refuse_held(cohort, records)
+                _refuse_fourth(cohort, records)
             seen = {name: len(record.history) for name, record in records.items()}
             before = records.get(cohort.table_id)
             if before is not None and cohort is before.cohort:
@@ -387,10 +395,26 @@ def cohort_refusals() -> Iterator[None]:
         raise errors.PersonsRefused("the source", error.rule, str(error)) from None
 
 
-def _refuse_fourth(cohort: Cohort, others: Sequence[Cohort]) -> None:
+def _refuse_held(cohort: Cohort, records: Mapping[str, Record]) -> None:
+    """Refuse newcomers who are in a table that no approval sets beside this one."""
+    before = records.get(cohort.table_id)
+    if before is None or cohort is before.cohort:
+        return
+    newcomers = cohort.keys[before.cohort.find(cohort.keys) < 0]
+    for name, record in records.items():
+        separate = "separate" in (before.history[0]["what"], record.history[0]["what"])
+        approved = separate and (record.cohort.find(before.cohort.keys) >= 0).any()
+        if name == cohort.table_id or approved:
+            continue
+        if (record.cohort.find(newcomers) >= 0).any():
+            raise two_cohorts(cohort, record.cohort)
+
+
+def _refuse_fourth(cohort: Cohort, records: Mapping[str, Record]) -> None:
     held = np.zeros(len(cohort.keys), dtype=np.int64)
-    for other in others:
-        held += other.find(cohort.keys) >= 0
+    for name, record in records.items():
+        if name != cohort.table_id:
+            held += record.cohort.find(cohort.keys) >= 0
     if held.max() >= _MOST_GROUPINGS:
         raise CohortRefused(
             "too-many-groupings",

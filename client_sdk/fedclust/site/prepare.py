@@ -187,16 +187,19 @@ def draft_table(
 ) -> tuple[SitePersons, Draft]:
     """Read a source, and bring the cohort of its persons up to date.
 
-    Columns are read as they were when they were released first. Without ids the columns that the
-    rows are known by are read as well.
+    Columns are read as they were when they were released first. The columns that persons are
+    known by are read as well, so that persons under other ids, and other persons, are noticed.
 
     Raises
     ------
     DataError, CohortError, TooFewPersons
     """
-    records = store.records(ledger)
+    cohorts = [record.cohort for record in store.records(ledger).values()]
+    has_ids = reading.person is not None or reading.id_column is not None
 
-    def read(features: Sequence[Feature], pinned: Mapping[str, SiteColumn]) -> SitePersons:
+    def read(
+        features: Sequence[Feature], pinned: Mapping[str, SiteColumn], lacking: bool
+    ) -> SitePersons:
         return read_persons(
             reading.source,
             features,
@@ -206,21 +209,37 @@ def draft_table(
             pinned=pinned,
         )
 
-    wanted = persons = read(features, {})
-    if reading.person is None and reading.id_column is None:
-        further = _known_by(records.values(), persons)
+    def read_with_base(known: Sequence[Cohort], pinned: Mapping[str, SiteColumn]) -> SitePersons:
+        """Read the columns that persons are known by as well, those that the source has."""
+        further = _known_by(known, wanted)
         if further:
             try:
-                persons = read([*features, *further], {})
+                return read([*features, *further], pinned, lacking=True)
             except errors.DataError:
-                with cohort_refusals():
-                    raise other_file() from None
-    cohort = None if reading.separate else store.find(_blocks(persons), reading.table)
-    if cohort is not None:
-        pinned = _pinned(cohort)
-        if any(pinned.get(column.name, column) != column for column in persons.columns):
-            features = [each.feature for each in persons.readings]
-            persons = read(features, pinned)
+                # A session is not refused for a column that it does not ask for.
+                if not has_ids and not all(each.has_ids for each in known):
+                    with cohort_refusals():
+                        raise other_file() from None
+        return read(features, pinned, lacking) if pinned else wanted
+
+    wanted = persons = read(features, {}, lacking)
+    cohort = None
+    if has_ids or not reading.separate:
+        persons = read_with_base(cohorts, {})
+        cohort = store.find(_blocks(persons), reading.table)
+    if reading.separate:
+        cohort = None
+    if cohort is None:
+        nameless = [] if has_ids else [each for each in cohorts if not each.has_ids]
+        persons = read_with_base(nameless, {})
+    else:
+        pinned, known = _pinned(cohort), {each.name for each in _known_by([cohort], wanted)}
+        here = known | {column.name for column in wanted.columns}
+        if any(
+            column.name not in here or pinned.get(column.name, column) != column
+            for column in persons.columns
+        ):
+            persons = read_with_base([cohort], pinned)
     draft = store.draft(
         _blocks(persons),
         {column.name: _rule(column) for column in persons.columns},
@@ -262,15 +281,13 @@ def _pinned(cohort: Cohort) -> dict[str, SiteColumn]:
     return found
 
 
-def _known_by(records: Any, persons: SitePersons) -> list[Feature]:
-    """Return the columns that rows without ids are known by and that a session does not ask for."""
+def _known_by(cohorts: Sequence[Cohort], persons: SitePersons) -> list[Feature]:
+    """Return the columns that persons are known by and that a session does not ask for."""
     found: dict[str, Feature] = {}
     here = {column.name for column in persons.columns}
-    for record in records:
-        if record.cohort.has_ids:
-            continue
-        for name, column in _pinned(record.cohort).items():
-            if name in record.cohort.base and name not in here:
+    for cohort in cohorts:
+        for name, column in _pinned(cohort).items():
+            if cohort.pinned_name(name) in cohort.base and name not in here:
                 found[name] = Feature(
                     name=name,
                     kind="numeric" if column.codes is None else "categorical",
