@@ -63,9 +63,10 @@ def _names(has: Sequence[int]) -> list[str]:
 def write(path: Path, X: NDArray[np.float64], has: Sequence[int]) -> Path:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([f"x{j}" for j in has])
-        for row in X[:, has].tolist():
-            writer.writerow(["" if np.isnan(value) else repr(value) for value in row])
+        writer.writerow(["id", *(f"x{j}" for j in has)])
+        for number, row in enumerate(X[:, has].tolist()):
+            values = ("" if np.isnan(value) else repr(value) for value in row)
+            writer.writerow([f"{path.stem}-{number}", *values])
     return path
 
 
@@ -75,7 +76,7 @@ def take_part(consortium: Consortium, files: dict[str, Path]) -> dict[str, SiteR
     def work(name: str) -> None:
         token, journal = consortium.site_tokens[name], files[name].parent / f"journal-{name}"
         with Site(consortium.url, token=token, journal_dir=journal) as site:
-            results[name] = site.participate("lacking", files[name], consent=True)
+            results[name] = site.participate("lacking", files[name], id_column="id", consent=True)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in files]
     for thread in threads:
