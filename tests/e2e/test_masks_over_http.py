@@ -14,14 +14,14 @@ from fedclust import simulate
 from fedclust.client import Client
 from fedclust.errors import Invalid
 from fedclust.wire.codec import to_tree
-from fedclust.wire.models import Participation, SessionInfo
+from fedclust.wire.models import Consents, Participation, SessionInfo
 from support.consortium import Consortium, columns
 from support.crash import shared
 from support.server import running_server
 
 METHODS = ("overlap", "overlap_oneshot")
 CENTRES = np.array([[0.0, 0, 0, 0], [9.0, 9, 9, 9], [0.0, 9, 0, 18]])
-POLICY = {"missing": "mask"}
+POLICY = {"missing": "mask", "protection": "none"}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,7 @@ def join(consortium: Consortium, info: SessionInfo, site: str, has: list[int]) -
     names = columns(4)
     body = Participation(
         definition_sha256=info.definition_sha256,
+        consents=Consents(protection_none=True),
         features=tuple(names[j] for j in has),
         size_band="50-199",
         sdk_version="0",

@@ -130,7 +130,9 @@ def write_csv(path: Path, X: NDArray[np.float64]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["record", *columns(X.shape[1])])
-        writer.writerows([f"r{index}", *row] for index, row in enumerate(X.tolist()))
+        writer.writerows(
+            [f"{path.parent.name}-{index}", *row] for index, row in enumerate(X.tolist())
+        )
 
 
 def read_labels(path: Path) -> NDArray[np.int64]:
