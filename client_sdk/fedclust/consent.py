@@ -52,6 +52,8 @@ class ConsentRequest:
     figures : TableFigures or None
         How close the site's table is to its persons; None with ``protection: none``, or where the
         site has fewer than p persons.
+    fences : bool
+        Whether extremes count as a fence in the site's table.
     """
 
     coordinator: str
@@ -67,6 +69,7 @@ class ConsentRequest:
     persons_declared: bool
     features: tuple[str, ...]
     figures: TableFigures | None = None
+    fences: bool = True
 
     @functools.cached_property
     def mask(self) -> NDArray[np.bool_]:
@@ -129,6 +132,11 @@ class ConsentRequest:
             "A malicious coordinator may in the end learn the whole table of groups. At very "
             "small sites it can guess better than by chance whether a known person is in it."
         )
+        if not self.fences:
+            notes.append(
+                "Your table was formed without fences: the record of a group that holds a lone "
+                "extreme shows that there is one."
+            )
         if self.figures is not None:
             notes += self._of_table(self.figures)
         return tuple(notes)

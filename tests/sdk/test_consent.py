@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -87,6 +88,13 @@ def test_it_tells_how_close_this_table_is(capsys: pytest.CaptureFixture[str]) ->
     assert "51 groups of 5 to 9 persons" in said
     assert "within 0.32 standard deviations" in said
     assert "x7 7%, x6 6%, x5 5%" in said
+
+
+def test_it_says_that_a_table_has_no_fences(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = request()
+    assert "without fences" not in shown(capsys, asked)
+    said = " ".join(shown(capsys, dataclasses.replace(asked, fences=False)).split())
+    assert "formed without fences" in said
 
 
 def test_it_names_no_phase_that_cannot_happen(capsys: pytest.CaptureFixture[str]) -> None:

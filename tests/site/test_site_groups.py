@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import errors
+from fedclust.algorithms.base import Feature
 from fedclust.privacy.ledger import Ledger
 from fedclust.reports import Preview
 from fedclust.site.cohorts import CohortStore
+from fedclust.site.prepare import Reading, draft_table
 from support.fake_coordinator import FakeCoordinator
 
 RNG = np.random.default_rng(3)
@@ -105,6 +108,20 @@ def test_a_larger_p_takes_unions_and_a_smaller_one_the_pinned(tmp_path: Path) ->
         request = fake.site(tmp_path / str(p)).check("heart", MINE, person=IDS)
         assert request.p == least
         assert request.figures is not None
+
+
+@pytest.mark.parametrize("fences", [True, False])
+def test_consent_says_that_a_table_was_formed_without_fences(tmp_path: Path, fences: bool) -> None:
+    store, ledger = CohortStore(), Ledger(tmp_path)
+    reading = Reading(MINE, person=IDS)
+    asked = [Feature(name="x"), Feature(name="y")]
+    _, draft = draft_table(store, reading, asked, 5, datetime.now(UTC), ledger, fences=fences)
+    store.keep(draft, ledger)
+
+    request = coordinator().site(tmp_path).check("heart", MINE, person=IDS)
+
+    assert request.fences == fences
+    assert any("without fences" in note for note in request.notes) == (not fences)
 
 
 def test_a_lost_store_ends_the_command(tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ def consent_request(
         persons_declared=reading.person is not None,
         features=rows.features,
         figures=rows.figures,
+        fences=rows.draft is None or rows.draft.record.cohort.fences,
     )
 
 
