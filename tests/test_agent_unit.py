@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedclust.cli import options
-from fedclust.cli.texts import EXIT_CODES
+from fedclust.cli.help_text import EXIT_CODES
 from fedclust.errors import UsageError
 
 ROOT = Path(__file__).parents[1]

@@ -18,7 +18,7 @@ import pytest
 
 from fedclust import Site, simulate
 from fedclust._http import Http, Options
-from fedclust.cli.serving import Agent, Entries, Entry
+from fedclust.cli.agent_worker import Agent, Entries, Entry
 from fedclust.client import Client
 from fedclust.results import SiteResult
 from fedclust_service.orchestration.admin import AdminAuditEntry

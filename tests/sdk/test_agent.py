@@ -16,7 +16,7 @@ import pytest
 
 from fedclust import errors
 from fedclust._http import Http, Options
-from fedclust.cli.serving import Agent, Entries, Entry
+from fedclust.cli.agent_worker import Agent, Entries, Entry
 from fedclust.privacy.files import write_atomically
 from fedclust.site import Site
 from support.fake_coordinator import EPOCH, URL, FakeCoordinator

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedclust.algorithms import engine
-from fedclust.cli.screen import consent_screen
+from fedclust.cli.console import consent_screen
 from fedclust.consent import ConsentRequest
 from fedclust.definition import freeze, plan_of
 from fedclust.protection.figures import TableFigures

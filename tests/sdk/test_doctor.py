@@ -15,8 +15,8 @@ import pytest
 from fedclust import errors
 from fedclust._http import Http
 from fedclust.cli import doctor
+from fedclust.cli.help_text import exit_code
 from fedclust.cli.options import Connection
-from fedclust.cli.texts import exit_code
 from fedclust.privacy import files
 from fedclust.wire import models
 from support.fake_coordinator import answer, in_json, refusal

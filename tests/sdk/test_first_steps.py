@@ -15,7 +15,7 @@ import pytest
 from fedclust._http import Http
 from fedclust.algorithms.base import Feature, Policy
 from fedclust.cli import main as cli
-from fedclust.cli.bodies import definition, slug
+from fedclust.cli.session_file import definition, slug
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError, tls_failure
 from fedclust.wire.models import SessionCreate

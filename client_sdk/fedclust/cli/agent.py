@@ -12,8 +12,8 @@ import typer
 
 from fedclust import places
 from fedclust.cli import options as o
-from fedclust.cli.files import check_outputs, is_labels, is_result
-from fedclust.cli.screen import (
+from fedclust.cli.agent_worker import Agent, Entries, Entry
+from fedclust.cli.console import (
     Table,
     confirmed,
     consent_question,
@@ -23,8 +23,8 @@ from fedclust.cli.screen import (
     print_json,
     show,
 )
-from fedclust.cli.serving import Agent, Entries, Entry
-from fedclust.cli.texts import epilog
+from fedclust.cli.help_text import epilog
+from fedclust.cli.output_files import check_outputs, is_labels, is_result
 from fedclust.errors import ConsentDeclined, UsageError
 from fedclust.site import Site
 

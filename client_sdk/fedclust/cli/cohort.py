@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from fedclust.algorithms.base import Feature
 from fedclust.cli import options as o
-from fedclust.cli.checking import read_definition
-from fedclust.cli.screen import confirmed, err, out, print_json, show
-from fedclust.cli.texts import epilog
+from fedclust.cli.check import read_definition
+from fedclust.cli.console import confirmed, err, out, print_json, show
+from fedclust.cli.help_text import epilog
 from fedclust.errors import ConsentDeclined, PersonsRefused, UsageError
 from fedclust.journal import state_errors
 from fedclust.places import default_directory

@@ -23,8 +23,8 @@ from fedclust import errors, journal, places
 from fedclust._http import Http, tls_context
 from fedclust.answers import accepted_plan
 from fedclust.cli import options as o
-from fedclust.cli.screen import err, out, print_json, show
-from fedclust.cli.texts import epilog, exit_code
+from fedclust.cli.console import err, out, print_json, show
+from fedclust.cli.help_text import epilog, exit_code
 from fedclust.client import Client
 from fedclust.data import load
 from fedclust.privacy.files import FileLock, private_directory

@@ -9,8 +9,8 @@ import typer
 
 from fedclust import errors, journal, places
 from fedclust.cli import options as o
-from fedclust.cli.screen import err, ledger_screen, out, print_json, show, write_out
-from fedclust.cli.texts import epilog
+from fedclust.cli.console import err, ledger_screen, out, print_json, show, write_out
+from fedclust.cli.help_text import epilog
 from fedclust.client import Client
 from fedclust.privacy.ledger import Ledger
 

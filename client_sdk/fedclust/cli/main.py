@@ -13,18 +13,18 @@ import typer
 
 from fedclust import errors
 from fedclust.cli import (
+    accounts,
     agent,
-    checking,
+    check,
     cohort,
     doctor,
     ledger,
     participate,
-    principals,
     session,
     simulate,
 )
-from fedclust.cli.screen import err, flush_out, show, tell_retries, tell_warning
-from fedclust.cli.texts import EPILOG, exit_code
+from fedclust.cli.console import err, flush_out, show, tell_retries, tell_warning
+from fedclust.cli.help_text import EPILOG, exit_code
 
 app = typer.Typer(
     help="Take part in clustering across organisations without giving rows away.",
@@ -34,16 +34,16 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(participate.app)
-app.add_typer(checking.app)
+app.add_typer(check.app)
 app.add_typer(agent.app, name="agent")
 app.add_typer(cohort.app, name="cohort")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(doctor.app)
 app.add_typer(simulate.app)
 app.add_typer(session.app, name="session")
-app.add_typer(principals.sites, name="site")
-app.add_typer(principals.analysts, name="analyst")
-app.add_typer(principals.operators, name="operator")
+app.add_typer(accounts.sites, name="site")
+app.add_typer(accounts.analysts, name="analyst")
+app.add_typer(accounts.operators, name="operator")
 
 
 def main() -> None:

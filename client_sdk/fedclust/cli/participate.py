@@ -10,19 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from fedclust.cli import options as o
-from fedclust.cli.clusters import OneK, show_bounds
-from fedclust.cli.files import (
-    check_outputs,
-    check_report,
-    is_labels,
-    is_report,
-    is_result,
-    is_submission,
-    write,
-    write_labels,
-    write_outputs,
-)
-from fedclust.cli.screen import (
+from fedclust.cli.cluster_options import OneK, show_bounds
+from fedclust.cli.console import (
     ProgressLine,
     Table,
     confirmed,
@@ -35,7 +24,18 @@ from fedclust.cli.screen import (
     print_json,
     show,
 )
-from fedclust.cli.texts import epilog
+from fedclust.cli.help_text import epilog
+from fedclust.cli.output_files import (
+    check_outputs,
+    check_report,
+    is_labels,
+    is_report,
+    is_result,
+    is_submission,
+    write,
+    write_labels,
+    write_outputs,
+)
 from fedclust.consent import ConsentRequest
 from fedclust.errors import UsageError
 from fedclust.report.tables import bounds_of

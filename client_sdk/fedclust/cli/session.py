@@ -17,13 +17,13 @@ from fedclust import errors
 from fedclust.algorithms.base import Bounds
 from fedclust.algorithms.columns import columns_of
 from fedclust.cli import options as o
-from fedclust.cli.bodies import definition, read_json
-from fedclust.cli.clusters import Clusters, OneK, read_clusters, show_bounds, show_sweep
-from fedclust.cli.files import check_outputs, check_report, is_document, is_report, write
-from fedclust.cli.screen import Table, err, out, print_json, show, write_out
-from fedclust.cli.standing import Standing, ago, late_first, size, standings
-from fedclust.cli.texts import epilog
-from fedclust.cli.watching import Watcher
+from fedclust.cli.cluster_options import Clusters, OneK, read_clusters, show_bounds, show_sweep
+from fedclust.cli.console import Table, err, out, print_json, show, write_out
+from fedclust.cli.help_text import epilog
+from fedclust.cli.output_files import check_outputs, check_report, is_document, is_report, write
+from fedclust.cli.overview import SessionOverview, ago, late_first, overviews, size
+from fedclust.cli.session_file import definition, read_json
+from fedclust.cli.watch import Watcher
 from fedclust.consent import feature_text
 from fedclust.report import facts_of_document
 from fedclust.results import centroid_table, document_at, write_report
@@ -216,7 +216,7 @@ def show_all(
     """
     wanted: SessionState | None = None if state is None else state.value
     with connection.client() as client:
-        known = standings(client, state=wanted)
+        known = overviews(client, state=wanted)
         found = late_first(list(client.sessions(wanted)), known)
     if as_json:
         print_json([{**each.model_dump(mode="json"), **_told(known, each)} for each in found])
@@ -250,7 +250,7 @@ def show_one(connection: o.Connection, session: o.Session, as_json: o.AsJson = F
     """
     with connection.client() as client:
         info, rounds = client.session(session), tuple(client.rounds(session))
-        known = standings(client, session=session)
+        known = overviews(client, session=session)
     _show(info, rounds, as_json, known)
 
 
@@ -482,7 +482,7 @@ def _joined(info: SessionEntry) -> int:
     return sum(site.state == "joined" for site in info.sites)
 
 
-def _told(known: Mapping[str, Standing], info: SessionEntry) -> dict[str, Any]:
+def _told(known: Mapping[str, SessionOverview], info: SessionEntry) -> dict[str, Any]:
     """Return what operators read beyond the session, for ``--json``."""
     told = known.get(info.name)
     return {} if told is None else {"standing": told.model_dump(mode="json")}
@@ -492,7 +492,7 @@ def _show(
     info: SessionInfo,
     rounds: tuple[RoundInfo, ...],
     as_json: bool,
-    known: Mapping[str, Standing] = MappingProxyType({}),
+    known: Mapping[str, SessionOverview] = MappingProxyType({}),
 ) -> None:
     if as_json:
         shown = {**info.model_dump(mode="json"), **_told(known, info)}
@@ -538,7 +538,7 @@ def _show(
         grid.show()
 
 
-def _show_sites(info: SessionInfo, told: Standing | None) -> None:
+def _show_sites(info: SessionInfo, told: SessionOverview | None) -> None:
     if told is None:
         grid = Table("site", "takes part", "answered", "late")
         for site in info.sites:

@@ -9,11 +9,17 @@ import typer
 
 from fedclust import errors
 from fedclust.cli import options as o
-from fedclust.cli.bodies import read_json
-from fedclust.cli.clusters import Clusters, read_clusters, show_bounds, show_sweep
-from fedclust.cli.files import check_outputs, check_report, is_labels, is_report, write_labels
-from fedclust.cli.screen import Table, err, out, print_json, show
-from fedclust.cli.texts import epilog
+from fedclust.cli.cluster_options import Clusters, read_clusters, show_bounds, show_sweep
+from fedclust.cli.console import Table, err, out, print_json, show
+from fedclust.cli.help_text import epilog
+from fedclust.cli.output_files import (
+    check_outputs,
+    check_report,
+    is_labels,
+    is_report,
+    write_labels,
+)
+from fedclust.cli.session_file import read_json
 from fedclust.report.tables import bounds_of
 
 app = typer.Typer(rich_markup_mode=None)

@@ -17,7 +17,7 @@ class _Told(Model):
     model_config = ConfigDict(extra="ignore")
 
 
-class SiteStanding(_Told):
+class SiteOverview(_Told):
     """One site in one session, as operators read it."""
 
     name: str
@@ -29,7 +29,7 @@ class SiteStanding(_Told):
     bytes_out: int
 
 
-class Standing(_Told):
+class SessionOverview(_Told):
     """One session, as operators read it."""
 
     name: str
@@ -38,7 +38,7 @@ class Standing(_Told):
     refusals: int
     bytes_in: int
     bytes_out: int
-    sites: tuple[SiteStanding, ...]
+    sites: tuple[SiteOverview, ...]
 
     def late(self, now: datetime) -> str:
         """Return the late sites in words, or nothing."""
@@ -48,17 +48,19 @@ class Standing(_Told):
         return f"{names} since {ago(self.late_since, now)}" if names else ""
 
 
-def standings(
+def overviews(
     client: Client, state: str | None = None, session: str | None = None
-) -> dict[str, Standing]:
+) -> dict[str, SessionOverview]:
     """Return sessions by name; nothing, and nothing is asked, for who is not an operator."""
     if client.whoami().role != "operator":
         return {}
-    found = client.admin(Standing, "sessions", state=state, session=session, limit="200")
+    found = client.admin(SessionOverview, "sessions", state=state, session=session, limit="200")
     return {each.name: each for each in found}
 
 
-def late_first(sessions: list[SessionEntry], known: dict[str, Standing]) -> list[SessionEntry]:
+def late_first(
+    sessions: list[SessionEntry], known: dict[str, SessionOverview]
+) -> list[SessionEntry]:
     """Return sessions in order, but those with late sites before the others, the latest first."""
 
     def key(info: SessionEntry) -> tuple[bool, datetime]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedclust.cli import screen
+from fedclust.cli import console
 from fedclust.site import Progress
 from support.patience import PATIENCE_S
 from support.server import clean_environment
@@ -38,9 +38,9 @@ class Terminal(io.StringIO):
 def drawn(monkeypatch: pytest.MonkeyPatch, width: int, *events: Progress, **options: object) -> str:
     """Return what a terminal was sent while these events were told, a minute apart."""
     file, minutes = Terminal(), iter(range(0, 6000, 60))
-    console = Console(file=file, force_terminal=True, width=width, **options)
-    monkeypatch.setattr(screen, "err", console)
-    with screen.ProgressLine(lambda: float(next(minutes))) as line:
+    terminal = Console(file=file, force_terminal=True, width=width, **options)
+    monkeypatch.setattr(console, "err", terminal)
+    with console.ProgressLine(lambda: float(next(minutes))) as line:
         for event in events:
             line.tell(event)
             assert line._bar is not None
@@ -51,7 +51,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, width: int, *events: Progress, **opti
 def test_a_line_for_each_event_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with screen.ProgressLine() as line:
+    with console.ProgressLine() as line:
         for event in EVENTS:
             line.tell(event)
     assert capsys.readouterr().err.splitlines() == LINES
@@ -59,7 +59,7 @@ def test_a_line_for_each_event_where_there_is_no_terminal(
 
 def test_elapsed_and_expected_time(capsys: pytest.CaptureFixture[str]) -> None:
     clock = iter([0.0, 0.0, 30.0, 90.0])
-    with screen.ProgressLine(lambda: next(clock)) as line:
+    with console.ProgressLine(lambda: next(clock)) as line:
         for number in (2, 3, 4):
             line.tell(Progress("sent", number, "lloyd", most_rounds=22))
     assert capsys.readouterr().err.splitlines() == [
@@ -96,8 +96,8 @@ def test_a_narrow_terminal_loses_the_least_important(
 def test_what_is_no_terminal_for_a_live_line_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     for file in (Terminal(), io.StringIO()):  # The other one: FORCE_COLOR in a pipe.
-        monkeypatch.setattr(screen, "err", Console(file=file, force_terminal=True, width=80))
-        with screen.ProgressLine() as line:
+        monkeypatch.setattr(console, "err", Console(file=file, force_terminal=True, width=80))
+        with console.ProgressLine() as line:
             for event in EVENTS:
                 line.tell(event)
         assert [text for text in LINES if text in file.getvalue()] == LINES
@@ -108,7 +108,7 @@ def test_a_table_is_whole_in_a_pipe_and_on_any_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "30")
-    table = screen.Table("session", "late", "why")
+    table = console.Table("session", "late", "why")
     table.row("a-session-with-quite-a-long-name", "Größe, 北京", "one\ntwo " + "long " * 30)
     table.row("b", None, 7)
     table.show()
@@ -124,7 +124,7 @@ def test_what_is_tried_again_is_said_once_in_ten_minutes(
 ) -> None:
     """By a clock that nobody sets back; and addresses of rounds long gone are forgotten."""
     now = [0.0]
-    retries = screen.Retries(lambda: now[0])
+    retries = console.Retries(lambda: now[0])
 
     def again(what: str) -> None:
         text = f"{what}: no answer; again in {now[0]:.1f} s"
@@ -141,8 +141,8 @@ def test_what_is_tried_again_is_said_once_in_ten_minutes(
 
 
 def test_retries_are_told_by_one_handler(capsys: pytest.CaptureFixture[str]) -> None:
-    screen.tell_retries()
-    screen.tell_retries()
+    console.tell_retries()
+    console.tell_retries()
     for delay in (1.0, 2.0):
         logging.getLogger("fedclust.http").info("%s: no answer; again in %.1f s", "GET /y", delay)
     assert capsys.readouterr().err.splitlines() == ["GET /y: no answer; again in 1.0 s"]
@@ -194,5 +194,5 @@ def test_messages_that_cannot_be_written_stop_nothing(monkeypatch: pytest.Monkey
         def flush(self) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(screen, "err", Console(file=Full()))
-    screen.show(screen.err, "an agent goes on without its log")
+    monkeypatch.setattr(console, "err", Console(file=Full()))
+    console.show(console.err, "an agent goes on without its log")

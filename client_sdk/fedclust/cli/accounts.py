@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from fedclust.cli import options as o
-from fedclust.cli.bodies import slug
-from fedclust.cli.files import check_outputs, is_token, write
-from fedclust.cli.screen import Table, err, print_json, show, write_out
-from fedclust.cli.texts import epilog
+from fedclust.cli.console import Table, err, print_json, show, write_out
+from fedclust.cli.help_text import epilog
+from fedclust.cli.output_files import check_outputs, is_token, write
+from fedclust.cli.session_file import slug
 from fedclust.client import Kind
 from fedclust.wire.models import PrincipalInfo, TokenIssued
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fedclust import errors
-from fedclust.cli.screen import flush_out, out, print_json, show
+from fedclust.cli.console import flush_out, out, print_json, show
 from fedclust.client import Client
 from fedclust.wire.models import RoundInfo, SessionInfo
 

@@ -12,7 +12,7 @@ import pytest
 
 from fedclust import Client
 from fedclust.cli import main as cli
-from fedclust.cli.standing import ago, size
+from fedclust.cli.overview import ago, size
 from support.clock import ManualClock
 from support.inprocess import local_coordinator
 from support.world import World

@@ -11,7 +11,7 @@ import pytest
 
 from fedclust import Client
 from fedclust._http import Http
-from fedclust.cli.watching import EventNumbers, Watcher
+from fedclust.cli.watch import EventNumbers, Watcher
 from fedclust.errors import ProtocolError
 from fedclust.wire import models
 from support.fake_coordinator import EPOCH, URL, FakeCoordinator, in_json, refusal

@@ -10,7 +10,7 @@ import typer
 
 from fedclust import errors
 from fedclust.algorithms.base import Bounds
-from fedclust.cli.screen import Table, err, out, show
+from fedclust.cli.console import Table, err, out, show
 
 #: As text; :func:`read_clusters` reads it.
 Clusters = Annotated[

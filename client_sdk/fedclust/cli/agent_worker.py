@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from fedclust import errors
 from fedclust.algorithms.base import Model
-from fedclust.cli.files import check_outputs, is_labels, is_result, write_outputs
+from fedclust.cli.output_files import check_outputs, is_labels, is_result, write_outputs
 from fedclust.consent import ConsentRequest
 from fedclust.data import Dataset
 from fedclust.data.mapping import ReadOptions

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from fedclust.algorithms.engine import Plan
 from fedclust.answers import accepted_plan, count_usable
 from fedclust.cli import options as o
-from fedclust.cli.bodies import read_json
-from fedclust.cli.screen import consent_screen, out, print_json, show
-from fedclust.cli.texts import epilog
+from fedclust.cli.console import consent_screen, out, print_json, show
+from fedclust.cli.help_text import epilog
+from fedclust.cli.session_file import read_json
 from fedclust.consent import ConsentRequest
 from fedclust.data import DataWarning
 from fedclust.data.persons import read_persons

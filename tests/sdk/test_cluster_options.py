@@ -14,7 +14,7 @@ import pytest
 
 from fedclust import errors, simulate
 from fedclust.cli import main as cli
-from fedclust.cli.clusters import read_clusters
+from fedclust.cli.cluster_options import read_clusters
 from fedclust.results import SiteResult, document_at
 from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Provenance, ResultDocument
