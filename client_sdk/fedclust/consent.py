@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedclust.algorithms import engine
 from fedclust.algorithms.base import Feature, Phase
 from fedclust.algorithms.engine import Plan
+from fedclust.algorithms.options import MOST_FOUND
 from fedclust.errors import ConsentNeeded
 from fedclust.protection.figures import TableFigures
 from fedclust.wire.models import Consents, Definition
@@ -262,6 +263,8 @@ def _numbers(plan: Plan) -> dict[str, str]:
     wanted: Any = getattr(plan.options, "n_clusters", None)
     if isinstance(wanted, int):
         found["K"] = str(wanted)
+    elif wanted is None:
+        found["K"] = f"up to {MOST_FOUND}"
     candidates = getattr(plan.options, "candidates", None)
     if isinstance(candidates, int):
         found["c"] = found["C"] = str(candidates)

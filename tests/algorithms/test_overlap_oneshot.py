@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import SimulationResult, simulate
-from fedclust.algorithms import engine, overlap_oneshot
+from fedclust.algorithms import engine, evaluation, overlap_oneshot
 from fedclust.algorithms.base import (
     Contribution,
     Feature,
@@ -26,6 +26,7 @@ from fedclust.algorithms.engine import Plan
 from fedclust.algorithms.forces import FLOOR, Forces, best_cut, forces, merge_tree
 from fedclust.algorithms.gaussians import proxies
 from fedclust.algorithms.masked import LocalCentroids, components
+from fedclust.algorithms.options import MOST_FOUND
 from fedclust.algorithms.overlap_oneshot import (
     Config,
     Gaussians,
@@ -518,6 +519,29 @@ def test_a_site_answers_one_round_as_the_definition_says_it(tasks: list[dict[str
         _ask(config, *tasks)
 
     assert refused.value.rule == "task"
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, MOST_FOUND), ({"n_clusters": 2}, 2 * 3)])
+def test_a_site_measures_no_more_centroids_than_the_method_comes_to(
+    options: dict[str, Any], most: int
+) -> None:
+    config = _config(3, **options)
+    plan = Plan(overlap_oneshot.METHOD, config.options, config.features, config.policy, seed=0)
+    points = Points(np.eye(3), np.full(3, 5), np.full(3, 0.1))
+    space = Space(np.zeros(3), np.ones(3), np.zeros(3), np.full(3, 9.0))
+
+    def measure(n_centroids: int) -> None:
+        asked = evaluation.EvaluationTask(
+            centroids=np.random.default_rng(0).random((n_centroids, 3))
+        )
+        task = SiteTask(evaluation.NAME, asked, space=space)
+        engine.local_step(
+            plan, task, points, site="a", round_number=3, p=5, size_band=None, memory={}
+        )
+
+    measure(most)
+    with pytest.raises(RuleViolation, match=f"provides for {most} clusters"):
+        measure(most + 1)
 
 
 # --- sessions -------------------------------------------------------------------------------------

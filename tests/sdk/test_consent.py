@@ -81,6 +81,8 @@ def test_it_gives_the_sessions_own_numbers(capsys: pytest.CaptureFixture[str]) -
     said = " ".join(shown(capsys, request()).split())
     assert "4 x 8" in said
     assert "K x d" not in said
+    windows = {"algorithm": "overlap_oneshot", "policy": {"missing": "mask"}, "config": {}}
+    assert "up to 1000 x 8" in " ".join(shown(capsys, request(**windows)).split())
 
 
 def test_it_tells_how_close_this_table_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,7 @@ from fedclust.algorithms.base import (
 from fedclust.algorithms.cluster_sums import check_sizes, cluster_sums
 from fedclust.algorithms.finishing import merged
 from fedclust.algorithms.moments import Moments, merge_moments, no_moments
+from fedclust.algorithms.options import MOST_FOUND
 from fedclust.algorithms.points import total_variances
 from fedclust.algorithms.spaces import binary_columns, scaled_bounds
 from fedclust.privacy.checks import check_empty, check_means, check_shape
@@ -203,7 +204,7 @@ def check_centroids(
 ) -> None:
     """Refuse more centroids than the definition provides for, and a mask where none is needed."""
     most = most_centroids(config)
-    if most is not None and len(centroids) > most:
+    if len(centroids) > most:
         raise RuleViolation(
             "task", f"the definition provides for {most} clusters", "/parameters/centroids"
         )
@@ -211,15 +212,18 @@ def check_centroids(
         raise RuleViolation("task", "no site lacks features in this session", "/parameters/mask")
 
 
-def most_centroids(config: RunConfig) -> int | None:
-    """Return the most centroids of a session; None where the method chooses their number.
+def most_centroids(config: RunConfig) -> int:
+    """Return the most centroids of a session.
 
     With ``missing: mask`` each part of the features that no site connects may have K, so there
-    are at most as many parts as features.
+    are at most as many parts as features. Where the method chooses K, it looks for no more than
+    ``MOST_FOUND`` in all parts together.
     """
-    wanted: int | None = getattr(config.options, "n_clusters", None)
+    wanted: int | None = config.options.n_clusters
+    if wanted is None:
+        return MOST_FOUND
     parts = len(config.features) if config.policy.missing == "mask" else 1
-    return None if wanted is None else wanted * parts
+    return wanted * parts
 
 
 # --- Local step -----------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from fedclust.algorithms.canonical import TIE, ascending, highest
 from fedclust.algorithms.masked import LocalCentroids, Merged, Ruler, merge, ranges
+from fedclust.algorithms.options import MOST_FOUND
 
 __all__ = ["FLOOR", "Forces", "Tree", "best_cut", "forces", "merge_tree"]
 
@@ -40,8 +41,6 @@ IntArray = NDArray[np.int64]
 #: Distances, in units of the widest seen, count as at least this. Chosen, not measured: where two
 #: sites share one or two features the mean of 1/d^2 is unbounded without it.
 FLOOR = 0.01
-#: Cuts into more groups than this are not looked at when the number of clusters is to be found.
-_MOST_GROUPS = 1_000
 #: Pairs of proxies measured at once: bounds memory.
 _BLOCK = 2_000_000
 
@@ -304,7 +303,7 @@ def best_cut(
         Only the cut into so many, or as few as can be, is looked at.
     """
     if n_groups is None:
-        most, fewest = min(tree.n_leaves, _MOST_GROUPS), max(tree.n_roots, 2)
+        most, fewest = min(tree.n_leaves, MOST_FOUND), max(tree.n_roots, 2)
     else:
         most = fewest = int(tree.cut(n_groups).max()) + 1
     groups = tree.cut(most)

@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 from fedclust.algorithms.base import Model
 
 __all__ = [
+    "MOST_FOUND",
     "MOST_KS",
     "Count",
     "Options",
@@ -35,6 +36,8 @@ __all__ = [
 
 #: The most numbers of clusters of a sweep: each takes its part of every answer.
 MOST_KS = 20
+#: The most clusters that a method looks for where it chooses their number itself.
+MOST_FOUND = 1_000
 
 #: A number of clusters.
 Count = Annotated[int, Field(ge=1, le=10_000)]
