@@ -410,6 +410,31 @@ def test_a_site_answers_no_phase_that_the_definition_has_not() -> None:
         _asked(unscaled, [replace(_cells(), space=Space(np.ones(2), np.ones(2)))])
 
 
+@pytest.mark.parametrize("scaling", ["standard", "none"])
+def test_the_first_round_starts_from_the_given_centroids(scaling: str) -> None:
+    given = {"n_clusters": 3, "start": "given", "centroids": CENTRES}
+    plan = plan_for(2, given, {"scaling": scaling})
+    run = drive(plan, _sites())
+    start = next(opened for opened in run.rounds if opened.phase == "lloyd")
+    data, asked = data_of(plan, _sites()["a"]), start.tasks["a"]
+
+    def ask(centroids: np.ndarray, round_number: int = start.number) -> None:
+        task = replace(asked, common=lloyd.StepTask(centroids=centroids))
+        engine.local_step(
+            plan, task, data, site="a", round_number=round_number, p=5, size_band=None, memory={}
+        )
+
+    centroids = asked.common.centroids
+    ask(centroids)
+    # Another processor has another last digit.
+    ask(centroids * (1.0 + 1e-15))
+    for wrong in (centroids + 1e-6, centroids[::-1], centroids[:2]):
+        with pytest.raises(RuleViolation, match="other first centroids"):
+            ask(wrong)
+        # A site that comes later does not know what the rounds before came to.
+        ask(wrong, start.number + 1)
+
+
 def test_sites_are_held_to_the_candidates_the_rounds_and_the_evaluation_agreed_on() -> None:
     base = plan_for(2, {"n_clusters": 3})
     fkm = get_method("fkm")

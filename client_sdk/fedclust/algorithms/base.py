@@ -242,6 +242,8 @@ class RunConfig:
         but with ``missing: mask``. Elsewhere empty.
     mask : (d,) bool
         At a site and in ``check``: the columns that this site has, whole features. By default all.
+    first : bool
+        In ``check_task``: whether this is the method's first round.
     sweep : tuple of int
         Every K that is run beside this one, itself included; empty where it is the only one.
     """
@@ -255,6 +257,7 @@ class RunConfig:
     space: Space = field(default_factory=lambda: Space.identity(0))
     masks: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     mask: NDArray[np.bool_] = field(default_factory=lambda: np.ones(0, dtype=np.bool_))
+    first: bool = False
     sweep: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

@@ -554,7 +554,8 @@ def local_step(
         payload: Model | None
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                memory = _refuse_unconsented(plan, task, config, memory)
+                first = round_number == 1 + preparation.needed(plan.policy)
+                memory = _refuse_unconsented(plan, task, replace(config, first=first), memory)
                 kept = complete_points(points, config)
                 if not len(kept.X):
                     return None, memory

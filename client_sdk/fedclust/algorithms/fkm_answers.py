@@ -150,7 +150,7 @@ def check_task(task: SiteTask, config: RunConfig) -> None:
                 "/parameters/centroids",
             )
     elif task.phase != "seeds":
-        lloyd.check_task(task, config)
+        lloyd.check_numbers(task, config)
 
 
 def check(task: SiteTask, payload: Cells | Steps, config: RunConfig) -> None:

@@ -224,7 +224,7 @@ def check_task(task: SiteTask, config: RunConfig) -> None:
                 "task", "the task asks for other cells than the definition", "/parameters"
             )
         return
-    lloyd.check_task(task, config)
+    lloyd.check_numbers(task, config)
 
 
 def check(task: SiteTask, payload: Cells | Step, config: RunConfig) -> None:

@@ -38,6 +38,7 @@ from fedclust.algorithms.base import (
     SiteTask,
     Task,
 )
+from fedclust.algorithms.canonical import closeness
 from fedclust.algorithms.cluster_sums import check_sizes, cluster_sums
 from fedclust.algorithms.columns import transformed
 from fedclust.algorithms.finishing import raw_result
@@ -200,6 +201,18 @@ PHASES = (
 
 
 def check_task(task: SiteTask, config: RunConfig) -> None:
+    """Refuse other cells, more clusters or another start than the definition names."""
+    check_numbers(task, config)
+    given = _given(config)
+    if config.first and given is not None:
+        asked = task.common.centroids
+        if asked.shape != given.shape or (np.abs(asked - given) > closeness(given)).any():
+            raise RuleViolation(
+                "task", "the definition gives other first centroids", "/parameters/centroids"
+            )
+
+
+def check_numbers(task: SiteTask, config: RunConfig) -> None:
     """Refuse another number of clusters or restarts than the definition names."""
     options: Config = config.options
     if task.phase == "cells":
@@ -300,12 +313,18 @@ class State(Model):
 def start(config: RunConfig, seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
     options: Config = config.options
-    if options.centroids is not None:
-        centroids = config.space.to_scaled(transformed(config.columns, options.centroids))
+    centroids = _given(config)
+    if centroids is not None:
         state = State(phase="lloyd", seed=seed, centroids=centroids)
         return state, _step_task(centroids)
     task = CellsTask(n_clusters=options.k, n_init=options.n_init)
     return State(phase="cells", seed=seed), Task("cells", task)
+
+
+def _given(config: RunConfig) -> NDArray[np.float64] | None:
+    """Return the definition's first centroids (K, d), scaled."""
+    given = config.options.centroids
+    return None if given is None else config.space.to_scaled(transformed(config.columns, given))
 
 
 def _step_task(centroids: NDArray[np.float64]) -> Task:
