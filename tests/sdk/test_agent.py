@@ -99,6 +99,12 @@ def test_a_session_that_is_taken_back_is_answered_no_more(post: Post) -> None:
     assert [number for number, _ in post.fake.puts] == sorted(post.fake.accepted)
 
 
+def test_how_far_the_rows_are_read_is_said_if_it_takes_a_while(post: Post) -> None:
+    post.run()
+    read = [line for line in post.said if "rows read" in line]
+    assert read[0] == "heart: cohort.csv: 60 rows read"
+
+
 def test_an_entry_that_is_replaced_is_served_as_it_is_now(post: Post) -> None:
     other = post.entry.model_copy(update={"labels_out": str(post.place / "other.csv")})
     post.before_round(2, lambda: post.entries.put(other))

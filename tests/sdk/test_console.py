@@ -104,6 +104,46 @@ def test_what_is_no_terminal_for_a_live_line_gets_lines(monkeypatch: pytest.Monk
         monkeypatch.setenv("TERM", "xterm")
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_reading_is_shown_once_it_has_taken_two_seconds(
+    monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    file, clock = Terminal(), [0.0]
+    drawn_on = Console(file=file, force_terminal=True, width=80, no_color=True)
+    monkeypatch.setattr(console, "err", drawn_on)
+    with console.ProgressLine(lambda: clock[0], at_once=at_once) as line:
+        for clock[0], done in ((0.0, 0), (1.9, 4_000), (2.0, 65_536), (3.0, 1_000_000)):
+            line.read("rows.csv", done, 1_000_000)
+            assert line._bar is not None
+            line._bar.refresh()
+        seen = file.getvalue()
+        assert "4,000" not in seen
+        assert "rows.csv: 65,536 of 1,000,000 rows read" in seen
+        assert "rows.csv: 1,000,000 rows read" in seen
+        assert ("connecting" in seen) == at_once
+        line.tell(Progress("joined"))
+        line._bar.refresh()
+    assert "joined" in file.getvalue()
+
+
+def test_quick_reading_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "err", Console(file=(file := Terminal()), force_terminal=True))
+    with console.ProgressLine(lambda: 0.0, at_once=False) as line:
+        line.read("rows.csv", 0, None)
+        line.read("rows.csv", 60, 60)
+    assert not re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", file.getvalue()).strip()
+
+
+def test_reading_is_not_told_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = iter([0.0, 60.0, 120.0])
+    with console.ProgressLine(lambda: next(clock)) as line:
+        for done in (0, 60, 120):
+            line.read("rows.csv", done, None)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_table_is_whole_in_a_pipe_and_on_any_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

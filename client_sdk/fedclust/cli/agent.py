@@ -14,6 +14,7 @@ from fedclust import places
 from fedclust.cli import options as o
 from fedclust.cli.agent_worker import Agent, Entries, Entry
 from fedclust.cli.console import (
+    ProgressLine,
     Table,
     confirmed,
     consent_question,
@@ -117,10 +118,10 @@ def add(
     outputs = ((labels_out, is_labels), (result_out, is_result))
     check_outputs(outputs, (data, *how.inputs))
     directory = journal_dir or places.default_directory()
-    with connection.site(journal_dir) as site:
+    with connection.site(journal_dir) as site, ProgressLine() as line:
         request = site.check(
             session,
-            how.of(data),
+            how.of(data, line.read),
             person=person_column,
             id_column=id_column,
             min_group_size=min_group_size,

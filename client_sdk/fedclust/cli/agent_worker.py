@@ -13,10 +13,11 @@ from pydantic import Field, ValidationError
 
 from fedclust import errors
 from fedclust.algorithms.base import Model
+from fedclust.cli.console import SLOW_S, rows_read
 from fedclust.cli.output_files import check_outputs, is_labels, is_result, write_outputs
 from fedclust.consent import ConsentRequest
 from fedclust.data import Dataset
-from fedclust.data.mapping import ReadOptions
+from fedclust.data.mapping import OnRead, ReadOptions
 from fedclust.journal import state_errors
 from fedclust.privacy.files import FileLock, LockHeld, private_directory, write_atomically
 from fedclust.site import Progress, Site
@@ -27,6 +28,8 @@ _RUNNING = "agent-running.lock"
 #: Seconds between two looks at the list, and from one try of a session to the next.
 _LOOK_S, _SOON_S = 5.0, 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 600.0
+#: Seconds between two lines about rows that are read.
+_READ_S = 60.0
 
 State = Literal["waiting", "done", "ended", "failing"]
 _OVER = ("done", "ended")
@@ -249,7 +252,7 @@ class Agent:
                 self._out(f"{entry.session}: {self._warnings[entry.session]}")
             result = site.participate(
                 entry.session,
-                Dataset.of(Path(entry.data), entry.reading),
+                Dataset.of(Path(entry.data), entry.reading, self._tell_rows(entry)),
                 person=entry.person_column,
                 id_column=entry.id_column,
                 min_group_size=entry.min_group_size,
@@ -260,6 +263,21 @@ class Agent:
             )
         write_outputs(result, labels_out, result_out, entry.id_column)
         self._say(entry, "done", f"completed: {len(result.cluster_centers_)} clusters")
+
+    def _tell_rows(self, entry: Entry) -> OnRead:
+        """Return what says how far the rows were read: a line a minute, if that takes a while."""
+        due: float | None = None
+
+        def tell(source: str, done: int, total: int | None) -> None:
+            nonlocal due
+            now = self._monotonic()
+            if due is None:
+                due = now + SLOW_S
+            elif now >= due:
+                due = now + _READ_S
+                self._out(f"{entry.session}: {rows_read(source, done, total)}")
+
+        return tell
 
     def _progress(self, entry: Entry, event: Progress) -> None:
         if event.event in ("waiting", "computing"):

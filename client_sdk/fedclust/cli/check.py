@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from fedclust.algorithms.engine import Plan
 from fedclust.answers import accepted_plan, count_usable
 from fedclust.cli import options as o
-from fedclust.cli.console import consent_screen, out, print_json, show
+from fedclust.cli.console import ProgressLine, consent_screen, out, print_json, show
 from fedclust.cli.help_text import epilog
 from fedclust.cli.session_file import read_json
 from fedclust.consent import ConsentRequest
@@ -70,7 +70,8 @@ def check(
     """Match rows with a session's features and show what consent would be to; send nothing."""
     if (session is None) == (definition is None):
         raise UsageError("give the name of a session, or --definition FILE: one of them")
-    rows, request = how.of(data), None
+    line = ProgressLine(at_once=False)
+    rows, request = how.of(data, line.read), None
     identified: dict[str, Any] = {"person": person_column, "id_column": id_column}
     if definition is not None:
         body = read_definition(definition)
@@ -84,7 +85,8 @@ def check(
     lacking = body.policy.missing == "mask"
     p = max(body.policy.min_group_size, min_group_size or 0)
     try:
-        found = profile(rows, body.features, text=text, lacking=lacking)
+        with line:
+            found = profile(rows, body.features, text=text, lacking=lacking)
     except DataError as error:
         if as_json:
             print_json(_unread(body, error, p))
@@ -96,9 +98,10 @@ def check(
         try:
             if session is None:
                 plan = plan_of(freeze(body, seed=0))
-                usable, figures = _table_of(plan, rows, p, identified)
+                with line:
+                    usable, figures = _table_of(plan, rows, p, identified)
             else:
-                with connection.site(journal_dir) as site:
+                with connection.site(journal_dir) as site, line:
                     request = site.check(
                         session,
                         rows,

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from fedclust.algorithms.base import Feature
 from fedclust.cli import options as o
 from fedclust.cli.check import read_definition
-from fedclust.cli.console import confirmed, err, out, print_json, show
+from fedclust.cli.console import ProgressLine, confirmed, err, out, print_json, show
 from fedclust.cli.help_text import epilog
 from fedclust.errors import ConsentDeclined, PersonsRefused, UsageError
 from fedclust.journal import state_errors
@@ -83,8 +83,10 @@ def create(
     else:
         raise UsageError("give --features NAMES, or --definition FILE: one of them")
     store, ledger = CohortStore(), Ledger(journal_dir or default_directory())
-    reading = Reading(how.of(data), person_column, id_column, separate=separate_groups)
-    with state_errors(ledger.path.parent):
+    line = ProgressLine(at_once=False)
+    rows = how.of(data, line.read)
+    reading = Reading(rows, person_column, id_column, separate=separate_groups)
+    with state_errors(ledger.path.parent), line:
         try:
             _, draft = draft_table(
                 store,

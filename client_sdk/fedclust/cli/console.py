@@ -202,13 +202,27 @@ def tell_warning(message: Warning | str, category: type[Warning], *_: Any, **__:
 
 
 class ProgressLine:
-    """Shows how a session goes on: one live line on a terminal, a line for each event elsewhere."""
+    """Shows how a session goes on: one live line on a terminal, a line for each event elsewhere.
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    Reading a source is shown on a terminal alone, and only when it takes a while.
+
+    Parameters
+    ----------
+    monotonic : callable
+    at_once : bool
+        Whether a session is connected to, which the line says from the beginning.
+    """
+
+    def __init__(
+        self, monotonic: Callable[[], float] = time.monotonic, *, at_once: bool = True
+    ) -> None:
         self._bar: Progress | None = None
         self._event: site.Progress | None = None
-        self._said = ""
+        self._said, self._at_once = "", at_once
         self._monotonic = monotonic
+        #: How far a source has been read, and since when it is read.
+        self._reading = ""
+        self._reading_since: float | None = None
         #: Since the first round that this run saw, and which that was.
         self._began: tuple[float, int] | None = None
         # A colour that was asked for (FORCE_COLOR) makes no terminal, and TERM=dumb moves nothing.
@@ -221,7 +235,7 @@ class ProgressLine:
             self._task = self._bar.add_task("", total=None)
 
     def __enter__(self) -> ProgressLine:
-        if self._bar is not None:
+        if self._bar is not None and self._at_once:
             self._bar.start()
         return self
 
@@ -236,6 +250,7 @@ class ProgressLine:
     def tell(self, event: site.Progress) -> None:
         """Show what has just happened."""
         self._event = event
+        self._reading, self._reading_since = "", None
         if self._began is None and event.round is not None:
             self._began = self._monotonic(), event.round
         if self._bar is not None:
@@ -248,9 +263,23 @@ class ProgressLine:
             show(err, said + "".join(more))
         self._said = said
 
+    def read(self, source: str, done: int, total: int | None) -> None:
+        """Show how many rows of a source were read: see :class:`fedclust.data.Dataset`."""
+        if self._bar is None:
+            return
+        now = self._monotonic()
+        if self._reading_since is None:
+            self._reading_since = now
+        if now - self._reading_since >= SLOW_S:
+            self._reading = rows_read(source, done, total)
+            self._bar.start()
+            self._bar.update(self._task, total=total, completed=done)
+
     def _parts(self) -> list[str]:
         """Return what happened, and how long the rounds have taken and at most will."""
         event = self._event
+        if self._reading:
+            return [self._reading]
         if event is None:
             return ["connecting"]
         text: str = event.event
@@ -283,6 +312,14 @@ class ProgressLine:
         return text
 
 
+def rows_read(source: str, done: int, total: int | None) -> str:
+    """Return how far a source has been read."""
+    of_all = "" if total in (None, done) else f" of {total:,}"
+    return plain(f"{source}: {done:,}{of_all} rows read")
+
+
+#: Seconds after which reading a source is shown.
+SLOW_S = 2.0
 #: Columns of the bar, and of a terminal that has room for it.
 _BAR, _BAR_FROM = 10, 60
 

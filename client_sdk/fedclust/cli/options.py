@@ -16,7 +16,7 @@ import typer
 from fedclust._http import Options
 from fedclust.client import Client
 from fedclust.data import Dataset
-from fedclust.data.mapping import ReadOptions, read_options
+from fedclust.data.mapping import OnRead, ReadOptions, read_options
 from fedclust.errors import UsageError
 from fedclust.site import Site
 
@@ -328,9 +328,9 @@ class Reading:
         named = (self.options.mapping, self.options.sql_url_file)
         return tuple(Path(name) for name in named if isinstance(name, str))
 
-    def of(self, path: Path) -> Dataset:
+    def of(self, path: Path, on_read: OnRead | None = None) -> Dataset:
         """Return a file's rows, read like this."""
-        return Dataset.of(path, self.options)
+        return Dataset.of(path, self.options, on_read)
 
     @classmethod
     def given(

@@ -110,15 +110,18 @@ def participate(
     outputs = ((labels_out, is_labels), (result_out, is_result), (preview_out, is_submission))
     check_outputs((*outputs, (report, is_report)), (data, *how.inputs))
     check_report(report)
-    rows = how.of(data)
+    line = ProgressLine()
+    rows = how.of(data, line.read)
     columns: dict[str, Any] = {"person": person_column, "id_column": id_column}
     columns["min_group_size"] = min_group_size
     columns |= {"cohort": cohort, "separate_groups": separate_groups}
     with connection.site(journal_dir, give_up_after, json_bodies=json_bodies) as site:
         if preview or preview_out is not None:
-            _show_preview(site.preview(session, rows, **columns), preview_out, as_json)
+            with line:
+                found = site.preview(session, rows, **columns)
+            _show_preview(found, preview_out, as_json)
             return
-        with ProgressLine() as line:
+        with line:
 
             def consent(request: ConsentRequest) -> bool:
                 line.pause()
@@ -186,7 +189,8 @@ def predict(
     loaded = SiteResult.load(result)
     if k is not None:
         loaded = loaded.at(k)
-    labels, ids = loaded.label(loaded.new_rows(how.of(data), id_column))
+    with ProgressLine(at_once=False) as line:
+        labels, ids = loaded.label(loaded.new_rows(how.of(data, line.read), id_column))
     write_labels(out_path, labels, ids, id_column)
     if as_json:
         print_json({"rows": len(labels), "labels": str(out_path)})

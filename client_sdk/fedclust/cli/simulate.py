@@ -10,7 +10,7 @@ import typer
 from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.cluster_options import Clusters, read_clusters, show_bounds, show_sweep
-from fedclust.cli.console import Table, err, out, print_json, show
+from fedclust.cli.console import ProgressLine, Table, err, out, print_json, show
 from fedclust.cli.help_text import epilog
 from fedclust.cli.output_files import (
     check_outputs,
@@ -66,13 +66,14 @@ def simulate(
     as_json: o.AsJson = False,
 ) -> None:
     """Run a method over files as if each were a site; what a session would give, and no less."""
+    line = ProgressLine(at_once=False)
     files, mappings = _files(site, "--site"), _files(site_mapping or [], "--site-mapping")
     rows = {
         name: o.Reading(
             how.options.model_copy(update={"mapping": str(mappings[name])})
             if name in mappings
             else how.options
-        ).of(path)
+        ).of(path, line.read)
         for name, path in files.items()
     }
     for name in sorted(mappings.keys() - files.keys()):
@@ -94,7 +95,8 @@ def simulate(
     from fedclust.simulate import simulate as run
 
     try:
-        found = run(algorithm, rows, config=options, policy=rules, features=wanted, seed=seed)
+        with line:
+            found = run(algorithm, rows, config=options, policy=rules, features=wanted, seed=seed)
     except ValueError as error:
         # What the rules of definition, method and data say; they repeat no value.
         raise errors.UsageError(str(error)) from None

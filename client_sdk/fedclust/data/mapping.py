@@ -10,9 +10,9 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, FiniteFloat, StringConstraints, ValidationError
 
@@ -22,6 +22,8 @@ from fedclust.errors import DataError, UsageError
 Text = Annotated[str, StringConstraints(max_length=256)]
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 _PLAIN_NUMBER = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?|[+-]?\.[0-9]+", re.ASCII)
+#: Called with a source's name, the rows read so far, and all rows where their number is known.
+OnRead: TypeAlias = Callable[[str, int, int | None], None]
 Delimiter = Annotated[str, StringConstraints(min_length=1, max_length=1)]
 
 
@@ -153,6 +155,9 @@ class Dataset:
         File with the address of the database that a query goes to; else FEDCLUST_SQL_URL.
     out_of_core : bool
         Read the rows in blocks, and keep none of them in memory: docs/data.md.
+    on_read : callable, optional
+        Called in every pass over the rows, at its start and after each block, with the source's
+        name, the rows read so far, and how many there are (None where that is not known yet).
 
     Raises
     ------
@@ -174,6 +179,7 @@ class Dataset:
         min_present: float | None = None,
         sql_url_file: str | os.PathLike[str] | None = None,
         out_of_core: bool = False,
+        on_read: OnRead | None = None,
     ) -> None:
         given: dict[str, Any] = {
             "mapping": os.fspath(mapping) if isinstance(mapping, os.PathLike) else mapping,
@@ -192,15 +198,16 @@ class Dataset:
         }
         self.source = source
         self.options = read_options(given)
+        self.on_read = on_read
 
     def __repr__(self) -> str:
         # A DataFrame's own would show rows.
         return f"Dataset({type(self.source).__name__})"
 
     @classmethod
-    def of(cls, source: Any, options: ReadOptions) -> Dataset:
+    def of(cls, source: Any, options: ReadOptions, on_read: OnRead | None = None) -> Dataset:
         """Return a data set with options that were checked before."""
-        made = cls(source)
+        made = cls(source, on_read=on_read)
         made.options = options
         return made
 

@@ -30,7 +30,6 @@ __all__ = ["PersonBlock", "SiteColumn", "SitePersons", "person_keys", "read_pers
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-Tell = Callable[[int, int | None], None]
 
 #: A column with more codes than this is text, not levels.
 _MOST_CODES: Final = 1_000
@@ -149,7 +148,6 @@ def read_persons(
     id_column: str | None = None,
     lacking: bool = False,
     pinned: Mapping[str, SiteColumn] | None = None,
-    on_progress: Tell | None = None,
 ) -> SitePersons:
     """Read the columns that a session asks for, one value a person.
 
@@ -167,8 +165,6 @@ def read_persons(
         Whether the source may lack columns (``missing: mask``).
     pinned : mapping of str to SiteColumn, optional
         By column name: how it was read before.
-    on_progress : callable, optional
-        Called with the rows read so far, and how many there are where that is known.
 
     Raises
     ------
@@ -181,7 +177,7 @@ def read_persons(
     codes = {name: column.codes for name, column in pinned.items()}
     rows = Rows(source, features, text=text, lacking=lacking, codes=codes)
     _refuse_other_rules(rows, pinned)
-    reading = _Reading(rows, person, named, pinned, on_progress)
+    reading = _Reading(rows, person, named, pinned)
     if isinstance(source, Dataset) and source.options.out_of_core:
         return reading.by_blocks()
     return reading.at_once()
@@ -239,7 +235,6 @@ class _Reading:
         person: Any,
         named: str | None,
         pinned: Mapping[str, SiteColumn],
-        on_progress: Tell | None,
     ) -> None:
         self.rows, self.pinned, self.named = rows, pinned, named
         self.origin = rows.origin
@@ -247,12 +242,6 @@ class _Reading:
         self.grouped = person is not None
         self.given = None if person is None or isinstance(person, str) else person
         self.places = [j for j, each in enumerate(rows.readings) if each.column is not None]
-        self.n_expected, self.on_progress = rows.reader.n_rows, on_progress
-
-    def tell(self, done: int) -> None:
-        """Report how many rows have been read."""
-        if self.on_progress is not None:
-            self.on_progress(done, self.n_expected)
 
     # --- in memory --------------------------------------------------------------------------------
 
@@ -267,7 +256,6 @@ class _Reading:
                 keys += block.text[self.named]
             lines.extend(block.numbers or ())
             n += len(block)
-            self.tell(n)
         self.rows.refuse()
         remarks.warn()
         whole = [np.concatenate(each) for each in zip(*parts, strict=True)]
@@ -330,7 +318,6 @@ class _Reading:
                 last = keys[-1]
             sample.add(values, persons)
             n_rows += len(block)
-            self.tell(n_rows)
         self.rows.refuse()
         n_persons = n_rows
         if self.named is not None or self.given is not None:
@@ -387,7 +374,6 @@ class _Reading:
                 whole, size = _joined(waiting), sizes.pop(0)
                 waiting = [_part(whole, slice(size, None))]
                 yield _part(whole, slice(0, size))
-            self.tell(n_rows)
         if kept is not None:
             waiting.append(self._persons(columns, *kept, self.origin))
         if (n_rows, marks) != expected[:2]:

@@ -128,6 +128,7 @@ class Rows:
     ) -> None:
         dataset = source if isinstance(source, Dataset) else Dataset(source)
         options, self.file = dataset.options, dataset.options.resolved()
+        self._on_read = dataset.on_read
         self.features, self._text = tuple(features), tuple(dict.fromkeys(text))
         self.min_present = self.file.min_present
         names = [feature.name for feature in features]
@@ -183,9 +184,11 @@ class Rows:
         """Yield the blocks with values that break a rule as they came; ``faults`` tells which."""
         self._faults = {}
         start, waiting, held = 0, [], 0
+        self._tell(0, self.reader.n_rows)
         for block in self._decoded(rows):
             waiting.append(block)
             held += len(block)
+            self._tell(start + held, self.reader.n_rows)
             while held >= rows:
                 whole = _joined(waiting)
                 yield _part(whole, start, 0, rows)
@@ -196,6 +199,11 @@ class Rows:
         elif not start:
             below = " below the header" if self.reader.origin.unit == "line" else ""
             raise self.origin.fault("no-rows", f"there are no rows{below}")
+        self._tell(start + held, start + held)
+
+    def _tell(self, done: int, n_rows: int | None) -> None:
+        if self._on_read is not None:
+            self._on_read(self.origin.source, done, n_rows)
 
     def refuse(self) -> None:
         """Raise the first fault in the session's order of features, if there is any."""

@@ -1,0 +1,79 @@
+"""Commands that read rows show on a terminal how far they have come."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedclust.cli import console
+from fedclust.cli import main as cli
+from fedclust.cli.options import Connection
+from support.fake_coordinator import FakeCoordinator
+from support.purpose import PURPOSE
+
+SESSION = {
+    "name": "heart",
+    "purpose": PURPOSE,
+    "algorithm": "lloyd",
+    "config": {"n_clusters": 2},
+    "features": [{"name": "x"}, {"name": "y"}],
+    "sites": ["a", "b", "c"],
+}
+
+
+def rows(n: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 2)) + 6 * rng.integers(0, 3, (n, 1))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cohort create --data rows.csv --features x,y",
+        "check --definition session.json --data rows.csv",
+        "check heart --data rows.csv",
+        "participate heart --data rows.csv --preview --json",
+        "participate heart --data rows.csv --yes",
+        "agent add heart --data rows.csv --yes",
+        "simulate lloyd --clusters 2 --site a=rows.csv --site b=rows.csv --features x,y",
+    ],
+)
+def test_reading_is_shown(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCoordinator({"alpha": rows(50, 1), "beta": rows(45, 2)})
+    with (tmp_path / "rows.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["x", "y"], *rows(60, 3).tolist()])
+    (tmp_path / "session.json").write_text(json.dumps(SESSION), "utf-8")
+
+    def site(_: Connection, *__: Any, **___: Any) -> Any:
+        return fake.site(tmp_path / "journal")
+
+    def client(_: Connection, *__: Any) -> Any:
+        return fake.site(tmp_path / "journal")._client
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(tmp_path / "journal"))
+    monkeypatch.setattr(Connection, "site", site)
+    monkeypatch.setattr(Connection, "client", client)
+    monkeypatch.setattr(console, "SLOW_S", 0.0)
+    terminal = Console(file=(file := Terminal()), force_terminal=True, width=80, no_color=True)
+    monkeypatch.setattr(console, "err", terminal)
+    monkeypatch.setattr(sys, "argv", ["fedclust", *command.split()])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    shown = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", file.getvalue())
+    assert "rows.csv: 60 rows read" in shown
