@@ -11,7 +11,7 @@ from textwrap import fill
 from typing import Any
 
 from _report import RESULTS, cell
-from _svg import Points, lines
+from fedclust.report.drawing import line_chart
 
 DOCS = Path(__file__).parents[1] / "docs"
 Document = dict[str, Any]
@@ -161,7 +161,7 @@ def _table(document: Document) -> str:
 
 def _figures(name: str, document: Document) -> str:
     """Write the part's figures, and return the lines that show them."""
-    drawn: dict[str, tuple[str, str, str, dict[str, Points]]] = {}
+    drawn: dict[str, tuple[str, str, str, dict[str, Any]]] = {}
     rows = document["rows"]
     if name == "fkm_figure3":
         for noise in sorted({row["noise"] for row in rows}):
@@ -205,8 +205,10 @@ def _figures(name: str, document: Document) -> str:
         series = {row["selection"]: list(enumerate(row["curve"], 1)) for row in rows}
         drawn["kfed_selection"] = ("Choice of clients, digits", "round", "test accuracy", series)
     for file, (title, x_name, y_name, series) in drawn.items():
-        lines(DOCS / "figures" / f"{file}.svg", title, x_name, y_name, series)
-    return "".join(f"![{plot[0]}](figures/{file}.svg)\n" for file, plot in drawn.items())
+        line_chart(title, x_name, y_name, series).save(DOCS / "figures" / f"{file}.svg")
+    return "".join(
+        f"{plot[0]}:\n\n![{plot[0]}](figures/{file}.svg)\n\n" for file, plot in drawn.items()
+    )
 
 
 def _mean(text: str) -> float | None:

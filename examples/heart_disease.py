@@ -27,7 +27,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
 from fedclust.client import Client
-from fedclust.report import facts_of_document, svg
+from fedclust.report import Plots, facts_of_document
 
 HOSPITALS = {"cleveland": "cleveland", "budapest": "hungarian", "zurich": "switzerland"}
 HOSPITALS["long-beach"] = "va"
@@ -252,17 +252,10 @@ def figures(url: str, token: str, session: str, directory: Path) -> None:
     """Write the report's figures, one file each."""
     with Client(url, token) as analyst:
         found = facts_of_document(analyst.result(session), analyst.session(session).definition)
-    drawn: Sequence[tuple[str, str | None]] = (
-        ("convergence", svg.convergence(found)),
-        ("profile", svg.profile(found)),
-        ("sizes", svg.sizes(found)),
-        ("centroids", svg.places(found)),
-    )
     directory.mkdir(parents=True, exist_ok=True)
-    for name, image in drawn:
-        if image is not None:
-            path = directory / f"{session.replace('-', '_')}_{name}.svg"
-            path.write_text(image + "\n", "utf-8")
+    plots = Plots(found)
+    for draw in (plots.convergence, plots.profile, plots.sizes, plots.centroids):
+        draw().save(directory / f"{session.replace('-', '_')}_{draw.__name__}.svg")
 
 
 if __name__ == "__main__":

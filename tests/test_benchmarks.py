@@ -1,11 +1,10 @@
-"""What the benchmarks rest on: data as the papers count them, resumable runs, plots that open."""
+"""What the benchmarks rest on: data as the papers count them, resumable runs."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import _data
 import _hospitals
 import _runs
-import _svg
 from _baselines import accuracy, partition_cost
 
 
@@ -103,24 +101,6 @@ def test_spreads_leave_out_what_is_not_there() -> None:
     assert figures.sd == pytest.approx(np.sqrt(2))
     assert figures.se == pytest.approx(1.0)
     assert str(_runs.Spread.of([])) == "-"
-
-
-@pytest.mark.parametrize(
-    ("least", "most"), [(0.0, 1.0), (0.7021, 0.7246), (1, 100), (2, 10), (0.5, 0.5), (-3, 5)]
-)
-def test_ticks_are_few_and_hold_both_ends(least: float, most: float) -> None:
-    found = _svg.ticks(least, most)
-    assert 2 <= len(found) <= 10
-    assert found[0] <= least
-    assert found[-1] >= most - 1e-9
-
-
-def test_plots_are_well_formed_whatever_names_say(tmp_path: Path) -> None:
-    path = tmp_path / "figures" / "plot.svg"
-    _svg.lines(path, "a < b & c", "x", "y", {"k'=K <5>": [(1, 0.5), (2, 0.75)]})
-    tree = ElementTree.fromstring(path.read_text("utf-8"))  # noqa: S314 - our own
-    texts = [element.text for element in tree.iter() if element.tag.endswith("text")]
-    assert "k'=K <5>" in texts
 
 
 def test_windows_share_30_percent_with_the_next_and_leave_no_feature_out() -> None:

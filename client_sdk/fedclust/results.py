@@ -7,7 +7,7 @@ import io
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,10 @@ from fedclust.data import LabelRows, Source, Table
 from fedclust.definition import DefinitionError, plan_of
 from fedclust.errors import UsageError
 from fedclust.privacy.files import FileDamaged, read_sealed, write_atomically, write_sealed
-from fedclust.report import Facts, facts_of_document, report_bytes
+from fedclust.report import Facts, Plots, facts_of_document, report_bytes
 from fedclust.report.tables import plain
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, ResultDocument
-
-if TYPE_CHECKING:
-    from fedclust.report.plots import Plots
 
 
 class _File(Model):
@@ -163,12 +160,11 @@ class SiteResult:
 
     @property
     def plot(self) -> Plots:
-        """Plots with matplotlib (extra ``[plot]``): ``convergence``, ``profile`` and others.
+        """The result's figures: ``plot.profile()``, ``sizes()``, ``centroids()`` and others.
 
-        Each of ``plot.convergence()``, ``profile()``, ``sizes()`` and ``centroids()`` returns Axes.
+        Each returns a :class:`fedclust.report.Figure`: a notebook shows it, ``save`` writes it as
+        SVG, or with the extra ``[plot]`` as PNG.
         """
-        from fedclust.report.plots import Plots
-
         return Plots(facts_of_document(self.document, self.definition))
 
     def save_report(self, path: str | os.PathLike[str]) -> None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,12 +41,11 @@ from fedclust.data.table import Source, Table, load
 from fedclust.data.tables import site_data
 from fedclust.definition import DefinitionError, freeze, plan_of
 from fedclust.errors import DataError
+from fedclust.report import Plots, facts
+from fedclust.results import write_report
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, SessionCreate
 from fedclust.wire.submissions import field_errors, payload_bytes, payload_from_bytes
-
-if TYPE_CHECKING:
-    from fedclust.report.plots import Plots
 
 __all__ = ["SimulationResult", "TraceEntry", "simulate"]
 
@@ -174,17 +173,11 @@ class SimulationResult:
 
     @property
     def plot(self) -> Plots:
-        """Plots with matplotlib; see :attr:`fedclust.SiteResult.plot`."""
-        from fedclust.report import facts
-        from fedclust.report.plots import Plots
-
+        """The result's figures; see :attr:`fedclust.SiteResult.plot`."""
         return Plots(facts(self.result_, self.definition_))
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write a report; see :meth:`fedclust.SiteResult.save_report`."""
-        from fedclust.report import facts
-        from fedclust.results import write_report
-
         write_report(facts(self.result_, self.definition_), Path(path))
 
     def separation(

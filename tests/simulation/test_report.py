@@ -26,9 +26,8 @@ from fedclust.algorithms.base import HistoryEntry, Profile, Quality, Result, Swe
 from fedclust.cli import main as cli
 from fedclust.errors import UsageError
 from fedclust.privacy.ledger import Ledger
-from fedclust.report import csv_text, facts, html, json_text, svg
-from fedclust.report.plots import Plots
-from fedclust.report.svg import ticks
+from fedclust.report import Plots, csv_text, facts, html, json_text
+from fedclust.report.drawing import line_chart, ticks
 from fedclust.results import SiteResult, centroid_table
 from fedclust.wire.models import Definition
 from support.consortium import Consortium
@@ -325,7 +324,7 @@ def test_of_many_clusters_and_sites_each_is_told_from_the_others() -> None:
         site_sizes=dict.fromkeys(sites, (10,) * 60),
     )
     found = facts(result, _definition([{"name": "u"}], sites=sites))
-    drawn = [str(draw(found)) for draw in (svg.profile, svg.sizes)]
+    drawn = [Plots(found).profile().svg, Plots(found).sizes().svg]
     heat, bars = (ElementTree.fromstring(image) for image in drawn)  # noqa: S314
     space = "{http://www.w3.org/2000/svg}"
     header = [text for text in heat.iter(f"{space}text") if text.get("font-weight")]
@@ -447,47 +446,75 @@ def test_ticks_are_few_round_and_inside(low: float, high: float) -> None:
     assert all(low - 1e-9 * abs(low) <= mark <= high + 1e-9 * abs(high) for mark in marks)
 
 
-def test_matplotlib_draws_the_same(cohort: Any) -> None:
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
+def test_a_notebook_shows_the_figures_of_the_report(cohort: Any, tmp_path: Path) -> None:
     result, _, _ = cohort
-    lines = result.plot.convergence().get_lines()[0].get_ydata()
-    np.testing.assert_array_equal(lines, [e.inertia for e in result.history_ if e.inertia])
-    drawn = result.plot.profile()
-    shown = facts(result.result_, result.definition_)
-    expected = [[c.entries[j].difference for c in shown.clusters] for j in range(3)]
-    np.testing.assert_allclose(drawn.get_images()[0].get_array(), expected)
-    bars = result.plot.sizes()
-    assert sum(bar.get_width() for bar in bars.patches) == 300
-    axes = pyplot.subplots()[1]
-    assert result.plot.centroids(ax=axes) is axes
-    np.testing.assert_allclose(axes.collections[0].get_offsets(), shown.positions)
-    pyplot.close("all")
+    page = html(facts(result.result_, result.definition_))
+    plots = result.plot
+    for draw in (plots.convergence, plots.profile, plots.sizes, plots.centroids):
+        assert draw()._repr_svg_() in page
+        draw().save(tmp_path / "figure.svg")
+        assert (tmp_path / "figure.svg").read_text("utf-8").rstrip() == draw()._repr_svg_()
+    for draw in (plots.bounds, plots.choice):
+        with pytest.raises(UsageError, match=r"bounds are known|nothing to compare"):
+            draw()
 
 
-def test_matplotlib_takes_a_name_for_no_formula() -> None:
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("agg")
-    from matplotlib import pyplot
+def test_a_figure_is_saved_as_png_with_its_words(cohort: Any, tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py")
+    result, _, _ = cohort
+    figure = result.plot.profile()
+    try:
+        figure.save(tmp_path / "figure.PNG")
+    except UsageError as error:
+        pytest.skip(str(error))  # a system without fonts
+    saved = (tmp_path / "figure.PNG").read_bytes()
+    assert saved.startswith(b"\x89PNG")
+    assert int.from_bytes(saved[16:20], "big") == 1440
+    figure.svg = re.sub("<text.*?</text>", "", figure.svg)
+    assert len(figure.png()) < 0.8 * len(saved)
 
-    result = _result([[0.0], [9.0]], np.ones((2, 1)))
-    axes = Plots(facts(result, _definition([{"name": r"$\no$ {$"}]))).profile()
-    axes.figure.canvas.draw()
 
-    assert [label.get_text() for label in axes.get_yticklabels()] == [r"$\no$ {$"]
-    pyplot.close("all")
-
-
-def test_without_the_extra_plots_say_what_to_install(
+def test_a_system_without_fonts_gets_no_png_without_words(
     cohort: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result, _, _ = cohort
-    for draw in (result.plot.convergence, result.plot.profile, result.plot.sizes):
-        with pytest.raises(UsageError, match=r"pip install 'fedclust\[plot\]'"):
-            draw()
+    resvg = pytest.importorskip("resvg_py")
+    draw = resvg.svg_to_bytes
+    bare = {"skip_system_fonts": True}
+    monkeypatch.setattr(resvg, "svg_to_bytes", lambda **given: draw(**given, **bare))
+    with pytest.raises(UsageError, match="no font found"):
+        cohort[0].plot.profile().png()
+
+
+def test_a_figure_that_cannot_be_saved_says_why(
+    cohort: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    figure = cohort[0].plot.sizes()
+    with pytest.raises(UsageError, match=r"ends in \.svg or \.png"):
+        figure.save(tmp_path / "figure.pdf")
+    with pytest.raises(UsageError, match="cannot be written"):
+        figure.save(tmp_path / "nowhere" / "figure.svg")
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(UsageError, match=r"pip install 'fedclust\[plot\]'"):
+        figure.save(tmp_path / "figure.png")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_line_chart_shows_every_point_and_names_the_lines() -> None:
+    series = {"k'=K <5>": [(1, 0.5), (2, None), (3, 0.75)], "other": [(1, 0.25), (3, 1.0)]}
+    chart = line_chart("a < b & c", "x", "y", series)
+    tree = ElementTree.fromstring(chart.svg)  # noqa: S314
+    space = "{http://www.w3.org/2000/svg}"
+    ways = [
+        [[float(at) for at in point.split(",")] for point in str(way.get("points")).split()]
+        for way in tree.iter(f"{space}polyline")
+    ]
+
+    assert {"k'=K <5>", "other", "x", "y"} <= {text.text for text in tree.iter(f"{space}text")}
+    assert [len(way) for way in ways] == [2, 2]
+    first, other = np.array(ways)
+    np.testing.assert_array_equal(first[:, 0], other[:, 0])
+    scale = (first[1, 1] - first[0, 1]) / 0.25
+    np.testing.assert_allclose(other[:, 1], first[0, 1] + scale * np.array([-0.25, 0.5]), atol=0.2)
 
 
 def test_a_report_in_another_form_is_refused(cohort: Any, tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """A session's result for people: profiles, sizes, quality and provenance as JSON, CSV and HTML.
 
-Pure functions over what the coordinator released; nothing here reads rows, files or the network::
+Functions over what the coordinator released; nothing here reads rows, files or the network::
 
     found = facts(result, definition, document.provenance)
     html(found), json_text(found), csv_text(found)
 """
 
+from fedclust.report.drawing import Figure
 from fedclust.report.facts import Cluster, Entry, Facts, facts, facts_of_document
+from fedclust.report.figures import Plots
 from fedclust.report.page import html
 from fedclust.report.tables import csv_text, json_text, report_bytes
 
@@ -14,6 +16,8 @@ __all__ = [
     "Cluster",
     "Entry",
     "Facts",
+    "Figure",
+    "Plots",
     "csv_text",
     "facts",
     "facts_of_document",

@@ -6,12 +6,13 @@ page's own policy forbids scripts and anything from elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
-from fedclust.report import svg
+from fedclust.errors import UsageError
+from fedclust.report.drawing import Figure, short
 from fedclust.report.facts import Entry, Facts
-from fedclust.report.svg import mean_of, short
+from fedclust.report.figures import MOST_COLUMNS, Plots, mean_of
 from fedclust.wire.models import Definition
 
 __all__ = ["html"]
@@ -95,7 +96,7 @@ def _clusters(facts: Facts) -> str:
         size = _persons(cluster.size)
         share = "–" if cluster.share is None else f"{100 * cluster.share:.0f} %"
         apart = _apart(cluster.sets_apart) if cluster.compared else "not known"
-        rows.append([str(cluster.number), size, share, apart])
+        rows.append([cluster.number, size, share, apart])
     table = _table(
         "Each cluster, its persons, and what sets it apart: columns whose mean lies half a "
         "standard deviation or more from that of all persons, with the difference in standard "
@@ -110,10 +111,9 @@ def _clusters(facts: Facts) -> str:
 def _apart(entries: Iterable[Entry]) -> str:
     told = []
     for entry in entries:
-        unit = (
-            f" {entry.column.unit}" if entry.column.unit and entry.column.kind != "binary" else ""
-        )
-        name = _isolated(entry.column.name)
+        column = entry.column
+        unit = f" {column.unit}" if column.unit and column.kind != "binary" else ""
+        name = _isolated(column.name)
         told.append(f"{name} {mean_of(entry)}{_isolated(unit)} ({entry.difference:+.1f})")
     return "; ".join(told) or "nothing much"
 
@@ -125,16 +125,18 @@ def _isolated(text: str) -> str:
 
 def _profile(facts: Facts) -> str:
     figure = _figure(
-        svg.profile(facts),
+        Plots(facts).profile,
         "Means of each column and cluster; the colour is the difference from the mean of all rows, "
         "in standard deviations: blue below, red above. Shares in per cent.",
     )
-    rows = []
-    for j, column in enumerate(facts.columns):
-        unit = column.unit if column.kind != "binary" else "share"
-        rows.append(
-            [column.name, unit, *(_spelled(cluster.entries[j]) for cluster in facts.clusters)]
-        )
+    rows = [
+        [
+            column.name,
+            column.unit if column.kind != "binary" else "share",
+            *(_spelled(cluster.entries[j]) for cluster in facts.clusters),
+        ]
+        for j, column in enumerate(facts.columns)
+    ]
     table = _table(
         "Mean ± standard deviation; under a logarithm the geometric mean, with the range of one "
         "standard deviation. A dash: no value. Imputed values count.",
@@ -142,7 +144,7 @@ def _profile(facts: Facts) -> str:
         rows,
         text=(1,),
     )
-    hidden = len(facts.columns) - svg.MOST_COLUMNS
+    hidden = len(facts.columns) - MOST_COLUMNS
     note = f"<p>The figure leaves out {hidden} columns that differ least.</p>" if hidden > 0 else ""
     return f"<h2>Profile</h2>{figure}{note if figure else ''}{table}"
 
@@ -160,19 +162,11 @@ def _spelled(entry: Entry) -> str:
 def _sizes(facts: Facts) -> str:
     sites = sorted(facts.by_site)
     rows = [
-        [
-            str(cluster.number),
-            _persons(cluster.size),
-            *(_persons(facts.by_site[site][k]) for site in sites),
-        ]
+        [cluster.number, *map(_persons, [cluster.size, *(facts.by_site[s][k] for s in sites)])]
         for k, cluster in enumerate(facts.clusters)
     ]
-    table = _table(
-        "Persons in each cluster.",
-        ["cluster", "all sites", *sites],
-        rows,
-    )
-    figure = _figure(svg.sizes(facts), "Persons of each cluster by site. Grey: other sites.")
+    table = _table("Persons in each cluster.", ["cluster", "all sites", *sites], rows)
+    figure = _figure(Plots(facts).sizes, "Persons of each cluster by site. Grey: other sites.")
     return f"<h2>Sizes</h2>{figure}{table}"
 
 
@@ -182,7 +176,7 @@ def _persons(size: int | None) -> str:
 
 def _positions(facts: Facts) -> str:
     figure = _figure(
-        svg.places(facts),
+        Plots(facts).centroids,
         "Centroids in the scaled space, by principal component analysis of the centroids alone: "
         "near means alike on these axes, the area stands for the size.",
     )
@@ -190,7 +184,7 @@ def _positions(facts: Facts) -> str:
         "Places in the figure.",
         ["cluster", "first axis", "second axis"],
         [
-            [str(cluster.number), short(float(x)), short(float(y))]
+            [cluster.number, float(x), float(y)]
             for cluster, (x, y) in zip(facts.clusters, facts.positions, strict=True)
         ],
     )
@@ -203,17 +197,17 @@ def _choice(facts: Facts) -> str:
     rows = [
         [
             f"{tried.n_clusters}{' (reported here)' if tried.reported else ''}",
-            short(tried.inertia),
-            short(tried.simplified_silhouette),
-            short(tried.davies_bouldin),
-            short(tried.stability),
+            tried.inertia,
+            tried.simplified_silhouette,
+            tried.davies_bouldin,
+            tried.stability,
         ]
         for tried in facts.sweep
     ]
     header = ["clusters", "inertia", "simplified silhouette", "Davies-Bouldin", "stability"]
     table = _table("Every number of clusters that was tried.", header, rows)
     figure = _figure(
-        svg.choice(facts),
+        Plots(facts).choice,
         "By number of clusters. Stability: how far different random starts agree, 1 for wholly.",
     )
     told = f"<p>{escape(facts.recommendation or '')}</p>"
@@ -225,7 +219,7 @@ def _bounds(facts: Facts) -> str:
     if found is None:
         return ""
     figure = _figure(
-        svg.bounds(facts), "The best bounds so far, by round; where they meet nothing is better."
+        Plots(facts).bounds, "The best bounds so far, by round; where they meet nothing is better."
     )
     gap = "–" if found.gap is None else f"{100 * found.gap:.3g} %"
     table = _table(
@@ -233,7 +227,7 @@ def _bounds(facts: Facts) -> str:
         f"scaled space, over all rows. {found.iterations} dual rounds; in {found.limited} of them "
         f"a site's search ended at its node limit. The region was cut {found.splits} times.",
         ["lower bound", "upper bound", "gap", "certified"],
-        [[short(found.lower), short(found.upper), gap, "yes" if found.certified else "no"]],
+        [[found.lower, found.upper, gap, "yes" if found.certified else "no"]],
     )
     warned = "" if found.certified else ' class="warning"'
     told = f"<p{warned}>{escape(found.statement)}</p>"
@@ -242,17 +236,11 @@ def _bounds(facts: Facts) -> str:
 
 def _quality(facts: Facts) -> str:
     figure = _figure(
-        svg.convergence(facts), "Sum of squared distances in the scaled space, by round."
+        Plots(facts).convergence, "Sum of squared distances in the scaled space, by round."
     )
     rows = [
-        [
-            str(entry.round),
-            entry.phase,
-            str(entry.n_sites),
-            short(entry.inertia),
-            short(entry.centroid_shift),
-        ]
-        for entry in facts.history
+        [each.round, each.phase, each.n_sites, each.inertia, each.centroid_shift]
+        for each in facts.history
     ]
     table = _table(
         f"Every round that closed. {facts.n_rounds} rounds of the method, which stopped because: "
@@ -270,10 +258,10 @@ def _quality(facts: Facts) -> str:
             ["inertia", "simplified silhouette", "Davies-Bouldin", "rows"],
             [
                 [
-                    short(quality.inertia),
-                    short(quality.simplified_silhouette),
-                    short(quality.davies_bouldin),
-                    str(quality.n_rows),
+                    quality.inertia,
+                    quality.simplified_silhouette,
+                    quality.davies_bouldin,
+                    quality.n_rows,
                 ]
             ],
         )
@@ -283,11 +271,11 @@ def _quality(facts: Facts) -> str:
 def _provenance(facts: Facts) -> str:
     definition, provenance = facts.definition, facts.provenance
     policy = definition.policy.model_dump(mode="json")
-    rows = [
+    rows: list[list[object]] = [
         ["method", f"{definition.algorithm}, version {definition.method_version}"],
         ["options", _pairs(definition.config)],
         ["policy", _pairs(policy)],
-        ["seed", str(definition.seed)],
+        ["seed", definition.seed],
         ["sites invited", ", ".join(definition.sites)],
     ]
     if provenance is None:
@@ -304,7 +292,7 @@ def _provenance(facts: Facts) -> str:
             "SHA-256 of the bytes of every submission that the reader of this report may know of; "
             "a site's ledger and receipts name its own.",
             ["round", "site", "SHA-256"],
-            [[str(each.round), each.site, each.sha256] for each in provenance.submissions],
+            [[each.round, each.site, each.sha256] for each in provenance.submissions],
             text=(1, 2),
             code=(2,),
         )
@@ -320,8 +308,11 @@ def _pairs(values: Mapping[str, object]) -> str:
 # --- pieces ---------------------------------------------------------------------------------------
 
 
-def _figure(drawn: str | None, caption: str) -> str:
-    if drawn is None:
+def _figure(draw: Callable[[], Figure], caption: str) -> str:
+    """Return a figure, or nothing where the result does not hold what it would show."""
+    try:
+        drawn = draw().svg
+    except UsageError:
         return ""
     return f"<figure>{drawn}<figcaption>{escape(caption)}</figcaption></figure>"
 
@@ -333,14 +324,15 @@ def _folded(summary: str, content: str) -> str:
 def _table(
     caption: str,
     header: Sequence[str],
-    rows: Iterable[Sequence[str]],
+    rows: Iterable[Sequence[object]],
     *,
     text: Sequence[int] = (),
     code: Sequence[int] = (),
     head: bool = True,
 ) -> str:
-    def field(j: int, value: str) -> str:
-        shown = f"<code>{escape(value)}</code>" if j in code else escape(value)
+    def field(j: int, value: object) -> str:
+        shown = escape(short(value) if value is None or isinstance(value, float) else str(value))
+        shown = f"<code>{shown}</code>" if j in code else shown
         if j == 0:
             return f'<th scope="row">{shown}</th>'
         return f'<td class="text">{shown}</td>' if j in text else f"<td>{shown}</td>"

@@ -1,0 +1,234 @@
+"""SVG figures for reports, notebooks and benchmarks: no script, a title and a description each."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+from fedclust.errors import UsageError
+from fedclust.privacy.files import write_atomically
+
+__all__ = ["PALETTE", "Axis", "Figure", "frame", "line_chart", "short", "tag", "text", "ticks"]
+
+#: Okabe & Ito's colours, which colour-blind readers tell apart.
+PALETTE = (
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#d55e00",
+    "#999999",
+    "#f0e442",
+)
+WIDTH = 720.0
+LEFT, RIGHT, TOP, BOTTOM = 78.0, 16.0, 12.0, 44.0
+_LEGEND = 170.0
+_DASHES = ("", "6 3", "2 3", "8 3 2 3")
+#: A line with more points is drawn without marks.
+_MOST_MARKS = 40
+#: A renderer without a browser knows no generic names.
+_FONTS = "system-ui, Arial, Helvetica, 'DejaVu Sans', 'Liberation Sans', 'Noto Sans', sans-serif"
+
+
+class Figure:
+    """A figure as SVG. Notebooks show it; :meth:`save` writes it.
+
+    Parameters
+    ----------
+    parts : iterable of str
+        SVG elements.
+    height : float
+        Of a drawing that is 720 wide.
+    title, description : str
+        What screen readers say.
+    """
+
+    def __init__(
+        self, parts: Iterable[str], height: float, title: str, description: str = ""
+    ) -> None:
+        name = title.lower().replace(" ", "-")
+        # Words stay readable where a notebook's own background is dark.
+        ground = tag("path", d=f"M0 0H{WIDTH:.0f}V{height:.0f}H0z", fill="#ffffff")
+        self.svg = tag(
+            "svg",
+            f"{tag('title', escape(title), id=f'{name}-title')}"
+            f"{tag('desc', escape(description or title), id=f'{name}-desc')}"
+            + "".join([ground, *parts]),
+            xmlns="http://www.w3.org/2000/svg",
+            viewBox=f"0 0 {WIDTH:.0f} {height:.0f}",
+            role="img",
+            aria_labelledby=f"{name}-title {name}-desc",
+            font_family=_FONTS,
+        )
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def png(self, zoom: float = 2.0) -> bytes:
+        """Return the figure as PNG, 720 pixels wide times ``zoom``.
+
+        Raises
+        ------
+        UsageError
+            The extra ``fedclust[plot]`` is not installed, or the system has no usable font.
+        """
+        try:
+            from resvg_py import svg_to_bytes
+        except ImportError:
+            raise UsageError(
+                "a PNG needs resvg-py: pip install 'fedclust[plot]', or save as .svg"
+            ) from None
+        sample = Figure([text(9, 20, "x", "start")], 40, "sample").svg
+        if svg_to_bytes(svg_string=sample) == svg_to_bytes(svg_string=sample.replace(">x<", "><")):
+            raise UsageError("no font found: install one, such as DejaVu Sans, or save as .svg")
+        return bytes(svg_to_bytes(svg_string=self.svg, zoom=zoom))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the figure to a file that ends in ``.svg`` or ``.png``.
+
+        Raises
+        ------
+        UsageError
+            Another ending, a file that cannot be written, or as for :meth:`png`.
+        """
+        target = Path(path)
+        if target.suffix.lower() not in (".svg", ".png"):
+            raise UsageError(f"{path}: a figure's file ends in .svg or .png")
+        content = self.png() if target.suffix.lower() == ".png" else f"{self.svg}\n".encode()
+        try:
+            write_atomically(target, content)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+class Axis:
+    """Map numbers from ``least`` to ``most`` to places from ``low`` to ``high``."""
+
+    def __init__(self, least: float, most: float, low: float, high: float) -> None:
+        self._least, self._span = least, (most - least) or 1.0
+        self.least, self.most, self.low, self.high = least, most, low, high
+
+    @classmethod
+    def around(cls, values: Sequence[float], low: float, high: float, share: float = 0.06) -> Axis:
+        """Return an axis with some room at both ends of ``values``."""
+        least, most = min(values), max(values)
+        room = (most - least) * share or max(abs(most), 1.0) * 0.1
+        return cls(least - room, most + room, low, high)
+
+    def __call__(self, value: float) -> float:
+        return self.low + (value - self._least) / self._span * (self.high - self.low)
+
+
+def line_chart(
+    title: str,
+    x_name: str,
+    y_name: str,
+    series: Mapping[str, Sequence[tuple[float, float | None]]],
+    *,
+    description: str = "",
+    y_range: tuple[float, float] | None = None,
+) -> Figure:
+    """Draw named lines through points (x, y); a legend where there are several.
+
+    Parameters
+    ----------
+    title, x_name, y_name : str
+    series : mapping of name to sequence of (x, y)
+        Points whose y is None are left out; one point at least is needed.
+    description : str
+    y_range : (low, high), optional
+        By default the range of the points.
+    """
+    lines = {
+        name: [(float(x), float(y)) for x, y in points if y is not None]
+        for name, points in series.items()
+    }
+    xs = sorted({x for points in lines.values() for x, _ in points})
+    ys = [y for points in lines.values() for _, y in points]
+    several = len(lines) > 1
+    height = max(260.0, 60.0 + 18 * len(lines))
+    right = WIDTH - (_LEGEND if several else RIGHT)
+    x = Axis.around(xs, LEFT, right, 0.03)
+    bottom = height - BOTTOM
+    y = Axis(*y_range, bottom, TOP) if y_range else Axis.around(ys, bottom, TOP)
+    whole = all(value == int(value) for value in xs)
+    # Rounds and numbers of clusters are whole: at most a dozen of them are named.
+    across = xs[:: math.ceil(len(xs) / 12)] if whole else ticks(x.least, x.most)
+    parts = frame(x, y, x_name, y_name, across)
+    for number, (name, points) in enumerate(lines.items()):
+        colour = PALETTE[(0, 5, 2, 3, 1, 4, 6)[number % 7]]
+        style = {"stroke": colour, "stroke_width": "2", "fill": "none"}
+        if dashes := _DASHES[number % len(_DASHES)]:
+            style["stroke_dasharray"] = dashes
+        way = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in points)
+        parts.append(tag("polyline", points=way, **style))
+        if len(points) <= _MOST_MARKS:
+            parts += [tag("circle", cx=x(a), cy=y(b), r="3", fill=colour) for a, b in points]
+        if several:
+            down = TOP + 12 + 18 * number
+            parts.append(tag("path", d=f"M{right + 12:.0f} {down:.0f}h24", **style))
+            parts.append(text(right + 42, down + 4, name, "start", size=11))
+    return Figure(parts, height, title, description)
+
+
+def frame(x: Axis, y: Axis, x_name: str, y_name: str, across: Sequence[float]) -> list[str]:
+    """Return grid, numbers and names of two axes; ``across`` are the marks of the first."""
+    parts = []
+    for mark in ticks(min(y.least, y.most), max(y.least, y.most)):
+        parts.append(line(x.low, y(mark), x.high, y(mark)))
+        parts.append(text(x.low - 6, y(mark) + 4, short(mark), "end", size=11))
+    for mark in across:
+        parts.append(line(x(mark), y.low, x(mark), y.low + 4))
+        parts.append(text(x(mark), y.low + 16, short(mark), "middle", size=11))
+    parts.append(text((x.low + x.high) / 2, y.low + BOTTOM - 8, x_name, "middle"))
+    middle = (y.low + y.high) / 2
+    turn = f"translate(14 {middle:.1f}) rotate(-90)"
+    return [*parts, text(0, 0, y_name, "middle", transform=turn)]
+
+
+def line(x1: float, y1: float, x2: float, y2: float) -> str:
+    """Return a line of the grid."""
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke="#dddddd")
+
+
+def text(x: float, y: float, words: str, anchor: str, *, size: int = 12, **style: str) -> str:
+    """Return escaped words at a place: it is their ``start``, ``middle`` or ``end``."""
+    style = {"fill": "#222222", **style}
+    size_ = str(size)
+    return tag("text", escape(words), x=x, y=y, text_anchor=anchor, font_size=size_, **style)
+
+
+def tag(name: str, content: str = "", /, **attributes: str | float) -> str:
+    """Return an element; ``content`` is markup, ``_`` in an attribute's name stands for ``-``."""
+    told = "".join(
+        f' {key.replace("_", "-")}="{escape(value) if isinstance(value, str) else f"{value:.1f}"}"'
+        for key, value in attributes.items()
+    )
+    return f"<{name}{told}>{content}</{name}>" if content else f"<{name}{told}/>"
+
+
+def short(value: float | None) -> str:
+    """Return a number in about four digits; a dash for none."""
+    if value is None:
+        return "–"
+    if value != 0 and not 1e-3 <= abs(value) < 1e7:
+        return f"{value:.3g}"
+    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 3
+    shown = f"{value:.{digits}f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Return about five round numbers between two."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / 5
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]

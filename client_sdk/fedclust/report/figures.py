@@ -1,0 +1,227 @@
+"""The figures of a result, for its report and for notebooks: ``result.plot.profile()``."""
+
+from __future__ import annotations
+
+import math
+
+from fedclust.errors import UsageError
+from fedclust.report.drawing import (
+    BOTTOM,
+    LEFT,
+    PALETTE,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Axis,
+    Figure,
+    frame,
+    line,
+    line_chart,
+    short,
+    tag,
+    text,
+    ticks,
+)
+from fedclust.report.facts import Entry, Facts
+
+__all__ = ["MOST_COLUMNS", "Plots", "mean_of"]
+
+#: Columns of a heat map; more would not be read.
+MOST_COLUMNS = 40
+#: Standardised differences that have the full colour.
+_FULL = 2.0
+#: Height of a bar or a row of the heat map.
+_STEP = 26.0
+
+
+class Plots:
+    """Draws a result's figures.
+
+    Each method returns a :class:`~fedclust.report.drawing.Figure`, which notebooks show and
+    ``save("x.svg")`` or ``save("x.png")`` writes, and raises UsageError where the result does not
+    hold what it would show.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def convergence(self) -> Figure:
+        """Draw the inertia of every round that has one."""
+        told = [
+            (each.round, each.inertia) for each in self._facts.history if each.inertia is not None
+        ]
+        if len(told) < 2:
+            raise UsageError("fewer than two rounds have an inertia: there is no line to draw")
+        described = f"From {short(told[0][1])} in round {told[0][0]} to {short(told[-1][1])}."
+        return line_chart(
+            "Inertia by round", "round", "inertia", {"inertia": told}, description=described
+        )
+
+    def bounds(self) -> Figure:
+        """Draw the best lower and upper bound of the least inertia by round."""
+        told = self._facts.bounds_by_round
+        if len(told) < 2:
+            raise UsageError("no bounds are known by round: only the method dual proves any")
+        gap = None if self._facts.bounds is None else self._facts.bounds.gap
+        return line_chart(
+            "Lower and upper bound by round",
+            "round",
+            "inertia",
+            {
+                "upper bound": [(number, upper) for number, _, upper in told],
+                "lower bound": [(number, lower) for number, lower, _ in told],
+            },
+            description="The best bounds of the least inertia so far. Gap at the end: "
+            + ("unknown." if gap is None else f"{100 * gap:.3g} %."),
+        )
+
+    def choice(self) -> Figure:
+        """Draw silhouette and stability by number of clusters."""
+        sweep = self._facts.sweep
+        lines = {
+            "simplified silhouette": [(e.n_clusters, e.simplified_silhouette) for e in sweep],
+            "stability": [(each.n_clusters, each.stability) for each in sweep],
+        }
+        told = [value for points in lines.values() for _, value in points if value is not None]
+        if len(sweep) < 2 or not told:
+            raise UsageError("one number of clusters was tried: there is nothing to compare")
+        return line_chart(
+            "Choosing the number of clusters",
+            "number of clusters",
+            "",
+            lines,
+            description=self._facts.recommendation or "",
+            y_range=(min(0.0, *told), max(1.0, *told)),
+        )
+
+    def profile(self) -> Figure:
+        """Draw a heat map: standardised differences as colours, means as numbers."""
+        facts = self._facts
+        shown = _ranked(facts)
+        if not shown:
+            raise UsageError("no differences are known: the session had no closing evaluation")
+        left, top, count = 210.0, 34.0, len(facts.clusters)
+        wide = min(90.0, (WIDTH - left - RIGHT) / count)
+        every = math.ceil(24.0 / wide)  # Numbers of three digits have room then.
+        parts = [
+            text(
+                left + wide * (k + 0.5), top - 12, str(cluster.number), "middle", font_weight="600"
+            )
+            for k, cluster in enumerate(facts.clusters)
+            if k % every == 0
+        ]
+        for i, place in enumerate(shown):
+            at = top + _STEP * i
+            parts.append(text(left - 8, at + 17, _clipped(facts.columns[place].name, 30), "end"))
+            for k, cluster in enumerate(facts.clusters):
+                entry, x = cluster.entries[place], left + wide * k
+                fill, ink = _colour(entry.difference)
+                parts.append(tag("rect", x=x, y=at, width=wide - 2, height=_STEP - 2, fill=fill))
+                if wide >= 34:
+                    middle = x + wide / 2 - 1
+                    parts.append(text(middle, at + 16, mean_of(entry), "middle", fill=ink, size=11))
+        described = (
+            f"{len(shown)} columns by {count} clusters; blue is below the mean of all rows, red "
+            "above."
+        )
+        return Figure(parts, top + _STEP * len(shown) + 8, "Profile of the clusters", described)
+
+    def sizes(self) -> Figure:
+        """Draw a bar for each cluster: its persons, by site where sites' parts are known."""
+        facts = self._facts
+        most = max((cluster.size or 0 for cluster in facts.clusters), default=0)
+        if not most:
+            raise UsageError("no sizes are known: the session had no closing evaluation")
+        sites = sorted(facts.by_site)
+        left, top = 60.0, 10.0
+        bottom = top + _STEP * len(facts.clusters)
+        x = Axis(0.0, most * 1.02, left, WIDTH - RIGHT)
+        parts = []
+        for mark in ticks(0.0, float(most)):
+            parts.append(line(x(mark), top, x(mark), bottom))
+            parts.append(text(x(mark), bottom + 15, short(mark), "middle", size=11))
+        for k, cluster in enumerate(facts.clusters):
+            at = top + _STEP * k
+            parts.append(text(left - 8, at + 17, str(cluster.number), "end", font_weight="600"))
+            if cluster.size is None:
+                parts.append(text(left + 4, at + 17, "not measured", "start", size=11))
+                continue
+            told = [(facts.by_site[site][k] or 0, _look(i)) for i, site in enumerate(sites)]
+            told.append((cluster.size - sum(rows for rows, _ in told), _OTHERS))
+            begin = 0
+            for rows, look in told:
+                if rows > 0:
+                    place = {"x": x(begin), "y": at + 3, "width": x(rows) - x(0), "height": 18.0}
+                    parts.append(tag("rect", **place, **look, stroke="#ffffff"))
+                    begin += rows
+        for i, site in enumerate(sites):
+            across, down = left + 160 * (i % 4), bottom + 32 + 18 * (i // 4)
+            parts.append(tag("rect", x=across, y=down - 10, width=11, height=11, **_look(i)))
+            parts.append(text(across + 16, down, _clipped(site, 20), "start", size=11))
+        described = "Persons of each cluster, by site where sites' parts are known."
+        height = bottom + 40 + 18 * math.ceil(len(sites) / 4)
+        return Figure(parts, height, "Sizes of the clusters by site", described)
+
+    def centroids(self) -> Figure:
+        """Draw the centroids on their first two principal axes."""
+        facts, height = self._facts, 360.0
+        if not facts.clusters:
+            raise UsageError("the result has no clusters")
+        across, upward = ([float(value) for value in axis] for axis in facts.positions.T)
+        x = Axis.around(across, LEFT, WIDTH - RIGHT, 0.15)
+        y = Axis.around(upward, height - BOTTOM, TOP, 0.2)
+        first, second = (f"{100 * share:.0f} %" for share in facts.explained)
+        names = f"first principal axis, {first}", f"second, {second}"
+        parts = frame(x, y, *names, ticks(x.least, x.most))
+        most = max(cluster.size or 0 for cluster in facts.clusters) or 1
+        for k, (cluster, a, b) in enumerate(zip(facts.clusters, across, upward, strict=True)):
+            radius = 8 + 16 * math.sqrt((cluster.size or 0) / most)
+            look = {"fill": PALETTE[k % len(PALETTE)], "fill_opacity": "0.45", "stroke": "#333"}
+            parts.append(tag("circle", cx=x(a), cy=y(b), r=radius, **look))
+            parts.append(text(x(a), y(b) + 4, str(cluster.number), "middle", font_weight="600"))
+        described = (
+            "Centroids in the scaled space, on the two axes along which they differ most; the area "
+            "stands for the size."
+        )
+        return Figure(parts, height, "Centroids in two dimensions", described)
+
+
+def mean_of(entry: Entry) -> str:
+    """Return a mean as it is read: a share in per cent, a number in a few digits."""
+    if entry.mean is not None and entry.column.kind == "binary":
+        return f"{100 * entry.mean:.0f} %"
+    return short(entry.mean)
+
+
+def _ranked(facts: Facts) -> list[int]:
+    """Return the columns of a heat map in their order: all, or those that differ most."""
+    widest = [
+        max((abs(cluster.entries[j].difference or 0.0) for cluster in facts.clusters), default=0.0)
+        for j in range(len(facts.columns))
+    ]
+    if not any(widest):
+        return []
+    return sorted(sorted(range(len(widest)), key=lambda j: (-widest[j], j))[:MOST_COLUMNS])
+
+
+def _colour(difference: float | None) -> tuple[str, str]:
+    """Return the fill of a standardised difference, blue below and red above, and the ink on it."""
+    if difference is None:
+        return "#eeeeee", "#222222"
+    share = min(abs(difference) / _FULL, 1.0)
+    end = (33, 102, 172) if difference < 0 else (178, 24, 43)
+    fill = "#" + "".join(f"{round(255 + (value - 255) * share):02x}" for value in end)
+    return fill, "#ffffff" if share > 0.6 else "#222222"
+
+
+def _look(site: int) -> dict[str, str]:
+    """Return a site's colour; past the palette's end the opacity tells sites apart."""
+    opacity = 1.0 - 0.35 * (site // len(PALETTE) % 3)
+    return {"fill": PALETTE[site % len(PALETTE)], "fill_opacity": f"{opacity:.2f}"}
+
+
+_OTHERS = {"fill": "#d0d0d0", "fill_opacity": "1.00"}
+
+
+def _clipped(name: str, most: int) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
