@@ -42,8 +42,10 @@ RIGHT = 0.99
 def one(name: str, per_cluster: int, alpha: float | None, alignment: str, seed: int) -> Record:
     """Measure one session."""
     data = shape(name, per_cluster, SITES, alpha, seed)
-    config = {"n_clusters": int(data.y.max()) + 1, "alignment": alignment, "evaluate": False}
-    if alignment != "landmarks":
+    config = {"n_clusters": int(data.y.max()) + 1, "alignment": alignment}
+    if alignment == "landmarks":
+        config["evaluate"] = False
+    else:
         config["gamma"] = SHAPES[name][1]
     began = time.process_time()
     policy = {**GROUPS, "min_sites": 1}

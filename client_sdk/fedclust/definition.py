@@ -155,7 +155,7 @@ def _options(definition: SessionCreate) -> Model:
         read = options.model_validate_json(canonical_json(definition.config))
         return read.root if isinstance(read, RootModel) else read
     except ValidationError as error:
-        errors = field_errors(error, at="/config")
+        errors = field_errors(error, at="/config", union=len(forms(options)) > 1)
     except ValueError:  # canonical JSON has no NaN
         errors = [_error("/config", "finite_number", "every number must be finite")]
     several = isinstance(definition.config.get("n_clusters"), list | tuple)

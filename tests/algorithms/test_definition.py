@@ -178,6 +178,57 @@ def test_a_faulty_definition_names_the_field(changes: dict[str, Any], pointer: s
     assert pointer in pointers(request(**changes))
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("fkm", {"rounds": 4}),
+        ("fkm", {"variant": "paper", "candidates": 4}),
+        ("kfed", {"server_lloyd": "one"}),
+        ("kfed", {"variant": "paper", "n_init": 4}),
+        ("spectral", {"gamma": 1.0}),
+        ("spectral", {"anchors": 2}),
+        ("spectral", {"alignment": "sign", "landmarks": 9}),
+        ("spectral", {"alignment": "procrustes", "evaluate": True}),
+        ("spectral", {"alignment": "none", "anchors": 3}),
+    ],
+)
+def test_an_option_of_another_variant_is_refused_with_those_that_there_are(
+    algorithm: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        check_definition(request(algorithm=algorithm, config={"n_clusters": 2, **options}))
+    (error,) = caught.value.errors
+    assert error.pointer == "/config"
+    said, known = error.message.split("there are: ")
+    assert said == "unknown option of this variant; "
+    frozen = freeze(request(algorithm=algorithm, config={"n_clusters": 2, **named(options)}), 0)
+    assert set(known.split(", ")) == set(frozen.config)
+
+
+def named(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the variant that options name, alone."""
+    return {name: value for name, value in options.items() if name in ("variant", "alignment")}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "pointer"),
+    [
+        ("kfed", {"local_clusters": 0}, "/config/local_clusters"),
+        ("kfed", {"variant": "paper", "projection": "auto"}, "/config/projection"),
+        # The variant's name is an option's too.
+        ("spectral", {"neighbours": 0}, "/config/neighbours"),
+        ("spectral", {"landmarks": 0}, "/config/landmarks"),
+        ("spectral", {"alignment": "sign", "anchors": 0}, "/config/anchors"),
+        ("spectral", {"alignment": "mirror"}, "/config"),
+    ],
+)
+def test_a_faulty_option_of_a_variant_is_named(
+    algorithm: str, options: dict[str, Any], pointer: str
+) -> None:
+    definition = request(algorithm=algorithm, config={"n_clusters": 2, **options})
+    assert pointers(definition) == [pointer]
+
+
 @pytest.mark.parametrize("weight", [0, -1, float("nan")])
 def test_a_weight_is_more_than_nothing(weight: float) -> None:
     with pytest.raises(ValidationError, match="weight"):

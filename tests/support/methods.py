@@ -39,10 +39,10 @@ class Tried:
 
 TRIED: dict[str, Tried] = {
     "fkm": Tried(({"variant": "default"}, {"variant": "paper"})),
-    "kfed": Tried(({"refine": 3}, {"variant": "paper"}), busy={"refine": 40}),
+    "kfed": Tried(({"variant": "default", "refine": 3}, {"variant": "paper"}), busy={"refine": 40}),
     "lloyd": Tried(),
     "spectral": Tried(
-        ({}, {"alignment": "sign"}, {"alignment": "procrustes"}),
+        ({"alignment": "landmarks"}, {"alignment": "sign"}, {"alignment": "procrustes"}),
         few=True,
         own_only=({"alignment": "sign"}, {"alignment": "procrustes"}),
     ),

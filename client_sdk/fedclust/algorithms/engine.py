@@ -397,10 +397,7 @@ def _end_method(
     plan: Plan, state: EngineState, raw: Result, config: RunConfig, metrics: Mapping[str, float]
 ) -> Next | Done:
     raw = raw.model_copy(update={"warnings": (*state.warnings, *raw.warnings)})
-    # A method that has counted its clusters itself leaves nothing to be measured by centroids.
-    evaluate = getattr(plan.options, "evaluate", False) and len(raw.centroids) > 0
-    evaluate = evaluate and raw.sizes is None
-    if not evaluate:
+    if not (getattr(plan.options, "evaluate", False) and len(raw.centroids) > 0):
         return Done(_complete(plan, state, raw), metrics)
     task = sweep.evaluation_task(raw) if raw.sweep else evaluation.task(raw)
     return _open(

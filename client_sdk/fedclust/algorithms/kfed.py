@@ -58,11 +58,11 @@ from fedclust.algorithms.finishing import raw_result
 from fedclust.algorithms.kfed_cells import algorithm_1, converged, local_restarts, own_cells
 from fedclust.algorithms.kmeans import weighted_kmeans
 from fedclust.algorithms.lloyd import Cells, Step, StepTask
-from fedclust.algorithms.options import SweptOptions
+from fedclust.algorithms.options import Restarts, SweptOptions, variants
 from fedclust.algorithms.points import row_points
 from fedclust.algorithms.seeding import server_rng
 
-VERSION = 4
+VERSION = 5
 #: The means of a site's own cells, which it remembers to label its rows by them.
 _CELLS = "kfed"
 #: Where local_clusters is not given. On the grid of the FKM paper labels got better with more cells
@@ -74,85 +74,98 @@ _PROJECT_FROM = 32
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(SweptOptions, title="KfedConfig"):
-    """What the analyst chooses.
+class _KfedOptions(SweptOptions):
+    """What the analyst chooses in both variants.
 
     Attributes
     ----------
-    n_clusters : int or tuple of int
-        Number of clusters K; several for a sweep.
-    variant : {"default", "paper"}
     local_clusters : int or None
         k', the most cells that a site makes of its points. None: 8 K, and the root of K, rounded
         up, in the paper variant.
-    n_init : int or None
-        Restarts of each site's k-means. None: 10, fewer at a large site, by a fixed rule of its
-        size. The paper variant has one seeding.
-    projection : {"auto", "on", "off"}
-        Whether a site seeds its k-means in the space of its first singular vectors: of k' in the
-        paper variant, else of those that stand out of noise (:func:`directions`). ``auto``: in the
-        paper variant always, else from 32 cells on.
-    labels : {"nearest", "cells"} or None
-        How a site that took part labels its rows: by the nearest centroid, or by the cluster of its
-        nearest own cell (Definition 3.3). None: ``cells`` in the paper variant, else ``nearest``.
-        All other rows, and all rows after refinement, go by the nearest centroid.
-    server_lloyd : {"converge", "one"}
-        Paper variant: Lloyd's heuristic at the coordinator until nothing changes, as the authors'
-        program does, or once (Algorithm 2, line 7).
     refine : int
         Exact Lloyd rounds after the first.
-    evaluate : bool
-        Whether a closing round measures the quality of the final centroids.
     """
 
-    variant: Literal["default", "paper"] = "default"
     local_clusters: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    n_init: Annotated[int, Field(ge=1, le=100)] | None = None
-    projection: Literal["auto", "on", "off"] = "auto"
-    labels: Literal["nearest", "cells"] | None = None
-    server_lloyd: Literal["converge", "one"] = "converge"
     refine: Annotated[int, Field(ge=0, le=99)] = 0
-    evaluate: bool = True
+
+
+class DefaultConfig(_KfedOptions, title="KfedDefaultConfig"):
+    """What the analyst chooses in the default variant.
+
+    Attributes
+    ----------
+    n_init : int or None
+        Restarts of each site's k-means. None: 10, fewer at a large site, by a fixed rule of its
+        size.
+    projection : {"auto", "on", "off"}
+        Whether a site seeds its k-means in the space of those of its first singular vectors that
+        stand out of noise (:func:`directions`). ``auto``: from 32 cells on.
+    labels : {"nearest", "cells"}
+        How a site that took part labels its rows: by the nearest centroid, or by the cluster of its
+        nearest own cell (Definition 3.3). All other rows, and all rows after refinement, go by the
+        nearest centroid.
+    """
+
+    variant: Literal["default"]
+    n_init: Restarts | None = None
+    projection: Literal["auto", "on", "off"] = "auto"
+    labels: Literal["nearest", "cells"] = "nearest"
 
     @property
     def cells(self) -> int:
         """The most cells that a site makes of its points, k'."""
-        if self.local_clusters is not None:
-            return self.local_clusters
-        if self.variant == "paper":
-            return int(np.ceil(np.sqrt(self.k)))
-        return min(_CELLS_PER_CLUSTER * self.k, 10_000)
+        return self.local_clusters or min(_CELLS_PER_CLUSTER * self.k, 10_000)
 
     @property
     def projects(self) -> bool:
         """Whether sites project their points."""
         if self.projection == "auto":
-            return self.variant == "paper" or self.cells >= _PROJECT_FROM
+            return self.cells >= _PROJECT_FROM
         return self.projection == "on"
 
+
+class PaperConfig(_KfedOptions, title="KfedPaperConfig"):
+    """What the analyst chooses in the paper's variant.
+
+    Attributes
+    ----------
+    projection : {"on", "off"}
+        Whether a site seeds its k-means in the space of its first k' singular vectors.
+    labels : {"cells", "nearest"}
+        As in the default variant.
+    server_lloyd : {"converge", "one"}
+        Lloyd's heuristic at the coordinator until nothing changes, as the authors' program does, or
+        once (Algorithm 2, line 7).
+    """
+
+    variant: Literal["paper"]
+    projection: Literal["on", "off"] = "on"
+    labels: Literal["cells", "nearest"] = "cells"
+    server_lloyd: Literal["converge", "one"] = "converge"
+
     @property
-    def by_cells(self) -> bool:
-        """Whether a site labels its rows by its own cells."""
-        return (self.labels or ("cells" if self.variant == "paper" else "nearest")) == "cells"
+    def cells(self) -> int:
+        """The most cells that a site makes of its points, k'."""
+        return self.local_clusters or int(np.ceil(np.sqrt(self.k)))
+
+    @property
+    def projects(self) -> bool:
+        """Whether sites project their points."""
+        return self.projection == "on"
+
+
+Config = variants("KfedConfig", DefaultConfig, PaperConfig)
 
 
 def check_config(config: RunConfig) -> None:
-    """Refuse options that do not fit each other."""
-    options: Config = config.options
-    if options.variant == "paper":
-        if options.n_init is not None:
-            raise RuleViolation(
-                "variant", "variant: paper has one seeding; leave n_init out", "/n_init"
-            )
-        if options.cells > options.k:
-            raise RuleViolation(
-                "variant",
-                "variant: paper starts from one site's means: local_clusters is at most n_clusters",
-                "/local_clusters",
-            )
-    elif options.server_lloyd != "converge":
+    """Refuse more local clusters than the paper's variant can start from."""
+    options: DefaultConfig | PaperConfig = config.options
+    if isinstance(options, PaperConfig) and options.cells > options.k:
         raise RuleViolation(
-            "variant", "server_lloyd: one is only for variant: paper", "/server_lloyd"
+            "variant",
+            "variant: paper starts from one site's means: local_clusters is at most n_clusters",
+            "/local_clusters",
         )
 
 
@@ -206,20 +219,19 @@ PHASES: tuple[Phase, ...] = (
 )
 
 
-def _cells_task(options: Config) -> CellsTask:
+def _cells_task(options: DefaultConfig | PaperConfig) -> CellsTask:
     return CellsTask(
         n_clusters=options.cells,
         variant=options.variant,
-        n_init=options.n_init,
+        n_init=options.n_init if isinstance(options, DefaultConfig) else None,
         project=options.projects,
     )
 
 
 def check_task(task: SiteTask, config: RunConfig) -> None:
     """Refuse other cells than the definition's, and more centroids than it names."""
-    options: Config = config.options
     if task.phase == "cells":
-        if task.common != _cells_task(options):
+        if task.common != _cells_task(config.options):
             raise RuleViolation(
                 "task", "the task asks for other cells than the definition", "/parameters"
             )
@@ -248,13 +260,13 @@ def local_step(
     found = _cells(task.common, points, config.options, rng)
     filled = found.counts > 0
     sent = Cells(counts=found.counts[filled], means=found.means[filled])
-    if config.options.by_cells:
+    if config.options.labels == "cells":
         memory = {**memory, _CELLS: sent.means}
     return sent, memory
 
 
 def _cells(
-    task: CellsTask, points: Points, options: Config, rng: np.random.Generator
+    task: CellsTask, points: Points, options: DefaultConfig | PaperConfig, rng: np.random.Generator
 ) -> ClusterSums:
     # Two persons a cell on average: a site with k' rows or fewer would send its rows.
     n_cells = max(min(task.n_clusters, points.n // 2), 1)
@@ -299,7 +311,7 @@ def aggregate(
     state: State, contributions: Sequence[Contribution], config: RunConfig
 ) -> Next | Done:
     """Close a round; contributions sorted by site."""
-    options: Config = config.options
+    options: DefaultConfig | PaperConfig = config.options
     metrics: dict[str, float] = {}
     mapping: dict[str, tuple[int, ...]] = {}
     refined = 0
@@ -320,10 +332,10 @@ def _one_shot(
     seed: int, contributions: Sequence[Contribution], config: RunConfig
 ) -> tuple[NDArray[np.float64], dict[str, tuple[int, ...]]]:
     """Cluster the cells' means: return the centroids, and where each cell of a site belongs."""
-    options: Config = config.options
+    options: DefaultConfig | PaperConfig = config.options
     sent: dict[str, Cells] = {c.site: c.payload for c in contributions if c.payload is not None}
     means = np.concatenate([cells.means for cells in sent.values()])
-    if options.variant == "paper":
+    if isinstance(options, PaperConfig):
         first = next(iter(sent.values()))
         seeds = farthest_first(means, first.means, options.k)
         placed, centroids = _server_lloyd(means, seeds, once=options.server_lloyd == "one")
@@ -331,7 +343,7 @@ def _one_shot(
         counts = np.concatenate([cells.counts for cells in sent.values()]).astype(np.float64)
         centroids = weighted_kmeans(means, counts, options.k, server_rng(seed, "kfed-cells"))
         placed = nearest(means, centroids)
-    if not options.by_cells:
+    if options.labels == "nearest":
         return centroids, {}
     ends = np.cumsum([len(cells.counts) for cells in sent.values()])
     mapping = {

@@ -122,7 +122,7 @@ class SweptOptions(Options):
 # --- variants -------------------------------------------------------------------------------------
 
 
-def variants(title: str, *each: type[Model]) -> type[RootModel[Any]]:
+def variants(title: str, *each: type[Model], by: str = "variant") -> type[RootModel[Any]]:
     """Return the model that reads a method's options where variants have options of their own.
 
     ``{"variant": "paper", ...}`` is read by the model whose field ``variant`` says so, and options
@@ -135,10 +135,12 @@ def variants(title: str, *each: type[Model]) -> type[RootModel[Any]]:
     *each : type of Model
         Of one module, which calls the result ``Config``. Each has a field
         ``variant: Literal["name"]``.
+    by : str
+        Another name of that field.
     """
     union: Any = functools.reduce(operator.or_, each)
-    named = BeforeValidator(functools.partial(_named, [_variant(form) for form in each]))
-    union = Annotated[union, Field(discriminator="variant"), named]
+    named = BeforeValidator(functools.partial(_named, by, [_name(form, by) for form in each]))
+    union = Annotated[union, Field(discriminator=by), named]
     # Called as the module's attribute is, so that it can be pickled.
     return create_model(
         "Config",
@@ -148,13 +150,13 @@ def variants(title: str, *each: type[Model]) -> type[RootModel[Any]]:
     )
 
 
-def _named(names: Sequence[str], config: Any) -> Any:
+def _named(by: str, names: Sequence[str], config: Any) -> Any:
     """Return options with their variant: without one, the first."""
     if isinstance(config, dict):
-        config = {"variant": names[0], **config}
-        if config["variant"] not in names:
+        config = {by: names[0], **config}
+        if config[by] not in names:
             known = ", ".join(names)
-            raise PydanticCustomError("variant", f"the option variant is one of: {known}")
+            raise PydanticCustomError("variant", f"the option {by} is one of: {known}")
     return config
 
 
@@ -168,10 +170,11 @@ def forms(options: type[Model] | type[RootModel[Any]]) -> tuple[type[Model], ...
 def form_of(options: type[Model] | type[RootModel[Any]], config: Mapping[str, Any]) -> type[Model]:
     """Return the model that reads this config: that of its variant, or the first."""
     each = forms(options)
-    named = (form for form in each if _variant(form) == config.get("variant"))
-    return next(named, each[0])
+    if len(each) == 1:
+        return each[0]
+    by = str(options.model_fields["root"].discriminator)
+    return next((form for form in each if config.get(by) == _name(form, by)), each[0])
 
 
-def _variant(form: type[Model]) -> Any:
-    field = form.model_fields.get("variant")
-    return None if field is None else get_args(field.annotation)[0]
+def _name(form: type[Model], by: str) -> Any:
+    return get_args(form.model_fields[by].annotation)[0]

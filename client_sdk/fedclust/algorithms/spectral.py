@@ -21,7 +21,7 @@ of the graph (:func:`spectral_graph.dense`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,13 +42,12 @@ from fedclust.algorithms.base import (
     Model,
     Next,
     Result,
-    RuleViolation,
     RunConfig,
     Task,
 )
 from fedclust.algorithms.finishing import merged, raw_result
 from fedclust.algorithms.kmeans import weighted_kmeans
-from fedclust.algorithms.options import Options
+from fedclust.algorithms.options import Options, variants
 from fedclust.algorithms.seeding import server_rng
 from fedclust.algorithms.spectral_answers import (
     PHASES,
@@ -65,11 +64,8 @@ from fedclust.algorithms.spectral_answers import (
 from fedclust.algorithms.spectral_graph import NEIGHBOURS, Partition, cluster_landmarks, dense
 from fedclust.algorithms.spectral_site import EIGEN_N_INIT, OWN, by_own_vectors, local_step
 
-VERSION = 4
-#: The most landmarks of a site. With 60, cells of a site's points reach across gaps.
-_LANDMARKS = 200
+VERSION = 5
 _ANCHORS = 16
-_NEIGHBOURS = 10
 #: Below either, the result says that it may be wrong; see docs/methods/spectral.md for how often
 #: the warning is raised where it should be, and where it should not.
 _SURE_GAP = 0.9
@@ -83,78 +79,109 @@ IntArray = NDArray[np.int64]
 # --- Config ---------------------------------------------------------------------------------------
 
 
-class Config(Options, title="SpectralConfig"):
-    """What the analyst chooses.
+Clusters = Annotated[int, Field(ge=1, le=1_000)]
+Neighbours = Annotated[int, Field(ge=1, le=1_000)]
+AnchorCount = Annotated[int, Field(ge=1, le=100)]
+
+
+class LandmarksConfig(Options, title="SpectralLandmarksConfig"):
+    """What the analyst chooses where the graph is built over the landmarks of all sites.
 
     Attributes
     ----------
     n_clusters : int
         Number of clusters K.
-    alignment : {"landmarks", "sign", "none", "procrustes"}
-        How the sites' graphs become one clustering; the last three are the paper's kind.
-    landmarks : int or None
-        Only for ``landmarks``: the most that a site sends. None: 200.
+    landmarks : int
+        The most that a site sends. With 60, cells of a site's points reach across gaps.
     neighbours : int or None
-        Neighbours of a point in the self-tuning graph. None: with ``landmarks`` the count of the
-        surest outcome among 5 to 25, else 10.
-    gamma : float or None
-        Not for ``landmarks``: an RBF graph exp(-gamma |x - y|^2) in the place of the self-tuning
-        one.
-    anchors : int or None
-        Only for ``sign`` and ``procrustes``. None: 1 and 16.
-    evaluate : bool
-        Whether a closing round measures sizes and inertia. Only for ``landmarks``: the others count
-        in their last round, and no site could tell another's clusters apart.
+        Neighbours of a landmark in the self-tuning graph. None: the count of the surest outcome
+        among 5 to 25.
     """
 
-    n_clusters: Annotated[int, Field(ge=1, le=1_000)]
-    alignment: Literal["landmarks", "sign", "none", "procrustes"] = "landmarks"
-    landmarks: Annotated[int, Field(ge=1, le=1_000)] | None = None
-    neighbours: Annotated[int, Field(ge=1, le=1_000)] | None = None
+    phases: ClassVar = ("landmarks",)
+
+    alignment: Literal["landmarks"]
+    n_clusters: Clusters
+    landmarks: Annotated[int, Field(ge=1, le=1_000)] = 200
+    neighbours: Neighbours | None = None
+
+
+class _EigenConfig(Model):
+    """What the analyst chooses where each site has a graph of its own.
+
+    Nothing is evaluated: sites count in their last round, and no site could tell another's clusters
+    apart.
+
+    Attributes
+    ----------
+    n_clusters : int
+        Number of clusters K.
+    neighbours : int
+        Neighbours of a point in the self-tuning graph.
+    gamma : float or None
+        An RBF graph exp(-gamma |x - y|^2) in the place of the self-tuning one.
+    """
+
+    phases: ClassVar[tuple[str, ...]] = ("anchors", "eigen")
+
+    n_clusters: Clusters
+    neighbours: Neighbours = 10
     gamma: Annotated[FiniteFloat, Field(gt=0)] | None = None
-    anchors: Annotated[int, Field(ge=1, le=100)] | None = None
 
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """The phases that a session with these options can have."""
-        if self.alignment == "landmarks":
-            return ("landmarks",)
-        return ("eigen",) if self.alignment == "none" else ("anchors", "eigen")
 
-    @property
-    def n_landmarks(self) -> int:
-        """The most landmarks of a site."""
-        return self.landmarks or _LANDMARKS
+class NaiveConfig(_EigenConfig, title="SpectralNaiveConfig"):
+    """What the analyst chooses where eigenvectors are taken as they come, the paper's variant."""
+
+    phases: ClassVar = ("eigen",)
+    n_anchors: ClassVar = 0
+
+    alignment: Literal["none"]
+
+
+class SignConfig(_EigenConfig, title="SpectralSignConfig"):
+    """What the analyst chooses where an anchor tells which eigenvectors to flip, as in the paper.
+
+    Attributes
+    ----------
+    anchors : int
+        The most that the reference site sends.
+    """
+
+    alignment: Literal["sign"]
+    anchors: AnchorCount = 1
 
     @property
     def n_anchors(self) -> int:
         """The most anchors that the reference site sends."""
-        if self.anchors is not None:
-            return self.anchors
-        return {"sign": 1, "procrustes": max(_ANCHORS, self.n_clusters)}.get(self.alignment, 0)
+        return self.anchors
+
+
+class ProcrustesConfig(_EigenConfig, title="SpectralProcrustesConfig"):
+    """What the analyst chooses where anchors tell how to turn eigenvectors.
+
+    Attributes
+    ----------
+    anchors : int or None
+        The most that the reference site sends. None: 16 or K, whichever is more.
+    """
+
+    alignment: Literal["procrustes"]
+    anchors: AnchorCount | None = None
 
     @property
-    def n_neighbours(self) -> int:
-        """Neighbours in a site's own self-tuning graph."""
-        return self.neighbours or _NEIGHBOURS
+    def n_anchors(self) -> int:
+        """The most anchors that the reference site sends."""
+        return self.anchors or max(_ANCHORS, self.n_clusters)
 
 
-def check_config(config: RunConfig) -> None:
-    """Refuse options that do not fit each other."""
-    options: Config = config.options
-    if options.alignment == "landmarks":
-        refused = [("gamma", options.gamma), ("anchors", options.anchors)]
-    else:
-        refused = [("landmarks", options.landmarks)]
-        if options.alignment == "none":
-            refused.append(("anchors", options.anchors))
-    for name, value in refused:
-        if value is not None:
-            raise RuleViolation(
-                "variant",
-                f"alignment: {options.alignment} has no {name}; leave it out",
-                f"/{name}",
-            )
+Config = variants(
+    "SpectralConfig",
+    LandmarksConfig,
+    SignConfig,
+    NaiveConfig,
+    ProcrustesConfig,
+    by="alignment",
+)
 
 
 # --- Aggregation ----------------------------------------------------------------------------------
@@ -179,19 +206,19 @@ class State(Model):
 
 def start(config: RunConfig, seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
-    options: Config = config.options
-    if options.alignment == "landmarks":
-        task = LandmarksTask(n_cells=options.n_landmarks)
+    options: LandmarksConfig | _EigenConfig = config.options
+    if isinstance(options, LandmarksConfig):
+        task = LandmarksTask(n_cells=options.landmarks)
         state = State(phase="landmarks", seed=seed)
         return state, Task("landmarks", task)
-    if options.alignment == "none":
+    if isinstance(options, NaiveConfig):
         return State(phase="eigen", seed=seed), Task("eigen", EigenTask())
     return _ask_reference(State(phase="anchors", seed=seed), config)
 
 
 def _ask_reference(state: State, config: RunConfig) -> tuple[State, Task]:
     """Ask the first site by name that was not asked before."""
-    options: Config = config.options
+    options: SignConfig | ProcrustesConfig = config.options
     left = [site for site in config.roster if site not in state.asked]
     if not left:
         raise MethodFailure(
@@ -216,7 +243,7 @@ def aggregate(
 
 
 def _by_landmarks(state: State, contributions: Sequence[Contribution], config: RunConfig) -> Done:
-    options: Config = config.options
+    options: LandmarksConfig = config.options
     sent: list[Landmarks] = [c.payload for c in contributions if c.payload is not None]
     counts = np.concatenate([landmarks.counts for landmarks in sent]).astype(np.float64)
     # -0.0 would be another value to tell points apart by.
@@ -294,7 +321,7 @@ def _with_anchors(state: State, contributions: Sequence[Contribution], config: R
 def _by_eigenvectors(
     state: State, contributions: Sequence[Contribution], config: RunConfig
 ) -> Done:
-    options: Config = config.options
+    options: _EigenConfig = config.options
     answered = [c.site for c in contributions if c.payload is not None]
     sent: list[Eigen] = [c.payload for c in contributions if c.payload is not None]
     counts = np.concatenate([eigen.counts for eigen in sent])
@@ -397,7 +424,7 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
 
 def rounds(options: Any) -> int | None:
     """Return how many rounds a session takes; None: as many as its policy admits."""
-    return None if options.n_anchors else 1
+    return None if "anchors" in options.phases else 1
 
 
 def possible_phases(options: Any) -> tuple[str, ...]:
@@ -418,7 +445,6 @@ METHOD = Method(
     joins_late=True,
     state=State,
     phases=PHASES,
-    check_config=check_config,
     start=start,
     local_step=local_step,
     check=check,

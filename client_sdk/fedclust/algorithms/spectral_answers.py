@@ -214,7 +214,7 @@ def check_task(task: SiteTask, config: RunConfig) -> None:
     if task.phase not in options.phases:
         raise RuleViolation("task", f"the definition has no phase {task.phase!r}", "/phase")
     if task.phase == "landmarks":
-        wanted, asked, at = options.n_landmarks, task.common.n_cells, "n_cells"
+        wanted, asked, at = options.landmarks, task.common.n_cells, "n_cells"
     elif task.phase == "anchors":
         wanted, asked, at = options.n_anchors, task.common.n_anchors, "n_anchors"
     else:

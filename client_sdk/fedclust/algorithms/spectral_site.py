@@ -95,7 +95,7 @@ def _embedded(
     options = config.options
     vertices = np.concatenate([points.X, anchors])
     return embed(
-        vertices, options.n_clusters, rng, gamma=options.gamma, neighbours=options.n_neighbours
+        vertices, options.n_clusters, rng, gamma=options.gamma, neighbours=options.neighbours
     )
 
 
@@ -126,7 +126,7 @@ def _eigen(
         "values": basis.values,
         "scales": basis.scales,
         "gamma": options.gamma,
-        "neighbours": options.n_neighbours,
+        "neighbours": options.neighbours,
     }
     sent = Eigen(counts=sums.counts, means=sums.means, vectors=placed.means)
     return sent, {**memory, OWN: kept}

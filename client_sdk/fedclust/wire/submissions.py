@@ -90,16 +90,17 @@ def payload_from_bytes(phase: Phase, data: bytes | None) -> Model | None:
     return None if data is None else codec.decode_model(phase.payload, data)
 
 
-def field_errors(error: ValidationError, at: str = "") -> list[FieldError]:
+def field_errors(error: ValidationError, at: str = "", *, union: bool = False) -> list[FieldError]:
     """Turn pydantic's errors into JSON pointers, without anything that the sender wrote.
 
-    The name of a field that does not exist is the sender's: its parent is named instead.
+    The name of a field that does not exist is the sender's: its parent is named instead. Of a
+    ``union`` places begin with the name of one of its models, which is left out.
     """
     errors = []
     if error.error_count() > 10_000:  # to write down millions takes minutes, and gigabytes
         return [FieldError(pointer=at, rule="too-many-errors", message="nearly all of it is wrong")]
     for item in error.errors(include_url=False, include_context=False, include_input=False)[:20]:
-        location, message = list(item["loc"]), item["msg"]
+        location, message = list(item["loc"][union:]), item["msg"]
         if item["type"] == "extra_forbidden":
             location, message = location[:-1], "there is a field here that is not in the schema"
         elif item["type"] == "value_error":
