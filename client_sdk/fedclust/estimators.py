@@ -92,7 +92,8 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             The site that each row is at; by default one site has all. Names as in a session:
             lower-case letters, digits and hyphens. None may be missing.
         persons : sequence of length n, optional
-            Which person each row belongs to; by default each row is a person.
+            Which person each row belongs to; by default, and with ``protection: none``, each row
+            is a person.
         coordinator : Site, optional
             With ``session``: take part in a session there, with the rows of this one site. What
             the session's definition fixes (features, seed, policy) is not the estimator's to

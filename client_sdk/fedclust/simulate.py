@@ -242,7 +242,8 @@ def simulate(
         site's name to the names of its array's columns; or columns hold no value.
     seed : int
     persons : mapping of site name to sequence of length n, optional
-        Which person each row belongs to. At sites that it does not name rows count.
+        Which person each row belongs to. At sites that it does not name rows count, and with
+        ``protection: none`` at all.
     arrival : callable, optional
         ``(round, sites) -> sites``: the order in which answers reach the server. It must not
         matter; tests show that it does not.

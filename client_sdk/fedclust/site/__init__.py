@@ -209,7 +209,8 @@ class Site:
         data : array (n, d), DataFrame, path, or any other source of ``docs/data.md``
             The same rows in the same order whenever a session is resumed.
         person : str or sequence of length n, optional
-            Column that says which rows belong to one person, or its values; never sent.
+            Column that says which rows belong to one person, or its values; never sent. With
+            ``protection: none`` each row counts as a person, whatever it says.
         id_column : str, optional
             Column that names rows; never sent.
         min_group_size : int, optional
