@@ -31,7 +31,7 @@ from fedclust.algorithms.engine import EngineState, Plan
 from fedclust.algorithms.finishing import complete, merged
 from fedclust.algorithms.fkm import DefaultConfig, PaperConfig
 from fedclust.algorithms.fkm_answers import CandidatesTask, MeansTask, SeedsTask
-from fedclust.algorithms.registry import METHODS, get_method
+from fedclust.algorithms.registry import METHODS
 from fedclust.algorithms.seeding import server_rng, site_rng
 from fedclust.wire import codec
 from support.hospitals import blobs
@@ -225,7 +225,7 @@ def test_a_site_with_fewer_rows_than_p_answers_empty_throughout(rows: int) -> No
     assert run.result is not None
     assert run.result.stopped_because == "converged"
     assert run.result.sizes == (63, 63, 63)
-    labels = engine.label(get_method("lloyd"), run.result, sites["tiny"])
+    labels = engine.label(METHODS["lloyd"], run.result, sites["tiny"])
     assert (labels >= 0).all()
 
 
@@ -437,7 +437,7 @@ def test_the_first_round_starts_from_the_given_centroids(scaling: str) -> None:
 
 def test_sites_are_held_to_the_candidates_the_rounds_and_the_evaluation_agreed_on() -> None:
     base = plan_for(2, {"n_clusters": 3})
-    fkm = get_method("fkm")
+    fkm = METHODS["fkm"]
     default = DefaultConfig(n_clusters=3, variant="default", candidates=4, evaluate=False)
     plan = replace(base, method=fkm, options=default)
     _asked(plan, [_prepare(), _cells(), _candidates(4), _candidates(2)])
@@ -622,11 +622,11 @@ def _result(**update: Any) -> Result:
 def test_labels_are_by_nearest_scaled_centroid_and_missing_rows_get_none() -> None:
     rows = np.array([[10.2, 5.1], [12.4, 6.0], [np.nan, 5.6]])
 
-    assert engine.label(get_method("lloyd"), _result(), rows).tolist() == [0, 1, -1]
+    assert engine.label(METHODS["lloyd"], _result(), rows).tolist() == [0, 1, -1]
     imputing = _result(impute=np.array([12.0, 5.9]))
-    assert engine.label(get_method("lloyd"), imputing, rows).tolist() == [0, 1, 1]
+    assert engine.label(METHODS["lloyd"], imputing, rows).tolist() == [0, 1, 1]
     with pytest.raises(RuleViolation, match="columns"):
-        engine.label(get_method("lloyd"), _result(), np.ones((2, 3)))
+        engine.label(METHODS["lloyd"], _result(), np.ones((2, 3)))
 
 
 @given(st.permutations(range(4)), st.integers(0, 3))
@@ -687,7 +687,7 @@ def test_every_phase_of_every_method_declares_every_field_that_it_sends() -> Non
                 assert line.meaning.endswith(".")
                 assert line.identifies.endswith(".")
     with pytest.raises(KeyError):
-        engine.phase(get_method("lloyd"), "elbow")
+        engine.phase(METHODS["lloyd"], "elbow")
 
 
 def test_names_of_methods_and_phases_are_unique() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -110,15 +108,6 @@ class Finder:
         self._directions = np.ascontiguousarray(-2.0 * centres.T)
         squares = np.einsum("ij,ij->i", centres, centres)
         self._norms = squares + tie_breaks(squares)
-        self._make_room(point, m)
-
-    def another(self, m: int) -> Finder:
-        """Return one for the same centroids and ``m`` rows that may be at work at the same time."""
-        other = copy.copy(self)
-        other._make_room(self.centre.point, m)
-        return other
-
-    def _make_room(self, point: NDArray[np.float64], m: int) -> None:
         self.centre = Centre(point, m)
         self._every_norm = _repeated(self._norms, m)
         self._gaps = np.empty_like(self._every_norm)

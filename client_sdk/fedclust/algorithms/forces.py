@@ -149,15 +149,12 @@ class Tree:
         Local clusters m.
     merges : (s, 2) int64
         Two leaves of the two groups that are merged.
-    strengths : (s,) float64
-        Their forces.
     forced : int
         How many of the last merges put a site's clusters together that were to be kept apart.
     """
 
     n_leaves: int
     merges: IntArray
-    strengths: FloatArray
     forced: int = 0
 
     @property
@@ -198,7 +195,6 @@ def merge_tree(between: Forces, sites: IntArray | None = None) -> Tree:
     return Tree(
         n_leaves=len(between.sums),
         merges=np.array([pair for pair, _ in order], dtype=np.int64).reshape(-1, 2),
-        strengths=np.array([strength for _, strength in order]),
         forced=len(forced),
     )
 

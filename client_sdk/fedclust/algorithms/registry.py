@@ -17,8 +17,3 @@ METHODS: dict[str, Method] = {
         dual.METHOD,
     )
 }
-
-
-def get_method(name: str) -> Method:
-    """Return the method called ``name``; KeyError where there is none."""
-    return METHODS[name]

@@ -19,9 +19,6 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: What Theorem 3.1 asks of the separation of inactive pairs.
-INACTIVE_NEEDED = 10.0
-
 
 @dataclass(frozen=True)
 class Separation:
@@ -68,11 +65,6 @@ class Separation:
     inactive_separation: FloatArray
     bad_rows: dict[str, int]
     rows: dict[str, int]
-
-    @property
-    def proximity(self) -> float:
-        """Share of all rows that satisfy the proximity condition."""
-        return 1.0 - sum(self.bad_rows.values()) / sum(self.rows.values())
 
 
 def separation(rows: Mapping[str, FloatArray], labels: Mapping[str, IntArray]) -> Separation:

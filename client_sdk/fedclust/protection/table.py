@@ -89,19 +89,6 @@ class ProtectedTable:
                 return _decoded(column, column.names.index(name), released)
         raise KeyError(name)
 
-    def level_shares(self, name: str) -> FloatArray:
-        """Return each group's share (m, L) of every level; NaN where a group releases none.
-
-        Raises
-        ------
-        KeyError
-            If the table has no such column of levels.
-        """
-        for column, released in zip(self.columns, self.released, strict=True):
-            if isinstance(column, LevelColumn) and column.names == (name,):
-                return _shares(released)
-        raise KeyError(name)
-
 
 def _decoded(column: LevelColumn, place: int, counts: FloatArray) -> FloatArray:
     shares = _shares(counts)

@@ -72,8 +72,6 @@ class Change:
         Source columns pinned.
     corrected : int
         Releases of a group's column anew.
-    regrouped : int
-        Persons left over by a withdrawal who joined a new group.
     waiting : int
         Newcomers without a group as yet.
     absent : int
@@ -86,7 +84,6 @@ class Change:
     groups: int
     columns: int
     corrected: int
-    regrouped: int
     waiting: int
     absent: int
     renamed: dict[str, str]
@@ -420,7 +417,6 @@ class _Update:
             groups=m - len(cohort.sizes),
             columns=n_new,
             corrected=corrected,
-            regrouped=int(moved.sum()),
             waiting=len(self.waiting[0]),
             absent=int((~self.seen & ~cohort.withdrawn).sum()),
             renamed=self.new_names,

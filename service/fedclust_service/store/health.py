@@ -115,7 +115,7 @@ class FileCheck:
     """
 
     def __init__(self, file: Path, health: Health) -> None:
-        self._file, self._health = file, health
+        self._health = health
         self._stopping = threading.Event()
         self._connection = sqlite3.connect(file, check_same_thread=False)
         self._thread = threading.Thread(target=self._run, name="fedclust-check", daemon=True)
