@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedclust.protection.columns import LevelColumn, NumericColumn, Source, TableColumn
@@ -18,51 +17,11 @@ from fedclust.protection.table import (
     encode_sources,
     form_table,
     group_persons,
-    release,
+    release_blocks,
 )
+from support.drawn_sites import sites
 
 FloatArray = NDArray[np.float64]
-MAKERS = ("whole", "decimals", "continuous", "skewed", "constant", "yes-no", "codes", "levels")
-
-
-@st.composite
-def sites(draw: st.DrawFn) -> tuple[list[Source], int]:
-    """Draw a site's columns and its p."""
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    p = draw(st.integers(3, 6))
-    n = draw(st.integers(p, 90))
-    names = draw(st.lists(st.sampled_from(MAKERS), min_size=1, max_size=6))
-    missing = draw(st.sampled_from((0.0, 0.0, 0.02, 0.3)))
-    sources = []
-    for place, kind in enumerate(names):
-        values = _values(kind, n, rng)
-        values[rng.random(n) < missing] = np.nan
-        sources.append(Source(f"{kind}-{place}", values, 4 if kind == "levels" else None))
-    if "yes-no" in names and draw(st.booleans()):
-        first = sources[names.index("yes-no")].values
-        sources.append(Source("nested", np.where(rng.random(n) < 0.5, first, 0.0 * first)))
-        sources.append(Source("exclusive", np.where(rng.random(n) < 0.5, 1.0 - first, 0.0 * first)))
-    return sources, p
-
-
-def _values(kind: str, n: int, rng: np.random.Generator) -> FloatArray:
-    match kind:
-        case "whole":
-            return rng.integers(0, 7, n).astype(np.float64)
-        case "decimals":
-            return np.round(rng.normal(37.0, 1.0, n), 1)
-        case "continuous":
-            return rng.normal(0.0, 10.0 ** rng.integers(-6, 7), n) + rng.choice([0.0, 1e6])
-        case "skewed":
-            return np.exp(rng.normal(0.0, 3.0, n))
-        case "constant":
-            return np.full(n, 0.1)
-        case "yes-no":
-            return (rng.random(n) < rng.choice([0.02, 0.3, 0.5])).astype(np.float64)
-        case "codes":
-            return rng.choice([1.0, 2.0], n)
-        case _:
-            return rng.integers(0, 4, n).astype(np.float64)
 
 
 def alike_persons(table: ProtectedTable, groups: NDArray[np.int64]) -> list[Source]:
@@ -91,7 +50,8 @@ def test_a_table_of_its_own_records_is_itself(site: tuple[list[Source], int]) ->
     table = form_table(sources, p)
     groups = group_persons(table.columns, encode_sources(table.columns, sources), p)
 
-    again = release(table.columns, alike_persons(table, groups), groups, p)
+    alike = encode_sources(table.columns, alike_persons(table, groups))
+    again = release_blocks(table.columns, [(alike, groups)], p)
 
     for before, after in zip(table.released, again.released, strict=True):
         np.testing.assert_array_equal(before, after)

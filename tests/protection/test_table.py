@@ -129,8 +129,9 @@ def test_the_figures_compare_records_with_persons() -> None:
     table = form_table([*sources, alike, far], 5)
     groups = group_persons(table.columns, encode_sources(table.columns, [*sources, alike, far]), 5)
 
-    figures = measure_table(table, [*sources, alike, far], groups)
+    figures = measure_table(table, [([*sources, alike, far], groups)])
 
+    assert figures is not None
     assert (figures.n_persons, figures.n_groups) == (1_000, len(table.sizes))
     assert figures.one_value["hospital"] == 1.0
     assert figures.one_value["x0"] == 0.0

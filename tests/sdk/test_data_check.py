@@ -14,7 +14,7 @@ import pytest
 from fedclust.algorithms.base import Feature
 from fedclust.cli import main as cli
 from fedclust.cli import options
-from fedclust.data import Dataset, load
+from fedclust.data import Dataset, load, persons
 from fedclust.data.profile import profile
 from fedclust.errors import DataError
 from support.fake_coordinator import FakeCoordinator
@@ -293,6 +293,31 @@ def test_the_command_without_a_coordinator(office: Office) -> None:
         file.write_text(bad, "utf-8")
         assert office.run("check", *given) == 2
         assert str(file) in office.err
+
+
+@pytest.mark.parametrize("identified", [(), ("--id-column", "id")])
+def test_the_table_has_the_same_figures_out_of_core(
+    office: Office, identified: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("check", "heart", *office.data, *office.mapping, *identified, "--json")
+    tables = []
+    for more in ((), ("--out-of-core",)):
+        assert office.run(*given, *more) == 0, office.err
+        tables.append(json.loads(office.out)["table"])
+    assert tables[0]["n_persons"] == 60
+    assert tables[0]["distance_sd"] > 0.0
+    assert tables[1] == tables[0]
+    # Blocks that groups do not cross: other groups, of the same persons.
+    monkeypatch.setattr(persons, "_PERSONS", 20)
+    monkeypatch.setattr(persons, "_ROWS", 7)
+    body = office.fake.definition.model_dump(mode="json")
+    file = office.path / "heart.json"
+    file.write_text(json.dumps({"state": "recruiting", "definition": body}), "utf-8")
+    offline = ("check", "--definition", str(file), *given[2:])
+    assert office.run(*offline, "--out-of-core") == 0, office.err
+    table = json.loads(office.out)["table"]
+    assert (table["n_persons"], table["group_sizes"][0] >= 5) == (60, True)
+    assert table["fenced"] == tables[0]["fenced"]
 
 
 def test_one_mapping_file_serves_every_command(office: Office) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,10 +18,9 @@ from fedclust.cli.console import ProgressLine, consent_screen, out, print_json, 
 from fedclust.cli.help_text import epilog
 from fedclust.cli.session_file import read_json
 from fedclust.consent import ConsentRequest
-from fedclust.data import DataWarning
 from fedclust.data.persons import read_persons
 from fedclust.data.profile import ColumnProfile, Profile, profile
-from fedclust.data.tables import measure_persons, session_rows, site_data
+from fedclust.data.tables import held_features, measure_persons, session_rows, site_data
 from fedclust.definition import DefinitionError, check_definition, freeze, plan_of
 from fedclust.errors import DataError, DisclosureError, UsageError
 from fedclust.privacy.bands import size_band
@@ -133,14 +131,13 @@ def _table_of(
     DataError, DisclosureError
         Taking part would be refused.
     """
+    if plan.policy.protection == "none":
+        data, _ = site_data(plan, rows, session_rows(plan, rows, **identified), p, **identified)
+        return count_usable(plan, data), None
     lacking = plan.policy.missing == "mask"
-    data, _ = site_data(plan, rows, session_rows(plan, rows, **identified), p, **identified)
-    figures = None
-    if plan.policy.protection == "groups":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DataWarning)  # said once already
-            persons = read_persons(rows, plan.features, **identified, lacking=lacking)
-        figures = measure_persons(persons, p)
+    persons = read_persons(rows, plan.features, **identified, lacking=lacking)
+    data, figures = measure_persons(plan, persons, p)
+    held_features(plan, persons, data)
     return count_usable(plan, data), figures
 
 

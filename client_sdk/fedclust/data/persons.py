@@ -101,8 +101,6 @@ class SitePersons:
         By column a number that tells its values, row by row, from others.
     min_present : float
         The share of persons with a value below which a feature counts as lacking.
-    in_memory : bool
-        Whether all persons come in one block.
     sample : tuple of Source
         The persons that tell how the columns are released: all, or some from the whole source.
     """
@@ -114,7 +112,6 @@ class SitePersons:
     n_persons: int
     marks: Mapping[str, int]
     min_present: float
-    in_memory: bool
     sample: tuple[Source, ...] = field(repr=False)
     _blocks: Callable[[], Iterator[PersonBlock]] = field(repr=False)
 
@@ -269,9 +266,7 @@ class _Reading:
         if self.given is not None or self.named is not None:
             keys = person_keys(origin, n, self.given if self.given is not None else keys)
         found = self._persons(columns, values, keys or None, origin)
-        return self._found(
-            columns, n, found.n, marks, found.sources, lambda: iter([found]), in_memory=True
-        )
+        return self._found(columns, n, found.n, marks, found.sources, lambda: iter([found]))
 
     def _persons(
         self,
@@ -455,8 +450,6 @@ class _Reading:
         marks: dict[str, int],
         sample: tuple[Source, ...],
         blocks: Callable[[], Iterator[PersonBlock]],
-        *,
-        in_memory: bool = False,
     ) -> SitePersons:
         return SitePersons(
             self.origin.source,
@@ -466,7 +459,6 @@ class _Reading:
             n_persons,
             marks,
             self.rows.min_present,
-            in_memory,
             sample,
             blocks,
         )

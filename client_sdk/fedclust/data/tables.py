@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedclust.algorithms.base import Points
 from fedclust.algorithms.engine import Plan
@@ -21,7 +22,7 @@ from fedclust.protection.table import (
     encode_sources,
     form_table_by_blocks,
     group_persons,
-    release,
+    release_blocks,
 )
 
 __all__ = [
@@ -32,6 +33,10 @@ __all__ = [
     "site_data",
     "table_points",
 ]
+
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 def session_rows(
@@ -98,18 +103,43 @@ def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
     try:
         table = form_table_by_blocks(persons.describe(), blocks, p, persons.n_persons)
     except TooFewPersons:
-        return row_points(np.empty((0, len(plan.columns))))
+        return _nobody(plan)
     return table_points(persons, table)
 
 
-def measure_persons(persons: SitePersons, p: int) -> TableFigures | None:
-    """Return how close a table of these persons is to them; None for fewer than p, or on disk."""
-    blocks = list(itertools.islice(persons.blocks(), 2))
-    if len(blocks) != 1 or blocks[0].n < p:
-        return None
-    columns, sources = persons.describe(), blocks[0].sources
-    groups = group_persons(columns, encode_sources(columns, sources), p)
-    return measure_table(release(columns, sources, groups, p), sources, groups)
+def _nobody(plan: Plan) -> Points:
+    return row_points(np.empty((0, len(plan.columns))))
+
+
+def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, TableFigures | None]:
+    """Return what :func:`form_points` does, and how close that table is to the persons.
+
+    Raises
+    ------
+    DataError
+    """
+    columns, labels = persons.describe(), []
+    first = 0
+
+    def grouped() -> Iterator[tuple[list[FloatArray], IntArray]]:
+        nonlocal first
+        for block in persons.blocks():
+            encoded = encode_sources(columns, block.sources)
+            groups = group_persons(columns, encoded, p, persons.n_persons)
+            # Kept for the second pass, in half the memory.
+            labels.append((first + groups).astype(np.int32))
+            first += int(groups.max()) + 1
+            yield encoded, groups
+
+    try:
+        table = release_blocks(columns, grouped(), p)
+    except TooFewPersons:
+        return _nobody(plan), None
+    blocks = (
+        (block.sources, groups.astype(np.int64))
+        for block, groups in zip(persons.blocks(), labels, strict=True)
+    )
+    return table_points(persons, table), measure_table(table, blocks)
 
 
 def table_points(persons: SitePersons, table: ProtectedTable) -> Points:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.protection.columns import NumericColumn, Source, source_names
+from fedclust.protection.columns import NumericColumn, Source, TableColumn, source_names
+from fedclust.protection.records import GroupSums
 from fedclust.protection.table import ProtectedTable, encode_sources
 
 __all__ = ["TableFigures", "measure_table"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+#: At least so many persons say what the median distance is: it is then known to one percentile.
+_SAMPLE: Final = 16_384
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,8 @@ class TableFigures:
     distance_sd : float or None
         Half of the persons are nearer to their group's mean than this: the root of the mean over
         the numeric columns of squared differences, in standard deviations. None without such
-        columns.
+        columns. Of more than 32,768 persons at least 16,384 decide, spread over the source; the
+        other figures are of all persons.
     one_value : dict of str to float
         By column the share of persons in groups whose persons all have the same value. Whoever
         knows that somebody is in such a group knows the value.
@@ -50,58 +56,106 @@ class TableFigures:
 
 
 def measure_table(
-    table: ProtectedTable, sources: Sequence[Source], groups: IntArray
-) -> TableFigures:
-    """Compare a table with the persons that it was made from.
+    table: ProtectedTable, blocks: Iterable[tuple[Sequence[Source], IntArray]]
+) -> TableFigures | None:
+    """Compare a table with the persons that it was made from; None where there is none of them.
+
+    Memory grows with the table, not with the persons.
 
     Parameters
     ----------
     table : ProtectedTable
-    sources : sequence of Source
-        One value a person.
-    groups : (n,) int64
-        The group of each person.
+    blocks : iterable of (sequence of Source, (n,) int64)
+        One value a person, and the group of each. The persons of a group may be in several blocks.
     """
-    n, m = len(groups), len(table.sizes)
-    by_name = {source.name: source.values for source in sources}
-    squares = np.zeros(n)
-    n_numeric = 0
+    m = len(table.sizes)
+    measured = [_Column(column, m) for column in table.columns]
+    persons, sample = np.zeros(m, dtype=np.int64), _Sample()
+    for sources, groups in blocks:
+        persons += np.bincount(groups, minlength=m)
+        encoded = encode_sources(table.columns, sources)
+        sample.add(encoded, groups)
+        by_name = {source.name: source.values for source in sources}
+        for column, values in zip(measured, encoded, strict=True):
+            column.add(values, by_name, groups)
+    n = int(persons.sum())
+    if not n:
+        return None
     one_value: dict[str, float] = {}
     fenced: dict[str, float] = {}
     unreleased: dict[str, float] = {}
-    encoded = encode_sources(table.columns, sources)
-    for column, values, released in zip(table.columns, encoded, table.released, strict=True):
-        alike = _spans(values, groups, m) == 0.0
+    for each, released in zip(measured, table.released, strict=True):
         lacks = np.isnan(released) if released.ndim == 1 else released.sum(axis=1) == 0.0
-        for name in source_names(column):
-            one_value[name] = float(alike[groups].mean())
-            unreleased[name] = float(lacks[groups].mean())
-        if isinstance(column, NumericColumn):
-            raw = by_name[column.name]
-            fenced[column.name] = float(np.mean((raw < column.lower) | (raw > column.upper)))
-            squares += _squared_distances(values, groups, m)
-            n_numeric += 1
-    distance = float(np.median(np.sqrt(squares / n_numeric))) if n_numeric else None
+        for name in source_names(each.column):
+            one_value[name] = float(persons[each.alike].sum() / n)
+            unreleased[name] = float(persons[lacks].sum() / n)
+        if isinstance(each.column, NumericColumn):
+            fenced[each.column.name] = each.n_fenced / n
     smallest, largest = int(table.sizes.min()), int(table.sizes.max())
-    return TableFigures(n, m, (smallest, largest), distance, one_value, fenced, unreleased)
+    return TableFigures(
+        n, m, (smallest, largest), sample.distance(measured), one_value, fenced, unreleased
+    )
 
 
-def _spans(values: FloatArray, groups: IntArray, m: int) -> FloatArray:
-    """Return each group's largest minus smallest value; NaN where a person has none."""
-    highest, lowest = np.full(m, -np.inf), np.full(m, np.inf)
-    with np.errstate(invalid="ignore"):
-        np.maximum.at(highest, groups, values)
-        np.minimum.at(lowest, groups, values)
-    return np.asarray(highest - lowest)
+class _Column:
+    """What is known of one column so far, by group (m,)."""
+
+    def __init__(self, column: TableColumn, m: int) -> None:
+        self.column, self.sums = column, GroupSums(column)
+        #: A value of each group, and whether all of its persons have that one.
+        self.first, self.alike = np.full(m, np.nan), np.ones(m, dtype=np.bool_)
+        self.n_fenced = 0
+
+    def add(self, values: FloatArray, by_name: Mapping[str, FloatArray], groups: IntArray) -> None:
+        begins = np.isnan(self.first[groups])
+        self.first[groups[begins]] = values[begins]
+        # A missing value differs from every other.
+        self.alike[groups[values != self.first[groups]]] = False
+        if isinstance(self.column, NumericColumn):
+            raw = by_name[self.column.name]
+            self.n_fenced += int(((raw < self.column.lower) | (raw > self.column.upper)).sum())
+            self.sums.add(values, groups, len(self.first))
+
+    def squares(self, values: FloatArray, groups: IntArray) -> FloatArray:
+        """Return the squared difference (n,) to the group's mean in variances; 0 if missing."""
+        assert isinstance(self.column, NumericColumn)  # noqa: S101  (_Sample.distance)
+        spread, sums = self.sums.spread(), self.sums
+        # The sums of squares of equal values are rounding errors.
+        if spread.whole <= spread.n * (1e-9 * spread.mean) ** 2:
+            return np.zeros(len(values))
+        means = self.column.origin + sums.sums / np.maximum(sums.complete, 1)
+        gaps = (values - means[groups]) ** 2 * spread.n / spread.whole
+        return np.where(np.isnan(values), 0.0, gaps)
 
 
-def _squared_distances(values: FloatArray, groups: IntArray, m: int) -> FloatArray:
-    """Return the squared difference (n,) to the group's mean in variances; 0 where missing."""
-    known = ~np.isnan(values)
-    spread = float(values[known].std()) if known.any() else 0.0
-    if spread == 0.0:
-        return np.zeros(len(values))
-    filled = np.where(known, values, 0.0)
-    sizes = np.maximum(np.bincount(groups, weights=known, minlength=m), 1.0)
-    means = np.bincount(groups, weights=filled, minlength=m) / sizes
-    return np.asarray(np.where(known, ((filled - means[groups]) / spread) ** 2, 0.0))
+class _Sample:
+    """Every person, or of many every second, fourth, ... one in the order of the source."""
+
+    def __init__(self) -> None:
+        self._stride = 1
+        self._seen = self._held = 0
+        self._parts: list[tuple[FloatArray, IntArray]] = []
+
+    def add(self, encoded: Sequence[FloatArray], groups: IntArray) -> None:
+        kept = slice(-self._seen % self._stride, None, self._stride)
+        self._parts.append((np.stack([values[kept] for values in encoded]), groups[kept]))
+        self._seen += len(groups)
+        self._held += len(self._parts[-1][1])
+        while self._held >= 2 * _SAMPLE:
+            values, places = self._whole()
+            self._parts, self._stride = [(values[:, ::2], places[::2])], 2 * self._stride
+            self._held = len(self._parts[0][1])
+
+    def _whole(self) -> tuple[FloatArray, IntArray]:
+        values, places = zip(*self._parts, strict=True)
+        return np.concatenate(values, axis=1), np.concatenate(places)
+
+    def distance(self, columns: Sequence[_Column]) -> float | None:
+        """Return the median distance to the group's mean; None without numeric columns."""
+        values, groups = self._whole()
+        squares = [
+            column.squares(own, groups)
+            for column, own in zip(columns, values, strict=True)
+            if isinstance(column.column, NumericColumn)
+        ]
+        return float(np.median(np.sqrt(np.mean(squares, axis=0)))) if squares else None

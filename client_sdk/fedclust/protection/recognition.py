@@ -154,12 +154,21 @@ def sign(cohort: Cohort, sources: Sequence[Source], secret: bytes) -> WordArray:
 
 
 def person_rows(
-    cohort: Cohort, secret: bytes, ids: Sequence[str] | None, sources: Sequence[Source]
-) -> IntArray:
-    """Return the row of the cohort's table that each person (n,) is part of, -1 where none is."""
-    if ids is None:
-        ids = numbered_rows(sign(cohort, sources, secret), np.zeros(0, dtype=np.uint64))
-    return cohort.table_rows(secret, ids)
+    cohort: Cohort, secret: bytes, blocks: Blocks
+) -> Iterator[tuple[Sequence[Source], IntArray]]:
+    """Yield persons by block, with the row (n,) of the cohort's table that each is part of.
+
+    Persons who are part of none are left out.
+    """
+    signed = [np.zeros(0, dtype=np.uint64)]
+    for ids, sources in blocks():
+        if ids is None:
+            own = sign(cohort, sources, secret)
+            ids = numbered_rows(own, np.concatenate(signed))
+            signed.append(own)
+        rows = cohort.table_rows(secret, ids)
+        there = rows >= 0
+        yield [replace(each, values=each.values[there]) for each in sources], rows[there]
 
 
 def refuse_known_values(mine: WordArray, cohort: Cohort, gone: NDArray[np.bool_]) -> None:

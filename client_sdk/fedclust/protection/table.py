@@ -31,7 +31,7 @@ __all__ = [
     "has_levels",
     "person_values",
     "place_persons",
-    "release",
+    "release_blocks",
     "unite_groups",
 ]
 
@@ -191,7 +191,7 @@ def form_table_by_blocks(
     """
     encoded = (encode_sources(columns, sources) for sources in blocks)
     grouped = ((each, group_persons(columns, each, p, n_persons)) for each in encoded)
-    return _release_blocks(columns, grouped, p)
+    return release_blocks(columns, grouped, p)
 
 
 def group_persons(
@@ -268,28 +268,21 @@ def place_persons(columns: Sequence[TableColumn], encoded: Sequence[FloatArray])
     return _side_by_side(columns, blocks, len(encoded[0]))
 
 
-def release(
-    columns: Sequence[TableColumn], sources: Sequence[Source], groups: IntArray, p: int
-) -> ProtectedTable:
-    """Return the records of given groups.
-
-    Parameters
-    ----------
-    columns : sequence of TableColumn
-    sources : sequence of Source
-        One value a person.
-    groups : (n,) int64
-        Numbered from 0; each has at least ``p`` persons.
-    p : int
-    """
-    return _release_blocks(columns, [(encode_sources(columns, sources), groups)], p)
-
-
-def _release_blocks(
+def release_blocks(
     columns: Sequence[TableColumn],
     blocks: Iterable[tuple[Sequence[FloatArray], IntArray]],
     p: int,
 ) -> ProtectedTable:
+    """Return the records of groups that do not cross blocks.
+
+    Parameters
+    ----------
+    columns : sequence of TableColumn
+    blocks : iterable of (list of (n,) float64, (n,) int64)
+        Persons' values as :func:`encode_sources` returns them, and their groups, which are numbered
+        from 0 in each block.
+    p : int
+    """
     sizes: list[IntArray] = []
     released: list[list[FloatArray]] = [[] for _ in columns]
     spreads = [Spread() for _ in columns]

@@ -300,19 +300,12 @@ def _known_by(cohorts: Sequence[Cohort], persons: SitePersons) -> list[Feature]:
 def _figures(
     store: CohortStore, cohort: Cohort, persons: SitePersons, names: Sequence[str]
 ) -> TableFigures | None:
-    """Return how close the table is to its persons; None of a source larger than memory."""
-    blocks = list(persons.blocks()) if persons.in_memory else []
-    if len(blocks) != 1:
-        return None
-    (block,) = blocks
-    groups = person_rows(cohort, store.secret(), block.keys, block.sources)
-    there = np.flatnonzero(groups >= 0)
-    sources = [dataclasses.replace(each, values=each.values[there]) for each in block.sources]
-    here = {each.name for each in sources}
+    """Return how close the table is to its persons; None where no column can be compared."""
+    here = {column.name for column in persons.columns}
     table = cohort.table(names)
     # Columns tied to one that this source lacks are not measured.
     kept = [k for k, each in enumerate(table.columns) if set(source_names(each)) <= here]
-    if not kept or not len(there):
+    if not kept:
         return None
     table = dataclasses.replace(
         table,
@@ -320,4 +313,4 @@ def _figures(
         released=tuple(table.released[k] for k in kept),
         shares=tuple(table.shares[k] for k in kept),
     )
-    return measure_table(table, sources, groups[there])
+    return measure_table(table, person_rows(cohort, store.secret(), _blocks(persons)))
