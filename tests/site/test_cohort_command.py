@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -31,7 +32,9 @@ class Command:
         rows = [f"p{first + i},{rng.integers(20, 90)},{rng.normal(200, 30):.1f}" for i in range(n)]
         self.data.write_text("\n".join(["mrn,age,chol", *rows]) + "\n", "utf-8")
 
-    def run(self, *arguments: str) -> int:
+    def run(self, *arguments: str, typed: str | io.StringIO = "") -> int:
+        stdin = io.StringIO(typed) if isinstance(typed, str) else typed
+        self._patch.setattr(sys, "stdin", stdin)
         self._patch.setattr(sys, "argv", ["fedclust", "cohort", *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -72,13 +75,46 @@ def test_groups_are_formed_up_front_and_shown_in_counts(command: Command) -> Non
 
 def test_a_person_is_withdrawn(command: Command) -> None:
     assert command.create() == 0
-    assert command.run("withdraw", "p7", "--yes", "--json") == 0
+    assert command.run("withdraw", "--yes", "--json", typed="p7\n") == 0
     assert json.loads(command.out) == {"tables": 1}
     assert command.run("show", "--json") == 0
     assert json.loads(command.out)[0]["withdrawn"] == 1
-    assert command.run("withdraw", "p700", "--yes") == 3
+    assert command.run("withdraw", "--yes", typed=" p700 \n\n") == 3
     assert "no group holds this person" in command.err
     assert "p700" not in command.err
+
+
+class Keyboard(io.StringIO):
+    """Standard input of a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("answer", "code", "withdrawn"), [("n", 4, 0), ("y", 0, 1)])
+def test_a_persons_id_is_asked_for(
+    command: Command, answer: str, code: int, withdrawn: int
+) -> None:
+    assert command.create() == 0
+    assert command.run("withdraw", typed=Keyboard(f"p7\n{answer}\n")) == code
+    assert "The person's id" in command.err
+    assert command.run("show", "--json") == 0
+    assert json.loads(command.out)[0]["withdrawn"] == withdrawn
+
+
+@pytest.mark.parametrize("typed", ["", "\n", "p7\np8\n"])
+def test_one_id_is_withdrawn_at_a_time(command: Command, typed: str) -> None:
+    assert command.create() == 0
+    assert command.run("withdraw", "--yes", typed=typed) == 2
+    assert "on one line" in command.err
+    assert command.run("show", "--json") == 0
+    assert json.loads(command.out)[0]["withdrawn"] == 0
+
+
+def test_an_id_is_no_argument(command: Command) -> None:
+    """The shell's history would keep it."""
+    assert command.create() == 0
+    assert command.run("withdraw", "p7", "--yes") == 2
 
 
 def test_a_backup_is_verified(command: Command) -> None:

@@ -12,7 +12,15 @@ from pydantic import ValidationError
 from fedclust.algorithms.base import Feature
 from fedclust.cli import options as o
 from fedclust.cli.check import read_definition
-from fedclust.cli.console import ProgressLine, confirmed, err, out, print_json, show
+from fedclust.cli.console import (
+    ProgressLine,
+    confirmed,
+    err,
+    out,
+    print_json,
+    read_line,
+    show,
+)
 from fedclust.cli.help_text import epilog
 from fedclust.errors import ConsentDeclined, PersonsRefused, UsageError
 from fedclust.journal import state_errors
@@ -132,19 +140,19 @@ def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> Non
         show(err, f"none as yet in {store.directory}: fedclust cohort create, or a first session")
 
 
-@app.command(epilog=epilog("fedclust cohort withdraw 4711"))
+@app.command(epilog=epilog("fedclust cohort withdraw", "fedclust cohort withdraw --yes < id.txt"))
 def withdraw(
-    person: Annotated[
-        str, typer.Argument(help="The person's id, as the file has it.", show_default=False)
-    ],
     yes: Annotated[bool, typer.Option("--yes", help="Withdraw unasked.")] = False,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Withdraw a person: the person's group is not used any more. It cannot be undone.
 
-    What was sent still counts. A session that runs is not gone on with: leave it.
+    The id, as the file has it, is asked for or read from standard input: a command line stays in
+    the shell's history and is visible to others. What was sent still counts. A session that runs
+    is not gone on with: leave it.
     """
+    person = read_line("The person's id, as the file has it:", "the person's id")
     if not (yes or confirmed("Withdraw this person from all tables?", "--yes")):
         raise ConsentDeclined("nobody was withdrawn")
     ledger = Ledger(journal_dir or default_directory())

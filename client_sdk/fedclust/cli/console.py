@@ -355,6 +355,26 @@ def consent_question(request: ConsentRequest, question: str) -> str:
     return question
 
 
+def read_line(question: str, what: str) -> str:
+    """Return a line that a person types, or the only line of standard input.
+
+    Raises
+    ------
+    UsageError
+        There is none, or there are several.
+    """
+    lines: list[str] = []
+    if sys.stdin is not None and sys.stdin.isatty():
+        show(err, question)
+        lines = [sys.stdin.readline()]
+    elif sys.stdin is not None:
+        lines = sys.stdin.read().splitlines()
+    given = [line.strip() for line in lines if line.strip()]
+    if len(given) != 1:
+        raise errors.UsageError(f"give {what} on standard input, on one line: {len(given)} came")
+    return given[0]
+
+
 def confirmed(question: str, instead: str) -> bool:
     """Ask a person; ConsentNeeded, with what to give ``instead``, where there is none."""
     # No standard input at all is None.
