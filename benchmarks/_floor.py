@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import sqlite3
 import sys
@@ -152,6 +153,7 @@ def take_part(folder: Path, name: str) -> None:
 def take_part_by_sdk(folder: Path, name: str) -> None:
     """Take part in the service's session "floor" as a hospital would."""
     rows = np.load(folder / f"{name}.npy")
+    os.environ["FEDCLUST_STATE_DIR"] = str(folder / "groups" / name)
     said = json.loads((folder / f"{name}.json").read_text("ascii"))
     with Site(said["url"], token=said["token"], journal_dir=folder / "journals" / name) as site:
         _wait(folder, name)

@@ -8,6 +8,7 @@ Sessions: four sites through the SDK, with one, two and three workers, in turns.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import threading
@@ -57,6 +58,7 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
             folder = Path(name)
+            os.environ["FEDCLUST_STATE_DIR"] = str(folder / "groups")
             clusters = {
                 n: stack.enter_context(_cluster(folder / str(n), postgres, n)) for n in WORKERS
             }

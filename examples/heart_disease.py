@@ -167,8 +167,10 @@ def command(*arguments: str, url: str, at: Path, wait: bool = True) -> subproces
     """Run ``fedclust`` with the token in ``at``."""
     program = [sys.executable, "-m", "fedclust.cli", *arguments]
     program += ["--coordinator", url, "--token-file", str(at / "token")]
+    # The groups of this trial's persons are not those that this account keeps for real sessions.
+    env = _env() | {"FEDCLUST_STATE_DIR": str(at / "groups")}
     with (at / "log").open("ab") as log:
-        process = subprocess.Popen(program, stdout=log, stderr=log, cwd=at, env=_env())
+        process = subprocess.Popen(program, stdout=log, stderr=log, cwd=at, env=env)
     if wait and process.wait(_WAIT_S):
         raise SystemExit(f"fedclust {arguments[0]} ended with {process.returncode}: {at / 'log'}")
     return process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,16 @@ import _data
 import _hospitals
 import _runs
 from _baselines import accuracy, partition_cost
+
+
+def test_sites_of_benchmarks_and_examples_leave_the_accounts_groups_alone() -> None:
+    taking_part = re.compile(r"\.participate\(|consortium\.run\(|\"participate\"")
+    root = Path(__file__).parents[1]
+    files = [*(root / "benchmarks").glob("*.py"), *(root / "examples").glob("*.py")]
+    found = [path for path in files if taking_part.search(path.read_text("utf-8"))]
+    assert {"_floor.py", "workers.py", "heart_disease.py"} <= {path.name for path in found}
+    for path in found:
+        assert "FEDCLUST_STATE_DIR" in path.read_text("utf-8"), path.name
 
 
 def test_the_uneven_split_has_the_published_clusters_and_sizes() -> None:
