@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedclust_service.exits import Exit
+from fedclust_service.exit_codes import Exit
 from fedclust_service.settings import CLIENT_VARIABLES, Settings, load_settings
 
 ROOT = Path(__file__).parents[1]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from fedclust_service import logging
-from fedclust_service.exits import Exit, StartFailure
+from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.settings import Settings, SettingsError, load_settings
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def operator_token(
     Works beside a running coordinator. Tokens issued before stay valid.
     """
     from fedclust_service.orchestration import principals
-    from fedclust_service.orchestration.lookup import is_slug
+    from fedclust_service.orchestration.access_queries import is_slug
     from fedclust_service.server import explained, open_coordinator
 
     if not is_slug(name):
@@ -264,7 +264,7 @@ def restore(
 
     The audit trail gets an entry that says so.
     """
-    from fedclust_service.orchestration.restored import record_restore
+    from fedclust_service.orchestration.audit.trail import record_restore
     from fedclust_service.server import explained, open_coordinator
     from fedclust_service.store import backup as copies
 
@@ -326,8 +326,8 @@ def audit_verify(
     that was cut at its end, or rewritten whole, is found by --head alone, or by a site's ledger.
     """
     from fedclust_service.clock import StoreClock
-    from fedclust_service.domain.chain import Head
-    from fedclust_service.orchestration.audit import verify_trail
+    from fedclust_service.domain.audit_chain import Head
+    from fedclust_service.orchestration.audit.trail import verify_trail
     from fedclust_service.server import explained
     from fedclust_service.store import Store
 

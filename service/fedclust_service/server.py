@@ -33,12 +33,13 @@ from fedclust_service.connections import (
 )
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.tokens import SecretKeys
-from fedclust_service.exits import Exit, StartFailure
+from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.http.app import create_app
 from fedclust_service.http.protocol import HEAD_SECONDS, Protocol
 from fedclust_service.orchestration import principals
-from fedclust_service.orchestration.coordinator import Coordinator, Limits
-from fedclust_service.orchestration.restored import record_accepted_clock
+from fedclust_service.orchestration.audit.trail import record_accepted_clock
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.core import Limits
 from fedclust_service.settings import (
     MIN_KEY_LENGTH,
     Settings,

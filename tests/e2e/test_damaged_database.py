@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fedclust_service.exits import Exit
+from fedclust_service.exit_codes import Exit
 from support.damage import overwrite, root_page
 from support.patience import PATIENCE_S, eventually
 from support.server import ServerProcess, running_server, service

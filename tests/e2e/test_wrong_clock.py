@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fedclust_service.exits import Exit
+from fedclust_service.exit_codes import Exit
 from support.clock import WRONG_TIME
 from support.patience import PATIENCE_S, eventually
 from support.server import ServerProcess

@@ -51,7 +51,7 @@ def begun(running: Running, length: str) -> bytes:
 @pytest.fixture
 def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """Return a coordinator that waits for a body only a moment."""
-    monkeypatch.setattr("fedclust_service.http.edge._DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr("fedclust_service.http.middleware._DRAIN_SECONDS", 0.1)
     clock = ManualClock()
     with local_coordinator(tmp_path, clock=clock, body_timeout_s="1") as local:
         yield Running(local, populate(local), clock)

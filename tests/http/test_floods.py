@@ -17,7 +17,7 @@ import pytest
 
 from fedclust.wire.problems import Problem
 from fedclust_service.connections import RESERVED_DESCRIPTORS
-from fedclust_service.http import app, edge
+from fedclust_service.http import app, middleware
 from fedclust_service.http.budgets import Budget
 from support.clock import ManualClock
 from support.inprocess import local_coordinator
@@ -201,8 +201,8 @@ def test_of_refused_bodies_a_few_are_read_to_their_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are answered at once: without a token nobody holds a connection by sending."""
-    monkeypatch.setattr(edge, "_MOST_DRAINS", 1)
-    monkeypatch.setattr(edge, "_DRAIN_SECONDS", 2 * PATIENCE_S)
+    monkeypatch.setattr(middleware, "_MOST_DRAINS", 1)
+    monkeypatch.setattr(middleware, "_DRAIN_SECONDS", 2 * PATIENCE_S)
     with small(tmp_path) as running, Flood(running.world.base_url) as flood:
         request = begun(running, "Content-Length: 9").replace(b"Bearer fcs", b"Bearer nobody")
         sending = [flood.connect(request) for _ in range(4)]

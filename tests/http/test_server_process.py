@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from fedclust_service.cli import main
-from fedclust_service.exits import Exit
+from fedclust_service.exit_codes import Exit
 from support.patience import PATIENCE_S
 from support.server import ServerProcess, clean_environment, running_server
 from support.world import World
@@ -252,20 +252,20 @@ def test_a_shutdown_does_not_wait_for_an_aggregation(
 #: The aggregation's process opens a pipe and never ends by itself; {pipe!r} closes with it.
 AGGREGATES_ELSEWHERE = """
 import sys
-from fedclust_service.orchestration import process
+from fedclust_service.orchestration import aggregation_process
 child = '''
 import threading
 from fedclust.algorithms import engine
-from fedclust_service.orchestration import process
+from fedclust_service.orchestration import aggregation_process
 pipe = open({pipe!r}, "w")
 def advance(*_):
     pipe.write("there")
     pipe.flush()
     threading.Event().wait()
 engine.advance = advance
-process.main()
+aggregation_process.main()
 '''
-process.COMMAND = (sys.executable, "-c", child)
+aggregation_process.COMMAND = (sys.executable, "-c", child)
 from fedclust_service.cli import main
 sys.exit(main())
 """

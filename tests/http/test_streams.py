@@ -96,7 +96,7 @@ def reading_nothing(live: Running) -> Iterator[socket.socket]:
             tx.audit.append("coordinator", "round.overdue", "heart", details, live.clock.now())
 
     store.run_tx("test.fill", fill)
-    live.local.coordinator.sealer.wake()
+    live.local.coordinator.sealing_due.set()
     eventually(lambda: store.read("test.waiting", lambda tx: tx.chain.waiting()) == 0)
     address = httpx.URL(live.world.base_url)
     with socket.socket() as reader:

@@ -10,7 +10,7 @@ import structlog
 
 from fedclust.algorithms.registry import METHODS
 from fedclust_service import logging
-from fedclust_service.orchestration import lookup
+from fedclust_service.orchestration import definitions
 from fedclust_service.store import Store
 from support import tally
 from support.clock import ManualClock
@@ -20,12 +20,12 @@ from support.office import Office
 @pytest.fixture(autouse=True)
 def _tally(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(METHODS, tally.NAME, tally.method())
-    lookup._plan.cache_clear()
+    definitions._plan.cache_clear()
     yield
     tally.HOOK.clear()
     tally.CHECKED.clear()
     tally.CONTRIBUTED.clear()
-    lookup._plan.cache_clear()
+    definitions._plan.cache_clear()
 
 
 @pytest.fixture

@@ -285,7 +285,8 @@ def test_an_unreadable_row_keeps_no_other_session_waiting(
     clock.advance(2 * 86_400)
     sweep(office.co)
     office.co.driver.start()
-    office.co.driver.stop(PATIENCE_S)
+    office.co.driver.ask_to_stop()
+    office.co.driver.join(PATIENCE_S)
     office.drive()
     assert office.info("good-late").state == "completed"
     scrubbed = "SELECT name FROM sessions WHERE scrubbed_at IS NOT NULL"

@@ -12,8 +12,16 @@ import pytest
 from fedclust.algorithms.base import MethodFailure
 from fedclust.algorithms.registry import METHODS
 from fedclust_service.domain.round import Round, RoundState
-from fedclust_service.orchestration import lookup, participation, results, rounds, sessions, sweeper
-from fedclust_service.orchestration.coordinator import Coordinator, Limits
+from fedclust_service.orchestration import (
+    definitions,
+    participation,
+    results,
+    rounds,
+    sessions,
+    sweeper,
+)
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.core import Limits
 from fedclust_service.store import Store, StoreUnavailable
 from support import tally
 from support.clock import ManualClock
@@ -379,7 +387,8 @@ def test_an_aggregation_that_takes_too_long_fails_and_others_go_on(
     office.answer_all("lung")
     eventually(lambda: office.info("lung").state == "completed")
     release.set()
-    office.co.driver.stop(PATIENCE_S)
+    office.co.driver.ask_to_stop()
+    office.co.driver.join(PATIENCE_S)
     # What the stuck one came to at last is not written.
     assert office.info("heart").state == "failed"
     assert latest(office).number == 1
@@ -466,7 +475,7 @@ def test_a_method_version_that_is_gone_fails_with_what_to_do(
     office.session()
     office.answer_all("heart")
     monkeypatch.setitem(METHODS, tally.NAME, tally.method(version=2))
-    lookup._plan.cache_clear()
+    definitions._plan.cache_clear()
     office.drive()
     assert office.info("heart").stopped_because == "method_version_unsupported"
 
@@ -479,7 +488,7 @@ def test_what_an_upgrade_left_behind_ends_when_the_coordinator_starts(
     office.session("done", rounds=1)
     office.finish("done")
     monkeypatch.setitem(METHODS, tally.NAME, tally.method(version=2))
-    lookup._plan.cache_clear()
+    definitions._plan.cache_clear()
     office.define("new")
     sweeper.end_unsupported(office.co)
     sweeper.end_unsupported(office.co)
@@ -536,7 +545,8 @@ def test_the_worker_outlives_errors_of_the_database(
     office.co.driver.start()
     office.answer_all("heart")
     eventually(lambda: office.info("heart").round == 2)
-    office.co.driver.stop(PATIENCE_S)
+    office.co.driver.ask_to_stop()
+    office.co.driver.join(PATIENCE_S)
 
 
 def test_stopping_does_not_wait_for_an_endless_aggregation(office: Office) -> None:
@@ -552,14 +562,15 @@ def test_stopping_does_not_wait_for_an_endless_aggregation(office: Office) -> No
     office.co.driver.start()
     office.answer_all("heart")
     assert stuck.wait(PATIENCE_S)
-    office.co.driver.stop(timeout_s=0.05)
+    office.co.driver.ask_to_stop()
+    office.co.driver.join(0.05)
     assert latest(office).state is RoundState.AGGREGATING
     release.set()
     eventually(lambda: not office.co.driver.alive)
 
 
 def test_holders_differ() -> None:
-    from fedclust_service.orchestration.coordinator import new_holder
+    from fedclust_service.orchestration.core import new_holder
 
     assert new_holder() != new_holder()
     assert isinstance(Coordinator.__dataclass_fields__["holder"].default_factory(), str)

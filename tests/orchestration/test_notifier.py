@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from fedclust_service.orchestration.coordinator import Limits
+from fedclust_service.orchestration.core import Limits
 from fedclust_service.orchestration.notifier import Notifier
 from fedclust_service.store import Store
 from support.clock import ManualClock

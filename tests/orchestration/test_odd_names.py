@@ -10,7 +10,15 @@ import pytest
 from fedclust.wire.models import TokenCreate
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.orchestration import participation, principals, results, rounds, sessions
+from fedclust_service.orchestration import (
+    participation,
+    principals,
+    results,
+    rounds,
+    sessions,
+    submissions,
+)
+from fedclust_service.orchestration.submissions import Body
 from support.office import ANALYST, OPERATOR, Office, site
 
 NAMES = ["", "\x00", "heart\x00", "Heart", "é" * 40, "x" * 64, "\ud800", "heart\n", "'; --"]
@@ -47,7 +55,7 @@ def test_rounds_of_any_number(both_office: Office) -> None:
     for number in NUMBERS:
         for call in (rounds.get_round, rounds.close_round):
             assert slug(call, office.co, ANALYST, "heart", number) == "not-found"
-        sent = (office.co, site("north"), "heart", number, b"x", "application/json")
-        assert slug(rounds.submit, *sent) == "round-closed"
+        sent = (office.co, site("north"), "heart", number, Body(b"x", "application/json"))
+        assert slug(submissions.submit, *sent) == "round-closed"
     assert rounds.list_rounds(office.co, ANALYST, "heart", 5, "9999999999").items == ()
     assert slug(rounds.list_rounds, office.co, ANALYST, "heart", 5, "9" * 11) == "invalid"

@@ -12,7 +12,7 @@ from fedclust.wire.codec import canonical_json, decode, sha256
 from fedclust.wire.models import SessionPatch
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.orchestration import opening, participation, rounds, sessions
+from fedclust_service.orchestration import participation, rounds, session_start, sessions
 from support import tally
 from support.clock import ManualClock
 from support.office import ANALYST, OPERATOR, Office, actor, site
@@ -200,7 +200,7 @@ def test_who_joins_or_leaves_while_the_first_round_is_made(
     office.define(sites=("a", "b", "c", "d", "e"), start="manual")
     for name in ("a", "b", "c", "d"):
         office.join("heart", name)
-    real = opening._make_start
+    real = session_start._make_start
     meanwhile = iter(
         [
             lambda: office.join("heart", "e"),
@@ -208,14 +208,14 @@ def test_who_joins_or_leaves_while_the_first_round_is_made(
         ]
     )
 
-    def make(*given: Any) -> opening.Start:
+    def make(*given: Any) -> session_start.Start:
         made = real(*given)
         for change in meanwhile:
             change()
             break
         return made
 
-    monkeypatch.setattr(opening, "_make_start", make)
+    monkeypatch.setattr(session_start, "_make_start", make)
     sessions.start_session(office.co, ANALYST, "heart")
     asked = rounds.get_round(office.co, ANALYST, "heart", 1)
     assert [each.name for each in asked.sites] == ["b", "c", "d", "e"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from fedclust_service.domain.round import Round, RoundState
-from fedclust_service.orchestration.coordinator import Limits
+from fedclust_service.orchestration.core import Limits
 from support import tally
 from support.office import Office
 from support.patience import PATIENCE_S
@@ -35,7 +35,8 @@ def test_nobody_waits_for_the_lease_of_one_that_stopped(both_office: Office) -> 
     office.answer_all("heart")
     assert stuck.wait(PATIENCE_S)
     (left,) = [each for each in threading.enumerate() if each.name == "fedclust-driver"]
-    office.co.driver.stop(timeout_s=0.05)
+    office.co.driver.ask_to_stop()
+    office.co.driver.join(0.05)
     assert (latest(office).state, latest(office).lease) == (RoundState.AGGREGATING, None)
     # The clock stands still: nothing has run out.
     assert office.another().driver.run_once()

@@ -29,12 +29,14 @@ class Ear:
             lambda session, version: self.changed.put((session, version)),
             self.heads.put,
             lambda: self.waited_for,
+            NEVER_S,
         )
         assert made is not None
         self.listener: Listener = made
 
     def start(self, reread_s: float = NEVER_S) -> None:
-        self.listener.start(reread_s)
+        self.listener._reread_s = reread_s
+        self.listener.start()
         self.until_connected()
 
     def until_connected(self) -> None:
@@ -140,5 +142,5 @@ def test_a_reconnect_reads_again_at_once(
 
 def test_sqlite_has_no_listener(sqlite_url: str, clock: ManualClock) -> None:
     store = Store.open(sqlite_url, clock)
-    assert store.listener(lambda *_: None, lambda _: None, dict) is None
+    assert store.listener(lambda *_: None, lambda _: None, dict, NEVER_S) is None
     store.close()

@@ -22,8 +22,10 @@ from fedclust_service.clock import StoreClock
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.domain.session import Session
 from fedclust_service.domain.tokens import SecretKeys
-from fedclust_service.orchestration import participation, rounds, sessions
-from fedclust_service.orchestration.coordinator import Coordinator, Limits
+from fedclust_service.orchestration import participation, sessions, submissions, tasks
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.core import Limits
+from fedclust_service.orchestration.submissions import Body
 from fedclust_service.store import AlreadyExists, Store
 from support import tally
 from support.purpose import PURPOSE
@@ -132,11 +134,11 @@ class Office:
         """Return a session as its analyst sees it."""
         return sessions.get_session(self.co, ANALYST, name)
 
-    def view(self, name: str, who: str) -> rounds.TaskView:
+    def view(self, name: str, who: str) -> tasks.TaskView:
         """Return what a site is told."""
 
-        def work(tx: Any) -> rounds.TaskView:
-            return rounds.task_view(tx, site(who), rounds.seen_by(tx, site(who), name))
+        def work(tx: Any) -> tasks.TaskView:
+            return tasks.task_view(tx, site(who), tasks.seen_by(tx, site(who), name))
 
         return self.store.read("test.view", work)
 
@@ -175,12 +177,12 @@ class Office:
 
     def put(
         self, name: str, who: str, body: bytes, number: int | None = None, media: str = BINARY
-    ) -> rounds.Submitted:
+    ) -> submissions.Submitted:
         """Send bytes as a site."""
         n = number or self.info(name).round or 1
-        return rounds.submit(self.co, site(who), name, n, body, media).result()
+        return submissions.submit(self.co, site(who), name, n, Body(body, media)).result()
 
-    def answer(self, name: str, who: str, **given: Any) -> rounds.Submitted:
+    def answer(self, name: str, who: str, **given: Any) -> submissions.Submitted:
         """Send a site's honest answer to the open round."""
         media = given.get("media", BINARY)
         return self.put(name, who, self.body(name, who, **given), given.get("number"), media)

@@ -17,14 +17,14 @@ from fedclust_service.connections import Connections
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http import docs, openapi, problems
 from fedclust_service.http.budgets import Budget, Budgets
-from fedclust_service.http.context import Service
-from fedclust_service.http.edge import Edge
+from fedclust_service.http.dependencies import Service
+from fedclust_service.http.middleware import EdgeMiddleware
 from fedclust_service.http.routes import ROUTERS
 from fedclust_service.metrics import Metrics
 from fedclust_service.orchestration import damage
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.damage import DataDamaged
-from fedclust_service.orchestration.lookup import outdated
+from fedclust_service.orchestration.definitions import outdated
 from fedclust_service.settings import Settings
 
 _RETRY_SECONDS = 2
@@ -69,7 +69,9 @@ def create_app(
         download=Budget(_DOWNLOADS, _DOWNLOADS, _REQUEST_RETRY_S),
         request=Budget(settings.requests_per_token, connections.most, _REQUEST_RETRY_S),
     )
-    app.add_middleware(Edge, body_limit=settings.body_limit, counts=metrics, budgets=budgets)
+    app.add_middleware(
+        EdgeMiddleware, body_limit=settings.body_limit, counts=metrics, budgets=budgets
+    )
     return app
 
 

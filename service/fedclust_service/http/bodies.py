@@ -13,10 +13,16 @@ from starlette.responses import Response
 from fedclust.wire import codec
 from fedclust.wire.submissions import SubmissionError, read_body
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.context import service_of
-from fedclust_service.http.edge import too_large
-from fedclust_service.http.parts import MOST_NUMBERS, check_json, check_keys, check_packed
+from fedclust_service.http.body_limits import (
+    MAX_JSON_NUMBERS,
+    check_json_size,
+    check_msgpack_size,
+    check_repeated_keys,
+)
+from fedclust_service.http.dependencies import service_of
+from fedclust_service.http.middleware import too_large
 from fedclust_service.http.problems import invalid
+from fedclust_service.orchestration.coordinator import Coordinator
 
 JSON = "application/json"
 BINARY = codec.CONTENT_TYPE
@@ -57,7 +63,7 @@ async def _read(request: Request) -> bytes:
 async def _json_body(request: Request) -> bytes:
     media_type(request, [JSON])
     body = await _read(request)
-    check_json(body)
+    check_json_size(body)
     return body
 
 
@@ -65,7 +71,7 @@ async def _optional_json_body(request: Request) -> bytes:
     body = await _read(request)
     if body:
         media_type(request, [JSON])
-        check_json(body)
+        check_json_size(body)
     return body or b"{}"
 
 
@@ -74,9 +80,9 @@ async def either_body(request: Request) -> tuple[bytes, str]:
     media = media_type(request, [JSON, BINARY])
     body = await _read(request)
     if media == BINARY:
-        check_packed(body)
+        check_msgpack_size(body)
     else:
-        check_json(body, MOST_NUMBERS)
+        check_json_size(body, MAX_JSON_NUMBERS)
     return body, media
 
 
@@ -87,7 +93,7 @@ OptionalJsonBody = Annotated[bytes, Depends(_optional_json_body)]
 def parse(model: type[M], body: bytes, media: str = JSON) -> M:
     """Read a body strictly, in a thread; Refusal (400 or 422) naming the fields."""
     if media == JSON:
-        check_keys(body)
+        check_repeated_keys(body)
     try:
         return read_body(model, body, media)
     except SubmissionError as error:
@@ -129,6 +135,19 @@ def _media_range(part: str) -> tuple[str, float]:
             except ValueError:
                 quality = 0.0
     return name, quality if quality == quality else 0.0
+
+
+AUDIT_HEAD = "Fedclust-Audit-Head"
+AUDIT_HEAD_HEADER = {
+    AUDIT_HEAD: "`NUMBER:HASH` of the last sealed entry of the audit trail: to be noted beside "
+    "what was sent. Absent before the first."
+}
+
+
+def with_audit_head(co: Coordinator, headers: dict[str, str]) -> dict[str, str]:
+    """Add the last sealed audit entry that this process knows; reads no database."""
+    head = co.sealer.head
+    return headers if head is None or not head.number else {**headers, AUDIT_HEAD: str(head)}
 
 
 def reply(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -14,8 +14,8 @@ from starlette.routing import BaseRoute, Match
 
 from fedclust.wire import problems
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.context import actor_of
-from fedclust_service.http.trace import trace_of
+from fedclust_service.http.dependencies import actor_of
+from fedclust_service.http.request_context import context_of
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +45,7 @@ def install(app: FastAPI) -> None:
 
 
 def request_id(request: Request) -> str:
-    return trace_of(request).request_id
+    return context_of(request).request_id
 
 
 def _refusal(request: Request, error: Exception) -> Response:

@@ -16,11 +16,11 @@ from typing import Literal
 from fedclust.algorithms.base import Model
 from fedclust.wire.models import Page, Timestamp
 from fedclust_service.domain.access import Actor, AuditEntry, require
+from fedclust_service.domain.overview import SessionOverview, SiteOverview
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
-from fedclust_service.domain.standing import SiteStanding, Standing
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.lookup import page_size, read_cursor, row_number
+from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
 from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.store import Tx
 
@@ -151,7 +151,7 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
 
     def work(tx: Tx) -> Overview:
         sessions, rounds = tx.sessions.counts(), tx.rounds.counts(now)
-        concerns = tx.standings.concerns(
+        concerns = tx.overview.concerns(
             now=now,
             failed_since=now - FAILED_FOR,
             expiring_by=now + EXPIRING_IN,
@@ -167,7 +167,7 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
                 Attention.model_validate(vars(each), from_attributes=False) for each in concerns
             ),
             audit_unsealed=tx.chain.waiting(),
-            database_bytes=tx.standings.database_bytes(),
+            database_bytes=tx.overview.database_bytes(),
             disk_free_bytes=free,
             threads_alive=co.alive,
             clock=_skew(co),
@@ -177,7 +177,7 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
                 python=platform.python_version(),
                 database=database,
                 migration=co.store.expected_migration(),
-                sdk=tx.standings.sdk_versions(),
+                sdk=tx.overview.sdk_versions(),
             ),
         )
 
@@ -208,7 +208,7 @@ def list_sessions(
     size, after, now = page_size(limit), read_cursor(cursor, row_number), co.clock.now()
 
     def work(tx: Tx) -> Page:
-        rows = tx.standings.page(limit=size + 1, after_id=after, state=state, name=name)
+        rows = tx.overview.page(limit=size + 1, after_id=after, state=state, name=name)
         more = str(rows[size - 1].session.id) if len(rows) > size else None
         return Page(items=tuple(_session(each, now) for each in rows[:size]), next=more)
 
@@ -231,7 +231,7 @@ def list_audit(
     size, after = page_size(limit), read_cursor(cursor, row_number)
 
     def work(tx: Tx) -> Page:
-        rows = tx.standings.trail(
+        rows = tx.overview.trail(
             limit=size + 1, after=after, subject=session, actor=by, action=action, since=since
         )
         more = str(rows[size - 1].id) if len(rows) > size else None
@@ -244,7 +244,7 @@ def _entry(entry: AuditEntry) -> AdminAuditEntry:
     return AdminAuditEntry(**vars(entry))
 
 
-def _session(each: Standing, now: datetime) -> AdminSession:
+def _session(each: SessionOverview, now: datetime) -> AdminSession:
     session, current = each.session, each.round
     late = each.late_since(now)
     return AdminSession(
@@ -272,7 +272,7 @@ def _session(each: Standing, now: datetime) -> AdminSession:
     )
 
 
-def _site(site: SiteStanding, late: datetime | None) -> AdminSite:
+def _site(site: SiteOverview, late: datetime | None) -> AdminSite:
     return AdminSite(
         name=site.site,
         state=site.state.value,

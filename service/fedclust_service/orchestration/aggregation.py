@@ -1,7 +1,7 @@
-"""Aggregating one round: from what is stored of it to what is to be stored next.
+"""Aggregate one round: stored rows in, rows to store out.
 
-Pure: no store, no clock, no logs. The driver computes small rounds in its own thread and large
-ones in a process (:mod:`~fedclust_service.orchestration.process`), by this one function.
+Pure: no store, no clock, no logs. The driver calls :func:`compute` in its own thread for small
+rounds and in a process for large ones (:mod:`.aggregation_process`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedclust_service.logging import exception_chain
 
 @dataclass(frozen=True)
 class Opening:
-    """A round that is ready to be opened: everything that its rows need, as bytes."""
+    """A round that is ready to be opened, with its rows as bytes."""
 
     number: int
     phase: str
@@ -54,7 +54,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Raised:
-    """The kind of exception that a method raised, and where; its text may repeat a value."""
+    """The type and place of an exception that a method raised; its text may repeat a value."""
 
     error: str
     where: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class Job:
-    """A round to aggregate, but for its answers.
+    """A round to aggregate, without its answers.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Job:
 
 
 class Answer(NamedTuple):
-    """A stored answer; ``payload`` None where it is empty. ``p`` is the count that holds there."""
+    """A stored answer; ``payload`` is None if it is empty, ``p`` holds at its site."""
 
     site: str
     p: int
@@ -99,19 +99,19 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Computed:
-    """What an aggregation came to, and the method's finite metrics."""
+    """The outcome of an aggregation and the method's finite metrics."""
 
     what: Opening | Finished | Failure | Raised
     metrics: dict[str, float]
 
 
 def compute(plan: Plan, job: Job, answers: Iterable[Answer]) -> Computed:
-    """Aggregate a round. Whatever a method raises is an outcome, too.
+    """Aggregate a round. An exception of the method is an outcome too.
 
     Parameters
     ----------
     plan : Plan
-        That of ``job.definition``.
+        The plan of ``job.definition``.
     job : Job
     answers : iterable of Answer
         In any order; read once.
@@ -148,7 +148,7 @@ def _ready(plan: Plan, job: Job, step: Next | Done) -> Opening | Finished:
 def prepare(
     session: str, plan: Plan, number: int, roster: Sequence[str], following: Next
 ) -> Opening:
-    """Turn what the engine said into what is stored and travels."""
+    """Encode the engine's next task for storage and for the sites."""
     task = following.task
     sites = sorted(task.sites if task.sites is not None else roster)
     common, _ = engine.write_task(plan, session, number, task, None)
@@ -167,13 +167,13 @@ def prepare(
 
 
 def task_digests(common: bytes, parts: Iterable[bytes]) -> Iterator[str]:
-    """Yield `codec.task_digest` of the common part with each site's, from their canonical bytes.
+    """Yield `codec.task_digest` of the common part with each site's part, from canonical bytes.
 
-    The common part may be long and the sites many: it is hashed once.
+    The common part is hashed only once: it may be long, and there may be many sites.
     """
-    # A map of two, its keys sorted: what precedes each value in the binary form.
+    # The binary form of a map with two sorted keys.
     begun = hashlib.sha256(b"\x82\xa6common" + common + b"\xa4site")
     for part in parts:
-        whole = begun.copy()
-        whole.update(part)
-        yield whole.hexdigest()
+        digest = begun.copy()
+        digest.update(part)
+        yield digest.hexdigest()

@@ -1,10 +1,10 @@
 """The driver: aggregates rounds, each under a lease, outside any transaction.
 
-A round that has stopped collecting is taken by one driver: a compare-and-set writes its lease. A
+One driver takes a round that has stopped collecting: a compare-and-set writes its lease. A
 heartbeat renews the lease while the engine computes, and the result is written only if the lease
-is still the same one. A driver that dies leaves a lease that runs out, and another takes over; on
-SQLite no other process can be alive, so a starting one takes over at once. What was computed twice
-is the same twice, and is written once.
+is still the same one. When a driver dies, its lease runs out and another driver takes over; on
+SQLite no other process can be alive, so a starting driver takes over at once. Results that are
+computed twice are equal and are written once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import structlog
 
 from fedclust.algorithms.engine import Plan
 from fedclust.definition import DefinitionError
+from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
 from fedclust_service.domain.round import (
     ROUND_TRANSITIONS,
@@ -34,6 +34,7 @@ from fedclust_service.domain.round import (
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.domain.submission import Submission
 from fedclust_service.domain.transition import advance
+from fedclust_service.orchestration.access_queries import joined_sites
 from fedclust_service.orchestration.aggregation import (
     Answer,
     Computed,
@@ -43,22 +44,29 @@ from fedclust_service.orchestration.aggregation import (
     Opening,
     Raised,
     compute,
-    task_digests,
 )
-from fedclust_service.orchestration.change import COORDINATOR, Change, commit
-from fedclust_service.orchestration.closing import MESSAGES, end_session, fail_damaged
-from fedclust_service.orchestration.lookup import joined_of, masks_of, plan_for, smallest_p
+from fedclust_service.orchestration.aggregation_process import (
+    AggregationProcess,
+    NotStarted,
+    ProcessLost,
+)
+from fedclust_service.orchestration.core import CoordinatorCore
+from fedclust_service.orchestration.definitions import masks_of, plan_for, smallest_p
 from fedclust_service.orchestration.observer import AggregationEnd
-from fedclust_service.orchestration.opening import open_round
-from fedclust_service.orchestration.process import AggregationProcess, NotStarted, ProcessLost
 from fedclust_service.orchestration.provenance import platform_of
+from fedclust_service.orchestration.round_lifecycle import (
+    FAILURE_MESSAGES,
+    end_session,
+    fail_damaged,
+    fail_session,
+    open_round,
+)
+from fedclust_service.orchestration.tasks import check_tasks
+from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
 from fedclust_service.store import DataDamaged, StoreError, StoreFault, Tx
 
-if TYPE_CHECKING:
-    from fedclust_service.orchestration.coordinator import Coordinator
-
 log = structlog.get_logger(__name__)
-#: Between two answers that are handed to a process.
+#: The pause between two answers that are handed to a process.
 _PAUSE_S = 0.001
 
 
@@ -74,7 +82,7 @@ class _Work:
 
 @dataclasses.dataclass(frozen=True)
 class _Stored:
-    """A round's answers, without payloads where it is large, and every site's p."""
+    """A round's answers, without payloads if the round is large, and every site's p."""
 
     answers: Sequence[Submission]
     ps: Mapping[str, int]
@@ -88,54 +96,44 @@ class _Stored:
 
 @dataclasses.dataclass(frozen=True)
 class _Outcome:
-    """What an aggregation came to, ready to be written."""
+    """The outcome of an aggregation, ready to be written."""
 
     what: Opening | Finished | Failure | DataDamaged
     metrics: dict[str, float]
     seconds: float
 
 
-class Driver:
+class Driver(BackgroundThread):
     """Takes rounds that wait to be aggregated. Built by the Coordinator."""
 
-    def __init__(self, co: Coordinator) -> None:
+    def __init__(self, co: CoordinatorCore) -> None:
+        super().__init__("fedclust-driver")
         self._co = co
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._worker: threading.Thread | None = None
         #: The rounds taken, each with its process; None while it is being taken.
         self._in_hand: dict[int, tuple[_Work, AggregationProcess] | None] = {}
 
     # --- the thread -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take over what a dead process left, where that is certain; start the worker thread."""
+        """Void the leases of a dead process, if it is certain that it is dead; start the thread."""
         if self._co.store.single_process:
             commit(self._co, "driver.take_over", self._void_leases)
-        self._start_worker()
-
-    def wake(self) -> None:
-        """Look for work now. Any thread."""
-        self._wake.set()
+        super().start()
 
     def ask_to_stop(self) -> None:
-        """Have the worker thread end after the small aggregation that it is in. Any thread.
+        """Ask the thread to end after a small aggregation, and end a large one now. Any thread.
 
-        A large one ends now: it would hardly be done in time, and is done anew elsewhere.
+        A large aggregation would hardly be done in time; another driver repeats it.
         """
-        self._stopping.set()
-        self._wake.set()
+        super().ask_to_stop()
+        self._co.aggregation_due.set()
         for _, process in self._taken():
             process.end()
 
-    def stop(self, timeout_s: float = 5.0) -> None:
-        """End the worker thread. An aggregation that goes on longer is left to another process."""
-        self.ask_to_stop()
-        with self._lock:
-            worker = self._worker
-        if worker is not None:
-            worker.join(timeout_s)
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread to end; leave an aggregation that takes longer to another driver."""
+        super().join(timeout_s)
         for work, _ in self._taken():
             self._give_back(work)
 
@@ -144,7 +142,7 @@ class Driver:
             return [each for each in self._in_hand.values() if each is not None]
 
     def _give_back(self, work: _Work) -> None:
-        """End a lease, so that nobody waits for it to run out; its holder can write no more."""
+        """End a lease early. Its holder can write no more, and no driver has to wait for it."""
         try:
             self._co.store.run_tx(
                 "driver.give_back",
@@ -153,43 +151,28 @@ class Driver:
         except StoreError as error:
             log.warning("lease_not_given_back", error=type(error).__name__)
 
-    @property
-    def alive(self) -> bool:
-        """Whether the worker thread runs."""
-        with self._lock:
-            return self._worker is not None and self._worker.is_alive()
-
-    def _start_worker(self) -> None:
-        # Daemon: an aggregation that does not end must not keep the process from ending.
-        worker = threading.Thread(target=self._run, name="fedclust-driver", daemon=True)
-        with self._lock:
-            self._worker = worker
-        worker.start()
-
     def _run(self) -> None:
         while self._current():
-            self._wake.clear()
+            self._co.aggregation_due.clear()
             try:
                 while self._current() and self.run_once():
                     pass
             except StoreError as error:
                 log.warning("driver_store_error", error=type(error).__name__)
-            except Exception as error:  # the thread outlives every defect; the round does not
+            except Exception as error:  # the thread survives every defect; the round does not
                 log.error("driver_error", error=type(error).__name__, exc_info=error)
             if not self._current():
                 return
-            self._wake.wait(self._co.limits.driver_poll_s)
+            self._co.aggregation_due.wait(self._co.limits.driver_poll_s)
 
     def _current(self) -> bool:
-        """Whether the calling worker should go on: it has not been replaced nor told to stop."""
-        with self._lock:
-            mine = self._worker is threading.current_thread()
-        return mine and not self._stopping.is_set()
+        """Whether the calling thread should go on: it was not replaced nor asked to stop."""
+        return self._thread is threading.current_thread() and not self._stopping.is_set()
 
-    def _void_leases(self, change: Change) -> None:
-        for each in change.tx.rounds.aggregating():
+    def _void_leases(self, uow: UnitOfWork) -> None:
+        for each in uow.tx.rounds.aggregating():
             if each.lease is not None and each.lease.holder != self._co.holder:
-                change.tx.rounds.release_lease(each.id, each.lease.token)
+                uow.tx.rounds.release_lease(each.id, each.lease.token)
 
     # --- one round --------------------------------------------------------------------------------
 
@@ -211,7 +194,7 @@ class Driver:
         except ProcessLost:
             if self._stopping.is_set():
                 self._give_back(work)
-            # As if this driver had died: the lease runs out, and whoever finds that takes it over.
+            # As if this driver had died: the lease runs out, and another driver takes over.
             elif not process.ended:
                 log.warning(
                     "aggregation_process_lost", session=work.session.name, round=work.round.number
@@ -224,10 +207,10 @@ class Driver:
 
     def _take(self) -> _Work | None:
         if self._co.clock.fault is ClockFault.DATABASE:
-            # Other workers would read another time in the lease.
+            # Other drivers would judge the lease by another time.
             return None
         if StoreFault.DAMAGED in self._co.store.faults:
-            # Nothing could be written of it.
+            # The result could not be written.
             return None
         now = self._co.clock.now()
         waiting = self._co.store.read("driver.look", lambda tx: tx.rounds.aggregating())
@@ -241,7 +224,7 @@ class Driver:
             work: _Work | None = None
             try:
                 work = commit(self._co, "driver.take", functools.partial(self._lease, each))
-            except Exception as error:  # a round that cannot be taken keeps no other one waiting
+            except Exception as error:  # a round that cannot be taken must not block the others
                 if isinstance(error, StoreError) and not isinstance(error, DataDamaged):
                     raise
                 log.error(
@@ -255,36 +238,36 @@ class Driver:
                 return work
         return None
 
-    def _lease(self, seen: Round, change: Change) -> _Work | None:
-        tx, limits = change.tx, self._co.limits
+    def _lease(self, seen: Round, uow: UnitOfWork) -> _Work | None:
+        tx, limits = uow.tx, self._co.limits
         session = tx.sessions.lock_by_id(seen.session_id)
         current = tx.rounds.get_by_id(seen.id)
         if session is None or current is None or current.state is not RoundState.AGGREGATING:
             return None
-        if current.lease is not None and current.lease.expires_at > change.now:
+        if current.lease is not None and current.lease.expires_at > uow.now:
             return None
         if current.attempts >= limits.max_attempts:
-            _fail(change, session, _failure(FailureReason.AGGREGATION_ABANDONED))
+            fail_session(uow, session, FailureReason.AGGREGATION_ABANDONED)
             return None
         lease = Lease(
             token=secrets.token_hex(16),
             holder=self._co.holder,
-            expires_at=change.now + timedelta(seconds=limits.lease_s),
+            expires_at=uow.now + timedelta(seconds=limits.lease_s),
         )
-        if not tx.rounds.take_lease(current.id, lease, change.now):
+        if not tx.rounds.take_lease(current.id, lease, uow.now):
             return None
         if current.attempts:
-            change.audit(
+            uow.audit(
                 COORDINATOR,
                 "round.taken_over",
                 session.name,
                 round=current.number,
                 attempt=current.attempts + 1,
             )
-        return _Work(session, current, lease, change.now)
+        return _Work(session, current, lease, uow.now)
 
     def _aggregate(self, work: _Work, process: AggregationProcess) -> _Outcome:
-        """Compute; every way that this can end but two is an outcome.
+        """Compute; whatever goes wrong is an outcome, except what is listed here.
 
         Raises
         ------
@@ -303,7 +286,7 @@ class Driver:
             return _Outcome(damage, {}, 0.0)
         seconds = time.perf_counter() - began
         what = computed.what
-        if isinstance(what, Raised):  # whatever a method raises fails its own session alone
+        if isinstance(what, Raised):  # whatever a method raises fails only its own session
             log.error(
                 "aggregation_error",
                 method=work.session.algorithm,
@@ -316,7 +299,7 @@ class Driver:
     def _compute(
         self, plan: Plan, work: _Work, job: Job, stored: _Stored, process: AggregationProcess
     ) -> Computed:
-        """Compute here what is small, in a process what is large: the bytes are the same."""
+        """Compute a small round here and a large one in a process; the bytes are the same."""
         full = stored.answers
         if stored.large:
             try:
@@ -327,10 +310,10 @@ class Driver:
         return compute(plan, job, [stored.answer(each) for each in full])
 
     def _one_by_one(self, work: _Work, stored: _Stored) -> Iterator[Answer]:
-        """Yield the answers of a large round. Between two of them requests get their turn.
+        """Yield the answers of a large round, with a pause after each so that requests go on.
 
-        Reading keeps the interpreter to itself; a pause, unlike a mere release of its lock, lets
-        the threads that wait for it wake up.
+        Reading holds the interpreter's lock. A pause lets waiting threads wake up; releasing the
+        lock for a moment does not.
         """
         for each in stored.answers:
             read = functools.partial(_read_answer, work.round.id, each.site)
@@ -338,38 +321,39 @@ class Driver:
             self._stopping.wait(_PAUSE_S)
 
     def _finish(self, work: _Work, outcome: _Outcome) -> None:
-        end = commit(self._co, "driver.finish", lambda change: self._write(change, work, outcome))
+        end = commit(self._co, "driver.finish", lambda uow: self._write(uow, work, outcome))
         self._co.observer.aggregated(work.session.algorithm, end, outcome.seconds)
 
-    def _write(self, change: Change, work: _Work, outcome: _Outcome) -> AggregationEnd:
-        tx = change.tx
+    def _write(self, uow: UnitOfWork, work: _Work, outcome: _Outcome) -> AggregationEnd:
+        tx = uow.tx
         held = _still_held(tx, work)
         if held is None:
-            # Cancelled, failed, timed out, or another driver's by now: nothing of this is written.
+            # Cancelled, failed, timed out, or another driver's by now: write nothing.
             return "lost"
         session, current = held
         if isinstance(outcome.what, DataDamaged):
-            fail_damaged(change, session, current.number, outcome.what)
+            fail_damaged(uow, session, current.number, outcome.what)
             return "failed"
         if isinstance(outcome.what, Failure):
-            _fail(change, session, outcome.what)
+            reason, message = outcome.what.reason, outcome.what.message
+            end_session(uow, session, SessionState.FAILED, reason=reason, failure=message)
             return "failed"
         closed = advance(ROUND_TRANSITIONS, current.state, RoundState.CLOSED)
         if not tx.rounds.finish(
             work.round.id,
             work.lease.token,
             closed,
-            closed_at=change.now,
+            closed_at=uow.now,
             aggregation_s=outcome.seconds,
             metrics=outcome.metrics,
         ):
             return "lost"
-        change.audit(COORDINATOR, "round.closed", session.name, round=work.round.number)
+        uow.audit(COORDINATOR, "round.closed", session.name, round=work.round.number)
         if isinstance(outcome.what, Opening):
-            open_round(change, session, outcome.what)
+            open_round(uow, session, outcome.what)
             return "written"
-        tx.results.put(session.id, outcome.what.result, platform_of(), change.now)
-        end_session(change, session, SessionState.COMPLETED, reason=outcome.what.stopped_because)
+        tx.results.put(session.id, outcome.what.result, platform_of(), uow.now)
+        end_session(uow, session, SessionState.COMPLETED, reason=outcome.what.stopped_because)
         return "written"
 
     # --- the lease --------------------------------------------------------------------------------
@@ -387,7 +371,7 @@ class Driver:
             now = self._co.clock.now()
             try:
                 if now >= until:
-                    commit(self._co, "driver.time_out", lambda change: _time_out(change, work))
+                    commit(self._co, "driver.time_out", lambda uow: _time_out(uow, work))
                     process.end()
                     self._replace_worker()
                     return
@@ -397,27 +381,25 @@ class Driver:
                     process.end()
                     return
             except StoreError as error:
-                # Tried again at the next beat: nobody has taken over as long as the token stands.
+                # The next beat tries again. The lease holds as long as its token is stored.
                 log.warning("lease_not_renewed", error=type(error).__name__)
 
     def _replace_worker(self) -> None:
-        """Leave a worker that is stuck in an aggregation to itself: other sessions go on."""
-        with self._lock:
-            stuck = self._worker
-        if stuck is not None and not self._stopping.is_set():
-            self._start_worker()
+        """Start a new thread, so that other sessions go on while this one is stuck."""
+        if self._thread is not None and not self._stopping.is_set():
+            super().start()
 
 
 def _logged_as(work: _Work) -> AbstractContextManager[object]:
-    """Have every log line of this thread name the round that it is about."""
+    """Name session and round in every log line of this thread."""
     return structlog.contextvars.bound_contextvars(
         session=work.session.name, round=work.round.number
     )
 
 
 def _load(tx: Tx, plan: Plan, work: _Work, most: int) -> tuple[Job, _Stored]:
-    """Read a round; of ``most`` bytes or more, what its sites sent is left to be read singly."""
-    _check_tasks(tx, work.round)
+    """Read a round; the answers of one of ``most`` bytes or more are read later, one by one."""
+    check_tasks(work.round, tx.rounds.addressees(work.round.id))
     participations = tx.participations.list(work.session.id)
     state = tx.states.get(work.session.id, work.round.number - 1)
     job = Job(
@@ -426,7 +408,7 @@ def _load(tx: Tx, plan: Plan, work: _Work, most: int) -> tuple[Job, _Stored]:
         number=work.round.number,
         phase=work.round.phase,
         state=None if state is None else state.state,
-        roster=joined_of(participations),
+        roster=joined_sites(participations),
         masks=masks_of(plan, participations),
     )
     smallest = plan.policy.min_group_size
@@ -434,15 +416,6 @@ def _load(tx: Tx, plan: Plan, work: _Work, most: int) -> tuple[Job, _Stored]:
     large = len(job.state or b"") + tx.submissions.size(work.round.id) >= most
     read = tx.submissions.summaries if large else tx.submissions.list
     return job, _Stored(read(round_id=work.round.id), ps, large)
-
-
-def _check_tasks(tx: Tx, current: Round) -> None:
-    """Raise DataDamaged unless every site was given the task that its digest stands for."""
-    asked = tx.rounds.addressees(current.id)
-    digests = task_digests(current.common, (each.site_part for each in asked))
-    for each, digest in zip(asked, digests, strict=True):
-        if digest != each.task_digest:
-            raise DataDamaged("task", each.site)
 
 
 def _read_answer(round_id: int, site: str, tx: Tx) -> Submission:
@@ -453,17 +426,11 @@ def _read_answer(round_id: int, site: str, tx: Tx) -> Submission:
 
 
 def _failure(reason: FailureReason) -> Failure:
-    return Failure(reason.value, MESSAGES[reason])
-
-
-def _fail(change: Change, session: Session, failure: Failure) -> None:
-    end_session(
-        change, session, SessionState.FAILED, reason=failure.reason, failure=failure.message
-    )
+    return Failure(reason.value, FAILURE_MESSAGES[reason])
 
 
 def _still_held(tx: Tx, work: _Work) -> tuple[Session, Round] | None:
-    """Return session and round, locked, where the lease is still this taking's."""
+    """Return session and round, locked, if the lease is still the same one."""
     session = tx.sessions.lock_by_id(work.session.id)
     current = tx.rounds.get_by_id(work.round.id)
     if session is None or session.state is not SessionState.RUNNING:
@@ -477,7 +444,7 @@ def _renew(work: _Work, expires_at: datetime, tx: Tx) -> bool:
     return tx.rounds.renew_lease(work.round.id, work.lease.token, expires_at)
 
 
-def _time_out(change: Change, work: _Work) -> None:
-    held = _still_held(change.tx, work)
+def _time_out(uow: UnitOfWork, work: _Work) -> None:
+    held = _still_held(uow.tx, work)
     if held is not None:
-        _fail(change, held[0], _failure(FailureReason.AGGREGATION_TIMEOUT))
+        fail_session(uow, held[0], FailureReason.AGGREGATION_TIMEOUT)

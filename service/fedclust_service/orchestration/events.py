@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fedclust_service.domain.access import Actor, AuditEntry, Role, require
+from fedclust_service.orchestration.access_queries import session_for
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.lookup import session_for
 from fedclust_service.orchestration.principals import authenticate_again
 from fedclust_service.store import Tx
 

@@ -1,28 +1,28 @@
-"""What is told of the coordinator's work while it happens, for whoever counts it."""
+"""The interface through which the coordinator's work is counted."""
 
 from __future__ import annotations
 
 from typing import Literal, Protocol
 
-#: What became of an aggregation: written, failed, or another's by the time it ended.
+#: How an aggregation ended: written, failed, or lost because another driver had taken it over.
 AggregationEnd = Literal["written", "failed", "lost"]
 
 
 class Observer(Protocol):
-    """Told after the commit, in the thread that committed: quick, without raising."""
+    """Called after the commit, in the committing thread. It must be quick and must not raise."""
 
     def happened(self, action: str) -> None:
-        """Tell of an entry of the audit trail, by its action."""
+        """Count an entry of the audit trail, by its action."""
 
     def aggregated(self, method: str, end: AggregationEnd, seconds: float) -> None:
-        """Tell of an aggregation that has ended, and the seconds that it computed."""
+        """Count an aggregation that has ended after this many seconds."""
 
 
-class Nobody:
+class NullObserver:
     """Counts nothing."""
 
     def happened(self, action: str) -> None:
-        """Take no notice."""
+        """Do nothing."""
 
     def aggregated(self, method: str, end: AggregationEnd, seconds: float) -> None:
-        """Take no notice."""
+        """Do nothing."""

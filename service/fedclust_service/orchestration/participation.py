@@ -22,18 +22,13 @@ from fedclust_service.domain.session import (
     SessionState,
 )
 from fedclust_service.domain.transition import advance
-from fedclust_service.orchestration.change import Change
-from fedclust_service.orchestration.closing import settle
+from fedclust_service.orchestration.access_queries import is_slug, own_session, session_for
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.lookup import (
-    definition_of,
-    is_slug,
-    own_session,
-    plan_or_refuse,
-    session_for,
-)
-from fedclust_service.orchestration.opening import Start, start_if_complete, with_start
+from fedclust_service.orchestration.definitions import definition_of, plan_or_refuse
 from fedclust_service.orchestration.provenance import server_version
+from fedclust_service.orchestration.round_lifecycle import settle
+from fedclust_service.orchestration.session_start import Start, start_if_complete, with_start
+from fedclust_service.orchestration.unit_of_work import UnitOfWork
 from fedclust_service.store import DataDamaged, Tx
 
 _FIND_TABLE = (
@@ -56,12 +51,12 @@ def join(
     """
     require(actor, "session.join")
 
-    def work(change: Change, start: Start | None) -> tuple[ParticipationInfo, bool]:
-        tx = change.tx
+    def work(start: Start | None, uow: UnitOfWork) -> tuple[ParticipationInfo, bool]:
+        tx = uow.tx
         found, own = own_session(tx, actor, session, lock=True)
         if own.state is ParticipationState.JOINED:
-            return _rejoin(change, found, own, body), False
-        _check_state(found, own, change.now)
+            return _rejoin(uow, found, own, body), False
+        _check_state(found, own, uow.now)
         _check_consent(tx, actor, found, body)
         _check_table(tx, actor, body)
         joined = dataclasses.replace(
@@ -76,11 +71,11 @@ def join(
             table_id=body.table_id,
             separate_groups=body.separate_groups,
             sdk_version=body.sdk_version,
-            joined_at=change.now,
+            joined_at=uow.now,
         )
         tx.participations.update(joined)
         late = found.state is SessionState.RUNNING
-        change.audit(
+        uow.audit(
             actor,
             "site.joined",
             found.name,
@@ -89,14 +84,14 @@ def join(
             table=body.table_id,
             separate_groups=body.separate_groups,
         )
-        start_if_complete(change, found, actor, start)
+        start_if_complete(uow, found, actor, start)
         return _info(found, joined), not late
 
     return with_start(co, "participation.join", work)
 
 
 def _rejoin(
-    change: Change, session: Session, own: Participation, body: JoinRequest
+    uow: UnitOfWork, session: Session, own: Participation, body: JoinRequest
 ) -> ParticipationInfo:
     if own.table_id != body.table_id:
         raise Refusal(
@@ -130,7 +125,7 @@ def _rejoin(
         _check_version(session, body)
     if own.sdk_version != body.sdk_version:
         own = dataclasses.replace(own, sdk_version=body.sdk_version)
-        change.tx.participations.update(own)
+        uow.tx.participations.update(own)
     return _info(session, own)
 
 
@@ -283,9 +278,9 @@ def leave(co: Coordinator, actor: Actor, session: str) -> None:
     """Decline or leave (sites); what was stored still counts. Idempotent."""
     require(actor, "session.join")
 
-    def work(change: Change, start: Start | None) -> None:
-        found, own = own_session(change.tx, actor, session, lock=True)
-        _depart(change, actor, found, own, ParticipationState.LEFT, start)
+    def work(start: Start | None, uow: UnitOfWork) -> None:
+        found, own = own_session(uow.tx, actor, session, lock=True)
+        _depart(uow, actor, found, own, ParticipationState.LEFT, start)
 
     with_start(co, "participation.leave", work)
 
@@ -294,18 +289,18 @@ def exclude(co: Coordinator, actor: Actor, session: str, site: str) -> None:
     """Exclude a site (its analyst, operators); what was stored still counts. Idempotent."""
     require(actor, "session.manage")
 
-    def work(change: Change, start: Start | None) -> None:
-        found, _ = session_for(change.tx, actor, session, lock=True)
-        own = change.tx.participations.get(found.id, site) if is_slug(site) else None
+    def work(start: Start | None, uow: UnitOfWork) -> None:
+        found, _ = session_for(uow.tx, actor, session, lock=True)
+        own = uow.tx.participations.get(found.id, site) if is_slug(site) else None
         if own is None:
             raise absent("site in this session")
-        _depart(change, actor, found, own, ParticipationState.EXCLUDED, start)
+        _depart(uow, actor, found, own, ParticipationState.EXCLUDED, start)
 
     with_start(co, "participation.exclude", work)
 
 
 def _depart(
-    change: Change,
+    uow: UnitOfWork,
     actor: Actor,
     session: Session,
     own: Participation,
@@ -313,7 +308,7 @@ def _depart(
     start: Start | None,
 ) -> None:
     """A site goes: it is no longer waited for, which may close the open round or start one."""
-    tx = change.tx
+    tx = uow.tx
     if own.state in _GONE:
         return
     if session.state.ended:
@@ -321,16 +316,16 @@ def _depart(
     gone = dataclasses.replace(
         own,
         state=advance(PARTICIPATION_TRANSITIONS, own.state, target),
-        left_at=change.now,
+        left_at=uow.now,
     )
     tx.participations.update(gone)
     tx.sessions.touch(session.id)
-    change.audit(actor, f"site.{target.value}", session.name, site=own.site)
+    uow.audit(actor, f"site.{target.value}", session.name, site=own.site)
     current = tx.rounds.latest(session.id)
     if current is not None and current.state is RoundState.COLLECTING:
         if tx.submissions.summary(current.id, own.site) is None:
             tx.rounds.release(current.id, own.site)
-        settle(change, session, current)
+        settle(uow, session, current)
     # A session whose definition is damaged never starts, but its sites may go.
     with contextlib.suppress(DataDamaged):
-        start_if_complete(change, session, actor, start)
+        start_if_complete(uow, session, actor, start)

@@ -29,10 +29,11 @@ from fedclust_service.domain.access import (
 )
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.tokens import TokenError, TokenText, new_token, read_token
-from fedclust_service.orchestration.change import COORDINATOR, Change, commit
+from fedclust_service.orchestration.access_queries import is_slug
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.lookup import is_slug, name_in_list, page_size, read_cursor
+from fedclust_service.orchestration.paging import name_in_list, page_size, read_cursor
 from fedclust_service.orchestration.provenance import server_version
+from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
 from fedclust_service.store import Seen, Tx
 
 T = TypeVar("T")
@@ -146,9 +147,9 @@ def _touch(co: Coordinator, row: Token, principal: Principal, now: datetime) -> 
         return
     co.touching.add(row.id)
 
-    def write(change: Change) -> None:
-        change.tx.tokens.touch_used(row.id, now)
-        change.tx.principals.touch_seen(principal.id, now)
+    def write(uow: UnitOfWork) -> None:
+        uow.tx.tokens.touch_used(row.id, now)
+        uow.tx.principals.touch_seen(principal.id, now)
 
     # Whoever asks does not wait for it. One that fails is tried again with the next request.
     written = co.touches.commit("tokens", write)
@@ -176,24 +177,24 @@ def issue_token(
     """Issue a token beside those that are valid already (operators); its secret is shown once."""
     require(actor, "token.issue")
 
-    def work(change: Change) -> TokenIssued:
-        principal = _named(change.tx, role, name)
-        return _issue(co, change, actor, principal, timedelta(days=body.expires_in_days))
+    def work(uow: UnitOfWork) -> TokenIssued:
+        principal = _named(uow.tx, role, name)
+        return _issue(co, uow, actor, principal, timedelta(days=body.expires_in_days))
 
     return commit(co, "token.issue", work)
 
 
 def _issue(
     co: Coordinator,
-    change: Change,
+    uow: UnitOfWork,
     actor: Actor | str,
     principal: Principal,
     lifetime: timedelta,
 ) -> TokenIssued:
     text = new_token(principal.role)
-    expires_at = change.now + lifetime
-    change.tx.tokens.add(Token(text.id, principal.id, co.keys.sign(text), change.now, expires_at))
-    change.audit(actor, "token.issued", _subject(principal), token_id=text.id)
+    expires_at = uow.now + lifetime
+    uow.tx.tokens.add(Token(text.id, principal.id, co.keys.sign(text), uow.now, expires_at))
+    uow.audit(actor, "token.issued", _subject(principal), token_id=text.id)
     return TokenIssued(id=text.id, token=text.reveal(), expires_at=expires_at)
 
 
@@ -204,15 +205,15 @@ def revoke_token(co: Coordinator, actor: Actor, role: Role, name: str, token_id:
     """
     require(actor, "token.revoke")
 
-    def work(change: Change) -> None:
-        _lock(change.tx, role)
-        principal = _named(change.tx, role, name)
-        row = change.tx.tokens.get(token_id) if token_id.isalnum() else None
+    def work(uow: UnitOfWork) -> None:
+        _lock(uow.tx, role)
+        principal = _named(uow.tx, role, name)
+        row = uow.tx.tokens.get(token_id) if token_id.isalnum() else None
         if row is None or row.principal_id != principal.id:
             raise absent("token")
-        if change.tx.tokens.revoke(token_id, change.now):
-            _keep_an_operator(change, role)
-            change.audit(actor, "token.revoked", _subject(principal), token_id=token_id)
+        if uow.tx.tokens.revoke(token_id, uow.now):
+            _keep_an_operator(uow, role)
+            uow.audit(actor, "token.revoked", _subject(principal), token_id=token_id)
 
     commit(co, "token.revoke", work)
 
@@ -223,9 +224,9 @@ def _lock(tx: Tx, role: Role) -> None:
         tx.principals.lock(role)
 
 
-def _keep_an_operator(change: Change, role: Role) -> None:
+def _keep_an_operator(uow: UnitOfWork, role: Role) -> None:
     """Refuse what the transaction has done where no operator token is valid any more."""
-    if role is Role.OPERATOR and not change.tx.tokens.any_valid(role, change.now):
+    if role is Role.OPERATOR and not uow.tx.tokens.any_valid(role, uow.now):
         raise Refusal(
             "last-operator-token",
             "Issue another operator token first (fedclust operator token NAME). A token that is "
@@ -241,17 +242,17 @@ def bootstrap_operator(co: Coordinator, name: str = "operator") -> str:
     tokens stay valid: revoke those that were lost.
     """
 
-    def work(change: Change) -> str:
-        principals = change.tx.principals
+    def work(uow: UnitOfWork) -> str:
+        principals = uow.tx.principals
         principal = principals.get(Role.OPERATOR, name)
         if principal is None:
             principal = principals.add(Role.OPERATOR, name, "")
-            change.audit(COORDINATOR, "operator.created", _subject(principal))
+            uow.audit(COORDINATOR, "operator.created", _subject(principal))
         if principal.disabled:
             principals.update(dataclasses.replace(principal, disabled=False))
-            change.audit(COORDINATOR, "operator.enabled", _subject(principal))
+            uow.audit(COORDINATOR, "operator.enabled", _subject(principal))
         lifetime = timedelta(days=TokenCreate().expires_in_days)
-        return _issue(co, change, COORDINATOR, principal, lifetime).token
+        return _issue(co, uow, COORDINATOR, principal, lifetime).token
 
     return commit(co, "token.bootstrap", work)
 
@@ -265,8 +266,8 @@ def create_principal(
     """Register a principal (operators). True: created; False: it was there already."""
     require(actor, "principal.create")
 
-    def work(change: Change) -> tuple[PrincipalInfo, bool]:
-        tx = change.tx
+    def work(uow: UnitOfWork) -> tuple[PrincipalInfo, bool]:
+        tx = uow.tx
         there = tx.principals.get(role, body.name)
         if there is not None:
             if there.title != body.title:
@@ -277,7 +278,7 @@ def create_principal(
                 )
             return _info(tx, actor, there), False
         added = tx.principals.add(role, body.name, body.title)
-        change.audit(actor, f"{role.value}.created", _subject(added))
+        uow.audit(actor, f"{role.value}.created", _subject(added))
         return _info(tx, actor, added), True
 
     return commit(co, "principal.create", work)
@@ -314,23 +315,23 @@ def patch_principal(
     """
     require(actor, "principal.change")
 
-    def work(change: Change) -> PrincipalInfo:
-        _lock(change.tx, role)
-        before = _named(change.tx, role, name)
+    def work(uow: UnitOfWork) -> PrincipalInfo:
+        _lock(uow.tx, role)
+        before = _named(uow.tx, role, name)
         after = dataclasses.replace(
             before,
             title=before.title if body.title is None else body.title,
             disabled=before.disabled if body.disabled is None else body.disabled,
         )
         if after != before:
-            change.tx.principals.update(after)
+            uow.tx.principals.update(after)
         if after.title != before.title:
-            change.audit(actor, f"{role.value}.titled", _subject(after))
+            uow.audit(actor, f"{role.value}.titled", _subject(after))
         if after.disabled != before.disabled:
-            _keep_an_operator(change, role)
+            _keep_an_operator(uow, role)
             done = "disabled" if after.disabled else "enabled"
-            change.audit(actor, f"{role.value}.{done}", _subject(after))
-        return _info(change.tx, actor, after)
+            uow.audit(actor, f"{role.value}.{done}", _subject(after))
+        return _info(uow.tx, actor, after)
 
     return commit(co, "principal.change", work)
 

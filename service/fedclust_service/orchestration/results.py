@@ -21,12 +21,10 @@ from fedclust_service.domain.access import (
 )
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.session import Session, SessionState
-from fedclust_service.orchestration.change import Change, commit
+from fedclust_service.orchestration.access_queries import session_for
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.lookup import (
-    definition_of,
-    session_for,
-)
+from fedclust_service.orchestration.definitions import definition_of
+from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
 from fedclust_service.store import StoredResult, Tx
 
 
@@ -58,8 +56,8 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
             wrong = FieldError(pointer="/k", rule="sweep", message=str(error))
             raise Refusal("invalid", "Ask for another number of clusters.", [wrong]) from None
 
-    def record(change: Change) -> None:
-        change.audit(actor, "result.read", found.name)
+    def record(uow: UnitOfWork) -> None:
+        uow.audit(actor, "result.read", found.name)
 
     commit(co, "result.audit", record)
     return ResultDocument(

@@ -28,6 +28,7 @@ from fedclust.wire.models import (
 )
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.access import Actor, Role, require
+from fedclust_service.domain.overview import Attendance
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import (
@@ -36,25 +37,19 @@ from fedclust_service.domain.session import (
     Session,
     SessionState,
 )
-from fedclust_service.domain.standing import Attendance
-from fedclust_service.orchestration.change import Change, commit
-from fedclust_service.orchestration.closing import end_session, settle
+from fedclust_service.orchestration.access_queries import session_for
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.lookup import (
-    definition_of,
-    page_size,
-    plan_or_refuse,
-    read_cursor,
-    row_number,
-    session_for,
-)
-from fedclust_service.orchestration.opening import (
+from fedclust_service.orchestration.definitions import definition_of, plan_or_refuse
+from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
+from fedclust_service.orchestration.round_lifecycle import end_session, settle
+from fedclust_service.orchestration.session_start import (
     Start,
     begin,
     needed_to_start,
     unsuitable,
     with_start,
 )
+from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
 from fedclust_service.store import DataDamaged, Tx
 
 
@@ -75,8 +70,8 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
         raise Refusal("invalid", "This coordinator cannot run the method.", [lacking]) from None
     frozen, request = canonical(definition), request_hash(body)
 
-    def work(change: Change) -> tuple[SessionInfo, bool]:
-        tx = change.tx
+    def work(uow: UnitOfWork) -> tuple[SessionInfo, bool]:
+        tx = uow.tx
         there = tx.sessions.get(body.name)
         if there is not None:
             if there.created_by != actor.key or there.request_sha256 != request:
@@ -85,9 +80,9 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
                     "A session of this name was created with another definition or by somebody "
                     "else. Names are never used again: choose another one.",
                 )
-            return _info(tx, there, change.now), False
+            return _info(tx, there, uow.now), False
         _require_registered(tx, body.sites, "/sites")
-        if body.expires is not None and body.expires <= change.now:
+        if body.expires is not None and body.expires <= uow.now:
             past = FieldError(
                 pointer="/expires", rule="expires", message="a later time: this one has passed"
             )
@@ -100,12 +95,12 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
             definition_sha256=codec.sha256(frozen),
             request_sha256=request,
             created_by=actor.key,
-            created_at=change.now,
+            created_at=uow.now,
         )
         for site in body.sites:
-            tx.participations.add(_invitation(session, site, change.now))
-        change.audit(actor, "session.created", session.name, definition=session.definition_sha256)
-        return _info(tx, session, change.now), True
+            tx.participations.add(_invitation(session, site, uow.now))
+        uow.audit(actor, "session.created", session.name, definition=session.definition_sha256)
+        return _info(tx, session, uow.now), True
 
     return commit(co, "session.create", work)
 
@@ -162,19 +157,19 @@ def patch_session(co: Coordinator, actor: Actor, name: str, body: SessionPatch) 
         )
         raise Refusal("invalid", "For example 2026-03-01T12:00:00Z.", [error])
 
-    def work(change: Change) -> SessionInfo:
-        session, _ = session_for(change.tx, actor, name, lock=True)
+    def work(uow: UnitOfWork) -> SessionInfo:
+        session, _ = session_for(uow.tx, actor, name, lock=True)
         if body.invite:
-            _invite(change, actor, session, body.invite)
+            _invite(uow, actor, session, body.invite)
         if body.deadline is not None:
-            _move_deadline(change, actor, session, body.deadline)
-        return _info(change.tx, _again(change.tx, session), change.now)
+            _move_deadline(uow, actor, session, body.deadline)
+        return _info(uow.tx, _again(uow.tx, session), uow.now)
 
     return commit(co, "session.change", work)
 
 
-def _invite(change: Change, actor: Actor, session: Session, sites: tuple[str, ...]) -> None:
-    tx = change.tx
+def _invite(uow: UnitOfWork, actor: Actor, session: Session, sites: tuple[str, ...]) -> None:
+    tx = uow.tx
     _require_registered(tx, sites, "/invite")
     new = [site for site in dict.fromkeys(sites) if tx.participations.get(session.id, site) is None]
     if not new:
@@ -194,12 +189,12 @@ def _invite(change: Change, actor: Actor, session: Session, sites: tuple[str, ..
                 "Invite sites before the start, or after completion as readers of the result.",
             )
     for site in new:
-        tx.participations.add(_invitation(session, site, change.now))
-        change.audit(actor, "site.invited", session.name, site=site)
+        tx.participations.add(_invitation(session, site, uow.now))
+        uow.audit(actor, "site.invited", session.name, site=site)
 
 
-def _move_deadline(change: Change, actor: Actor, session: Session, deadline: datetime) -> None:
-    tx = change.tx
+def _move_deadline(uow: UnitOfWork, actor: Actor, session: Session, deadline: datetime) -> None:
+    tx = uow.tx
     current = tx.rounds.latest(session.id)
     running = session.state is SessionState.RUNNING
     if not running or current is None or current.state is not RoundState.COLLECTING:
@@ -208,7 +203,7 @@ def _move_deadline(change: Change, actor: Actor, session: Session, deadline: dat
         return
     tx.rounds.set_deadline(current.id, deadline)
     tx.sessions.touch(session.id)
-    change.audit(
+    uow.audit(
         actor,
         "round.deadline_moved",
         session.name,
@@ -216,18 +211,18 @@ def _move_deadline(change: Change, actor: Actor, session: Session, deadline: dat
         deadline=deadline.isoformat(),
     )
     moved = tx.rounds.get_by_id(current.id) or current
-    settle(change, session, moved)
+    settle(uow, session, moved)
 
 
 def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
     """Start with the sites that have joined, once they are the quorum. Idempotent."""
     require(actor, "session.manage")
 
-    def work(change: Change, start: Start | None) -> SessionInfo:
-        tx = change.tx
+    def work(start: Start | None, uow: UnitOfWork) -> SessionInfo:
+        tx = uow.tx
         session, _ = session_for(tx, actor, name, lock=True)
         if session.started_at is not None:
-            return _info(tx, session, change.now)
+            return _info(tx, session, uow.now)
         if session.state is not SessionState.RECRUITING:
             raise Refusal("wrong-state", "The session has ended. Create another one.")
         joined = sum(
@@ -239,7 +234,7 @@ def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
                 f"{joined} of the {needed_to_start(session)} sites that the session needs have "
                 "joined. Wait for the others, or invite more.",
             )
-        return _info(tx, begin(change, session, actor, start), change.now)
+        return _info(tx, begin(uow, session, actor, start), uow.now)
 
     return with_start(co, "session.start", work)
 
@@ -248,16 +243,16 @@ def cancel_session(co: Coordinator, actor: Actor, name: str) -> SessionEntry:
     """Cancel a session that has not ended. Idempotent."""
     require(actor, "session.manage")
 
-    def work(change: Change) -> SessionEntry:
-        tx = change.tx
+    def work(uow: UnitOfWork) -> SessionEntry:
+        tx = uow.tx
         session, _ = session_for(tx, actor, name, lock=True)
         if session.state in (SessionState.COMPLETED, SessionState.FAILED):
             raise Refusal("wrong-state", "The session has ended already.")
         if session.state is not SessionState.CANCELLED:
             session = end_session(
-                change, session, SessionState.CANCELLED, reason="cancelled", actor=actor
+                uow, session, SessionState.CANCELLED, reason="cancelled", actor=actor
             )
-        return _entries(tx, [session], change.now)[0]
+        return _entries(tx, [session], uow.now)[0]
 
     return commit(co, "session.cancel", work)
 
@@ -293,7 +288,7 @@ def _info(tx: Tx, session: Session, now: datetime) -> SessionInfo:
 
 def _entries(tx: Tx, sessions: Sequence[Session], now: datetime) -> tuple[SessionEntry, ...]:
     """Return sessions as they are shown: asked of the database together."""
-    known = tx.standings.attendance([each.id for each in sessions])
+    known = tx.overview.attendance([each.id for each in sessions])
     return tuple(_shown(each, known[each.id], now) for each in sessions)
 
 

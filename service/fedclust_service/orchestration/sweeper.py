@@ -1,66 +1,39 @@
-"""The sweeper: deadlines, rounds given up, payloads past their retention."""
+"""The sweeper: deadlines, overdue rounds, payloads past their retention."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import structlog
 
 from fedclust.definition import DefinitionError
+from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
 from fedclust_service.domain.round import FailureReason, Round, RoundState
 from fedclust_service.domain.session import Session, SessionState
-from fedclust_service.orchestration.change import COORDINATOR, Change, commit
-from fedclust_service.orchestration.closing import (
-    MESSAGES,
+from fedclust_service.orchestration.core import CoordinatorCore
+from fedclust_service.orchestration.definitions import plan_for
+from fedclust_service.orchestration.round_lifecycle import (
     changes_anything,
-    end_session,
     fail_damaged,
+    fail_session,
     settle,
     verdict_on,
 )
-from fedclust_service.orchestration.lookup import plan_for
+from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
 from fedclust_service.store import DataDamaged, StoreError, Tx, Unwritable
-
-if TYPE_CHECKING:
-    from fedclust_service.orchestration.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
 
 
-class Sweeper:
-    """Runs :func:`end_unsupported` once and :func:`sweep` every now and then.
+class Sweeper(BackgroundThread):
+    """Runs :func:`end_unsupported` once and :func:`sweep` at regular intervals."""
 
-    Built by the Coordinator.
-    """
-
-    def __init__(self, co: Coordinator) -> None:
+    def __init__(self, co: CoordinatorCore) -> None:
+        super().__init__("fedclust-sweeper")
         self._co = co
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name="fedclust-sweeper", daemon=True)
-        self._thread.start()
-
-    def ask_to_stop(self) -> None:
-        """Have the thread end after the sweep that it is in."""
-        self._stopping.set()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for the thread to end."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
         upgraded = False
@@ -72,33 +45,30 @@ class Sweeper:
                 sweep(self._co)
             except StoreError as error:
                 log.warning("sweeper_store_error", error=type(error).__name__)
-            except Exception as error:  # the thread outlives every defect
+            except Exception as error:  # the thread survives every defect
                 log.error("sweeper_error", error=type(error).__name__, exc_info=error)
             self._stopping.wait(self._co.limits.sweep_every_s)
 
 
-def end_unsupported(co: Coordinator) -> None:
-    """End the sessions whose form or method's version this program has left behind."""
+def end_unsupported(co: CoordinatorCore) -> None:
+    """End the sessions whose form or method version this program no longer supports."""
     for session in co.store.read("sweep.versions", lambda tx: tx.sessions.going_on()):
         try:
             plan_for(session)
         except DefinitionError:
             commit(co, "sweep.unsupported", functools.partial(_end, session))
-        except DataDamaged:  # found, and told of, by whoever needs it
+        except DataDamaged:  # reported when the session is used
             continue
 
 
-def _end(session: Session, change: Change) -> None:
-    current = change.tx.sessions.lock_by_id(session.id)
+def _end(session: Session, uow: UnitOfWork) -> None:
+    current = uow.tx.sessions.lock_by_id(session.id)
     if current is not None and not current.state.ended:
-        reason = FailureReason.METHOD_VERSION_UNSUPPORTED
-        end_session(
-            change, current, SessionState.FAILED, reason=reason.value, failure=MESSAGES[reason]
-        )
+        fail_session(uow, current, FailureReason.METHOD_VERSION_UNSUPPORTED)
 
 
-def sweep(co: Coordinator) -> None:
-    """Do once all that is due by the clock, unless the database's clock is in doubt."""
+def sweep(co: CoordinatorCore) -> None:
+    """Do everything that is due, unless the database's clock is wrong."""
     with contextlib.suppress(Unwritable):
         co.store.try_failed_write()
     co.clock.check()
@@ -107,14 +77,14 @@ def sweep(co: Coordinator) -> None:
     for each in co.store.read("sweep.look", lambda tx: tx.rounds.due(co.clock.now())):
         try:
             _judge(co, each)
-        except Exception as error:  # a session that cannot be judged keeps no other one waiting
+        except Exception as error:  # a session that cannot be judged must not block the others
             if isinstance(error, StoreError) and not isinstance(error, DataDamaged):
                 raise
             log.error("sweeper_error", round_id=each.id, error=type(error).__name__, exc_info=error)
     _scrub(co)
 
 
-def _judge(co: Coordinator, due: Round) -> None:
+def _judge(co: CoordinatorCore, due: Round) -> None:
     try:
         if co.store.read("sweep.judge", functools.partial(_is_due, co, due)):
             commit(co, "sweep.round", functools.partial(_settle, due))
@@ -122,30 +92,30 @@ def _judge(co: Coordinator, due: Round) -> None:
         commit(co, "sweep.damaged", functools.partial(_fail, due, damage))
 
 
-def _is_due(co: Coordinator, current: Round, tx: Tx) -> bool:
-    """Whether something is to be written of a round: an overdue one stays so for days."""
+def _is_due(co: CoordinatorCore, current: Round, tx: Tx) -> bool:
+    """Whether the round changes now. An overdue one may stay unchanged for days."""
     session = tx.sessions.get_by_id(current.session_id)
     if session is None or session.state is not SessionState.RUNNING:
         return False
     return changes_anything(current, verdict_on(tx, session, current, co.clock.now()))
 
 
-def _fail(due: Round, damage: DataDamaged, change: Change) -> None:
-    session = change.tx.sessions.lock_by_id(due.session_id)
+def _fail(due: Round, damage: DataDamaged, uow: UnitOfWork) -> None:
+    session = uow.tx.sessions.lock_by_id(due.session_id)
     if session is not None and session.state is SessionState.RUNNING:
-        fail_damaged(change, session, due.number, damage)
+        fail_damaged(uow, session, due.number, damage)
 
 
-def _settle(due: Round, change: Change) -> None:
-    session = change.tx.sessions.lock_by_id(due.session_id)
-    current = change.tx.rounds.get_by_id(due.id)
+def _settle(due: Round, uow: UnitOfWork) -> None:
+    session = uow.tx.sessions.lock_by_id(due.session_id)
+    current = uow.tx.rounds.get_by_id(due.id)
     if session is None or current is None:
         return
     if session.state is SessionState.RUNNING and current.state is RoundState.COLLECTING:
-        settle(change, session, current)
+        settle(uow, session, current)
 
 
-def _scrub(co: Coordinator) -> None:
+def _scrub(co: CoordinatorCore) -> None:
     days = co.limits.retention_days
     if days is None or (days and not co.clock.settled):
         return
@@ -154,6 +124,6 @@ def _scrub(co: Coordinator) -> None:
         commit(co, "sweep.scrub", functools.partial(_forget, session))
 
 
-def _forget(session: Session, change: Change) -> None:
-    payloads = change.tx.submissions.scrub(session.id, change.now)
-    change.audit(COORDINATOR, "session.scrubbed", session.name, payloads=payloads)
+def _forget(session: Session, uow: UnitOfWork) -> None:
+    payloads = uow.tx.submissions.scrub(session.id, uow.now)
+    uow.audit(COORDINATOR, "session.scrubbed", session.name, payloads=payloads)

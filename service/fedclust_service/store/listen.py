@@ -8,7 +8,6 @@ and then.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from sqlalchemy import Connection, Engine, text
 
+from fedclust_service.background import BackgroundThread
 from fedclust_service.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def announce(connection: Connection, tx: Tx) -> None:
         connection.execute(_NOTIFY, told)
 
 
-class Listener:
-    """Hears of commits in a thread of its own; made by `Store.listener`.
+class Listener(BackgroundThread):
+    """Passes on the commits of all processes; made by `Store.listener`.
 
     Parameters
     ----------
@@ -53,7 +53,9 @@ class Listener:
     sealed : callable
         Gets the number of the audit trail's new head.
     waited_for : callable
-        Returns the sessions waited for here, each with the newest version known.
+        Returns the sessions that requests wait for, each with the newest version known.
+    reread_s : float
+        The versions of these sessions are read again at least this often.
     """
 
     def __init__(
@@ -63,37 +65,17 @@ class Listener:
         changed: Callable[[str, int], None],
         sealed: Callable[[int], None],
         waited_for: Callable[[], Mapping[str, int]],
+        reread_s: float,
     ) -> None:
+        super().__init__("fedclust-listener")
         self._engine = engine
         self._read_versions = read_versions
         self._changed = changed
         self._sealed = sealed
         self._waited_for = waited_for
-        self._reread_s = 1.0
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._reread_s = reread_s
         self._connected = False
         self._missed = 0
-
-    def start(self, reread_s: float) -> None:
-        """Start the thread; it reads the versions waited for at least every ``reread_s``."""
-        self._reread_s = reread_s
-        self._thread = threading.Thread(target=self._run, name="fedclust-listener", daemon=True)
-        self._thread.start()
-
-    def ask_to_stop(self) -> None:
-        """Have the thread end. Any thread."""
-        self._stopping.set()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for the thread to end."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread is not None and self._thread.is_alive()
 
     @property
     def connected(self) -> bool:

@@ -243,8 +243,9 @@ class Store:
         changed: Callable[[str, int], None],
         sealed: Callable[[int], None],
         waited_for: Callable[[], Mapping[str, int]],
+        reread_s: float,
     ) -> Listener | None:
-        """Return what tells of other processes' commits; None on SQLite, where there are none.
+        """Return the listener for other processes' commits; None on SQLite, where there are none.
 
         The parameters are those of `Listener`.
         """
@@ -255,7 +256,7 @@ class Store:
         def read_versions(names: list[str]) -> Mapping[str, int]:
             return self.read("listen.versions", lambda tx: tx.sessions.versions(names))
 
-        return Listener(engine, read_versions, changed, sealed, waited_for)
+        return Listener(engine, read_versions, changed, sealed, waited_for, reread_s)
 
     def metrics(self) -> dict[str, TxMetrics]:
         """Return what was counted so far in this process, by name of transaction."""

@@ -10,13 +10,13 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from fedclust_service.store.audit import Audit
-from fedclust_service.store.chain import Chain
+from fedclust_service.store.audit_chain import AuditChain
 from fedclust_service.store.exchange import Exchange
+from fedclust_service.store.overview import OverviewQueries
 from fedclust_service.store.principals import Principals, Tokens
 from fedclust_service.store.results import Results, States
 from fedclust_service.store.rounds import Rounds
 from fedclust_service.store.sessions import Participations, Sessions
-from fedclust_service.store.standing import Standings
 from fedclust_service.store.submissions import Submissions
 
 
@@ -79,12 +79,12 @@ class Tx:
         return Audit(self._connection)
 
     @functools.cached_property
-    def chain(self) -> Chain:
-        return Chain(self._connection, self._heads)
+    def chain(self) -> AuditChain:
+        return AuditChain(self._connection, self._heads)
 
     @functools.cached_property
-    def standings(self) -> Standings:
-        return Standings(self._connection)
+    def overview(self) -> OverviewQueries:
+        return OverviewQueries(self._connection)
 
     @property
     def touched(self) -> list[tuple[str, int]]:

@@ -12,7 +12,7 @@ from fedclust.algorithms.base import Method
 from fedclust.algorithms.registry import METHODS
 from fedclust.wire.models import AlgorithmInfo, Page, PhaseInfo, WhoAmI
 from fedclust_service.http.bodies import reply
-from fedclust_service.http.context import ActorOf, Authenticated, CoordinatorOf
+from fedclust_service.http.dependencies import ActorOf, Authenticated, CoordinatorOf
 from fedclust_service.http.describe import described, page_of, ref
 from fedclust_service.http.paging import CursorOf, LimitOf, page_by_name
 from fedclust_service.http.problems import not_found

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from fedclust.wire.models import Timestamp
 from fedclust_service.domain.session import SessionState
 from fedclust_service.http.bodies import reply
-from fedclust_service.http.context import SLUG, ActorOf, CoordinatorOf, service_of
+from fedclust_service.http.dependencies import SLUG, ActorOf, CoordinatorOf, service_of
 from fedclust_service.http.describe import described, page_of, ref
 from fedclust_service.http.paging import CursorOf, LimitOf
 from fedclust_service.orchestration import admin

@@ -17,15 +17,15 @@ from fedclust.wire.models import AuditHead
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import reply
-from fedclust_service.http.context import (
+from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
     SessionName,
     bearer_token,
 )
 from fedclust_service.http.describe import described, ref
-from fedclust_service.http.trace import trace_of
-from fedclust_service.orchestration import audit
+from fedclust_service.http.request_context import context_of
+from fedclust_service.orchestration.audit import trail
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.events import Batch, Event, read_events
 
@@ -50,7 +50,7 @@ class _EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Here and not in the route: only what is answered so is counted as a stream.
-        trace_of(HTTPConnection(scope)).stream = True
+        context_of(HTTPConnection(scope)).stream = True
         await super().__call__(scope, receive, send)
 
 
@@ -87,7 +87,7 @@ async def events(
         return Response(status_code=204)
     if co.sealer.streams.closed:
         raise Refusal("unavailable", "The coordinator restarts; ask again.", retry_after_s=2)
-    if trace_of(request).head:  # what can be said without waiting for an end
+    if context_of(request).head:  # what can be said without waiting for an end
         head = Response(None, 200, _HEADERS, STREAM)
         del head.headers["Content-Length"]
         return head
@@ -145,4 +145,4 @@ def head(
         int, Path(ge=1, le=2**53 - 1, description="The entry's number in the chain, from 1.")
     ],
 ) -> Response:
-    return reply(audit.head_at(co, actor, number))
+    return reply(trail.head_at(co, actor, number))

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from fedclust.algorithms.base import Model
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import reply
-from fedclust_service.http.context import service_of
+from fedclust_service.http.dependencies import service_of
 from fedclust_service.http.describe import described, ref
 from fedclust_service.orchestration.coordinator import Coordinator
 

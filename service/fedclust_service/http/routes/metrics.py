@@ -10,9 +10,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from fedclust_service.domain.access import require
-from fedclust_service.http.context import bearer, bearer_token, service_of
+from fedclust_service.http.dependencies import bearer, bearer_token, service_of
 from fedclust_service.http.describe import described
-from fedclust_service.http.trace import trace_of
+from fedclust_service.http.request_context import context_of
 from fedclust_service.metrics import CONTENT_TYPE
 from fedclust_service.orchestration import principals
 from fedclust_service.settings import is_loopback
@@ -59,5 +59,5 @@ def _from_this_machine(request: Request) -> bool:
 
 def _require_operator(request: Request) -> None:
     actor = principals.authenticate(service_of(request).coordinator, bearer_token(request))
-    trace_of(request).actor = actor
+    context_of(request).actor = actor
     require(actor, "metrics.read")

@@ -10,7 +10,13 @@ from starlette.responses import Response
 from fedclust.wire.models import Participation, ParticipationInfo
 from fedclust_service.domain.access import Actor
 from fedclust_service.http.bodies import JsonBody, parse, reply
-from fedclust_service.http.context import ActorOf, CoordinatorOf, SessionName, SiteName, allowed
+from fedclust_service.http.dependencies import (
+    ActorOf,
+    CoordinatorOf,
+    SessionName,
+    SiteName,
+    allowed,
+)
 from fedclust_service.http.describe import described, ref
 from fedclust_service.orchestration import participation
 

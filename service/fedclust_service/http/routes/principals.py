@@ -16,7 +16,7 @@ from fedclust.wire.models import (
 )
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.http.bodies import JsonBody, OptionalJsonBody, parse, reply
-from fedclust_service.http.context import SLUG, ActorOf, CoordinatorOf, TokenId, allowed
+from fedclust_service.http.dependencies import SLUG, ActorOf, CoordinatorOf, TokenId, allowed
 from fedclust_service.http.describe import described, page_of, ref
 from fedclust_service.http.paging import CursorOf, LimitOf
 from fedclust_service.orchestration import principals

@@ -16,7 +16,7 @@ from fedclust_service.http.bodies import (
     negotiate,
     reply_as,
 )
-from fedclust_service.http.context import ActorOf, CoordinatorOf, SessionName
+from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName
 from fedclust_service.http.describe import described, ref
 from fedclust_service.orchestration import results
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from fedclust.wire.models import RoundInfo
 from fedclust_service.http.bodies import reply
-from fedclust_service.http.context import ActorOf, CoordinatorOf, RoundNumber, SessionName
+from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, RoundNumber, SessionName
 from fedclust_service.http.describe import described, page_of, ref
 from fedclust_service.http.paging import CursorOf, LimitOf
 from fedclust_service.orchestration import rounds

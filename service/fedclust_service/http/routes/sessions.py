@@ -11,7 +11,7 @@ from fedclust.wire.models import SessionCreate, SessionEntry, SessionInfo, Sessi
 from fedclust_service.domain.access import Actor
 from fedclust_service.domain.session import SessionState
 from fedclust_service.http.bodies import JsonBody, parse, reply
-from fedclust_service.http.context import ActorOf, CoordinatorOf, SessionName, allowed
+from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName, allowed
 from fedclust_service.http.describe import described, page_of, ref
 from fedclust_service.http.paging import CursorOf, LimitOf
 from fedclust_service.orchestration import sessions

@@ -10,8 +10,16 @@ from starlette.responses import Response
 
 from fedclust.wire.models import Receipt
 from fedclust_service.domain.access import Actor, require
-from fedclust_service.http.bodies import BINARY, JSON, either_body, reply
-from fedclust_service.http.context import (
+from fedclust_service.http.bodies import (
+    AUDIT_HEAD_HEADER,
+    BINARY,
+    JSON,
+    either_body,
+    reply,
+    with_audit_head,
+)
+from fedclust_service.http.body_limits import check_repeated_keys
+from fedclust_service.http.dependencies import (
     RoundNumber,
     SessionName,
     bearer,
@@ -20,11 +28,9 @@ from fedclust_service.http.context import (
     service_of,
 )
 from fedclust_service.http.describe import described, ref
-from fedclust_service.http.parts import check_keys
-from fedclust_service.http.sealed_head import SEALED_HEAD, with_head
-from fedclust_service.http.trace import trace_of
-from fedclust_service.orchestration import principals, rounds
-from fedclust_service.orchestration.rounds import Admitted
+from fedclust_service.http.request_context import context_of
+from fedclust_service.orchestration import principals, submissions
+from fedclust_service.orchestration.submissions import Admitted
 
 TASK_ETAG = "Fedclust-Task-ETag"
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -62,7 +68,7 @@ router = APIRouter(tags=["submissions"])
         headers={
             TASK_ETAG: "The task's ETag from now on: wait with it for what comes next. Absent "
             "where something new is to be read already.",
-            **SEALED_HEAD,
+            **AUDIT_HEAD_HEADER,
         },
     ),
 )
@@ -76,18 +82,18 @@ async def put_submission(
 
     # Who asks and what is asked are read in one transaction, before anything of the body is.
     def look(tx: Any, actor: Actor, seen: Any) -> tuple[Actor, Admitted | None]:
-        trace_of(request).actor = actor
+        context_of(request).actor = actor
         require(actor, "submission.put")
-        return actor, rounds.foreseen(tx, seen)
+        return actor, submissions.foreseen(tx, seen)
 
     asking = (co, token, "submission.look", session, number, look)
     actor, seen = await for_site(request, lambda: principals.read_as_site(*asking))
     content, media = await either_body(request)
-    check = check_keys if media == JSON else None
+    body = submissions.Body(content, media, check_repeated_keys if media == JSON else None)
     stored = await for_site(
-        request, lambda: rounds.submit(co, actor, session, number, content, media, seen, check)
+        request, lambda: submissions.submit(co, actor, session, number, body, seen)
     )
     # What is under way is stored whether or not its sender still waits.
     submitted = await asyncio.shield(asyncio.wrap_future(stored))
     headers = {} if submitted.task_etag is None else {TASK_ETAG: submitted.task_etag}
-    return reply(submitted.receipt, 201 if submitted.created else 200, with_head(co, headers))
+    return reply(submitted.receipt, 201 if submitted.created else 200, with_audit_head(co, headers))

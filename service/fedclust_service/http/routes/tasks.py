@@ -11,8 +11,15 @@ from starlette.responses import Response
 from fedclust.wire.models import TaskResponse
 from fedclust_service.domain.access import Actor
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.bodies import BINARY, JSON, negotiate, reply_as
-from fedclust_service.http.context import (
+from fedclust_service.http.bodies import (
+    AUDIT_HEAD_HEADER,
+    BINARY,
+    JSON,
+    negotiate,
+    reply_as,
+    with_audit_head,
+)
+from fedclust_service.http.dependencies import (
     SessionName,
     bearer,
     bearer_token,
@@ -20,11 +27,10 @@ from fedclust_service.http.context import (
     service_of,
 )
 from fedclust_service.http.describe import described, ref
-from fedclust_service.http.sealed_head import SEALED_HEAD, with_head
-from fedclust_service.http.trace import trace_of
-from fedclust_service.orchestration import principals, rounds
+from fedclust_service.http.request_context import context_of
+from fedclust_service.orchestration import principals, tasks
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.rounds import TaskView
+from fedclust_service.orchestration.tasks import TaskView
 
 router = APIRouter(tags=["tasks"])
 WaitOf = Annotated[
@@ -65,7 +71,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
         "invalid",
         "stored-data-damaged",
         "unavailable",
-        headers={"ETag": "To be sent as If-None-Match with the next request.", **SEALED_HEAD},
+        headers={"ETag": "To be sent as If-None-Match with the next request.", **AUDIT_HEAD_HEADER},
     ),
 )
 async def get_task(
@@ -82,8 +88,8 @@ async def get_task(
     ends = time.monotonic() + min(wait, service.settings.long_poll_max)
 
     def view_of(tx: Any, actor: Actor, seen: Any) -> TaskView:
-        trace_of(request).actor = actor
-        return rounds.task_view(tx, actor, seen, known)
+        context_of(request).actor = actor
+        return tasks.task_view(tx, actor, seen, known)
 
     # Who asks is found anew after each wait: a token may have been revoked in it.
     def look(recorded: bool) -> tuple[TaskView, Response | None]:
@@ -112,7 +118,7 @@ def _shown(
     """
     if view.etag in known or "*" in known:
         return view, None
-    return view, reply_as(media, view.response, 200, with_head(co, {"ETag": view.etag}))
+    return view, reply_as(media, view.response, 200, with_audit_head(co, {"ETag": view.etag}))
 
 
 def _etags(request: Request) -> set[str]:

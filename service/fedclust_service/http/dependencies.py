@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 
 from fedclust_service.domain.access import PERMISSIONS, Actor, require
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.trace import trace_of
+from fedclust_service.http.request_context import context_of
 from fedclust_service.metrics import Metrics
 from fedclust_service.orchestration import principals
 from fedclust_service.orchestration.coordinator import Coordinator
@@ -81,11 +81,11 @@ def bearer_token(request: Request) -> str:
 
 def actor_of(request: Request, _: Annotated[object, Depends(bearer)] = None) -> Actor:
     """Return who asks; Refusal (401) without a valid token. Looked up once a request."""
-    trace = trace_of(request)
-    if trace.actor is None:
+    context = context_of(request)
+    if context.actor is None:
         co = service_of(request).coordinator
-        trace.actor = principals.authenticate(co, bearer_token(request))
-    return trace.actor
+        context.actor = principals.authenticate(co, bearer_token(request))
+    return context.actor
 
 
 def allowed(action: str) -> Any:

@@ -1,10 +1,10 @@
-"""A large aggregation in a process of its own, so that requests are answered meanwhile.
+"""A large aggregation in its own process, so that requests are answered meanwhile.
 
-The driver starts one for one round: ``python -m fedclust_service.orchestration.process``. The job
-goes in by its standard input and the outcome comes out by its standard output, as length-prefixed
-frames of the binary form; nothing is pickled and nothing is told on standard error. The process
-runs at low priority with one numerical thread and without fedclust's own settings. It ends with its
-answer, when it is killed, or when its input closes: no death of the coordinator leaves one behind.
+The driver starts one process for one round (:data:`COMMAND`). The job goes through its standard
+input and the outcome through its standard output, as length-prefixed frames of the binary form.
+Nothing is pickled, and standard error stays empty. The process runs at low priority with one
+numerical thread and without fedclust's settings. It ends after its answer, when it is killed, or
+when its input closes, so it never outlives the coordinator.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from fedclust_service.orchestration.aggregation import (
     compute,
 )
 
-#: What is run. The module is found as it was here, not in the folder that the server runs in.
+#: ``-P``: never import modules from the folder that the server runs in.
 COMMAND: tuple[str, ...] = (
     sys.executable,
     "-P",
     "-m",
-    "fedclust_service.orchestration.process",
+    "fedclust_service.orchestration.aggregation_process",
 )
 _NICE = 10
-# Windows sets a priority when a process is started, and has no other way in the standard library.
+# On Windows the standard library can set a priority only when it starts a process.
 _LOW_PRIORITY = int(getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0))
 _LENGTH = struct.Struct(">Q")
 _KINDS = {"opening": Opening, "finished": Finished, "failure": Failure, "raised": Raised}
@@ -87,20 +87,20 @@ class AggregationProcess:
         count : int
             How many answers there are.
         answers : iterable of Answer
-            Read one by one as they are handed over: together they may be large. What it raises,
-            but for OSError, is raised.
+            Read one by one: together they may be large. Its exceptions, except OSError, go on to
+            the caller.
 
         Raises
         ------
         NotStarted
             ``answers`` was not read.
         ProcessLost
-            It died, or was ended.
+            The process died or was ended.
         """
         process = self._start()
         jobs, outcomes = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
         try:
-            # What has failed at an answer does not read the others, and yet says so.
+            # A process that failed early stops reading, but still sends its outcome.
             with contextlib.suppress(OSError):
                 _send_job(jobs, job, count, answers)
             return _computed(codec.decode(_receive(outcomes)))
@@ -134,7 +134,7 @@ class AggregationProcess:
             return self._process
 
     def end(self) -> None:
-        """Kill the process, or see to it that none is started."""
+        """Kill the process; if none runs yet, none will start."""
         with self._lock:
             self._ended = True
             if self._process is not None:
@@ -200,7 +200,7 @@ def main() -> None:
         os.nice(_NICE)
     jobs = sys.stdin.buffer
     with os.fdopen(os.dup(1), "wb") as outcomes:
-        # Whatever a library prints must not get between the frames.
+        # A library's prints must not mix with the frames.
         os.dup2(2, 1)
         head: Any = codec.decode(_receive(jobs))
         count = head.pop("answers")
@@ -216,7 +216,7 @@ def main() -> None:
 
 
 def _answers(jobs: IO[bytes], count: int) -> Iterator[Answer]:
-    """Yield the answers as they arrive; then watch for the end of the coordinator."""
+    """Yield the answers as they arrive; then watch for the coordinator's end."""
     for _ in range(count):
         site, p, empty = cast("tuple[str, int, bool]", codec.decode(_receive(jobs)))
         payload = _receive(jobs)
@@ -225,7 +225,7 @@ def _answers(jobs: IO[bytes], count: int) -> Iterator[Answer]:
 
 
 def _end_with(jobs: IO[bytes]) -> None:
-    # Nothing more is ever sent: reading returns when the other end is closed, by whatever death.
+    # Nothing more is sent, so reading returns only when the other end is closed.
     jobs.read(1)
     os._exit(1)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http import parts
+from fedclust_service.http import body_limits
 
 LEAVES = st.one_of(
     st.none(),
@@ -41,9 +41,9 @@ def values(tree: Any) -> int:
 
 
 def refuses(body: bytes, most: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(parts, "MOST_PACKED", most)
+    monkeypatch.setattr(body_limits, "MAX_MSGPACK_VALUES", most)
     try:
-        parts.check_packed(body)
+        body_limits.check_msgpack_size(body)
     except Refusal:
         return True
     return False
@@ -68,11 +68,11 @@ def test_the_limits_are_those_of_the_bodies_that_are_due() -> None:
     feature = {"name": "a" * 9, "unit": "mg", "lower": 0.0, "upper": 1.0, "kind": "numeric"}
     feature |= {"levels": None, "transform": "none", "weight": 1.0}
     session = {"features": [feature] * 10_000, "sites": ["site"] * 10_000, "config": {}}
-    parts.check_json(json.dumps(session).encode())
+    body_limits.check_json_size(json.dumps(session).encode())
     body = b'{"payload":{"means":[' + b"[" + b"-1.2345678901234567," * 1_677_000 + b"1]]}}"
     assert 31 * 2**20 < len(body) <= 32 * 2**20
-    parts.check_json(body, parts.MOST_NUMBERS)
-    parts.check_packed(msgpack.packb({"payload": {"means": body}}))
+    body_limits.check_json_size(body, body_limits.MAX_JSON_NUMBERS)
+    body_limits.check_msgpack_size(msgpack.packb({"payload": {"means": body}}))
 
 
 @pytest.mark.parametrize("head", [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\x91" * 32])
@@ -80,7 +80,7 @@ def test_claims_and_depth_are_refused_as_too_many(head: bytes) -> None:
     for body in (head, head * 2**20):
         if len(head) == 5 or body != head:
             with pytest.raises(Refusal) as caught:
-                parts.check_packed(body)
+                body_limits.check_msgpack_size(body)
             assert caught.value.slug == "body-too-large"
 
 
@@ -102,7 +102,7 @@ REPEATED = {
 def test_a_key_that_an_object_has_twice(name: str) -> None:
     body, pointer = REPEATED[name]
     with pytest.raises(Refusal) as caught:
-        parts.check_keys(body)
+        body_limits.check_repeated_keys(body)
     (error,) = caught.value.errors
     assert (caught.value.status, error.rule, error.pointer) == (422, "repeated-key", pointer)
     assert re.search(r"\(line 1 column \d+\)", error.message)
@@ -111,9 +111,9 @@ def test_a_key_that_an_object_has_twice(name: str) -> None:
 
 @given(TREES.map(lambda tree: json.dumps(tree, default=str)))
 def test_json_of_distinct_keys_is_let_through(text: str) -> None:
-    parts.check_keys(text.encode())
+    body_limits.check_repeated_keys(text.encode())
 
 
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_json_are_left_to_the_parser(body: bytes) -> None:
-    parts.check_keys(body.replace(b":", b""))
+    body_limits.check_repeated_keys(body.replace(b":", b""))

@@ -20,8 +20,8 @@ from fedclust.definition import canonical, freeze, plan_of
 from fedclust.wire import codec
 from fedclust.wire.models import SessionCreate
 from fedclust.wire.submissions import payload_bytes
+from fedclust_service.orchestration import aggregation_process as module
 from fedclust_service.orchestration import driver, sessions
-from fedclust_service.orchestration import process as module
 from fedclust_service.orchestration.aggregation import (
     Answer,
     Computed,
@@ -31,8 +31,9 @@ from fedclust_service.orchestration.aggregation import (
     Raised,
     compute,
 )
-from fedclust_service.orchestration.coordinator import Coordinator, Limits
-from fedclust_service.orchestration.process import AggregationProcess, ProcessLost
+from fedclust_service.orchestration.aggregation_process import AggregationProcess, ProcessLost
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.core import Limits
 from fedclust_service.store import StoreUnavailable
 from support import rounds, tally
 from support.clock import ManualClock
@@ -47,13 +48,13 @@ import sys, threading
 sys.path.insert(0, {tests!r})
 from fedclust.algorithms.base import MethodFailure
 from fedclust.algorithms.registry import METHODS
-from fedclust_service.orchestration import process
+from fedclust_service.orchestration import aggregation_process
 from support import tally
 METHODS[tally.NAME] = tally.method()
 def hook():
     {hook}
 tally.HOOK.append(hook)
-process.main()
+aggregation_process.main()
 """
 HANG = "threading.Event().wait()"
 
@@ -325,7 +326,8 @@ def test_too_long_an_aggregation_ends_with_its_process(
     process_runs(monkeypatch)
     office.answer_all("lung")
     eventually(lambda: office.info("lung").state == "completed")
-    office.co.driver.stop(PATIENCE_S)
+    office.co.driver.ask_to_stop()
+    office.co.driver.join(PATIENCE_S)
 
 
 def test_a_cancelled_session_does_not_hold_the_others_up(

@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http import problems
 from fedclust_service.http.budgets import Budgets
-from fedclust_service.http.context import token_of
-from fedclust_service.http.trace import Trace, attach
+from fedclust_service.http.dependencies import token_of
+from fedclust_service.http.request_context import RequestContext, attach_context
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +58,7 @@ class Counts(Protocol):
         """Say that it has ended."""
 
 
-class Edge:
+class EdgeMiddleware:
     """ASGI middleware around the whole application.
 
     Parameters
@@ -82,12 +82,12 @@ class Edge:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        trace = Trace(f"{_IDS.getrandbits(64):016x}", head=scope["method"] == "HEAD")
-        attach(scope, trace)
+        context = RequestContext(f"{_IDS.getrandbits(64):016x}", head=scope["method"] == "HEAD")
+        attach_context(scope, context)
         structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id=trace.request_id)
+        structlog.contextvars.bind_contextvars(request_id=context.request_id)
         inner: Scope = scope
-        if trace.head:
+        if context.head:
             inner = {**scope, "method": "GET"}
         started = time.perf_counter()
         streaming: float | None = None
@@ -95,18 +95,18 @@ class Edge:
         def told(status: int) -> None:
             seconds, route = time.perf_counter() - started, _template(inner)
             self.counts.requested(scope["method"], route, status, seconds)
-            _write_line("request", scope["method"], route, inner, status, seconds, trace)
+            _write_line("request", scope["method"], route, inner, status, seconds, context)
 
         def began(status: int) -> None:
             nonlocal streaming
-            if trace.stream:
+            if context.stream:
                 streaming = time.perf_counter()
                 told(status)
                 self.counts.stream_began()
 
-        exchange = _Exchange(scope, receive, send, trace, self.body_limit, began, self.drains)
+        exchange = _Exchange(scope, receive, send, context, self.body_limit, began, self.drains)
         try:
-            await self._answer(inner, exchange, trace)
+            await self._answer(inner, exchange, context)
         except ClientDisconnect:
             exchange.status = 499
         finally:
@@ -116,9 +116,9 @@ class Edge:
                 seconds = time.perf_counter() - streaming
                 self.counts.stream_ended(seconds)
                 route = _template(inner)
-                _write_line("stream_ended", "GET", route, inner, exchange.status, seconds, trace)
+                _write_line("stream_ended", "GET", route, inner, exchange.status, seconds, context)
 
-    async def _answer(self, scope: Scope, exchange: _Exchange, trace: Trace) -> None:
+    async def _answer(self, scope: Scope, exchange: _Exchange, context: RequestContext) -> None:
         headers = Headers(scope=scope)
         kind, budget, caller = self.budgets.of(scope, token_of(headers))
         refusal = self._refused_unread(headers)
@@ -127,16 +127,16 @@ class Edge:
             if refusal is not None:
                 self.counts.over_budget(kind)
         if refusal is not None:
-            response = problems.refused(refusal, trace.request_id)
+            response = problems.refused(refusal, context.request_id)
             await response(scope, exchange.receive, exchange.send)
             return
         try:
-            await self._call(scope, exchange, trace)
+            await self._call(scope, exchange, context)
         finally:
             if caller is not None:
                 budget.leave(caller)
 
-    async def _call(self, scope: Scope, exchange: _Exchange, trace: Trace) -> None:
+    async def _call(self, scope: Scope, exchange: _Exchange, context: RequestContext) -> None:
         try:
             await self.app(scope, exchange.receive, exchange.send)
         except ClientDisconnect:
@@ -144,7 +144,7 @@ class Edge:
         except asyncio.CancelledError:
             if not exchange.status:  # the time that a shutdown gives to open requests is over
                 exchange.hurry()
-                response = problems.refused(_ending(), trace.request_id)
+                response = problems.refused(_ending(), context.request_id)
                 await response(scope, exchange.receive, exchange.send)
                 return
             raise
@@ -152,7 +152,7 @@ class Edge:
             if exchange.status:  # part of an answer is out: only closing tells the client
                 problems.log_failure(error)
                 raise
-            response = problems.failed(trace.request_id, error)
+            response = problems.failed(context.request_id, error)
             await response(scope, exchange.receive, exchange.send)
 
     def _refused_unread(self, headers: Headers) -> Refusal | None:
@@ -186,13 +186,13 @@ class _Exchange:
         scope: Scope,
         receive: Receive,
         send: Send,
-        trace: Trace,
+        context: RequestContext,
         body_limit: int,
         began: Callable[[int], None],
         drains: asyncio.Semaphore,
     ) -> None:
         headers = Headers(scope=scope)
-        self._receive, self._send, self._trace, self._began = receive, send, trace, began
+        self._receive, self._send, self._context, self._began = receive, send, context, began
         self._drains = drains
         self._path: str = scope["path"]
         self._https = scope.get("scheme") == "https"
@@ -221,7 +221,7 @@ class _Exchange:
             self.status = message["status"]
             self._add_headers(MutableHeaders(scope=message))
             self._began(self.status)
-        elif self._trace.head:
+        elif self._context.head:
             message = {**message, "body": b""}
         await self._send(message)
 
@@ -236,7 +236,7 @@ class _Exchange:
             return
 
     def _add_headers(self, headers: MutableHeaders) -> None:
-        headers[REQUEST_ID] = self._trace.request_id
+        headers[REQUEST_ID] = self._context.request_id
         # What is still to come would be read as the next request.
         if self._more or self._ambiguous:
             headers["Connection"] = "close"
@@ -255,7 +255,13 @@ def _template(scope: Scope) -> str:
 
 
 def _write_line(
-    event: str, method: str, route: str, scope: Scope, status: int, seconds: float, trace: Trace
+    event: str,
+    method: str,
+    route: str,
+    scope: Scope,
+    status: int,
+    seconds: float,
+    context: RequestContext,
 ) -> None:
     fields: dict[str, Any] = {
         "method": method,
@@ -263,8 +269,8 @@ def _write_line(
         "status": status,
         "ms": round(1000 * seconds, 1),
     }
-    if trace.actor is not None:
-        fields["role"], fields["actor"] = trace.actor.role.value, trace.actor.name
+    if context.actor is not None:
+        fields["role"], fields["actor"] = context.actor.role.value, context.actor.name
     fields |= dict(_named(scope.get("path_params", {}).items()))
     quiet = route in {"/healthz", "/readyz", "/metrics"} and status < 400
     write: Callable[..., Any] = log.debug if quiet else log.info

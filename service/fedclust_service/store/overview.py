@@ -23,16 +23,16 @@ from sqlalchemy import (
 )
 
 from fedclust_service.domain.access import AuditEntry, Role
-from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import ParticipationState, Session, SessionState
-from fedclust_service.domain.standing import (
+from fedclust_service.domain.overview import (
     Attendance,
     Concern,
     Presence,
-    RoundStanding,
-    SiteStanding,
-    Standing,
+    RoundOverview,
+    SessionOverview,
+    SiteOverview,
 )
+from fedclust_service.domain.round import RoundState
+from fedclust_service.domain.session import ParticipationState, Session, SessionState
 from fedclust_service.store import tables
 
 REFUSED = "submission.refused"
@@ -72,7 +72,7 @@ def _who_is_there() -> Select[int, str, str, bool, str]:
 _LATEST, _PRESENT = _latest_rounds(), _who_is_there()
 
 
-class Standings:
+class OverviewQueries:
     """Sessions and the whole coordinator as operators see them."""
 
     def __init__(self, connection: Connection) -> None:
@@ -85,7 +85,7 @@ class Standings:
         after_id: int | None = None,
         state: SessionState | None = None,
         name: str | None = None,
-    ) -> Sequence[Standing]:
+    ) -> Sequence[SessionOverview]:
         """Return at most ``limit`` sessions, newest first, from behind the id ``after_id``."""
         t = tables.sessions
         query = select(*_SESSION, _NO_DEFINITION, t.c.scrubbed_at)
@@ -103,7 +103,7 @@ class Standings:
         rounds = self._latest(ids)
         sites = self._sites({each.id: each.name for each in found}, rounds)
         return [
-            Standing(
+            SessionOverview(
                 session=each,
                 scrubbed_at=scrubbed[each.id],
                 round=rounds[each.id][1] if each.id in rounds else None,
@@ -125,12 +125,12 @@ class Standings:
             for each in ids
         }
 
-    def _latest(self, ids: Sequence[int]) -> dict[int, tuple[int, RoundStanding]]:
+    def _latest(self, ids: Sequence[int]) -> dict[int, tuple[int, RoundOverview]]:
         """Return each session's latest round and its id."""
         return {
             row["session_id"]: (
                 row["id"],
-                RoundStanding(
+                RoundOverview(
                     **{**{name: row[name] for name in _AT}, "state": RoundState(row["state"])}
                 ),
             )
@@ -138,8 +138,8 @@ class Standings:
         }
 
     def _sites(
-        self, names: dict[int, str], rounds: dict[int, tuple[int, RoundStanding]]
-    ) -> dict[int, list[SiteStanding]]:
+        self, names: dict[int, str], rounds: dict[int, tuple[int, RoundOverview]]
+    ) -> dict[int, list[SiteOverview]]:
         latest = {session: round_id for session, (round_id, _) in rounds.items()}
         seen, refusals = self._last_seen(), self._refusals(names)
         answers, tasks = _answers(names).subquery(), _tasks(names).subquery()
@@ -157,7 +157,7 @@ class Standings:
             .where(p.c.session_id.in_(names))
             .order_by(p.c.session_id, p.c.site)
         )
-        found: dict[int, list[SiteStanding]] = {}
+        found: dict[int, list[SiteOverview]] = {}
         for (
             session,
             site,
@@ -173,7 +173,7 @@ class Standings:
             current = latest.get(session)
             answered = current is not None and answered_in == current
             found.setdefault(session, []).append(
-                SiteStanding(
+                SiteOverview(
                     site=site,
                     state=ParticipationState(state),
                     sdk_version=sdk,

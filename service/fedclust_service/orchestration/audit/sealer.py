@@ -1,10 +1,10 @@
 """The sealer: numbers and chains the audit entries that have been committed.
 
-Transactions only insert entries: on PostgreSQL they commit in another order than their ids were
-given out, and a chain within each transaction would make them wait for one another. One thread of
-one process, by lease, seals what is committed. It writes numbers, hashes and the head in one
-transaction, so that a crash leaves either all of a batch or nothing of it. What follows sealed
-entries (event streams, the heads that sites note) is told from here, in every process.
+Transactions only insert entries. On PostgreSQL they commit in another order than they get their
+ids, and chaining inside each transaction would make them wait for one another. So one thread of
+one process, which holds a lease, seals committed entries. It writes numbers, hashes and the head in
+one transaction: a crash leaves a complete batch or none. Every process follows the sealed entries
+and wakes its event streams.
 """
 
 from __future__ import annotations
@@ -14,88 +14,73 @@ import threading
 import time
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import structlog
 
-from fedclust_service.domain.chain import Head
+from fedclust_service.background import BackgroundThread
+from fedclust_service.domain.audit_chain import Head
+from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.orchestration.notifier import Notifier
 from fedclust_service.store import StoreError, Tx
-from fedclust_service.store.chain import Batch
-
-if TYPE_CHECKING:
-    from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.store.audit_chain import Batch
 
 log = structlog.get_logger(__name__)
 
 _BATCH = 500
-#: For what is written together with the entry that woke the thread.
+#: The wait for entries that are written together with the one that woke the thread.
 _GATHER_S = 0.05
+#: A process that starts on a long trail wakes streams for this many newest entries; no stream can
+#: wait for older ones.
+_NEWEST = 10_000
 
 
-class Sealer:
-    """Runs :meth:`run_once` when something was written, and every now and then.
+class Sealer(BackgroundThread):
+    """Runs :meth:`run_once` after each commit with entries, and at regular intervals.
 
     Attributes
     ----------
     streams : Notifier
-        Woken for a session when an entry about it is sealed; its versions are the numbers.
+        Wakes the streams of a session when an entry about it is sealed. Its versions are the
+        entries' numbers.
     """
 
-    def __init__(self, co: Coordinator) -> None:
+    def __init__(self, co: CoordinatorCore) -> None:
+        super().__init__("fedclust-sealer")
         self._co = co
-        self._wake = threading.Event()
         self._heard = threading.Event()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
         self._head: Head | None = None
-        # When something to seal was found last.
+        # When the last entry to seal was found.
         self._found_at = -math.inf
         self.streams = Notifier()
 
     @property
     def head(self) -> Head | None:
-        """The last sealed entry as this process knows it; None before the first look."""
+        """The last sealed entry that this process knows; None before the first look."""
         return self._head
 
     def start(self) -> None:
-        """Take a dead process's lease, where it is certain that it is dead; start the thread."""
+        """Void the lease of a dead process, if it is certain that it is dead; start the thread."""
         if self._co.store.single_process:
             self._co.store.run_tx("seal.take_over", lambda tx: tx.chain.release())
-        self._thread = threading.Thread(target=self._run, name="fedclust-sealer", daemon=True)
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Look for entries soon. Any thread."""
-        self._wake.set()
+        super().start()
 
     def hear(self, number: int) -> None:
-        """Look now where the head of this number, sealed in some process, is news. Any thread."""
+        """Read the trail now if some process sealed a head that is newer. Any thread."""
         if self._head is None or number > self._head.number:
             self._heard.set()
-            self._wake.set()
+            self._co.sealing_due.set()
 
     def ask_to_stop(self) -> None:
         """End all streams, and the thread after one last look. Any thread."""
         self.streams.close()
-        self._stopping.set()
-        self._wake.set()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for the thread to end."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread is not None and self._thread.is_alive()
+        super().ask_to_stop()
+        self._co.sealing_due.set()
 
     def run_once(self) -> bool:
-        """Seal what waits, in the calling thread, and tell of it; False where another seals."""
+        """Seal all entries in the calling thread and wake streams; False if another one seals."""
         co = self._co
         look = co.store.read("seal.look", lambda tx: tx.chain.look())
-        self._tell(look.head)
+        self._announce(look.head)
         if not look.waiting:
             return True
         self._found_at = time.monotonic()
@@ -105,7 +90,7 @@ class Sealer:
             batch = co.store.run_tx("seal", self._seal)
             if batch is None:
                 return False
-            self._tell(batch.head, batch)
+            self._announce(batch.head, batch)
             if not batch.full:
                 return True
 
@@ -114,7 +99,7 @@ class Sealer:
         until = now + timedelta(seconds=self._co.limits.seal_lease_s)
         return tx.chain.seal(self._co.holder, now, until, _BATCH)
 
-    def _tell(self, head: Head, batch: Batch | None = None) -> None:
+    def _announce(self, head: Head, batch: Batch | None = None) -> None:
         known, self._head = self._head, head
         # Streams that began before the first look wait for numbers from 0 on.
         after = 0 if known is None else known.number
@@ -123,7 +108,7 @@ class Sealer:
         if batch is not None and batch.after == after:
             changed: Iterable[tuple[str, int]] = batch.subjects.items()
         else:
-            begin = max(after, head.number - _TOLD)
+            begin = max(after, head.number - _NEWEST)
             changed = self._co.store.read(
                 "seal.changed", lambda tx: tx.chain.newest(begin, head.number)
             )
@@ -134,11 +119,11 @@ class Sealer:
         limits = self._co.limits
         while not self._stopping.is_set():
             self._once()
-            if self._wake.wait(limits.seal_look_s) and not self._heard.is_set():
-                # What is written in a burst is sealed in one batch, with one flush to disk.
+            if self._co.sealing_due.wait(limits.seal_look_s) and not self._heard.is_set():
+                # A burst of entries is sealed in one batch, with one flush to disk.
                 rest = self._found_at + limits.seal_pause_s - time.monotonic()
                 self._stopping.wait(max(_GATHER_S, rest))
-            self._wake.clear()
+            self._co.sealing_due.clear()
             self._heard.clear()
         self._once()
         self._release()
@@ -148,7 +133,7 @@ class Sealer:
             self.run_once()
         except StoreError as error:
             log.warning("sealer_store_error", error=type(error).__name__)
-        except Exception as error:  # the thread outlives every defect
+        except Exception as error:  # the thread survives every defect
             log.error("sealer_error", error=type(error).__name__, exc_info=error)
 
     def _release(self) -> None:
@@ -159,7 +144,3 @@ class Sealer:
                 co.store.run_tx("seal.release", lambda tx: tx.chain.release(co.holder))
         except StoreError as error:
             log.warning("sealer_store_error", error=type(error).__name__)
-
-
-#: A process that starts on a long trail tells of the last entries alone: nobody waits for others.
-_TOLD = 10_000

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from fedclust_service.domain.access import AuditEntry
-from fedclust_service.domain.chain import Head, Record, Sealed
+from fedclust_service.domain.audit_chain import Head, Record, Sealed
 from fedclust_service.store import tables
 from fedclust_service.store.errors import StoreError
 
@@ -86,7 +86,7 @@ class Batch:
     full: bool
 
 
-class Chain:
+class AuditChain:
     """Seals entries and reads what is sealed. Rows keep what they said when they were written.
 
     ``heads`` gathers the numbers of the heads written, for the notification at the commit.

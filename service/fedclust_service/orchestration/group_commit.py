@@ -1,10 +1,9 @@
-"""Group commit: work that waits for the same lock shares one transaction, and so one fsync.
+"""Group commit: work that waits for the same lock shares one transaction and one fsync.
 
-A group has threads of its own. One of them commits what waits for a lock, until nothing does; the
-callers leave their work behind and go, so that no thread that reads ever waits for a lock. On
-SQLite all work waits for the one writer, on PostgreSQL for the lock of its session. Each piece of
-work has a savepoint of its own: a refusal undoes it alone. Nobody is told anything before the
-commit.
+Writer threads commit the work that waits for a lock, batch by batch. The callers get a future, so
+that no reading thread ever waits for a lock. On SQLite all work waits for the one writer, on
+PostgreSQL for the lock of its session. Each piece of work has its own savepoint: a refusal undoes
+only that piece. Futures are done after the commit.
 """
 
 from __future__ import annotations
@@ -13,33 +12,31 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.orchestration.change import Change, commit
+from fedclust_service.orchestration.core import CoordinatorCore
+from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
 from fedclust_service.store import StoreBusy, StoreUnavailable, Tx
 
-if TYPE_CHECKING:
-    from fedclust_service.orchestration.coordinator import Coordinator
-
 T = TypeVar("T")
-#: A transaction keeps every other writer waiting.
-_MOST = 64
-#: Sessions that may wait for their locks at a time, on PostgreSQL.
+#: Pieces of work in one transaction. While it runs, every other writer waits.
+_MAX_BATCH = 64
+#: Writer threads on PostgreSQL: so many sessions may wait for their locks at a time.
 _WRITERS = 8
 
 
 @dataclass(eq=False)
 class _Job(Generic[T]):
-    work: Callable[[Change], T | Refusal]
+    work: Callable[[UnitOfWork], T | Refusal]
     done: Future[T] = field(default_factory=Future)
-    # Log lines name the request that they belong to.
+    # The log lines name the request that the work belongs to.
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
     def end(self, last: Callable[[], T | Refusal]) -> None:
-        """Pass on what ``last`` returns or raises. Whoever writes goes on with the others."""
+        """Pass what ``last`` returns or raises to the future; never raise here."""
         try:
             value = self.context.run(last)
         except BaseException as error:
@@ -51,37 +48,42 @@ class _Job(Generic[T]):
             self.done.set_result(value)
 
 
-class Group:
-    """Commits work of one kind together. Any thread.
+class GroupCommit:
+    """Commits work of one kind together. Any thread may use it.
 
     Parameters
     ----------
-    co : Coordinator
+    co : CoordinatorCore
     name : str
-        Of the transactions.
+        The name of the transactions.
     """
 
-    def __init__(self, co: Coordinator, name: str) -> None:
+    def __init__(self, co: CoordinatorCore, name: str) -> None:
         self._co = co
         self._name = name
         self._lock = threading.Lock()
         writers = 1 if co.store.single_process else _WRITERS
         self._writers = ThreadPoolExecutor(writers, thread_name_prefix=f"fedclust-{name}")
-        #: What waits, by what it waits for; an entry is there as long as somebody writes.
+        #: Waiting work by lock; a lock has an entry as long as a thread writes for it.
         self._waiting: dict[str, list[_Job[Any]]] = {}
+        self._writing: set[Future[None]] = set()
 
-    def commit(self, session: str, work: Callable[[Change], T | Refusal]) -> Future[T]:
-        """Have ``work`` committed by one of the group's threads; this one waits for nothing.
+    def commit(self, session: str, work: Callable[[UnitOfWork], T | Refusal]) -> Future[T]:
+        """Hand ``work`` to a writer thread and return at once.
 
-        As in :func:`change.commit`, ``work`` MUST be fit to run again. A refusal that it raises
-        undoes it; one that it returns is committed and then raised. The future MUST NOT be
-        cancelled.
+        ``work`` MUST be safe to run again. A refusal that it raises undoes it; a refusal that it
+        returns is committed and then raised. The future MUST NOT be cancelled.
 
         Parameters
         ----------
         session : str
-            Whose lock ``work`` takes first.
+            The session whose lock ``work`` takes first.
         work : callable
+
+        Raises
+        ------
+        StoreUnavailable
+            The group is closed.
         """
         job = _Job(work)
         lock = "" if self._co.store.single_process else session
@@ -89,9 +91,19 @@ class Group:
             if lock in self._waiting:
                 self._waiting[lock].append(job)
                 return job.done
+            try:
+                writing = self._writers.submit(self._write, lock)
+            except RuntimeError:  # the executor was shut down
+                raise StoreUnavailable(f"{self._name}: the coordinator is stopping") from None
             self._waiting[lock] = [job]
-        self._writers.submit(self._write, lock)
+            self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
         return job.done
+
+    def close(self, timeout_s: float) -> None:
+        """Accept no more work, end the threads, and wait for what they still write."""
+        self._writers.shutdown(wait=False)
+        wait(self._writing.copy(), timeout_s)
 
     def _write(self, lock: str) -> None:
         while batch := self._next(lock):
@@ -103,7 +115,7 @@ class Group:
     def _next(self, lock: str) -> list[_Job[Any]]:
         with self._lock:
             waiting = self._waiting[lock]
-            batch, self._waiting[lock] = waiting[:_MOST], waiting[_MOST:]
+            batch, self._waiting[lock] = waiting[:_MAX_BATCH], waiting[_MAX_BATCH:]
             if not batch:
                 del self._waiting[lock]
         return batch
@@ -114,14 +126,14 @@ class Group:
         def attempt(tx: Tx) -> None:
             ends.clear()
             for job in batch:
-                change = Change(self._co, tx)
+                uow = UnitOfWork(self._co, tx)
                 try:
                     with tx.savepoint():
-                        value = job.work(change)
+                        value = job.work(uow)
                 except Refusal as refusal:
                     ends.append(functools.partial(_value, refusal))
                 else:
-                    ends.append(functools.partial(_value, value, change))
+                    ends.append(functools.partial(_value, value, uow))
 
         try:
             self._co.store.run_tx(self._name, attempt)
@@ -129,7 +141,7 @@ class Group:
             for job in batch:
                 job.done.set_exception(error)
         except BaseException:
-            # Nothing is committed. Whose work failed is found out one by one.
+            # Nothing is committed. Run each piece alone to find the one that failed.
             for job in batch:
                 self._alone(job)
         else:
@@ -140,7 +152,7 @@ class Group:
         job.end(lambda: commit(self._co, self._name, job.work))
 
 
-def _value(value: T, change: Change | None = None) -> T:
-    if change is not None:
-        change.committed()
+def _value(value: T, uow: UnitOfWork | None = None) -> T:
+    if uow is not None:
+        uow.committed()
     return value

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from fedclust_service.orchestration.change import commit
-from fedclust_service.orchestration.coordinator import Coordinator, Limits
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.core import Limits
+from fedclust_service.orchestration.unit_of_work import commit
 from fedclust_service.store import Store
 from support.clock import ManualClock
 from support.office import Office

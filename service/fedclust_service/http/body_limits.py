@@ -20,11 +20,11 @@ from fedclust_service.domain.refusal import Refusal
 #: In JSON: values that follow another, where arrays are expected and elsewhere; texts, lists and
 #: objects together. As many numbers of 17 digits as fit into 32 MiB are let through; more zeros
 #: than that have to come in the binary form.
-MOST_NUMBERS: Final = 1 << 21
-MOST_VALUES: Final = 1 << 19
-MOST_PARTS: Final = 1 << 19
+MAX_JSON_NUMBERS: Final = 1 << 21
+MAX_JSON_VALUES: Final = 1 << 19
+MAX_JSON_CONTAINERS: Final = 1 << 19
 #: In the binary form, where an array with all that is in it takes eleven at most.
-MOST_PACKED: Final = 1 << 17
+MAX_MSGPACK_VALUES: Final = 1 << 17
 _SMALL: Final = 1 << 16
 
 #: msgpack's first bytes: how many bytes of length follow, and what is counted in it. Of the others
@@ -35,21 +35,22 @@ _CONTAINERS: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 _FIXED: Final = dict(enumerate((4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17), start=0xCA))
 
 
-def check_json(body: bytes, most: int = MOST_VALUES) -> None:
+def check_json_size(body: bytes, most: int = MAX_JSON_VALUES) -> None:
     """Raise Refusal (413) for JSON of too many values.
 
     Commas within texts count as well.
     """
     if len(body) > _SMALL:
         parts = body.count(b'"') // 2 + body.count(b"[") + body.count(b"{")
-        if parts > MOST_PARTS or body.count(b",") >= most:
+        if parts > MAX_JSON_CONTAINERS or body.count(b",") >= most:
             raise Refusal(
                 "body-too-large",
-                f"Send at most {most} values, and at most {MOST_PARTS} texts, lists and objects.",
+                f"Send at most {most} values, and at most {MAX_JSON_CONTAINERS} texts, lists and "
+                "objects.",
             )
 
 
-def check_keys(body: bytes) -> None:
+def check_repeated_keys(body: bytes) -> None:
     """Raise Refusal (422) for JSON with a key twice in an object.
 
     The parser behind the models keeps the last; JSON that is not valid is left to it. All of the
@@ -103,7 +104,7 @@ def _first_repeated(body: bytes) -> tuple[str | int, ...]:
         return ()
 
 
-def check_packed(body: bytes) -> None:
+def check_msgpack_size(body: bytes) -> None:
     """Raise Refusal (413) for msgpack of too many values; also where so many are only claimed."""
     at, end, wanted, seen = 0, len(body), 1, 0
     while wanted and at < end:
@@ -122,8 +123,8 @@ def check_packed(body: bytes) -> None:
             at += size
         else:
             at += _FIXED.get(first, 0)
-        if seen + wanted > MOST_PACKED:
+        if seen + wanted > MAX_MSGPACK_VALUES:
             raise Refusal(
                 "body-too-large",
-                f"Send at most {MOST_PACKED} values; whole arrays as dtype, shape and data.",
+                f"Send at most {MAX_MSGPACK_VALUES} values; whole arrays as dtype, shape and data.",
             )

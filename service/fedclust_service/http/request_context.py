@@ -13,7 +13,7 @@ _KEY = "fedclust.trace"
 
 
 @dataclass
-class Trace:
+class RequestContext:
     """One request.
 
     Attributes
@@ -33,12 +33,12 @@ class Trace:
     stream: bool = False
 
 
-def attach(scope: Scope, trace: Trace) -> None:
+def attach_context(scope: Scope, context: RequestContext) -> None:
     """Tie a trace to a request's scope."""
-    scope[_KEY] = trace
+    scope[_KEY] = context
 
 
-def trace_of(request: HTTPConnection) -> Trace:
+def context_of(request: HTTPConnection) -> RequestContext:
     """Return the request's trace."""
-    trace: Trace = request.scope[_KEY]
-    return trace
+    context: RequestContext = request.scope[_KEY]
+    return context

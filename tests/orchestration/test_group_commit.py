@@ -18,9 +18,9 @@ from fedclust.wire.models import TokenCreate
 from fedclust.wire.submissions import BINARY
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.orchestration import principals, rounds
-from fedclust_service.orchestration.change import Change
-from fedclust_service.orchestration.rounds import Submitted
+from fedclust_service.orchestration import principals, submissions
+from fedclust_service.orchestration.submissions import Body, Submitted
+from fedclust_service.orchestration.unit_of_work import UnitOfWork
 from fedclust_service.store import Store, StoreUnavailable, Tx
 from support.clock import ManualClock
 from support.office import OPERATOR, Office, site
@@ -34,11 +34,11 @@ def held(office: Office, work: Any = None) -> Iterator[None]:
     """Have a writer inside its transaction for the length of the block; it does ``work`` last."""
     inside, go = threading.Event(), threading.Event()
 
-    def hold(change: Change) -> None:
+    def hold(uow: UnitOfWork) -> None:
         inside.set()
         assert go.wait(PATIENCE_S)
         if work is not None:
-            work(change)
+            work(uow)
 
     writer = threading.Thread(target=lambda: office.co.submissions.commit("heart", hold))
     writer.start()
@@ -51,7 +51,7 @@ def held(office: Office, work: Any = None) -> Iterator[None]:
 
 
 def send(office: Office, who: str, body: bytes, number: int = 1) -> Future[Submitted]:
-    return rounds.submit(office.co, site(who), "heart", number, body, BINARY)
+    return submissions.submit(office.co, site(who), "heart", number, Body(body, BINARY))
 
 
 def slug(future: Future[Any]) -> str:
@@ -103,7 +103,7 @@ def test_who_sends_or_reads_waits_for_no_lock(both_office: Office) -> None:
     try:
         assert inside.wait(PATIENCE_S)
         sent = [
-            rounds.submit(both_office.co, site("north"), name, 1, bodies[name], BINARY)
+            submissions.submit(both_office.co, site("north"), name, 1, Body(bodies[name], BINARY))
             for name in names
         ]
         # Its first use is to be recorded.
@@ -127,9 +127,9 @@ def test_a_refusal_undoes_itself_alone(both_office: Office) -> None:
 
     row = both_office.row("heart")
 
-    def half(change: Change) -> None:
-        change.audit("c", "submission.stored", "heart")
-        change.tx.sessions.touch(row.id)
+    def half(uow: UnitOfWork) -> None:
+        uow.audit("c", "submission.stored", "heart")
+        uow.tx.sessions.touch(row.id)
         raise Refusal("wrong-state", "no")
 
     with held(both_office):
@@ -193,10 +193,10 @@ def test_a_site_that_is_excluded_while_its_answer_waits_is_refused(both_office: 
     body = both_office.body("heart", "a")
     row = both_office.row("heart")
 
-    def exclude(change: Change) -> None:
-        current = change.tx.rounds.latest(row.id)
+    def exclude(uow: UnitOfWork) -> None:
+        current = uow.tx.rounds.latest(row.id)
         assert current is not None
-        assert change.tx.rounds.release(current.id, "a")
+        assert uow.tx.rounds.release(current.id, "a")
 
     with held(both_office, exclude):
         sent = send(both_office, "a", body)
@@ -211,7 +211,7 @@ def test_a_busy_database_repeats_all_of_them_once_each(both_office: Office) -> N
     if not both_office.store.single_process:
         failures[0].orig.sqlstate = "40001"  # type: ignore[union-attr]
 
-    def fail_once(_: Change) -> None:
+    def fail_once(_: UnitOfWork) -> None:
         if failures:
             raise failures.pop()
 
@@ -230,7 +230,7 @@ def test_a_connection_lost_in_the_commit_is_told_to_all(both_office: Office) -> 
     both_office.session(sites=SITES)
     body = both_office.body("heart", "a")
 
-    def lose(_: Change) -> None:
+    def lose(_: UnitOfWork) -> None:
         raise StoreUnavailable("lost")
 
     with held(both_office):
@@ -250,7 +250,7 @@ import os, signal, sys, threading
 from fedclust.algorithms.registry import METHODS
 from fedclust.wire.submissions import BINARY
 from fedclust_service.clock import StoreClock
-from fedclust_service.orchestration import rounds
+from fedclust_service.orchestration import submissions
 from fedclust_service.store import Store
 from support import tally
 from support.office import Office, site
@@ -276,7 +276,7 @@ def hold(change):
 threading.Thread(target=lambda: office.co.submissions.commit("heart", hold), daemon=True).start()
 inside.wait()
 for name, body in bodies.items():
-    sent = rounds.submit(office.co, site(name), "heart", 1, body, BINARY)
+    sent = submissions.submit(office.co, site(name), "heart", 1, submissions.Body(body, BINARY))
     sent.add_done_callback(lambda _, name=name: tell(name))
 if when == "before":
     office.co.submissions.commit("heart", die)

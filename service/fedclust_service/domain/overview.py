@@ -10,7 +10,7 @@ from fedclust_service.domain.session import ParticipationState, Session
 
 
 @dataclass(frozen=True)
-class SiteStanding:
+class SiteOverview:
     """One site in one session.
 
     Attributes
@@ -49,7 +49,7 @@ class SiteStanding:
 
 
 @dataclass(frozen=True)
-class RoundStanding:
+class RoundOverview:
     """A round without its task."""
 
     number: int
@@ -74,18 +74,18 @@ class Presence:
 class Attendance:
     """A session's latest round and its sites by name."""
 
-    round: RoundStanding | None
+    round: RoundOverview | None
     sites: tuple[Presence, ...]
 
 
 @dataclass(frozen=True)
-class Standing:
+class SessionOverview:
     """One session, its latest round, and its sites by name. The definition is left out (empty)."""
 
     session: Session
     scrubbed_at: datetime | None
-    round: RoundStanding | None
-    sites: tuple[SiteStanding, ...]
+    round: RoundOverview | None
+    sites: tuple[SiteOverview, ...]
 
     def late_since(self, now: datetime) -> datetime | None:
         """Return since when the open round waits beyond its deadline, if it does.

@@ -11,8 +11,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from fedclust_service.domain.chain import FIRST, Head, Verdict
-from fedclust_service.orchestration.audit import verify_trail
+from fedclust_service.domain.audit_chain import FIRST, Head, Verdict
+from fedclust_service.orchestration.audit.trail import verify_trail
 from fedclust_service.store import Store, Tx
 from support.clock import ManualClock
 from support.patience import PATIENCE_S

@@ -1,5 +1,7 @@
-"""Closing rounds and ending sessions. Every function works inside a transaction that holds the
-session's lock."""
+"""Open, close and fail rounds, and end sessions.
+
+Every function runs inside a transaction that holds the session's lock.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from fedclust.definition import DefinitionError
 from fedclust_service.domain.access import Actor
 from fedclust_service.domain.round import (
     ROUND_TRANSITIONS,
+    Addressee,
     Close,
     CloseReason,
     Fail,
@@ -22,17 +25,16 @@ from fedclust_service.domain.round import (
     Wait,
     judge,
 )
-from fedclust_service.domain.session import (
-    SESSION_TRANSITIONS,
-    Session,
-    SessionState,
-)
+from fedclust_service.domain.session import SESSION_TRANSITIONS, Session, SessionState
 from fedclust_service.domain.transition import advance
-from fedclust_service.orchestration.change import COORDINATOR, Change
-from fedclust_service.orchestration.lookup import definition_of, plan_for
+from fedclust_service.orchestration.access_queries import roster_of
+from fedclust_service.orchestration.aggregation import Opening
+from fedclust_service.orchestration.definitions import definition_of, plan_for
+from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork
 from fedclust_service.store import DataDamaged, Tx
 
-MESSAGES = {
+#: What the session's ``failure`` says for each reason.
+FAILURE_MESSAGES = {
     FailureReason.TOO_FEW_CONTRIBUTORS: (
         "All sites of the round have answered, but fewer than min_sites of them with contents. "
         "Create a session with a smaller min_group_size or n_clusters, or with more sites."
@@ -58,14 +60,54 @@ MESSAGES = {
         "again."
     ),
     FailureReason.STORED_DATA_DAMAGED: (
-        "What the coordinator had stored for this session is damaged; the audit trail says what. "
-        "Ask its operator to restore a backup from before, or create the session again."
+        "Data that the coordinator had stored for this session is damaged; the audit trail names "
+        "it. Ask the operator to restore an earlier backup, or create the session again."
     ),
 }
 
 
+def open_round(uow: UnitOfWork, session: Session, opening: Opening) -> Round:
+    """Store a round for those of its sites that still take part, and the engine's state.
+
+    The state is stored under the number of the previous round: it is the state *after* that one.
+    """
+    tx, now = uow.tx, uow.now
+    joined = set(roster_of(tx, session))
+    new = Round(
+        id=0,
+        session_id=session.id,
+        number=opening.number,
+        phase=opening.phase,
+        state=RoundState.COLLECTING,
+        needs_all=opening.needs_all,
+        common=opening.common,
+        opened_at=now,
+        deadline=now + timedelta(seconds=definition_of(session).policy.round_timeout_s),
+    )
+    addressees = [
+        Addressee(0, site, part, digest)
+        for site, (part, digest) in opening.parts.items()
+        if site in joined
+    ]
+    tx.states.put(session.id, opening.number - 1, opening.state)
+    opened = tx.rounds.add(new, addressees)
+    tx.sessions.touch(session.id)
+    uow.audit(
+        COORDINATOR,
+        "round.opened",
+        session.name,
+        round=opened.number,
+        phase=opened.phase,
+        addressed=len(addressees),
+    )
+    for warning in opening.warnings:
+        uow.audit(COORDINATOR, "round.warned", session.name, round=opened.number, what=warning)
+    # Too few sites may be left already.
+    return settle(uow, session, opened)
+
+
 def rules_of(session: Session, current: Round) -> Rules:
-    """Return what of the session's policy closes a round."""
+    """Return the rules of the session's policy that close a round."""
     policy, phase = definition_of(session).policy, _phase(session, current)
     return Rules(
         min_sites=policy.min_sites,
@@ -80,14 +122,14 @@ def rules_of(session: Session, current: Round) -> Rules:
 def _phase(session: Session, current: Round) -> Phase | None:
     try:
         return engine.phase(plan_for(session), current.phase)
-    except (DefinitionError, KeyError):  # another version's session: the driver says so
+    except (DefinitionError, KeyError):  # another version's session: the driver reports it
         return None
 
 
 def verdict_on(
     tx: Tx, session: Session, current: Round, now: datetime, *, asked: bool = False
 ) -> Wait | Close | Fail:
-    """Decide what becomes of a collecting round."""
+    """Decide whether a collecting round waits, closes or fails."""
     return judge(
         tx.rounds.turnout(current.id),
         rules_of(session, current),
@@ -99,65 +141,58 @@ def verdict_on(
 
 
 def changes_anything(current: Round, verdict: Wait | Close | Fail) -> bool:
-    """Whether carrying out a verdict writes."""
+    """Whether applying a verdict writes anything."""
     return not isinstance(verdict, Wait) or verdict.overdue != (current.overdue_since is not None)
 
 
 def settle(
-    change: Change,
+    uow: UnitOfWork,
     session: Session,
     current: Round,
     *,
     asked: bool = False,
     actor: Actor | str = COORDINATOR,
 ) -> Round:
-    """Carry out what is decided of a collecting round; return it as it is then.
+    """Decide on a collecting round, apply the decision, and return the round as it is then.
 
-    The round and its session fail where the definition is damaged.
+    The round and its session fail if the definition is damaged.
     """
-    tx = change.tx
+    tx = uow.tx
     try:
-        verdict = verdict_on(tx, session, current, change.now, asked=asked)
+        verdict = verdict_on(tx, session, current, uow.now, asked=asked)
     except DataDamaged as damage:
-        fail_damaged(change, session, current.number, damage)
+        fail_damaged(uow, session, current.number, damage)
         return tx.rounds.get_by_id(current.id) or current
     if not changes_anything(current, verdict):
         return current
     if isinstance(verdict, Wait):
-        tx.rounds.set_overdue(current.id, change.now if verdict.overdue else None)
+        tx.rounds.set_overdue(current.id, uow.now if verdict.overdue else None)
         if verdict.overdue:
-            change.audit(COORDINATOR, "round.overdue", session.name, round=current.number)
+            uow.audit(COORDINATOR, "round.overdue", session.name, round=current.number)
     elif isinstance(verdict, Fail):
-        end_session(
-            change,
-            session,
-            SessionState.FAILED,
-            reason=verdict.reason.value,
-            failure=MESSAGES[verdict.reason],
-        )
+        fail_session(uow, session, verdict.reason)
     else:
-        _to_aggregation(change, session, current, verdict, actor)
+        _to_aggregation(uow, session, current, verdict, actor)
     return tx.rounds.get_by_id(current.id) or current
 
 
 def _to_aggregation(
-    change: Change, session: Session, current: Round, verdict: Close, actor: Actor | str
+    uow: UnitOfWork, session: Session, current: Round, verdict: Close, actor: Actor | str
 ) -> None:
-    tx, reason = change.tx, verdict.reason.value
+    tx, reason = uow.tx, verdict.reason.value
     target = advance(ROUND_TRANSITIONS, current.state, RoundState.AGGREGATING)
     if not tx.rounds.transition(current.id, current.state, target, close_reason=reason):
         return
-    # Sites that have not answered are told that they need not. The others wait for the next
-    # round and are left asleep.
+    # This wakes the sites that need not answer any more. The others wait for the next round.
     if verdict.reason is not CloseReason.ALL_ANSWERED:
         tx.sessions.touch(session.id)
-    change.audit(actor, "round.collected", session.name, round=current.number, reason=reason)
-    change.wake_driver()
+    uow.audit(actor, "round.collected", session.name, round=current.number, reason=reason)
+    uow.wake_driver()
 
 
-def fail_damaged(change: Change, session: Session, number: int, damage: DataDamaged) -> None:
-    """Fail a session whose stored data is damaged, and say in the audit trail what is."""
-    change.audit(
+def fail_damaged(uow: UnitOfWork, session: Session, number: int, damage: DataDamaged) -> None:
+    """Fail a session whose stored data is damaged, and name the damage in the audit trail."""
+    uow.audit(
         COORDINATOR,
         "round.damaged",
         session.name,
@@ -165,12 +200,18 @@ def fail_damaged(change: Change, session: Session, number: int, damage: DataDama
         what=damage.what,
         site=damage.site,
     )
-    reason = FailureReason.STORED_DATA_DAMAGED
-    end_session(change, session, SessionState.FAILED, reason=reason.value, failure=MESSAGES[reason])
+    fail_session(uow, session, FailureReason.STORED_DATA_DAMAGED)
+
+
+def fail_session(uow: UnitOfWork, session: Session, reason: FailureReason) -> None:
+    """Fail a session and its open round for a reason of the coordinator's own."""
+    end_session(
+        uow, session, SessionState.FAILED, reason=reason.value, failure=FAILURE_MESSAGES[reason]
+    )
 
 
 def end_session(
-    change: Change,
+    uow: UnitOfWork,
     session: Session,
     target: SessionState,
     *,
@@ -178,13 +219,13 @@ def end_session(
     failure: str | None = None,
     actor: Actor | str = COORDINATOR,
 ) -> Session:
-    """End a session; a round that is still open fails with it, whoever aggregates it."""
-    tx, now = change.tx, change.now
+    """End a session; a round that is still open fails with it, even one being aggregated."""
+    tx, now = uow.tx, uow.now
     current = tx.rounds.latest(session.id)
     if current is not None and current.state in (RoundState.COLLECTING, RoundState.AGGREGATING):
         failed = advance(ROUND_TRANSITIONS, current.state, RoundState.FAILED)
         tx.rounds.transition(current.id, current.state, failed, closed_at=now, close_reason=reason)
-        change.audit(actor, "round.failed", session.name, round=current.number, reason=reason)
+        uow.audit(actor, "round.failed", session.name, round=current.number, reason=reason)
     ended = dataclasses.replace(
         session,
         state=advance(SESSION_TRANSITIONS, session.state, target),
@@ -194,5 +235,5 @@ def end_session(
     )
     tx.sessions.update(ended)
     tx.sessions.touch(session.id)
-    change.audit(actor, f"session.{target.value}", session.name, reason=reason)
+    uow.audit(actor, f"session.{target.value}", session.name, reason=reason)
     return ended

@@ -1,0 +1,74 @@
+"""Load sessions, participations and rounds as far as the actor may see them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from fedclust_service.domain.access import Actor, Role, absent, sees_session
+from fedclust_service.domain.round import Round
+from fedclust_service.domain.session import Participation, ParticipationState, Session
+from fedclust_service.store import Tx
+
+_SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+#: Both databases can store numbers up to this one.
+MAX_ROW_NUMBER = 2**31 - 1
+
+
+def is_slug(name: str) -> bool:
+    """Whether a string can be a name. The database is not asked about any other string."""
+    return _SLUG.fullmatch(name) is not None
+
+
+def is_row_number(number: int) -> bool:
+    """Whether a number can be a row's number."""
+    return 1 <= number <= MAX_ROW_NUMBER
+
+
+def session_for(
+    tx: Tx, actor: Actor, name: str, *, lock: bool = False
+) -> tuple[Session, Participation | None]:
+    """Return a session and, for a site, its participation.
+
+    Refusal ``not-found`` if there is no such session or the actor may not see it.
+    """
+    session, own = _found(tx, actor, name, lock=lock) if is_slug(name) else (None, None)
+    if session is None:
+        raise absent("session")
+    if not sees_session(actor, session.created_by, takes_part=own is not None):
+        raise absent("session")
+    return session, own
+
+
+def _found(
+    tx: Tx, actor: Actor, name: str, *, lock: bool
+) -> tuple[Session | None, Participation | None]:
+    if actor.role is not Role.SITE:
+        return (tx.sessions.lock(name) if lock else tx.sessions.get(name)), None
+    find = tx.sessions.lock_for if lock else tx.sessions.get_for
+    return find(name, actor.name) or (None, None)
+
+
+def own_session(
+    tx: Tx, actor: Actor, name: str, *, lock: bool = False
+) -> tuple[Session, Participation]:
+    """Return a site's session and participation; raises as :func:`session_for`."""
+    session, own = session_for(tx, actor, name, lock=lock)
+    if own is None:
+        raise absent("session")
+    return session, own
+
+
+def round_numbered(tx: Tx, session: Session, number: int) -> Round | None:
+    """Return a round by its number; None for a number that no round can have."""
+    return tx.rounds.get(session.id, number) if is_row_number(number) else None
+
+
+def roster_of(tx: Tx, session: Session) -> tuple[str, ...]:
+    """Return the sites that take part now, sorted."""
+    return joined_sites(tx.participations.list(session.id))
+
+
+def joined_sites(participations: Iterable[Participation]) -> tuple[str, ...]:
+    """Return the sites that take part, in the order of ``participations``."""
+    return tuple(each.site for each in participations if each.state is ParticipationState.JOINED)

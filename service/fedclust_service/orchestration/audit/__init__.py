@@ -1,0 +1,1 @@
+"""The audit trail: sealing its entries and checking its chain."""

@@ -1,0 +1,159 @@
+"""Start sessions: make round 1 for the sites that have joined.
+
+The engine makes round 1 outside any transaction. A transaction that finds its session ready to
+start raises :class:`StartDue`; round 1 is then made for exactly the sites that have joined, and the
+transaction runs again with it. If another site has joined meanwhile, this repeats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fedclust.algorithms import engine
+from fedclust.algorithms.base import MethodFailure, RuleViolation
+from fedclust_service.domain.access import Actor
+from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.session import (
+    SESSION_TRANSITIONS,
+    Participation,
+    ParticipationState,
+    Session,
+    SessionState,
+)
+from fedclust_service.domain.transition import advance
+from fedclust_service.orchestration.access_queries import joined_sites
+from fedclust_service.orchestration.aggregation import Opening, prepare
+from fedclust_service.orchestration.core import CoordinatorCore
+from fedclust_service.orchestration.definitions import definition_of, masks_of, plan_or_refuse
+from fedclust_service.orchestration.round_lifecycle import end_session, open_round
+from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
+
+T = TypeVar("T")
+_START_TRIES = 16
+
+
+@dataclass(frozen=True)
+class Start:
+    """Round 1 for the sites of ``roster``, or why the method cannot start with them."""
+
+    roster: tuple[str, ...]
+    first: Opening | MethodFailure | RuleViolation
+
+
+class StartDue(Exception):
+    """A transaction found its session ready to start and needs round 1 for these sites."""
+
+    def __init__(self, session: Session, joined: tuple[Participation, ...]) -> None:
+        super().__init__(session.name)
+        self.session = session
+        self.joined = joined
+
+
+def with_start(co: CoordinatorCore, name: str, work: Callable[[Start | None, UnitOfWork], T]) -> T:
+    """Run a write transaction that may start its session."""
+    start: Start | None = None
+    for _ in range(_START_TRIES):
+        try:
+            return commit(co, name, functools.partial(work, start))
+        except StartDue as due:
+            start = _make_start(due.session, due.joined)
+    raise Refusal("unavailable", "Sites are joining all at once. Ask again.", retry_after_s=1)
+
+
+def _make_start(session: Session, joined: tuple[Participation, ...]) -> Start:
+    plan = plan_or_refuse(session)
+    roster, masks = tuple(each.site for each in joined), masks_of(plan, joined)
+    try:
+        engine.check_roster(plan, roster, masks)
+        first = engine.start(plan, roster, masks)
+        return Start(roster, prepare(session.name, plan, 1, roster, first))
+    except (MethodFailure, RuleViolation) as failure:
+        return Start(roster, failure)
+
+
+def needed_to_start(session: Session) -> int:
+    """Return how many sites must have joined: the quorum, or min_sites if the policy has none."""
+    policy = definition_of(session).policy
+    return max(policy.min_sites, policy.quorum or 0)
+
+
+def _joined(participations: Iterable[Participation]) -> tuple[Participation, ...]:
+    return tuple(each for each in participations if each.state is ParticipationState.JOINED)
+
+
+def _complete(session: Session, participations: Sequence[Participation]) -> bool:
+    """Whether a recruiting session waits for no invited site and has enough joined ones."""
+    if session.state is not SessionState.RECRUITING:
+        return False
+    if any(each.state is ParticipationState.INVITED for each in participations):
+        return False
+    return len(_joined(participations)) >= needed_to_start(session)
+
+
+def unsuitable(session: Session, participations: Sequence[Participation]) -> str | None:
+    """Return why the method cannot start with the joined sites; None while sites are invited."""
+    if not _complete(session, participations):
+        return None
+    plan = plan_or_refuse(session)
+    joined = _joined(participations)
+    try:
+        engine.check_roster(plan, [each.site for each in joined], masks_of(plan, joined))
+    except RuleViolation as violation:
+        return violation.message
+    return None
+
+
+def start_if_complete(uow: UnitOfWork, session: Session, actor: Actor, start: Start | None) -> None:
+    """Start a session that waits for its sites once the last of them has joined or declined."""
+    if session.state is not SessionState.RECRUITING:
+        return
+    if definition_of(session).start != "when_all_joined":
+        return
+    participations = uow.tx.participations.list(session.id)
+    if not _complete(session, participations):
+        return
+    roster = joined_sites(participations)
+    if start is not None and start.roster == roster and isinstance(start.first, RuleViolation):
+        # The site that joined last did nothing wrong: its request succeeds, the session waits.
+        uow.audit(COORDINATOR, "session.start_refused", session.name, rule=start.first.rule)
+        return
+    begin(uow, session, actor, start)
+
+
+def begin(uow: UnitOfWork, session: Session, actor: Actor, start: Start | None) -> Session:
+    """Start a recruiting session with the sites that have joined.
+
+    Raises
+    ------
+    StartDue
+        ``start`` is None or for other sites.
+    Refusal
+        ``sites-unsuitable``: the method cannot run with these sites.
+    """
+    tx = uow.tx
+    joined = _joined(tx.participations.list(session.id))
+    if start is None or start.roster != joined_sites(joined):
+        raise StartDue(session, joined)
+    if isinstance(start.first, RuleViolation):
+        raise Refusal("sites-unsuitable", start.first.message)
+    running = dataclasses.replace(
+        session,
+        state=advance(SESSION_TRANSITIONS, session.state, SessionState.RUNNING),
+        started_at=uow.now,
+    )
+    tx.sessions.update(running)
+    uow.audit(actor, "session.started", session.name, sites=len(joined))
+    if isinstance(start.first, MethodFailure):
+        return end_session(
+            uow,
+            running,
+            SessionState.FAILED,
+            reason=start.first.reason,
+            failure=start.first.message,
+        )
+    open_round(uow, running, start.first)
+    return tx.sessions.get_by_id(session.id) or running
