@@ -465,7 +465,7 @@ def test_an_error_fails_its_session_alone_and_tells_no_data(
     assert (info.state, info.stopped_because) == ("failed", "aggregation_error")
     everything = logged.text + str(office.audit()) + info.model_dump_json()
     assert "ZeroDivisionError" in logged.text
-    assert "4711" not in everything
+    assert "patient" not in everything
     assert office.finish("lung").state == "completed"
 
 
