@@ -17,7 +17,7 @@ from typer.main import get_command
 from fedclust.algorithms.engine import all_phases
 from fedclust.algorithms.registry import METHODS
 from fedclust.cli.main import app
-from fedclust.cli.options import CONNECTION
+from fedclust.cli.options import Connection, field_names
 from fedclust.wire.problems import CATALOGUE
 
 DOCS = Path(__file__).parent
@@ -50,16 +50,16 @@ def disclosures(method: str) -> str:
 
 def commands() -> str:
     """Return every command of ``fedclust`` with its arguments and options."""
-    root = get_command(app)
+    root, connection = get_command(app), field_names(Connection)
     leaves = dict(_leaves("fedclust", root))
-    shared = [each for each in leaves["fedclust status"].params if each.name in CONNECTION]
+    shared = [each for each in leaves["fedclust status"].params if each.name in connection]
     table = _table(("option", "meaning"), map(_option, shared))
     lead = "*connection* stands for these options, of all commands that talk to a coordinator:"
     parts = [f"{lead}\n\n{table}"]
     for path, command in leaves.items():
-        own = [each for each in command.params if each.name not in (*CONNECTION, "help")]
+        own = [each for each in command.params if each.name not in (*connection, "help")]
         words = [each.name.upper().replace("_", "-") for each in own if not _is_option(each)]
-        if any(each.name in CONNECTION for each in command.params):
+        if any(each.name in connection for each in command.params):
             words.append("[*connection*]")
         options = [_option(each) for each in own if _is_option(each)]
         table = f"\n\n{_table(('option', 'meaning'), options)}" if options else ""

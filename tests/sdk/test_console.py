@@ -148,15 +148,28 @@ def test_a_table_is_whole_in_a_pipe_and_on_any_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "30")
-    table = console.Table("session", "late", "why")
-    table.row("a-session-with-quite-a-long-name", "Größe, 北京", "one\ntwo " + "long " * 30)
-    table.row("b", None, 7)
-    table.show()
-    head, first, second = capsys.readouterr().out.splitlines()
+    rows = [
+        ("a-session-with-quite-a-long-name", "Größe, 北京", "one\ntwo " + "long " * 30),
+        ("b", None, 7),
+    ]
+    console.show_table(["session", "late", "why"], rows, none="not said")
+    shown = capsys.readouterr()
+    head, first, second = shown.out.splitlines()
+    assert shown.err == ""
     assert first.endswith("one two " + "long " * 29 + "long")
     # Characters that take two columns count as two.
     assert first.index("one two") + 2 == second.index("7") == head.index("why")
     assert "a-session-with-quite-a-long-name" in first
+
+
+def test_numbers_of_a_table_end_in_one_column_and_no_rows_are_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    console.show_table(["name", "n"], [("北京", 7), ("b", 1234)], right=1)
+    console.show_table(["name"], [], none="none yet")
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == ["name     n", "北京     7", "b     1234", "name"]
+    assert shown.err == "none yet\n"
 
 
 def test_what_is_tried_again_is_said_once_in_ten_minutes(

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedclust.algorithms.base import Feature
-from fedclust.cli.options import READING
+from fedclust.cli.options import Reading, field_names
 from fedclust.data import Dataset, load
 from fedclust.data.mapping import ColumnMap, ColumnsFile, canonical_code
 from fedclust.data.rows import Rows
@@ -365,7 +365,7 @@ def test_the_page_names_every_rule_and_option() -> None:
     assert len(rules) > 15
     page = PAGE.read_text("utf-8")
     assert [rule for rule in sorted(rules) if f"`{rule}`" not in page] == []
-    for name in READING:
+    for name in field_names(Reading):
         assert f"--{name.replace('_', '-')}" in page
     for model in (ColumnMap, ColumnsFile):
         assert [name for name in model.model_fields if name not in page] == []

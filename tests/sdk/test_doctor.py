@@ -16,7 +16,7 @@ from fedclust import errors
 from fedclust._http import Http
 from fedclust.cli import doctor
 from fedclust.cli.help_text import exit_code
-from fedclust.cli.options import Connection
+from fedclust.cli.options import Connection, Reading
 from fedclust.privacy import files
 from fedclust.wire import models
 from support.fake_coordinator import answer, in_json, refusal
@@ -73,7 +73,7 @@ class Visit:
     ) -> tuple[dict[str, tuple[str, str]], int]:
         worst: list[errors.FedclustError] = []
         reach = Connection(url, self.token, **connection)
-        found = doctor._findings(reach, data, None, self.place / "state", worst)
+        found = doctor._findings(reach, Reading(), data, None, self.place / "state", worst)
         lines = {each.check: (each.state, each.said) for each in found}
         return lines, exit_code(worst[0]) if worst else 0
 
@@ -130,7 +130,7 @@ def test_a_full_disk_a_missing_file_and_a_missing_proxy(
     # The first fault does not hide what is looked at after it.
     assert lines["token"][0] == "ok"
     monkeypatch.setenv("HTTPS_PROXY", "http://user:s3cret@proxy.example:3128")
-    monkeypatch.setattr(doctor, "_tls", lambda _: doctor.Finding("tls", "ok", ""))
+    monkeypatch.setattr(doctor, "_tls", lambda _: "")
     lines, _ = visit.findings("https://coordinator.example")
     assert lines["proxy"][1] == "from the environment, for https"
     assert all("s3cret" not in said for _, said in lines.values())
@@ -159,7 +159,7 @@ def test_a_journal_that_cannot_be_kept_there(visit: Visit, monkeypatch: pytest.M
     (visit.place / "file").write_text("", "utf-8")
     worst: list[errors.FedclustError] = []
     reach = Connection("http://127.0.0.1:9", visit.token)
-    found = list(doctor._findings(reach, None, None, visit.place / "file", worst))
+    found = list(doctor._findings(reach, Reading(), None, None, visit.place / "file", worst))
     assert found[1].state == "failed"
 
 
@@ -196,7 +196,7 @@ def test_a_certificate_that_ends_soon_and_one_that_nobody_vouches_for(tmp_path: 
         for bundle in (authority.bundle, None):
             reach = Connection(f"https://localhost:{server.port}", token, ca_bundle=bundle)
             worst: list[errors.FedclustError] = []
-            found = list(doctor._findings(reach, None, None, tmp_path / "state", worst))
+            found = list(doctor._findings(reach, Reading(), None, None, tmp_path / "state", worst))
             seen.append(({each.check: each for each in found}, worst))
     (lines, worst), (distrusted, refusals) = seen
     assert (lines["tls"].state, worst) == ("warning", [])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +14,7 @@ from fedclust.cli import options as o
 from fedclust.cli.agent_worker import Agent, Entries, Entry
 from fedclust.cli.console import (
     ProgressLine,
-    Table,
+    conclude,
     confirmed,
     consent_question,
     consent_screen,
@@ -23,6 +22,7 @@ from fedclust.cli.console import (
     plain,
     print_json,
     show,
+    show_table,
 )
 from fedclust.cli.help_text import epilog
 from fedclust.cli.output_files import check_outputs, is_labels, is_result
@@ -44,7 +44,7 @@ app = typer.Typer(
         "fedclust agent list",
     )
 )
-@o.connected
+@o.with_groups
 def agent(
     connection: o.Connection,
     context: typer.Context,
@@ -78,39 +78,22 @@ def agent(
     _tell("stopped; what was written is sent by the next run")
 
 
-@app.command(
+@o.command(
+    app,
     "add",
-    epilog=epilog(
-        "fedclust agent add heart-2026 --data /data/cohort.csv --id-column mrn \\",
-        "    --labels-out /data/labels.csv --result-out /data/heart.fedclust",
-    ),
+    "fedclust agent add heart-2026 --data /data/cohort.csv --id-column mrn \\",
+    "    --labels-out /data/labels.csv --result-out /data/heart.fedclust",
 )
-@o.connected
-@o.reading
 def add(
     connection: o.Connection,
     how: o.Reading,
+    persons: o.Persons,
     session: o.Session,
     data: o.Data,
-    id_column: o.IdColumn = None,
-    person_column: o.PersonColumn = None,
-    labels_out: Annotated[
-        Path | None,
-        typer.Option("--labels-out", help="Where this site's labels go, CSV.", show_default=False),
-    ] = None,
-    result_out: Annotated[
-        Path | None,
-        typer.Option(
-            "--result-out", help="Where the result goes, for predict.", show_default=False
-        ),
-    ] = None,
-    min_group_size: o.MinGroupSize = None,
-    cohort: o.Cohort = None,
-    separate_groups: o.SeparateGroups = None,
+    labels_out: o.LabelsOut = None,
+    result_out: o.ResultOut = None,
     full: o.Full = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Consent to all that the screen says, unasked.")
-    ] = False,
+    yes: o.Consent = False,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -119,20 +102,10 @@ def add(
     check_outputs(outputs, (data, *how.inputs))
     directory = journal_dir or places.default_directory()
     with connection.site(journal_dir) as site, ProgressLine() as line:
-        request = site.check(
-            session,
-            how.of(data, line.read),
-            person=person_column,
-            id_column=id_column,
-            min_group_size=min_group_size,
-            cohort=cohort,
-            separate_groups=separate_groups,
-        )
+        request = site.check(session, how.of(data, line.read), **persons.given)
     consent_screen(request, full=full)
-    if not (
-        yes
-        or confirmed(consent_question(request, "Shall the agent take part for this site?"), "--yes")
-    ):
+    question = consent_question(request, "Shall the agent take part for this site?")
+    if not (yes or confirmed(question, "--yes")):
         raise ConsentDeclined(f"not consented to session {session}")
     entry = Entry(
         coordinator=request.coordinator,
@@ -142,37 +115,30 @@ def add(
         consented_at=datetime.now(UTC),
         data=str(data.resolve()),
         reading=how.options,
-        id_column=id_column,
-        person_column=person_column,
-        min_group_size=min_group_size,
-        cohort=cohort,
-        separate_groups=separate_groups,
-        labels_out=_absolute(labels_out),
-        result_out=_absolute(result_out),
+        labels_out=o.absolute(labels_out),
+        result_out=o.absolute(result_out),
+        **vars(persons),
     )
     Entries(directory).put(entry)
-    if as_json:
-        print_json(entry)
-        return
-    show(err, f"{session} is left to the agent; next: fedclust agent, if none runs yet")
+    said = f"{session} is left to the agent; next: fedclust agent, if none runs yet"
+    conclude(said, entry, as_json)
 
 
-@app.command("list", epilog=epilog("fedclust agent list --json"))
+@o.command(app, "list", "fedclust agent list --json")
 def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> None:
     """List the sessions that were left to the agent, and how they stand."""
     entries = Entries(journal_dir or places.default_directory()).read()
     if as_json:
-        print_json([each.model_dump(mode="json") for each in entries])
+        print_json(entries)
         return
-    grid = Table("session", "state", "data", "consented", "last said")
-    for each in entries:
-        grid.row(each.session, each.state, each.data, f"{each.consented_at:%Y-%m-%d}", each.said)
-    grid.show()
-    if not entries:
-        show(err, "none: fedclust agent add SESSION --data FILE leaves one to the agent")
+    show_table(
+        ["session", "state", "data", "consented", "last said"],
+        [(e.session, e.state, e.data, f"{e.consented_at:%Y-%m-%d}", e.said) for e in entries],
+        none="none: fedclust agent add SESSION --data FILE leaves one to the agent",
+    )
 
 
-@app.command("remove", epilog=epilog("fedclust agent remove heart-2026"))
+@o.command(app, "remove", "fedclust agent remove heart-2026")
 def remove(session: o.Session, journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> None:
     """Take a session back from the agent; the site stays in it until it leaves.
 
@@ -180,15 +146,9 @@ def remove(session: o.Session, journal_dir: o.JournalDir = None, as_json: o.AsJs
     """
     if not Entries(journal_dir or places.default_directory()).drop(session):
         raise UsageError(f"{session} was not left to the agent: fedclust agent list shows which")
-    if as_json:
-        print_json({"session": session, "state": "removed"})
-        return
-    show(err, f"{session}: the agent answers no more; fedclust participate can go on with it")
+    said = f"{session}: the agent answers no more; fedclust participate can go on with it"
+    conclude(said, {"session": session, "state": "removed"}, as_json)
 
 
 def _tell(text: str) -> None:
     show(err, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {plain(text)}")
-
-
-def _absolute(path: Path | None) -> str | None:
-    return None if path is None else str(path.resolve())

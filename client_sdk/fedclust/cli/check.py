@@ -4,63 +4,50 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from fedclust.algorithms.engine import Plan
 from fedclust.answers import accepted_plan, count_usable
 from fedclust.cli import options as o
-from fedclust.cli.console import ProgressLine, consent_screen, out, print_json, show
-from fedclust.cli.help_text import epilog
-from fedclust.cli.session_file import read_json
+from fedclust.cli.console import ProgressLine, consent_screen, out, print_json, show, show_table
+from fedclust.cli.session_file import read_definition
 from fedclust.consent import ConsentRequest
 from fedclust.data.persons import read_persons
 from fedclust.data.profile import ColumnProfile, Profile, profile
 from fedclust.data.tables import held_features, measure_persons, session_rows, site_data
-from fedclust.definition import DefinitionError, check_definition, freeze, plan_of
+from fedclust.definition import freeze, plan_of
 from fedclust.errors import DataError, DisclosureError, UsageError
 from fedclust.privacy.bands import size_band
 from fedclust.protection.figures import TableFigures
-from fedclust.wire.codec import canonical_json
 from fedclust.wire.models import SessionCreate
 
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command(
-    epilog=epilog(
-        "fedclust check heart-2026 --data cohort.csv --token-file token \\",
-        "    --coordinator https://coordinator.example",
-        "fedclust check --definition heart.json --data cohort.csv --mapping columns.toml",
-    )
+@o.command(
+    app,
+    "check",
+    "fedclust check heart-2026 --data cohort.csv --token-file token \\",
+    "    --coordinator https://coordinator.example",
+    "fedclust check --definition heart.json --data cohort.csv --mapping columns.toml",
 )
-@o.connected
-@o.reading
 def check(
     connection: o.Connection,
     how: o.Reading,
+    persons: o.Persons,
     data: o.Data,
-    session: Annotated[
-        str | None, typer.Argument(help="Name of the session.", show_default=False)
-    ] = None,
+    session: Annotated[str | None, o.arg("Name of the session.")] = None,
     definition: Annotated[
         Path | None,
-        typer.Option(
+        o.opt(
             "--definition",
-            help="The session's definition in a JSON file, instead of a session: no coordinator "
-            "is asked.",
-            show_default=False,
+            "The session's definition in a JSON file, instead of a session: no coordinator is "
+            "asked.",
         ),
     ] = None,
-    id_column: o.IdColumn = None,
-    person_column: o.PersonColumn = None,
-    min_group_size: o.MinGroupSize = None,
-    cohort: o.Cohort = None,
-    separate_groups: o.SeparateGroups = None,
     full: o.Full = False,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
@@ -70,7 +57,6 @@ def check(
         raise UsageError("give the name of a session, or --definition FILE: one of them")
     line = ProgressLine(at_once=False)
     rows, request = how.of(data, line.read), None
-    identified: dict[str, Any] = {"person": person_column, "id_column": id_column}
     if definition is not None:
         body = read_definition(definition)
     else:
@@ -79,9 +65,9 @@ def check(
             info = client.session(session)
         accepted_plan(session, info)
         body = info.definition
-    text = [name for name in (person_column, id_column) if name is not None]
+    text = [name for name in (persons.person_column, persons.id_column) if name is not None]
     lacking = body.policy.missing == "mask"
-    p = max(body.policy.min_group_size, min_group_size or 0)
+    p = max(body.policy.min_group_size, persons.min_group_size or 0)
     try:
         with line:
             found = profile(rows, body.features, text=text, lacking=lacking)
@@ -97,17 +83,10 @@ def check(
             if session is None:
                 plan = plan_of(freeze(body, seed=0))
                 with line:
-                    usable, figures = _table_of(plan, rows, p, identified)
+                    usable, figures = _table_of(plan, rows, p, persons)
             else:
                 with connection.site(journal_dir) as site, line:
-                    request = site.check(
-                        session,
-                        rows,
-                        **identified,
-                        min_group_size=min_group_size,
-                        cohort=cohort,
-                        separate_groups=separate_groups,
-                    )
+                    request = site.check(session, rows, **persons.given)
                 usable, figures = request.persons, request.figures
         except (DataError, DisclosureError) as error:
             found = dataclasses.replace(found, refused=error)
@@ -121,9 +100,7 @@ def check(
         raise found.refused
 
 
-def _table_of(
-    plan: Plan, rows: Any, p: int, identified: Mapping[str, Any]
-) -> tuple[int, TableFigures | None]:
+def _table_of(plan: Plan, rows: Any, p: int, persons: o.Persons) -> tuple[int, TableFigures | None]:
     """Return how many persons would take part, and the figures of the table that they would form.
 
     Raises
@@ -131,39 +108,15 @@ def _table_of(
     DataError, DisclosureError
         Taking part would be refused.
     """
+    identified: Any = {"person": persons.person_column, "id_column": persons.id_column}
     if plan.policy.protection == "none":
         data, _ = site_data(plan, rows, session_rows(plan, rows, **identified), p, **identified)
         return count_usable(plan, data), None
     lacking = plan.policy.missing == "mask"
-    persons = read_persons(rows, plan.features, **identified, lacking=lacking)
-    data, figures = measure_persons(plan, persons, p)
-    held_features(plan, persons, data)
+    read = read_persons(rows, plan.features, **identified, lacking=lacking)
+    data, figures = measure_persons(plan, read, p)
+    held_features(plan, read, data)
     return count_usable(plan, data), figures
-
-
-def read_definition(path: Path) -> SessionCreate:
-    """Read a definition: what creates a session, or what `fedclust session show --json` prints."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    tree = read_json(data, path)
-    try:
-        if isinstance(tree, dict) and isinstance(tree.get("definition"), dict):
-            tree = tree["definition"]
-        if isinstance(tree, dict):
-            tree = {key: value for key, value in tree.items() if key != "method_version"}
-        body = SessionCreate.model_validate_json(canonical_json(tree))
-        check_definition(body)
-    except DefinitionError as error:
-        raise UsageError(f"{path}: {error}") from None
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = "/".join(str(part) for part in fault["loc"])
-        raise UsageError(f"{path}: /{place}: {fault['msg']}") from None
-    except (ValueError, TypeError):
-        raise UsageError(f"{path}: this is no definition of a session in JSON") from None
-    return body
 
 
 def _facts(
@@ -201,8 +154,8 @@ def _unread(body: SessionCreate, error: DataError, p: int) -> dict[str, Any]:
 
 def _show(found: Profile, usable: int, p: int, figures: TableFigures | None) -> None:
     show(out, f"{found.source}: {_matched(found)}, {found.rows} rows", "bold")
-    for line in _grid(found):
-        show(out, line)
+    headings = ["feature", "column here", "", "missing", "least", "mean", "sd", "most"]
+    show_table(headings, map(_row, found.columns), right=3)
     for column in found.columns:
         for line in _lines(column):
             show(out, textwrap.fill(line, 98, initial_indent="  ", subsequent_indent="    "))
@@ -216,46 +169,37 @@ def _show(found: Profile, usable: int, p: int, figures: TableFigures | None) -> 
         if usable < p:
             show(out, f"fewer persons than {p}: this site would answer every round empty")
     if figures is not None:
-        for line in _of_table(figures):
-            show(out, line)
+        _show_table_figures(figures)
 
 
-def _of_table(figures: TableFigures) -> Iterator[str]:
-    """Yield how close the protected table is to the persons behind it, by column."""
+def _show_table_figures(figures: TableFigures) -> None:
+    """Show how close the protected table is to the persons behind it, by column."""
     smallest, largest = figures.group_sizes
-    yield f"table: {figures.n_groups} groups of {smallest} to {largest} persons"
+    show(out, f"table: {figures.n_groups} groups of {smallest} to {largest} persons")
     if figures.distance_sd is not None:
-        yield f"half of the persons are within {figures.distance_sd:.2f} sd of their group's mean"
+        near = f"{figures.distance_sd:.2f} sd of their group's mean"
+        show(out, f"half of the persons are within {near}")
     shares = {
         "in groups of one value": figures.one_value,
         "beyond a fence": figures.fenced,
         "not released": figures.unreleased,
     }
-    yield f"{'persons by column':24}" + "".join(f"{name:>24}" for name in shares)
-    for column in figures.one_value:
-        told = (f"{share[column]:.1%}" if column in share else "" for share in shares.values())
-        yield f"  {column:22}" + "".join(f"{each:>24}" for each in told)
-
-
-def _grid(found: Profile) -> list[str]:
-    """Return a line for each feature; not a table that folds where a terminal is narrow."""
-    lines = [["feature", "column here", "", "missing", "least", "mean", "sd", "most"]]
-    for column in found.columns:
-        unit = f" [{column.unit}]" if column.unit else ""
-        line = [column.feature + unit, column.column or "-", column.state]
-        if column.column is not None:
-            numbers = (column.minimum, column.mean, column.sd, column.maximum)
-            line.append(f"{1 - column.present:.1%}")
-            line += ["" if value is None else f"{value:.5g}" for value in numbers]
-        lines.append(line + [""] * (8 - len(line)))
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if place < 3 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
+    rows = [
+        [name, *(f"{each[name]:.1%}" if name in each else "" for each in shares.values())]
+        for name in figures.one_value
     ]
+    show_table(["persons by column", *shares], rows, right=1)
+
+
+def _row(column: ColumnProfile) -> list[str]:
+    """Return what is shown of a feature."""
+    unit = f" [{column.unit}]" if column.unit else ""
+    cells = [column.feature + unit, column.column or "-", column.state]
+    if column.column is None:
+        return cells + [""] * 5
+    numbers = (column.minimum, column.mean, column.sd, column.maximum)
+    shown = ["" if value is None else f"{value:.5g}" for value in numbers]
+    return [*cells, f"{1 - column.present:.1%}", *shown]
 
 
 def _matched(found: Profile) -> str:

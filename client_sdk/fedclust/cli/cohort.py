@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from fedclust.algorithms.base import Feature
 from fedclust.cli import options as o
-from fedclust.cli.check import read_definition
 from fedclust.cli.console import (
     ProgressLine,
+    conclude,
     confirmed,
     err,
     out,
@@ -21,7 +21,7 @@ from fedclust.cli.console import (
     read_line,
     show,
 )
-from fedclust.cli.help_text import epilog
+from fedclust.cli.session_file import read_definition
 from fedclust.errors import ConsentDeclined, PersonsRefused, UsageError
 from fedclust.journal import state_errors
 from fedclust.places import default_directory
@@ -38,13 +38,12 @@ app = typer.Typer(
 )
 
 
-@app.command(
-    epilog=epilog(
-        "fedclust cohort create --data cohort.csv --id-column mrn --features age,chol,trestbps",
-        "fedclust cohort create --data cohort.csv --person-column mrn --definition study.json",
-    )
+@o.command(
+    app,
+    "create",
+    "fedclust cohort create --data cohort.csv --id-column mrn --features age,chol,trestbps",
+    "fedclust cohort create --data cohort.csv --person-column mrn --definition study.json",
 )
-@o.reading
 def create(
     how: o.Reading,
     data: o.Data,
@@ -52,19 +51,10 @@ def create(
     person_column: o.PersonColumn = None,
     features: Annotated[
         str | None,
-        typer.Option(
-            "--features",
-            help="Names of numeric columns, comma-separated; others need --definition.",
-            show_default=False,
-        ),
+        o.opt("--features", "Names of numeric columns, comma-separated; others need --definition."),
     ] = None,
     definition: Annotated[
-        Path | None,
-        typer.Option(
-            "--definition",
-            help="A definition in a JSON file, whose features are meant.",
-            show_default=False,
-        ),
+        Path | None, o.opt("--definition", "A definition in a JSON file, whose features are meant.")
     ] = None,
     min_group_size: Annotated[
         int,
@@ -125,7 +115,7 @@ def create(
         show(err, f"column {new} is {old} under another name: what was released of {old} is used")
 
 
-@app.command("show", epilog=epilog("fedclust cohort show", "fedclust cohort show --json"))
+@o.command(app, "show", "fedclust cohort show", "fedclust cohort show --json")
 def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> None:
     """Show each table: its id, persons, groups and columns; no person and no value."""
     store, ledger = CohortStore(), Ledger(journal_dir or default_directory())
@@ -140,7 +130,7 @@ def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> Non
         show(err, f"none as yet in {store.directory}: fedclust cohort create, or a first session")
 
 
-@app.command(epilog=epilog("fedclust cohort withdraw", "fedclust cohort withdraw --yes < id.txt"))
+@o.command(app, "withdraw", "fedclust cohort withdraw", "fedclust cohort withdraw --yes < id.txt")
 def withdraw(
     yes: Annotated[bool, typer.Option("--yes", help="Withdraw unasked.")] = False,
     journal_dir: o.JournalDir = None,
@@ -158,15 +148,13 @@ def withdraw(
     ledger = Ledger(journal_dir or default_directory())
     with state_errors(ledger.path.parent):
         tables = CohortStore().withdraw(person, ledger, datetime.now(UTC))
-    if as_json:
-        print_json({"tables": tables})
-        return
-    show(err, f"withdrawn from {tables} table(s); remove the person's rows from the file as well")
+    said = f"withdrawn from {tables} table(s); remove the person's rows from the file as well"
+    conclude(said, {"tables": tables}, as_json)
 
 
-@app.command(epilog=epilog("fedclust cohort backup /backup/fedclust-cohorts"))
+@o.command(app, "backup", "fedclust cohort backup /backup/fedclust-cohorts")
 def backup(
-    target: Annotated[Path, typer.Argument(help="A new directory.", show_default=False)],
+    target: Annotated[Path, o.arg("A new directory.")],
     as_json: o.AsJson = False,
 ) -> None:
     """Copy the groups and the site's key to a new directory, and verify the copy.
@@ -174,10 +162,8 @@ def backup(
     To restore, copy the files back. Keep the copy as private as the rows: it holds the key.
     """
     copied = CohortStore().backup(target)
-    if as_json:
-        print_json({"directory": str(target), "files": [path.name for path in copied]})
-        return
-    show(err, f"{len(copied)} files copied to {target} and verified")
+    value = {"directory": str(target), "files": [path.name for path in copied]}
+    conclude(f"{len(copied)} files copied to {target} and verified", value, as_json)
 
 
 def _named(features: str) -> tuple[Feature, ...]:

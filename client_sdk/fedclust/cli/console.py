@@ -9,7 +9,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from pydantic import BaseModel
@@ -84,26 +84,54 @@ def show(console: Console, text: object = "", style: str | None = None) -> None:
             console.file.flush()
 
 
-class Table:
-    """Rows under headings, a line each. Nothing is cut or folded, in a pipe or on any terminal."""
+def show_table(
+    headings: Iterable[str],
+    rows: Iterable[Iterable[object]],
+    *,
+    right: int | None = None,
+    none: str = "",
+) -> None:
+    """Print rows under headings, a line each; nothing is cut or folded.
 
-    def __init__(self, *headings: str) -> None:
-        self._rows = [headings]
+    Parameters
+    ----------
+    headings : iterable of str
+    rows : iterable of iterable
+        None is an empty cell.
+    right : int, optional
+        Columns from this one on are aligned to the right.
+    none : str
+        What standard error says where there are no rows.
+    """
+    lines = [
+        ["" if cell is None else plain(cell).replace("\n", " ") for cell in cells]
+        for cells in (headings, *rows)
+    ]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for number, cells in enumerate(lines):
+        rooms = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
+        padded = [
+            room + cell if right is not None and place >= right else cell + room
+            for place, (cell, room) in enumerate(zip(cells, rooms, strict=True))
+        ]
+        show(out, "  ".join(padded).rstrip(), None if number else "bold")
+    if len(lines) == 1 and none:
+        show(err, none)
 
-    def row(self, *cells: object) -> None:
-        """Add a row; None is an empty cell."""
-        texts = ("" if cell is None else plain(cell).replace("\n", " ") for cell in cells)
-        self._rows.append(tuple(texts))
 
-    def show(self) -> None:
-        """Print it to standard output."""
-        widths = [max(map(cell_len, column)) for column in zip(*self._rows, strict=True)]
-        for number, cells in enumerate(self._rows):
-            padded = (
-                cell + " " * (width - cell_len(cell))
-                for cell, width in zip(cells, widths, strict=True)
-            )
-            show(out, "  ".join(padded).rstrip(), None if number else "bold")
+def show_facts(facts: Mapping[str, object]) -> None:
+    """Print a name and a value a line; those that are None or empty are left out."""
+    for name, value in facts.items():
+        if value not in (None, "", [], ()):
+            show(out, f"{name.replace('_', ' '):<16} {plain(value)}")
+
+
+def conclude(said: str, value: Any, as_json: bool) -> None:
+    """Say what was done on standard error, or print a value as JSON for a script."""
+    if as_json:
+        print_json(value)
+    else:
+        show(err, said)
 
 
 def consent_screen(request: ConsentRequest, *, full: bool = False) -> None:
@@ -341,9 +369,7 @@ def print_json(value: Any) -> None:
 
 
 def _plain_json(value: object) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    raise TypeError(type(value).__name__)
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else vars(value)
 
 
 def consent_question(request: ConsentRequest, question: str) -> str:

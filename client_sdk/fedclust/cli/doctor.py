@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
@@ -23,13 +22,13 @@ from fedclust import errors, journal, places
 from fedclust._http import Http, tls_context
 from fedclust.answers import accepted_plan
 from fedclust.cli import options as o
-from fedclust.cli.console import err, out, print_json, show
-from fedclust.cli.help_text import epilog, exit_code
+from fedclust.cli.console import conclude, out, show
+from fedclust.cli.help_text import exit_code
 from fedclust.client import Client
 from fedclust.data import load
 from fedclust.privacy.files import FileLock, private_directory
 from fedclust.privacy.ledger import Ledger
-from fedclust.wire.models import PROTOCOL_VERSION, Definition, WhoAmI
+from fedclust.wire.models import PROTOCOL_VERSION, Definition
 
 app = typer.Typer(rich_markup_mode=None)
 _LEAST_DISK = 200 * 2**20
@@ -39,33 +38,33 @@ _SOON_DAYS = 30
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, how it is, and what to do where it is not well."""
+    """One line: what was looked at, how it is, and what to do about it."""
 
     check: str
     state: Literal["ok", "warning", "failed", "skipped"]
     said: str
 
 
-@app.command(
-    epilog=epilog(
-        "fedclust doctor --token-file token --coordinator https://coordinator.example",
-        "fedclust doctor --data cohort.csv --session heart-2026",
-    )
+class _Notice(Exception):
+    """Nothing has failed, but something will, or it could not be looked at."""
+
+    def __init__(self, state: Literal["warning", "skipped"], said: str) -> None:
+        super().__init__(said)
+        self.state = state
+
+
+@o.command(
+    app,
+    "doctor",
+    "fedclust doctor --token-file token --coordinator https://coordinator.example",
+    "fedclust doctor --data cohort.csv --session heart-2026",
 )
-@o.connected
-@o.reading
 def doctor(
     connection: o.Connection,
     how: o.Reading,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="Also whether this file can be read.", show_default=False),
-    ] = None,
+    data: Annotated[Path | None, o.opt("--data", "Also whether this file can be read.")] = None,
     session: Annotated[
-        str | None,
-        typer.Option(
-            "--session", help="Also whether it has this session's columns.", show_default=False
-        ),
+        str | None, o.opt("--session", "Also whether it has this session's columns.")
     ] = None,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
@@ -78,15 +77,12 @@ def doctor(
     """
     worst: list[errors.FedclustError] = []
     found = []
-    for finding in _findings(connection, data, session, journal_dir, worst, how):
+    for finding in _findings(connection, how, data, session, journal_dir, worst):
         found.append(finding)
         if not as_json:
             style = {"warning": "yellow", "failed": "red"}.get(finding.state)
             show(out, f"{finding.state:<8} {finding.check:<12} {finding.said}", style)
-    if as_json:
-        print_json([vars(each) for each in found])
-    else:
-        show(err, _conclusion(found))
+    conclude(_conclusion(found), found, as_json)
     if worst:
         raise typer.Exit(exit_code(worst[0]))
 
@@ -104,78 +100,64 @@ def _conclusion(found: list[Finding]) -> str:
 
 def _findings(
     connection: o.Connection,
+    how: o.Reading,
     data: Path | None,
     session: str | None,
     journal_dir: Path | None,
     worst: list[errors.FedclustError],
-    how: o.Reading | None = None,
 ) -> Iterator[Finding]:
-    def tried(check: str, look: Callable[[], Finding]) -> Finding:
+    """Yield the findings; what failed is added to ``worst``."""
+
+    def look(check: str, ask: Callable[[], str]) -> Finding:
         try:
-            return look()
+            return Finding(check, "ok", ask())
+        except _Notice as notice:
+            return Finding(check, notice.state, str(notice))
         except errors.FedclustError as error:
             worst.append(error)
             return Finding(check, "failed", str(error))
 
-    yield Finding("versions", "ok", _versions())
-    try:
-        directory = journal_dir or places.default_directory()
-        yield tried("journal", lambda: _journal(directory))
-        yield tried("disk", lambda: _disk(directory))
-    except errors.UsageError as error:
-        worst.append(error)
-        yield Finding("journal", "failed", str(error))
-    token, complaint = _given_token(connection)
-    client: Client | None = None
+    yield look("versions", _versions)
+    yield look("journal", lambda: _journal(journal_dir or places.default_directory()))
+    yield look("disk", lambda: _disk(journal_dir or places.default_directory()))
+    definition: Definition | None = None
     try:
         yield Finding("proxy", "ok", _proxy(connection))
-        # Whether the coordinator answers is asked without a token, too.
-        http = Http(connection.url, token or "none", connection.options(10.0))
-        client = Client(http.url, "", http=http)
+        http = Http(connection.url, _token_if_any(connection), connection.options(10.0))
     except errors.FedclustError as error:
         worst.append(error)
         yield Finding("settings", "failed", str(error))
-    definition: Definition | None = None
-    if client is not None:
-        with client:
-            reached = tried("coordinator", partial(_reached, http))
-            yield reached
-            if reached.state == "ok":
-                yield tried("tls", partial(_tls, connection))
-                yield tried("clock", partial(_clock, http))
-            else:
-                for check in ("tls", "clock"):
-                    yield Finding(check, "skipped", "the coordinator was not reached")
-            if complaint is not None:
-                worst.append(complaint)
-                yield Finding("token", "failed", str(complaint))
-            elif reached.state == "failed":
-                yield Finding("token", "skipped", "the coordinator was not reached")
-            else:
-                known = tried("token", partial(_token, client))
-                yield known
-                if session is not None and known.state != "failed":
-                    try:
-                        definition = _definition(client, session)
-                        yield Finding("session", "ok", _described(definition))
-                    except errors.FedclustError as error:
-                        worst.append(error)
-                        yield Finding("session", "failed", str(error))
-    elif complaint is not None:
-        worst.append(complaint)
-        yield Finding("token", "failed", str(complaint))
+        yield look("token", lambda: _token(connection, None))
+    else:
+        with Client(http.url, "", http=http) as client:
+            coordinator = look("coordinator", lambda: _reached(http))
+            reached = coordinator.state == "ok"
+            yield coordinator
+            yield look("tls", lambda: _tls(connection) if reached else _skip())
+            yield look("clock", lambda: _clock(http) if reached else _skip())
+            token = look("token", lambda: _token(connection, client if reached else None))
+            yield token
+            if session is not None and token.state in ("ok", "warning"):
+                try:
+                    definition = _definition(client, session)
+                    yield Finding("session", "ok", _described(definition))
+                except errors.FedclustError as error:
+                    worst.append(error)
+                    yield Finding("session", "failed", str(error))
     if data is not None:
-        yield tried("data", partial(_data, data, definition, how))
+        yield look("data", lambda: _data(data, definition, how))
 
 
-def _given_token(
-    connection: o.Connection,
-) -> tuple[str, None] | tuple[None, errors.FedclustError]:
-    """Return the token, or what keeps it from being read."""
+def _skip() -> str:
+    raise _Notice("skipped", "the coordinator was not reached")
+
+
+def _token_if_any(connection: o.Connection) -> str:
+    """Return a token; whether the coordinator answers is asked without one, too."""
     try:
-        return connection.token, None
-    except errors.UsageError as error:
-        return None, error
+        return connection.token
+    except errors.UsageError:
+        return "none"
 
 
 def _versions() -> str:
@@ -183,7 +165,7 @@ def _versions() -> str:
     return f"fedclust {own}, protocol {PROTOCOL_VERSION}, Python {sys.version.split()[0]}"
 
 
-def _journal(directory: Path) -> Finding:
+def _journal(directory: Path) -> str:
     with journal.state_errors(directory):
         private_directory(directory)
         # Written and locked, as a session does both: some network drives know no locks.
@@ -197,20 +179,18 @@ def _journal(directory: Path) -> Finding:
         shared = sys.platform != "win32" and directory.stat().st_mode & 0o077
     said = f"{directory}: {lines} lines in the ledger"
     if shared:
-        return Finding("journal", "warning", f"{said}; others can look in: chmod 700 {directory}")
+        raise _Notice("warning", f"{said}; others can look in: chmod 700 {directory}")
     if flying:
-        return Finding(
-            "journal", "warning", f"{said}; {flying} answers await a receipt: run participate again"
-        )
-    return Finding("journal", "ok", said)
+        raise _Notice("warning", f"{said}; {flying} answers await a receipt: run participate again")
+    return said
 
 
-def _disk(directory: Path) -> Finding:
+def _disk(directory: Path) -> str:
     free = shutil.disk_usage(directory if directory.exists() else Path.home()).free
     said = f"{free // 2**20} MiB free where the journal is kept"
     if free < _LEAST_DISK:
         raise errors.JournalError(f"{said}: at least {_LEAST_DISK // 2**20} are wanted")
-    return Finding("disk", "ok", said)
+    return said
 
 
 def _proxy(connection: o.Connection) -> str:
@@ -226,25 +206,25 @@ def _proxy_in_environment(parts: SplitResult) -> bool:
     return bool(getproxies().get(parts.scheme)) and not proxy_bypass(parts.hostname or "")
 
 
-def _reached(http: Http) -> Finding:
+def _reached(http: Http) -> str:
     http.request("GET", "/healthz")
-    return Finding("coordinator", "ok", f"{http.url} answers")
+    return f"{http.url} answers"
 
 
-def _tls(connection: o.Connection) -> Finding:
+def _tls(connection: o.Connection) -> str:
     parts = urlsplit(connection.url)
     if parts.scheme != "https":
-        return Finding("tls", "ok", "none: plain HTTP on this machine")
+        return "none: plain HTTP on this machine"
     if connection.proxy or _proxy_in_environment(parts):
-        return Finding("tls", "ok", "certificate accepted, through the proxy")
+        return "certificate accepted, through the proxy"
     until = _certificate_ends(connection, parts.hostname or "", parts.port or 443)
     if until is None:
-        return Finding("tls", "ok", "certificate accepted")
+        return "certificate accepted"
     days = (until - datetime.now(UTC)).days
     said = f"certificate accepted; it ends in {days} days"
     if days < _SOON_DAYS:
-        return Finding("tls", "warning", f"{said}: tell the coordinator's operator")
-    return Finding("tls", "ok", said)
+        raise _Notice("warning", f"{said}: tell the coordinator's operator")
+    return said
 
 
 def _certificate_ends(connection: o.Connection, host: str, port: int) -> datetime | None:
@@ -262,19 +242,22 @@ def _certificate_ends(connection: o.Connection, host: str, port: int) -> datetim
     return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(ends)), UTC) if ends else None
 
 
-def _clock(http: Http) -> Finding:
+def _clock(http: Http) -> str:
     said = http.request("GET", "/healthz").headers.get("Date")
     if not said:
-        return Finding("clock", "skipped", "the coordinator tells no time")
+        raise _Notice("skipped", "the coordinator tells no time")
     skew = (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds()
     if abs(skew) > _MOST_SKEW_S:
         advice = "set this machine's clock (or the coordinator's): tokens and certificates expire"
-        return Finding("clock", "warning", f"{abs(skew):.0f} s apart: {advice}")
-    return Finding("clock", "ok", "agrees with the coordinator's")
+        raise _Notice("warning", f"{abs(skew):.0f} s apart: {advice}")
+    return "agrees with the coordinator's"
 
 
-def _token(client: Client) -> Finding:
-    who: WhoAmI = client.whoami()
+def _token(connection: o.Connection, client: Client | None) -> str:
+    _ = connection.token  # or why there is none
+    if client is None:
+        return _skip()
+    who = client.whoami()
     if who.protocol_version != PROTOCOL_VERSION:
         raise errors.ProtocolError(
             f"the coordinator speaks protocol {who.protocol_version}, this SDK {PROTOCOL_VERSION}: "
@@ -283,8 +266,8 @@ def _token(client: Client) -> Finding:
     days = (who.expires_at - datetime.now(UTC)).days
     said = f"{who.role} {who.name}, valid for {days} days; coordinator {who.server_version}"
     if days < _SOON_DAYS:
-        return Finding("token", "warning", f"{said}: ask its operator for a new one")
-    return Finding("token", "ok", said)
+        raise _Notice("warning", f"{said}: ask its operator for a new one")
+    return said
 
 
 def _definition(client: Client, session: str) -> Definition:
@@ -299,7 +282,7 @@ def _described(definition: Definition) -> str:
     return f"{definition.name}: {method}, {len(definition.features)} features"
 
 
-def _data(path: Path, definition: Definition | None, how: o.Reading | None) -> Finding:
+def _data(path: Path, definition: Definition | None, how: o.Reading) -> str:
     if definition is None:
         try:
             with path.open("rb") as file:
@@ -307,10 +290,7 @@ def _data(path: Path, definition: Definition | None, how: o.Reading | None) -> F
         except OSError as error:
             complaint = f"this is no file that can be read ({error.strerror})"
             raise errors.DataError(path.name, "unreadable", complaint) from None
-        return Finding("data", "ok", f"{path.name} can be read; --session says if its columns fit")
+        return f"{path.name} can be read; --session says if its columns fit"
     lacking = definition.policy.missing == "mask"
-    rows = path if how is None else how.of(path)
-    table = load(rows, definition.features, lacking=lacking)
-    return Finding(
-        "data", "ok", f"{path.name}: {len(table.X)} rows, {len(table.features)} features of it"
-    )
+    table = load(how.of(path), definition.features, lacking=lacking)
+    return f"{path.name}: {len(table.X)} rows, {len(table.features)} features of it"

@@ -10,21 +10,15 @@ import typer
 from fedclust import errors, journal, places
 from fedclust.cli import options as o
 from fedclust.cli.console import err, ledger_screen, out, print_json, show, write_out
-from fedclust.cli.help_text import epilog
 from fedclust.client import Client
 from fedclust.privacy.ledger import Ledger
 
 app = typer.Typer(help="What left this site.", no_args_is_help=True, rich_markup_mode=None)
 
 
-@app.command(
-    "show",
-    epilog=epilog("fedclust ledger show --session heart-2026", "fedclust ledger show --json"),
-)
+@o.command(app, "show", "fedclust ledger show --session heart-2026", "fedclust ledger show --json")
 def ledger_show(
-    session: Annotated[
-        str | None, typer.Option("--session", help="One session.", show_default=False)
-    ] = None,
+    session: Annotated[str | None, o.opt("--session", "One session.")] = None,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -44,21 +38,17 @@ def ledger_show(
         show(err, "nothing has left" + (f" for session {session}" if session else ""))
 
 
-@app.command(
+@o.command(
+    app,
     "verify",
-    epilog=epilog(
-        "fedclust ledger verify",
-        "fedclust ledger verify --head 5d41...  (printed by an earlier verify)",
-        "fedclust ledger verify --against-coordinator",
-    ),
+    "fedclust ledger verify",
+    "fedclust ledger verify --head 5d41...  (printed by an earlier verify)",
+    "fedclust ledger verify --against-coordinator",
 )
-@o.connected
 def ledger_verify(
+    connection: o.Connection,
     journal_dir: o.JournalDir = None,
-    head: Annotated[
-        str | None,
-        typer.Option("--head", help="A head noted earlier: must be in it.", show_default=False),
-    ] = None,
+    head: Annotated[str | None, o.opt("--head", "A head noted earlier: must be in it.")] = None,
     against_coordinator: Annotated[
         bool,
         typer.Option(
@@ -67,8 +57,6 @@ def ledger_verify(
         ),
     ] = False,
     as_json: o.AsJson = False,
-    *,
-    connection: o.Connection,
 ) -> None:
     """Recompute the ledger's chain and compare it with the journals; exit code 8 for a fault.
 

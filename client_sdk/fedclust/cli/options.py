@@ -1,7 +1,12 @@
-"""Options that several commands share, and what they are turned into."""
+"""Options that several commands share, and what they are turned into.
+
+A parameter whose type is :class:`Connection`, :class:`Reading` or :class:`Persons` stands for the
+fields of that class: each is an option of the command.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -9,139 +14,80 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
 from fedclust._http import Options
+from fedclust.cli.help_text import epilog
 from fedclust.client import Client
 from fedclust.data import Dataset
 from fedclust.data.mapping import OnRead, ReadOptions, read_options
 from fedclust.errors import UsageError
 from fedclust.site import Site
 
-#: How long a command goes on trying that a person waits for: a coordinator is restarted within it.
+#: How long a command that a person waits for is repeated: a coordinator restarts within it.
 PATIENCE_S: Final = 15.0
-Session = Annotated[str, typer.Argument(help="Name of the session.", show_default=False)]
+
+
+def opt(name: str, text: str, **more: Any) -> Any:
+    """Return an option without a default that the help would show."""
+    return typer.Option(name, help=text, show_default=False, **more)
+
+
+def arg(text: str) -> Any:
+    """Return an argument without a default that the help would show."""
+    return typer.Argument(help=text, show_default=False)
+
+
+def names(text: str) -> list[str]:
+    """Return the names in a comma-separated list."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+Session = Annotated[str, arg("Name of the session.")]
 Data = Annotated[
     Path,
-    typer.Option(
-        "--data",
-        help="CSV file with a header; Parquet file or directory; .sql file with a query.",
-        show_default=False,
-    ),
-]
-Coordinator = Annotated[
-    str | None,
-    typer.Option(
-        "--coordinator",
-        envvar="FEDCLUST_COORDINATOR",
-        help="https://host[:port]",
-        show_default=False,
-    ),
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        envvar="FEDCLUST_TOKEN_FILE",
-        help="File with the token, mode 0600; or set FEDCLUST_TOKEN. There is no option for the "
-        "token itself: a command line is visible to others.",
-        show_default=False,
-    ),
+    opt("--data", "CSV file with a header; Parquet file or directory; .sql file with a query."),
 ]
 IdColumn = Annotated[
-    str | None,
-    typer.Option(
-        "--id-column",
-        help="Column that names rows in the label file; never sent.",
-        show_default=False,
-    ),
+    str | None, opt("--id-column", "Column that names rows in the label file; never sent.")
 ]
 PersonColumn = Annotated[
     str | None,
-    typer.Option(
-        "--person-column",
-        help="Column that says which rows belong to one person; never sent.",
-        show_default=False,
+    opt("--person-column", "Column that says which rows belong to one person; never sent."),
+]
+SeparateGroups = Annotated[
+    str | None,
+    opt(
+        "--separate-groups",
+        "The approval of groups apart from those that these persons have. A second grouping "
+        "tells more about each person; the approval is entered in the ledger.",
+    ),
+]
+LabelsOut = Annotated[Path | None, opt("--labels-out", "Where this site's labels go, CSV.")]
+ResultOut = Annotated[Path | None, opt("--result-out", "Where the result goes, for predict.")]
+Report = Annotated[
+    Path | None,
+    opt(
+        "--report",
+        "Where a report of the result goes: profiles, sizes, quality, provenance. "
+        ".html, .json or .csv.",
+    ),
+]
+JournalDir = Annotated[
+    Path | None,
+    opt(
+        "--journal-dir",
+        "Where journal and ledger are kept; by default the platform's state directory.",
+        envvar="FEDCLUST_JOURNAL_DIR",
     ),
 ]
 Full = Annotated[
     bool, typer.Option("--full", help="List every field that leaves and what it can identify.")
 ]
-MinGroupSize = Annotated[
-    int | None,
-    typer.Option(
-        "--min-group-size",
-        min=3,
-        help="This site's own least group size; the larger of it and the session's holds.",
-        show_default=False,
-    ),
-]
-Cohort = Annotated[
-    str | None,
-    typer.Option(
-        "--cohort",
-        help="The start of the id of the table that is meant, where persons are in several.",
-        show_default=False,
-    ),
-]
-SeparateGroups = Annotated[
-    str | None,
-    typer.Option(
-        "--separate-groups",
-        help="The approval of groups apart from those that these persons have. A second grouping "
-        "tells more about each person; the approval is entered in the ledger.",
-        show_default=False,
-    ),
-]
-Report = Annotated[
-    Path | None,
-    typer.Option(
-        "--report",
-        help="Where a report of the result goes: profiles, sizes, quality, provenance. "
-        ".html, .json or .csv.",
-        show_default=False,
-    ),
-]
-JournalDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--journal-dir",
-        envvar="FEDCLUST_JOURNAL_DIR",
-        help="Where journal and ledger are kept; by default the platform's state directory.",
-        show_default=False,
-    ),
-]
-CaBundle = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca-bundle",
-        help="Authorities to trust, PEM, instead of the system's.",
-        show_default=False,
-    ),
-]
-ClientCert = Annotated[
-    Path | None,
-    typer.Option("--client-cert", help="Client certificate, PEM.", show_default=False),
-]
-ClientKey = Annotated[
-    Path | None,
-    typer.Option("--client-key", help="Its key, PEM, not encrypted.", show_default=False),
-]
-Proxy = Annotated[
-    str | None,
-    typer.Option(
-        "--proxy",
-        envvar="FEDCLUST_PROXY",
-        help="http://host:port. Where it needs a password, set FEDCLUST_PROXY or HTTPS_PROXY "
-        "instead: a command line is visible to others.",
-        show_default=False,
-    ),
-]
-GiveUpAfter = Annotated[
-    float,
-    typer.Option("--give-up-after", help="Seconds to go on trying without any answer.", min=0),
+Consent = Annotated[
+    bool, typer.Option("--yes", help="Consent to all that the screen says, unasked.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
 
@@ -168,14 +114,34 @@ def read_token(path: Path | None) -> str:
 
 @dataclass(frozen=True)
 class Connection:
-    """How a command reaches its coordinator, as given."""
+    """How a command reaches its coordinator."""
 
-    coordinator: str | None = None
-    token_file: Path | None = None
-    ca_bundle: Path | None = None
-    client_cert: Path | None = None
-    client_key: Path | None = None
-    proxy: str | None = None
+    coordinator: Annotated[
+        str | None, opt("--coordinator", "https://host[:port]", envvar="FEDCLUST_COORDINATOR")
+    ] = None
+    token_file: Annotated[
+        Path | None,
+        opt(
+            "--token-file",
+            "File with the token, mode 0600; or set FEDCLUST_TOKEN. There is no option for the "
+            "token itself: a command line is visible to others.",
+            envvar="FEDCLUST_TOKEN_FILE",
+        ),
+    ] = None
+    ca_bundle: Annotated[
+        Path | None, opt("--ca-bundle", "Authorities to trust, PEM, instead of the system's.")
+    ] = None
+    client_cert: Annotated[Path | None, opt("--client-cert", "Client certificate, PEM.")] = None
+    client_key: Annotated[Path | None, opt("--client-key", "Its key, PEM, not encrypted.")] = None
+    proxy: Annotated[
+        str | None,
+        opt(
+            "--proxy",
+            "http://host:port. Where it needs a password, set FEDCLUST_PROXY or HTTPS_PROXY "
+            "instead: a command line is visible to others.",
+            envvar="FEDCLUST_PROXY",
+        ),
+    ] = None
 
     @property
     def url(self) -> str:
@@ -220,135 +186,81 @@ class Connection:
         )
 
 
-#: The options by which a coordinator is reached.
-CONNECTION: Final = {
-    "coordinator": Coordinator,
-    "token_file": TokenFile,
-    "ca_bundle": CaBundle,
-    "client_cert": ClientCert,
-    "client_key": ClientKey,
-    "proxy": Proxy,
-}
-
-
-#: The options by which a site says how its rows are to be read.
-READING: Final = {
-    "mapping": Annotated[
-        Path | None,
-        typer.Option(
-            "--mapping",
-            help="TOML file: the site's own column names, units, codes and markers, by feature.",
-            show_default=False,
-        ),
-    ],
-    "missing": Annotated[
-        list[str] | None,
-        typer.Option(
-            "--missing",
-            help="What means a missing value in any column, such as '?'; may be repeated. Empty, "
-            "NA, NaN, null, None and . always do.",
-            show_default=False,
-        ),
-    ],
-    "sentinel": Annotated[
-        list[str] | None,
-        typer.Option(
-            "--sentinel",
-            help="FEATURE=NUMBER that means a missing value, such as chol=0; may be repeated.",
-            show_default=False,
-        ),
-    ],
-    "delimiter": Annotated[
-        str | None,
-        typer.Option(
-            "--delimiter",
-            help="Between the columns of a CSV file: one character, or tab. By default the one "
-            "that the header speaks for.",
-            show_default=False,
-        ),
-    ],
-    "encoding": Annotated[
-        str | None,
-        typer.Option(
-            "--encoding",
-            help="Of a CSV file, such as cp1252. By default UTF-8, or what its first bytes say.",
-            show_default=False,
-        ),
-    ],
-    "decimal": Annotated[
-        str | None,
-        typer.Option(
-            "--decimal", help="Decimal mark of a CSV file: a point, or ','.", show_default=False
-        ),
-    ],
-    "columns": Annotated[
-        str | None,
-        typer.Option(
-            "--columns",
-            help="Names of the columns of a CSV file without a header, comma-separated.",
-            show_default=False,
-        ),
-    ],
-    "min_present": Annotated[
-        float | None,
-        typer.Option(
-            "--min-present",
-            help="Share of values, 0 to 1, below which this site counts as lacking a feature.",
-            show_default=False,
-        ),
-    ],
-    "sql_url_file": Annotated[
-        Path | None,
-        typer.Option(
-            "--sql-url-file",
-            help="File with the database's address for a query; or set FEDCLUST_SQL_URL.",
-            show_default=False,
-        ),
-    ],
-    "out_of_core": Annotated[
-        bool | None,
-        typer.Option(
-            "--out-of-core",
-            help="Read the rows in blocks, where memory cannot hold them.",
-            show_default=False,
-        ),
-    ],
-}
-
-
 @dataclass(frozen=True)
 class Reading:
-    """How rows are to be read, as given."""
+    """How a site's rows are read; UsageError says which option is wrong."""
 
-    options: ReadOptions
+    mapping: Annotated[
+        Path | None,
+        opt(
+            "--mapping",
+            "TOML file: the site's own column names, units, codes and markers, by feature.",
+        ),
+    ] = None
+    missing: Annotated[
+        list[str] | None,
+        opt(
+            "--missing",
+            "What means a missing value in any column, such as '?'; may be repeated. Empty, "
+            "NA, NaN, null, None and . always do.",
+        ),
+    ] = None
+    sentinel: Annotated[
+        list[str] | None,
+        opt(
+            "--sentinel",
+            "FEATURE=NUMBER that means a missing value, such as chol=0; may be repeated.",
+        ),
+    ] = None
+    delimiter: Annotated[
+        str | None,
+        opt(
+            "--delimiter",
+            "Between the columns of a CSV file: one character, or tab. By default it is found in "
+            "the header.",
+        ),
+    ] = None
+    encoding: Annotated[
+        str | None,
+        opt(
+            "--encoding",
+            "Of a CSV file, such as cp1252. By default UTF-8, or what its first bytes say.",
+        ),
+    ] = None
+    decimal: Annotated[
+        str | None, opt("--decimal", "Decimal mark of a CSV file: a point, or ','.")
+    ] = None
+    columns: Annotated[
+        str | None,
+        opt("--columns", "Names of the columns of a CSV file without a header, comma-separated."),
+    ] = None
+    min_present: Annotated[
+        float | None,
+        opt(
+            "--min-present",
+            "Share of values, 0 to 1, below which this site counts as lacking a feature.",
+        ),
+    ] = None
+    sql_url_file: Annotated[
+        Path | None,
+        opt(
+            "--sql-url-file",
+            "File with the database's address for a query; or set FEDCLUST_SQL_URL.",
+        ),
+    ] = None
+    out_of_core: Annotated[
+        bool | None,
+        opt("--out-of-core", "Read the rows in blocks, where memory cannot hold them."),
+    ] = None
 
-    @property
-    def inputs(self) -> tuple[Path, ...]:
-        """The files that are read beside the rows; no output may replace one."""
-        named = (self.options.mapping, self.options.sql_url_file)
-        return tuple(Path(name) for name in named if isinstance(name, str))
+    def __post_init__(self) -> None:
+        _ = self.options  # before anything else is done
 
-    def of(self, path: Path, on_read: OnRead | None = None) -> Dataset:
-        """Return a file's rows, read like this."""
-        return Dataset.of(path, self.options, on_read)
-
-    @classmethod
-    def given(
-        cls,
-        mapping: Path | None,
-        missing: list[str] | None,
-        sentinel: list[str] | None,
-        delimiter: str | None,
-        encoding: str | None,
-        decimal: str | None,
-        columns: str | None,
-        min_present: float | None,
-        sql_url_file: Path | None,
-        out_of_core: bool | None,
-    ) -> Reading:
-        """Check what was given; UsageError says what cannot be. Paths become absolute."""
+    @functools.cached_property
+    def options(self) -> ReadOptions:
+        """The options as the SDK takes them; paths are absolute."""
         sentinels: dict[str, list[float]] = {}
-        for text in sentinel or ():
+        for text in self.sentinel or ():
             name, _, number = text.rpartition("=")
             try:
                 sentinels.setdefault(name.strip(), []).append(float(number))
@@ -356,55 +268,120 @@ class Reading:
                 name = ""
             if not name.strip():
                 raise UsageError("--sentinel wants FEATURE=NUMBER, for example chol=0")
-        given = {
-            "mapping": None if mapping is None else str(mapping.resolve()),
-            "missing": missing or [],
-            "sentinels": sentinels,
-            "delimiter": "\t" if delimiter in ("tab", "\\t") else delimiter,
-            "encoding": encoding,
-            "decimal": decimal,
-            "columns": [name.strip() for name in columns.split(",")] if columns else [],
-            "min_present": min_present,
-            "sql_url_file": None if sql_url_file is None else str(sql_url_file.resolve()),
-            "out_of_core": bool(out_of_core),
+        return read_options(
+            {
+                "mapping": absolute(self.mapping),
+                "missing": self.missing or [],
+                "sentinels": sentinels,
+                "delimiter": "\t" if self.delimiter in ("tab", "\\t") else self.delimiter,
+                "encoding": self.encoding,
+                "decimal": self.decimal,
+                "columns": [name.strip() for name in self.columns.split(",")]
+                if self.columns
+                else [],
+                "min_present": self.min_present,
+                "sql_url_file": absolute(self.sql_url_file),
+                "out_of_core": bool(self.out_of_core),
+            }
+        )
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """The files that are read beside the rows; no output may replace one."""
+        return tuple(path for path in (self.mapping, self.sql_url_file) if path is not None)
+
+    def of(self, path: Path, on_read: OnRead | None = None) -> Dataset:
+        """Return a file's rows, read like this."""
+        return Dataset.of(path, self.options, on_read)
+
+
+@dataclass(frozen=True)
+class Persons:
+    """Who the rows are about, and by which of the site's groups they are protected."""
+
+    id_column: IdColumn = None
+    person_column: PersonColumn = None
+    min_group_size: Annotated[
+        int | None,
+        opt(
+            "--min-group-size",
+            "This site's own least group size; the larger of it and the session's holds.",
+            min=3,
+        ),
+    ] = None
+    cohort: Annotated[
+        str | None,
+        opt(
+            "--cohort",
+            "The start of the id of the table that is meant, where persons are in several.",
+        ),
+    ] = None
+    separate_groups: SeparateGroups = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What :class:`fedclust.Site` takes."""
+        return {
+            "person": self.person_column,
+            "id_column": self.id_column,
+            "min_group_size": self.min_group_size,
+            "cohort": self.cohort,
+            "separate_groups": self.separate_groups,
         }
-        return cls(read_options(given))
 
 
-def connected(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options by which a coordinator is reached; it takes ``connection``."""
-    return _with(command, "connection", CONNECTION, Connection)
+_GROUPS: Final = (Persons, Reading, Connection)
 
 
-def reading(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options by which rows are read; it takes ``how``."""
-    return _with(command, "how", READING, Reading.given)
+def command(
+    app: typer.Typer, name: str | None, *examples: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command, with examples for its help."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        run = with_groups(function)
+        app.command(name, epilog=epilog(*examples))(run)
+        return run
+
+    return register
 
 
-def _with(
-    command: Callable[..., None],
-    parameter: str,
-    options: dict[str, Any],
-    made: Callable[..., Any],
-) -> Callable[..., None]:
-    """Replace a command's ``parameter`` by ``options``, of which ``made`` makes its value."""
-    own = [
+def with_groups(function: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter that is a group of options by these options, after all others."""
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    groups = {each.name: each.annotation for each in parameters if each.annotation in _GROUPS}
+    shown = [
         each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for each in inspect.signature(command, eval_str=True).parameters.values()
-        if each.name != parameter
+        for each in parameters
+        if each.name not in groups
     ]
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in options.items()
-    ]
+    for kind in sorted(groups.values(), key=_GROUPS.index):
+        hints = get_type_hints(kind, include_extras=True)
+        shown += [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]
+            )
+            for name in field_names(kind)
+        ]
 
-    @functools.wraps(command)
+    @functools.wraps(function)
     def run(**given: Any) -> None:
-        value = made(**{name: given.pop(name) for name in options})
-        command(**{parameter: value}, **given)
+        for name, kind in groups.items():
+            given[name] = kind(**{field: given.pop(field) for field in field_names(kind)})
+        function(**given)
 
-    # What typer reads; it would follow __wrapped__ to the command itself.
-    run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in [*own, *shared]}
+    # What typer reads; it would follow __wrapped__ to the function itself.
+    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in shown}
     del run.__wrapped__
     return run
+
+
+def field_names(kind: type) -> list[str]:
+    """Return the names of a group's options."""
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+def absolute(path: Path | None) -> str | None:
+    """Return a path that still holds in another directory."""
+    return None if path is None else str(path.resolve())

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import base64
-from enum import StrEnum
+from dataclasses import astuple
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
 from fedclust.cli import options as o
-from fedclust.cli.cluster_options import OneK, show_bounds
+from fedclust.cli.cluster_options import OneK
 from fedclust.cli.console import (
     ProgressLine,
-    Table,
+    conclude,
     confirmed,
     consent_question,
     consent_screen,
     err,
-    out,
-    plain,
     preview_screen,
     print_json,
     show,
+    show_facts,
+    show_table,
 )
-from fedclust.cli.help_text import epilog
 from fedclust.cli.output_files import (
     check_outputs,
     check_report,
@@ -36,6 +35,7 @@ from fedclust.cli.output_files import (
     write_labels,
     write_outputs,
 )
+from fedclust.cli.result_output import MORE_ROUNDS, show_bounds
 from fedclust.consent import ConsentRequest
 from fedclust.errors import UsageError
 from fedclust.report.tables import bounds_of
@@ -46,61 +46,40 @@ from fedclust.wire import codec
 app = typer.Typer(rich_markup_mode=None)
 
 
-class Ask(StrEnum):
-    once = "once"
-    each = "each"
-
-
-@app.command(
-    epilog=epilog(
-        "export FEDCLUST_COORDINATOR=https://coordinator.example",
-        "fedclust participate heart-2026 --data cohort.csv --token-file token --preview",
-        "fedclust participate heart-2026 --data cohort.csv --token-file token \\",
-        "    --id-column mrn --labels-out labels.csv --result-out heart.fedclust",
-    )
+@o.command(
+    app,
+    "participate",
+    "export FEDCLUST_COORDINATOR=https://coordinator.example",
+    "fedclust participate heart-2026 --data cohort.csv --token-file token --preview",
+    "fedclust participate heart-2026 --data cohort.csv --token-file token \\",
+    "    --id-column mrn --labels-out labels.csv --result-out heart.fedclust",
 )
-@o.connected
-@o.reading
 def participate(
     connection: o.Connection,
     how: o.Reading,
+    persons: o.Persons,
     session: o.Session,
     data: o.Data,
-    id_column: o.IdColumn = None,
-    person_column: o.PersonColumn = None,
-    labels_out: Annotated[
-        Path | None,
-        typer.Option("--labels-out", help="Where this site's labels go, CSV.", show_default=False),
-    ] = None,
-    result_out: Annotated[
-        Path | None,
-        typer.Option(
-            "--result-out", help="Where the result goes, for predict.", show_default=False
-        ),
-    ] = None,
+    labels_out: o.LabelsOut = None,
+    result_out: o.ResultOut = None,
     report: o.Report = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Consent to all that the screen says, unasked.")
-    ] = False,
+    yes: o.Consent = False,
     ask: Annotated[
-        Ask, typer.Option("--ask", help="Ask once, or before each submission.")
-    ] = Ask.once,
+        Literal["once", "each"], typer.Option("--ask", help="Ask once, or before each submission.")
+    ] = "once",
     preview: Annotated[
         bool,
         typer.Option("--preview", help="Show the next submission's exact bytes; send nothing."),
     ] = False,
     preview_out: Annotated[
-        Path | None,
-        typer.Option(
-            "--preview-out", help="Write them to a file; send nothing.", show_default=False
-        ),
+        Path | None, o.opt("--preview-out", "Write them to a file; send nothing.")
     ] = None,
-    min_group_size: o.MinGroupSize = None,
-    cohort: o.Cohort = None,
-    separate_groups: o.SeparateGroups = None,
     full: o.Full = False,
     journal_dir: o.JournalDir = None,
-    give_up_after: o.GiveUpAfter = 86_400.0,
+    give_up_after: Annotated[
+        float,
+        typer.Option("--give-up-after", help="Seconds to go on trying without any answer.", min=0),
+    ] = 86_400.0,
     json_bodies: Annotated[
         bool, typer.Option("--json-bodies", help="Send JSON instead of the binary form.")
     ] = False,
@@ -112,13 +91,10 @@ def participate(
     check_report(report)
     line = ProgressLine()
     rows = how.of(data, line.read)
-    columns: dict[str, Any] = {"person": person_column, "id_column": id_column}
-    columns["min_group_size"] = min_group_size
-    columns |= {"cohort": cohort, "separate_groups": separate_groups}
     with connection.site(journal_dir, give_up_after, json_bodies=json_bodies) as site:
         if preview or preview_out is not None:
             with line:
-                found = site.preview(session, rows, **columns)
+                found = site.preview(session, rows, **persons.given)
             _show_preview(found, preview_out, as_json)
             return
         with line:
@@ -126,9 +102,8 @@ def participate(
             def consent(request: ConsentRequest) -> bool:
                 line.pause()
                 consent_screen(request, full=full)
-                return yes or confirmed(
-                    consent_question(request, "Does this site take part?"), "--yes"
-                )
+                question = consent_question(request, "Does this site take part?")
+                return yes or confirmed(question, "--yes")
 
             def ask_each(next_one: Preview) -> bool:
                 line.pause()
@@ -139,9 +114,9 @@ def participate(
                 result = site.participate(
                     session,
                     rows,
-                    **columns,
+                    **persons.given,
                     consent=consent,
-                    ask=ask_each if ask is Ask.each else None,
+                    ask=ask_each if ask == "each" else None,
                     on_progress=line.tell,
                 )
             except KeyboardInterrupt:
@@ -149,7 +124,7 @@ def participate(
                 show(err, "interrupted; the same command again goes on where it stopped")
                 raise
     try:
-        write_outputs(result, labels_out, result_out, id_column)
+        write_outputs(result, labels_out, result_out, persons.id_column)
         if report is not None:
             result.save_report(report)
     except UsageError as error:
@@ -167,19 +142,16 @@ def participate(
         show(err, f"next, for new rows: fedclust predict {result_out} --data FILE --out LABELS")
 
 
-@app.command(
-    epilog=epilog("fedclust predict heart.fedclust --data new.csv --id-column mrn --out labels.csv")
+@o.command(
+    app,
+    "predict",
+    "fedclust predict heart.fedclust --data new.csv --id-column mrn --out labels.csv",
 )
-@o.reading
 def predict(
     how: o.Reading,
-    result: Annotated[
-        Path, typer.Argument(help="File that --result-out wrote.", show_default=False)
-    ],
+    result: Annotated[Path, o.arg("File that --result-out wrote.")],
     data: o.Data,
-    out_path: Annotated[
-        Path, typer.Option("--out", help="Where the labels go, CSV.", show_default=False)
-    ],
+    out_path: Annotated[Path, o.opt("--out", "Where the labels go, CSV.")],
     id_column: o.IdColumn = None,
     k: OneK = None,
     as_json: o.AsJson = False,
@@ -192,24 +164,19 @@ def predict(
     with ProgressLine(at_once=False) as line:
         labels, ids = loaded.label(loaded.new_rows(how.of(data, line.read), id_column))
     write_labels(out_path, labels, ids, id_column)
-    if as_json:
-        print_json({"rows": len(labels), "labels": str(out_path)})
-        return
-    show(err, f"{len(labels)} rows labelled: {out_path}")
+    value = {"rows": len(labels), "labels": str(out_path)}
+    conclude(f"{len(labels)} rows labelled: {out_path}", value, as_json)
 
 
-@app.command(
-    epilog=epilog(
-        "fedclust status --token-file token --coordinator https://coordinator.example",
-        "fedclust status heart-2026 --token-file token --json",
-    )
+@o.command(
+    app,
+    "status",
+    "fedclust status --token-file token --coordinator https://coordinator.example",
+    "fedclust status heart-2026 --token-file token --json",
 )
-@o.connected
 def status(
     connection: o.Connection,
-    session: Annotated[
-        str | None, typer.Argument(help="One session; by default all.", show_default=False)
-    ] = None,
+    session: Annotated[str | None, o.arg("One session; by default all.")] = None,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -217,18 +184,15 @@ def status(
     with connection.site(journal_dir) as site:
         rows = site.status(session)
     if as_json:
-        print_json([vars(row) for row in rows])
+        print_json(rows)
         return
-    grid = Table("session", "state", "this site", "round", "sent", "in flight", "why")
-    for row in rows:
-        grid.row(
-            row.session, row.state, row.site_state, row.round, row.sent, row.in_flight, row.reason
-        )
-    grid.show()
+    show_table(
+        ["session", "state", "this site", "round", "sent", "in flight", "why"],
+        [astuple(row) for row in rows],
+    )
 
 
-@app.command(epilog=epilog("fedclust leave heart-2026 --token-file token"))
-@o.connected
+@o.command(app, "leave", "fedclust leave heart-2026 --token-file token")
 def leave(
     connection: o.Connection,
     session: o.Session,
@@ -243,10 +207,7 @@ def leave(
     with connection.site(journal_dir) as site:
         site.leave(session)
         (left,) = site.status(session) if as_json else (None,)
-    if left is not None:
-        print_json(vars(left))
-        return
-    show(err, f"{session}: left; no round asks anything more of this site")
+    conclude(f"{session}: left; no round asks anything more of this site", left, as_json)
 
 
 def _show_preview(preview: Preview, path: Path | None, as_json: bool) -> None:
@@ -263,7 +224,7 @@ def _show_preview(preview: Preview, path: Path | None, as_json: bool) -> None:
 
 def show_result(result: SiteResult, as_json: bool) -> None:
     found = result.result_
-    facts = {
+    facts: dict[str, object] = {
         "session": result.document.session,
         "site": result.site,
         "clusters": len(found.centroids),
@@ -277,9 +238,6 @@ def show_result(result: SiteResult, as_json: bool) -> None:
     if as_json:
         print_json({**facts, "bounds": bounds_of(found.bounds)})
         return
-    for name, value in facts.items():
-        if value not in (None, []):
-            more = " (and those of preparation and evaluation)" if name == "rounds" else ""
-            show(out, f"{name.replace('_', ' '):<16} {plain(value)}{more}")
+    show_facts({**facts, "rounds": f"{found.n_rounds} {MORE_ROUNDS}"})
     if found.bounds is not None:
         show_bounds(found.bounds)

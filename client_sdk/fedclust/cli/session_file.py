@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedclust.algorithms.base import Feature, Model, Policy, Slug
+from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError
 from fedclust.wire import codec
 from fedclust.wire.models import SessionCreate
@@ -45,19 +48,46 @@ def read_json(text: str | bytes, source: object) -> Any:
         raise UsageError(f"{source}, line {error.lineno}: no JSON ({error.msg})") from None
 
 
-def definition(body: Mapping[str, Any]) -> SessionCreate:
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a definition that may lack parts from a file, or for ``-`` from standard input.
+
+    The file holds what creates a session, or what ``fedclust session show --json`` prints.
+    """
+    try:
+        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    found = read_json(data, path)
+    if isinstance(found, dict) and isinstance(found.get("definition"), dict):
+        found = found["definition"]
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: a definition is one JSON object, {{...}}")
+    return {key: value for key, value in found.items() if key != "method_version"}
+
+
+def read_definition(path: Path) -> SessionCreate:
+    """Read a complete definition that keeps the rules; UsageError that names its faults."""
+    body = definition(read_object(path), str(path))
+    try:
+        check_definition(body)
+    except DefinitionError as error:
+        raise UsageError(f"{path}: {error}") from None
+    return body
+
+
+def definition(body: Mapping[str, Any], source: str = "the definition") -> SessionCreate:
     """Return a session's definition; UsageError that names all of its faults."""
     try:
         text = codec.canonical_json(dict(body))
     except ValueError:  # canonical JSON has no NaN
-        raise UsageError("the definition: every number must be finite") from None
+        raise UsageError(f"{source}: every number must be finite") from None
     try:
         return SessionCreate.model_validate_json(text)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
         # A list that lacks its faulty members is found too short, too.
         said = [_fault(one) for one in faults if not any(_within(each, one) for each in faults)]
-        raise UsageError("the definition: " + "; ".join(said)) from None
+        raise UsageError(f"{source}: {'; '.join(said)}") from None
 
 
 def _within(inner: Mapping[str, Any], outer: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,9 +10,8 @@ import typer
 
 from fedclust import errors
 from fedclust.cli import options as o
-from fedclust.cli.cluster_options import Clusters, read_clusters, show_bounds, show_sweep
-from fedclust.cli.console import ProgressLine, Table, err, out, print_json, show
-from fedclust.cli.help_text import epilog
+from fedclust.cli.cluster_options import Clusters, read_clusters
+from fedclust.cli.console import ProgressLine, print_json
 from fedclust.cli.output_files import (
     check_outputs,
     check_report,
@@ -19,48 +19,37 @@ from fedclust.cli.output_files import (
     is_report,
     write_labels,
 )
+from fedclust.cli.result_output import show_result
 from fedclust.cli.session_file import read_json
 from fedclust.report.tables import bounds_of
 
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command(
-    epilog=epilog(
-        "fedclust simulate fkm --clusters 4 --site a=a.csv --site b=b.csv --site c=c.csv",
-        "fedclust simulate lloyd --clusters 3 --site a=a.csv --site b=b.csv \\",
-        '    --policy \'{"min_sites": 2, "min_group_size": 2}\' --labels-dir labels',
-    )
+@o.command(
+    app,
+    "simulate",
+    "fedclust simulate fkm --clusters 4 --site a=a.csv --site b=b.csv --site c=c.csv",
+    "fedclust simulate lloyd --clusters 3 --site a=a.csv --site b=b.csv \\",
+    '    --policy \'{"min_sites": 2, "min_group_size": 3}\' --labels-dir labels',
 )
-@o.reading
 def simulate(
     how: o.Reading,
-    algorithm: Annotated[str, typer.Argument(help="The method.", show_default=False)],
-    site: Annotated[
-        list[str],
-        typer.Option("--site", help="NAME=FILE, once for each site.", show_default=False),
-    ],
+    algorithm: Annotated[str, o.arg("The method.")],
+    site: Annotated[list[str], o.opt("--site", "NAME=FILE, once for each site.")],
     clusters: Clusters = None,
     features: Annotated[
-        str | None,
-        typer.Option(
-            "--features", help="Columns, comma-separated; by default all.", show_default=False
-        ),
+        str | None, o.opt("--features", "Columns, comma-separated; by default all.")
     ] = None,
     config: Annotated[str, typer.Option("--config", help="The method's options, JSON.")] = "{}",
     policy: Annotated[str, typer.Option("--policy", help="The session's policy, JSON.")] = "{}",
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     labels_dir: Annotated[
-        Path | None,
-        typer.Option("--labels-dir", help="Where NAME.csv go, with labels.", show_default=False),
+        Path | None, o.opt("--labels-dir", "Where NAME.csv go, with labels.")
     ] = None,
     site_mapping: Annotated[
         list[str] | None,
-        typer.Option(
-            "--site-mapping",
-            help="NAME=FILE, the mapping file of one site, instead of --mapping.",
-            show_default=False,
-        ),
+        o.opt("--site-mapping", "NAME=FILE, the mapping file of one site, instead of --mapping."),
     ] = None,
     report: o.Report = None,
     as_json: o.AsJson = False,
@@ -69,11 +58,7 @@ def simulate(
     line = ProgressLine(at_once=False)
     files, mappings = _files(site, "--site"), _files(site_mapping or [], "--site-mapping")
     rows = {
-        name: o.Reading(
-            how.options.model_copy(update={"mapping": str(mappings[name])})
-            if name in mappings
-            else how.options
-        ).of(path, line.read)
+        name: replace(how, mapping=mappings.get(name, how.mapping)).of(path, line.read)
         for name, path in files.items()
     }
     for name in sorted(mappings.keys() - files.keys()):
@@ -90,7 +75,7 @@ def simulate(
             raise errors.UsageError(f"{labels_dir}: {error.strerror}") from None
         outputs = [(labels_dir / f"{name}.csv", is_labels) for name in files]
         check_outputs(outputs, list(files.values()))
-    wanted = [name.strip() for name in features.split(",")] if features else None
+    wanted = o.names(features) if features else None
     # Imported here: numpy and scipy take a while, and other commands do without.
     from fedclust.simulate import simulate as run
 
@@ -105,37 +90,25 @@ def simulate(
             write_labels(labels_dir / f"{name}.csv", labels, None, None)
     if report is not None:
         found.save_report(report)
+    if not as_json:
+        show_result(found.result_)
+        return
     facts: dict[str, Any] = {
         "clusters": len(found.cluster_centers_),
         "rounds": found.n_rounds_,
         "stopped_because": found.stopped_because_,
         "inertia": found.inertia_,
-        "sizes": list(found.sizes_) if found.sizes_ else None,
-        "warnings": list(found.warnings_),
+        "sizes": found.sizes_ or None,
+        "warnings": found.warnings_,
+        "columns": found.columns_,
+        "cluster_centers": found.cluster_centers_.tolist(),
     }
     if found.sweep_ is not None:
         facts["sweep"] = [entry.model_dump(exclude={"result"}) for entry in found.sweep_]
         facts["recommendation"] = found.result_.recommendation
     if found.result_.bounds is not None:
         facts["bounds"] = bounds_of(found.result_.bounds)
-    if as_json:
-        centers = {"columns": found.columns_, "cluster_centers": found.cluster_centers_.tolist()}
-        print_json({**facts, **centers})
-        return
-    grid = Table("cluster", "rows", *found.columns_)
-    for number, centre in enumerate(found.cluster_centers_.tolist()):
-        size = found.sizes_[number] if found.sizes_ else None
-        grid.row(number, size, *map(_short, centre))
-    grid.show()
-    for name in ("rounds", "stopped_because", "inertia"):
-        if facts[name] is not None:
-            show(out, f"{name.replace('_', ' '):<16} {facts[name]}")
-    if found.sweep_ is not None:
-        show_sweep(facts["sweep"], facts["recommendation"])
-    if found.result_.bounds is not None:
-        show_bounds(found.result_.bounds)
-    for warning in facts["warnings"]:
-        show(err, f"warning: {warning}")
+    print_json(facts)
 
 
 def _files(given: list[str], option: str) -> dict[str, Path]:
@@ -155,7 +128,3 @@ def _object(text: str, option: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise errors.UsageError(f"{option} wants a JSON object, for example '{{\"tol\": 0.001}}'")
     return found
-
-
-def _short(value: float) -> str:
-    return f"{value:.6g}"

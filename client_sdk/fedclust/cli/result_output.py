@@ -1,0 +1,58 @@
+"""How a result is shown: its clusters, a comparison of several K, and bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedclust.algorithms.base import Bounds, Result, SweepEntry
+from fedclust.cli.console import err, out, show, show_facts, show_table
+
+_MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "stability")
+#: What a number of rounds leaves out.
+MORE_ROUNDS = "(and those of preparation and evaluation)"
+
+
+def show_result(result: Result) -> None:
+    """Print the clusters and how they were found; warnings on standard error."""
+    sizes = result.sizes or (None,) * len(result.centroids_original)
+    show_table(
+        ["cluster", "persons", *result.columns],
+        [
+            (k, size, *(f"{value:.6g}" for value in centre))
+            for k, (size, centre) in enumerate(zip(sizes, result.centroids_original, strict=True))
+        ],
+    )
+    facts = {
+        "rounds": f"{result.n_rounds} {MORE_ROUNDS}",
+        "stopped_because": result.stopped_because,
+    }
+    quality = result.quality.model_dump() if result.quality else {}
+    facts |= {name: f"{value:.6g}" for name, value in quality.items() if value is not None}
+    show_facts(facts)
+    if result.sweep is not None:
+        show_sweep(result.sweep, result.recommendation)
+    if result.bounds is not None:
+        show_bounds(result.bounds)
+    for warning in result.warnings:
+        show(err, f"warning: {warning}")
+
+
+def show_sweep(entries: Sequence[SweepEntry], recommendation: str | None) -> None:
+    """Print the measures of every K of a sweep, and which K is recommended."""
+    rows = [[entry.n_clusters, *(getattr(entry, name) for name in _MEASURES)] for entry in entries]
+    show_table(
+        ["K", *(name.replace("_", " ") for name in _MEASURES)],
+        [[k, *(None if x is None else f"{x:.6g}" for x in measures)] for k, *measures in rows],
+    )
+    show(out, recommendation or "")
+
+
+def show_bounds(bounds: Bounds) -> None:
+    """Print the bounds of the least inertia, and whether they are proven."""
+    for name, value in (("lower bound", bounds.lower), ("upper bound", bounds.upper)):
+        show(out, f"{name:<16} {'unknown' if value is None else f'{value:.6g}'}")
+    if bounds.gap is not None:
+        proven = "certified" if bounds.certified else "not certified"
+        show(out, f"{'gap':<16} {100 * bounds.gap:.3g} % ({proven})")
+    if not bounds.certified:
+        show(err, f"warning: {bounds.statement}")
