@@ -15,7 +15,7 @@ import os
 import random
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -336,22 +336,22 @@ def tls_context(options: Options) -> ssl.SSLContext:
 
 def _tls_cause(error: BaseException) -> ssl.SSLError | None:
     """Return the TLS error behind a transport error, unless it is one that waiting may heal."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLError):
-            return None if isinstance(cause, _TRANSIENT_TLS) else cause
-        cause = cause.__cause__ or cause.__context__
-    return None
+    cause = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
+    return None if isinstance(cause, _TRANSIENT_TLS) else cause
 
 
 def _os_reason(error: BaseException) -> str | None:
     """Return what the operating system says, for example that it does not know the name."""
+    reasons = (each.strerror for each in _causes(error) if isinstance(each, OSError))
+    return next(filter(None, reasons), None)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what led to it."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
+        yield cause
         cause = cause.__cause__ or cause.__context__
-    return None
 
 
 def _problem(status: int, body: bytes) -> Problem:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral
 from typing import Any, Self, TypeAlias
 from warnings import warn
@@ -53,18 +53,22 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _Consent: TypeAlias = Callable[[ConsentRequest], bool] | bool | None
 
 
+@dataclass(eq=False, repr=False)
 class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
-    """What all estimators share: from rows to a session, and from its result to attributes."""
+    """What all estimators share: from rows to a session, and from its result to attributes.
 
-    n_clusters: Any
-    scaling: str
-    missing: str
-    min_group_size: int
-    policy: Mapping[str, Any] | None
-    options: Mapping[str, Any] | None
-    features: Any
-    random_state: Any
-    result_: SimulationResult | SiteResult
+    A dataclass writes the ``__init__`` that scikit-learn wants: each parameter is kept as given.
+    """
+
+    n_clusters: Any = 8
+    _: KW_ONLY
+    scaling: str = "standard"
+    missing: str = "drop"
+    min_group_size: int = 5
+    policy: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] | None = None
+    features: Any = None
+    random_state: Any = None
 
     def _session(self) -> tuple[str, dict[str, Any]]:
         """Return the method's name and its options."""
@@ -165,7 +169,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """
         definition = _definition(result)
         estimator = cls(**cls._defined(definition), **params)
-        estimator._take_names(definition)
+        estimator._take_names(definition.features)
         estimator._keep(result, result.labels_ if isinstance(result, SiteResult) else None)
         return estimator
 
@@ -202,25 +206,23 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             given["min_group_size"] = smallest
         definition = coordinator.check(session, X, **given).definition
         method, config = self._session()
-        wanted = {"method": method, "n_clusters": config["n_clusters"]}
-        there = {
-            "method": definition.algorithm,
-            "n_clusters": definition.config.get("n_clusters"),
-        }
-        for name, value in there.items():
-            if wanted[name] != _plain(value):
+        for name, own, there in (
+            ("method", method, definition.algorithm),
+            ("n_clusters", config["n_clusters"], definition.config.get("n_clusters")),
+        ):
+            if own != _plain(there):
                 raise ValueError(
-                    f"{session} has {name} {value!r}, this estimator {wanted[name]!r}: give it the "
+                    f"{session} has {name} {there!r}, this estimator {own!r}: give it the "
                     "session's, or ask the analyst for another session. Nothing was sent."
                 )
         result = coordinator.participate(session, X, consent=consent, **given)
-        self._take_names(definition)
+        self._take_names(definition.features)
         # Fitted estimators are pickled and passed on: this one holds no rows.
         self._keep(replace(result, table=None), result.labels_)
         return self
 
-    def _take_names(self, definition: Definition) -> None:
-        names = [feature.name for feature in definition.features]
+    def _take_names(self, features: Iterable[Any]) -> None:
+        names = [_name_of(feature) for feature in features]
         self.n_features_in_ = len(names)
         self.feature_names_in_ = np.array(names, dtype=object)
 
@@ -281,9 +283,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if declared is not None and is_frame(X):
             # Its columns are found by name, and levels may be words: the session checks them.
             if reset:
-                names = [_name_of(feature) for feature in declared]
-                self.n_features_in_ = len(names)
-                self.feature_names_in_ = np.array(names, dtype=object)
+                self._take_names(declared)
             return X
         return validate_data(
             self,
@@ -324,6 +324,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class FederatedKMeans(
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
@@ -370,28 +371,7 @@ class FederatedKMeans(
         Everything else.
     """
 
-    def __init__(
-        self,
-        n_clusters: Any = 8,
-        *,
-        method: str = "fkm",
-        scaling: str = "standard",
-        missing: str = "drop",
-        min_group_size: int = 5,
-        policy: Mapping[str, Any] | None = None,
-        options: Mapping[str, Any] | None = None,
-        features: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.method = method
-        self.scaling = scaling
-        self.missing = missing
-        self.min_group_size = min_group_size
-        self.policy = policy
-        self.options = options
-        self.features = features
-        self.random_state = random_state
+    method: str = field(default="fkm", kw_only=True)
 
     def transform(self, X: Any) -> FloatArray:
         """Return each row's distances (n, K) from the centroids, in the scaled space.
@@ -441,6 +421,7 @@ class FederatedKMeans(
         self._n_features_out = len(self.cluster_centers_)
 
 
+@dataclass(eq=False, repr=False)
 class FederatedSpectralClustering(_Federated):
     """Clusters of any shape over the rows of several sites.
 
@@ -459,28 +440,7 @@ class FederatedSpectralClustering(_Federated):
         ``result_`` holds: there is no ``transform`` and no ``score``.
     """
 
-    def __init__(
-        self,
-        n_clusters: Any = 8,
-        *,
-        alignment: str = "landmarks",
-        scaling: str = "standard",
-        missing: str = "drop",
-        min_group_size: int = 5,
-        policy: Mapping[str, Any] | None = None,
-        options: Mapping[str, Any] | None = None,
-        features: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.alignment = alignment
-        self.scaling = scaling
-        self.missing = missing
-        self.min_group_size = min_group_size
-        self.policy = policy
-        self.options = options
-        self.features = features
-        self.random_state = random_state
+    alignment: str = field(default="landmarks", kw_only=True)
 
     def _session(self) -> tuple[str, dict[str, Any]]:
         return "spectral", self._config(alignment=self.alignment)

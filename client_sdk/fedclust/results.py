@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedclust.algorithms import engine
-from fedclust.algorithms.base import Memory, Model, Result, SweepEntry
+from fedclust.algorithms.base import HistoryEntry, Memory, Model, Quality, Result, SweepEntry
 from fedclust.algorithms.columns import columns_of
 from fedclust.data import LabelRows, Source, Table
 from fedclust.definition import DefinitionError, plan_of
@@ -34,8 +34,84 @@ class _File(Model):
     site: str
 
 
+class ResultAttributes:
+    """What results of sites and of simulations have in common, under scikit-learn's names."""
+
+    result_: Result
+
+    def _facts(self) -> Facts:
+        raise NotImplementedError
+
+    @property
+    def cluster_centers_(self) -> NDArray[np.float64]:
+        """Centroids (K, d) in the data's own units: of a level the share of rows that have it."""
+        return self.result_.centroids_original
+
+    @property
+    def columns_(self) -> tuple[str, ...]:
+        """What the columns of the centroids are: a feature, or ``feature=level``."""
+        return self.result_.columns
+
+    @property
+    def quality_(self) -> Quality | None:
+        """Inertia and indices over the sites' points; None without evaluation."""
+        return self.result_.quality
+
+    @property
+    def inertia_(self) -> float | None:
+        """Sum of squared distances in the scaled space; None without evaluation."""
+        return None if self.result_.quality is None else self.result_.quality.inertia
+
+    @property
+    def n_rounds_(self) -> int:
+        """Rounds of the method, without preparation and evaluation."""
+        return self.result_.n_rounds
+
+    @property
+    def history_(self) -> tuple[HistoryEntry, ...]:
+        """Every round that closed."""
+        return self.result_.history
+
+    @property
+    def sizes_(self) -> tuple[int, ...] | None:
+        """Persons in each cluster over all sites; None without evaluation."""
+        return self.result_.sizes
+
+    @property
+    def warnings_(self) -> tuple[str, ...]:
+        """What the analyst should know."""
+        return self.result_.warnings
+
+    @property
+    def stopped_because_(self) -> str:
+        """Why the rounds ended, such as ``converged``, ``finished`` or ``max_rounds``."""
+        return self.result_.stopped_because
+
+    @property
+    def sweep_(self) -> tuple[SweepEntry, ...] | None:
+        """Every K of a sweep; None where there was one."""
+        return self.result_.sweep
+
+    @property
+    def plot(self) -> Plots:
+        """The result's figures: ``plot.profile()``, ``sizes()``, ``centroids()`` and others.
+
+        Each returns a :class:`fedclust.report.Figure`: a notebook shows it, ``save`` writes it as
+        SVG, or with the extra ``[plot]`` as PNG.
+        """
+        return Plots(self._facts())
+
+    def save_report(self, path: str | os.PathLike[str]) -> None:
+        """Write a report of the result: profiles, sizes, quality, provenance.
+
+        The ending of ``path`` says in which form: ``.html`` (one page, self-contained), ``.json``
+        or ``.csv``. It tells no more than the result does, and holds no labels.
+        """
+        write_report(self._facts(), Path(path))
+
+
 @dataclass(frozen=True)
-class SiteResult:
+class SiteResult(ResultAttributes):
     """A completed session as one site sees it.
 
     Attributes
@@ -53,6 +129,8 @@ class SiteResult:
         The session's rows, here.
     definition : Definition
     site : str
+    result_ : Result
+        Everything that the coordinator released about the clusters.
     """
 
     document: ResultDocument
@@ -62,41 +140,18 @@ class SiteResult:
     ids_: tuple[str, ...] | None = field(default=None, repr=False)
     memory: Memory | None = field(default=None, repr=False)
     table: Table | LabelRows | None = field(default=None, repr=False)
-    _result: Result = field(init=False, repr=False)
+    result_: Result = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        result = Result.model_validate(self.document.result)
-        object.__setattr__(self, "_result", result)
+        object.__setattr__(self, "result_", Result.model_validate(self.document.result))
 
-    @property
-    def cluster_centers_(self) -> NDArray[np.float64]:
-        """Centroids (K, d) in the data's own units: of a level the share of rows that have it."""
-        return self._result.centroids_original
-
-    @property
-    def columns_(self) -> tuple[str, ...]:
-        """What the columns of the centroids are: a feature, or ``feature=level``."""
-        return self._result.columns
-
-    @property
-    def sizes_(self) -> tuple[int, ...] | None:
-        """Persons in each cluster over all sites; None without evaluation."""
-        return self._result.sizes
+    def _facts(self) -> Facts:
+        return facts_of_document(self.document, self.definition)
 
     @property
     def own_sizes_(self) -> tuple[int, ...] | None:
         """Persons of this site in each cluster; None without evaluation."""
-        return self._result.site_sizes.get(self.site)
-
-    @property
-    def result_(self) -> Result:
-        """Everything else: quality, history, warnings."""
-        return self._result
-
-    @property
-    def sweep_(self) -> tuple[SweepEntry, ...] | None:
-        """Every K of a sweep beside the others; None where there was one."""
-        return self._result.sweep
+        return self.result_.site_sizes.get(self.site)
 
     def at(self, n_clusters: int) -> SiteResult:
         """Return the clustering of one K of a sweep; UsageError, naming every K there is."""
@@ -149,31 +204,14 @@ class SiteResult:
         own = memory is not None and not new
         if isinstance(rows, Table):
             mask = engine.has_features(plan, rows.features if own else rows.columns)
-            found = engine.label(plan, self._result, rows.X, memory, self.site, mask, new=new)
+            found = engine.label(plan, self.result_, rows.X, memory, self.site, mask, new=new)
             return found, rows.ids
         mask = engine.has_features(plan, rows.features)
         labels, ids = [], []
         for X, names in rows.blocks():
             ids += names or []
-            labels.append(engine.label(plan, self._result, X, memory, self.site, mask, new=new))
+            labels.append(engine.label(plan, self.result_, X, memory, self.site, mask, new=new))
         return np.concatenate(labels), tuple(ids) if rows.id_column is not None else None
-
-    @property
-    def plot(self) -> Plots:
-        """The result's figures: ``plot.profile()``, ``sizes()``, ``centroids()`` and others.
-
-        Each returns a :class:`fedclust.report.Figure`: a notebook shows it, ``save`` writes it as
-        SVG, or with the extra ``[plot]`` as PNG.
-        """
-        return Plots(facts_of_document(self.document, self.definition))
-
-    def save_report(self, path: str | os.PathLike[str]) -> None:
-        """Write a report of the result: profiles, sizes, quality, provenance.
-
-        The ending of ``path`` says in which form: ``.html`` (one page, self-contained), ``.json``
-        or ``.csv``. It tells no more than the result does, and holds no labels.
-        """
-        write_report(facts_of_document(self.document, self.definition), Path(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without labels; :meth:`load` reads it."""

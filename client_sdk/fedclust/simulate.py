@@ -6,10 +6,8 @@ is what the service gives for the same seed and site names.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,17 +19,14 @@ from fedclust.algorithms.base import (
     Contribution,
     Done,
     Feature,
-    HistoryEntry,
     Memory,
     Model,
     Next,
     Points,
     Policy,
-    Quality,
     Result,
     RuleViolation,
     SiteTask,
-    SweepEntry,
 )
 from fedclust.algorithms.columns import columns_of
 from fedclust.algorithms.engine import EngineState, Plan
@@ -41,8 +36,8 @@ from fedclust.data.table import Source, Table, load
 from fedclust.data.tables import site_data
 from fedclust.definition import DefinitionError, freeze, plan_of
 from fedclust.errors import DataError
-from fedclust.report import Plots, facts
-from fedclust.results import write_report
+from fedclust.report import Facts
+from fedclust.results import ResultAttributes
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, SessionCreate
 from fedclust.wire.submissions import field_errors, payload_bytes, payload_from_bytes
@@ -78,7 +73,7 @@ class TraceEntry:
 
 
 @dataclass(frozen=True)
-class SimulationResult:
+class SimulationResult(ResultAttributes):
     """A finished session. Names end in an underscore as scikit-learn's fitted attributes do.
 
     Attributes
@@ -102,55 +97,8 @@ class SimulationResult:
     #: By K, in a sweep.
     _labels: dict[int, dict[str, NDArray[np.int64]]] = field(repr=False)
 
-    @property
-    def cluster_centers_(self) -> NDArray[np.float64]:
-        """Centroids (K, d) in the data's own units: of a level the share of rows that have it."""
-        return self.result_.centroids_original
-
-    @property
-    def columns_(self) -> tuple[str, ...]:
-        """What the columns of the centroids are: a feature, or ``feature=level``."""
-        return self.result_.columns
-
-    @property
-    def quality_(self) -> Quality | None:
-        """Inertia and indices over the sites' points; None without evaluation."""
-        return self.result_.quality
-
-    @property
-    def inertia_(self) -> float | None:
-        """Sum of squared distances in the scaled space; None without evaluation."""
-        return None if self.result_.quality is None else self.result_.quality.inertia
-
-    @property
-    def n_rounds_(self) -> int:
-        """Rounds of the method, without preparation and evaluation."""
-        return self.result_.n_rounds
-
-    @property
-    def history_(self) -> tuple[HistoryEntry, ...]:
-        """Every round that closed."""
-        return self.result_.history
-
-    @property
-    def sizes_(self) -> tuple[int, ...] | None:
-        """Persons in each cluster; None without evaluation."""
-        return self.result_.sizes
-
-    @property
-    def warnings_(self) -> tuple[str, ...]:
-        """What the analyst should know."""
-        return self.result_.warnings
-
-    @property
-    def stopped_because_(self) -> str:
-        """Why the rounds ended, such as ``converged``, ``finished`` or ``max_rounds``."""
-        return self.result_.stopped_because
-
-    @property
-    def sweep_(self) -> tuple[SweepEntry, ...] | None:
-        """Every K of a sweep beside the others; None where there was one."""
-        return self.result_.sweep
+    def _facts(self) -> Facts:
+        return Facts(self.result_, self.definition_)
 
     def at(self, n_clusters: int) -> SimulationResult:
         """Return the clustering of one K of a sweep; ValueError, naming every K there is."""
@@ -170,15 +118,6 @@ class SimulationResult:
             mask &= self._masks[site]
         memory = None if site is None else self._memories[site]
         return engine.label(self._plan, self.result_, table.X, memory, site, mask, new=True)
-
-    @property
-    def plot(self) -> Plots:
-        """The result's figures; see :attr:`fedclust.SiteResult.plot`."""
-        return Plots(facts(self.result_, self.definition_))
-
-    def save_report(self, path: str | os.PathLike[str]) -> None:
-        """Write a report; see :meth:`fedclust.SiteResult.save_report`."""
-        write_report(facts(self.result_, self.definition_), Path(path))
 
     def separation(
         self, sites: Mapping[str, Any], target: Mapping[str, ArrayLike] | None = None

@@ -26,7 +26,7 @@ from fedclust.algorithms.base import HistoryEntry, Profile, Quality, Result, Swe
 from fedclust.cli import main as cli
 from fedclust.errors import UsageError
 from fedclust.privacy.ledger import Ledger
-from fedclust.report import Plots, csv_text, facts, html, json_text
+from fedclust.report import Facts, Plots, csv_text, html, json_text
 from fedclust.report.drawing import line_chart, ticks
 from fedclust.results import SiteResult, centroid_table
 from fedclust.wire.models import Definition
@@ -136,7 +136,7 @@ def cohort() -> tuple[Any, pd.DataFrame, Any]:
 
 def test_the_profile_is_that_of_pandas(cohort: Any) -> None:
     result, rows, labels = cohort
-    told = json.loads(json_text(facts(result.result_, result.definition_)))
+    told = json.loads(json_text(Facts(result.result_, result.definition_)))
     for cluster in told["clusters"]:
         own = rows[labels == cluster["cluster"]]
         assert cluster["size"] == len(own)
@@ -160,7 +160,7 @@ def test_the_profile_is_that_of_pandas(cohort: Any) -> None:
 
 def test_csv_holds_what_json_does(cohort: Any) -> None:
     result, _, _ = cohort
-    found = facts(result.result_, result.definition_)
+    found = Facts(result.result_, result.definition_)
     lines = list(csv.DictReader(io.StringIO(csv_text(found))))
     flat = [
         (cluster["cluster"], entry)
@@ -182,7 +182,7 @@ def test_transforms_are_undone_and_levels_are_shares() -> None:
         {"name": "site of pain", "kind": "categorical", "levels": ["chest", "arm"]},
     ]
     result = _result([[1.0, 2.0, 0.25, 0.75], [2.0, 3.0, 1.0, 0.0]], np.full((2, 4), 0.5))
-    first = facts(result, _definition(features)).clusters[0].entries
+    first = Facts(result, _definition(features)).clusters[0].entries
 
     assert [entry.column.name for entry in first] == [
         "crp",
@@ -222,7 +222,7 @@ def test_shares_of_levels_and_geometric_means_are_those_of_the_rows() -> None:
         seed=0,
     )
     labels = np.concatenate([result.labels_[name] for name in "abc"])
-    for cluster in facts(result.result_, result.definition_).clusters:
+    for cluster in Facts(result.result_, result.definition_).clusters:
         own = rows[labels == cluster.number]
         told = {entry.column.name: entry for entry in cluster.entries}
         for level in levels:
@@ -235,7 +235,7 @@ def test_shares_of_levels_and_geometric_means_are_those_of_the_rows() -> None:
 
 def test_the_page_stands_alone_and_runs_nothing(cohort: Any) -> None:
     result, _, _ = cohort
-    text = html(facts(result.result_, result.definition_))
+    text = html(Facts(result.result_, result.definition_))
     page = _Page(text)
     names = {tag for tag, _ in page.tags}
 
@@ -253,7 +253,7 @@ def test_the_page_stands_alone_and_runs_nothing(cohort: Any) -> None:
 
 def test_every_plot_says_what_it_shows_and_has_its_numbers_beside_it(cohort: Any) -> None:
     result, _, _ = cohort
-    text = html(facts(result.result_, result.definition_))
+    text = html(Facts(result.result_, result.definition_))
     images = re.findall(r"<svg.*?</svg>", text, re.S)
     drawn = [ElementTree.fromstring(image) for image in images]  # noqa: S314
     space = "{http://www.w3.org/2000/svg}"
@@ -288,7 +288,7 @@ def test_names_that_are_markup_stay_names() -> None:
     features += [{"name": "＝cmd"}]  # A wide sign.
     means = [[0.0, 5.0, 1.0], [9.0, 5.0, 1.0]]
     result = _result(means, np.ones((2, 3)), warnings=(HOSTILE,))
-    found = facts(result, _definition(features, config={"n_clusters": HOSTILE}))
+    found = Facts(result, _definition(features, config={"n_clusters": HOSTILE}))
     page = _Page(html(found))
 
     assert "script" not in {tag for tag, _ in page.tags}
@@ -307,11 +307,11 @@ def test_names_that_are_markup_stay_names() -> None:
 
 def test_a_name_from_right_to_left_leaves_the_numbers_after_it_in_place() -> None:
     result = _result([[0.0], [9.0]], np.ones((2, 1)))
-    words = _Page(html(facts(result, _definition([{"name": "גיל", "unit": "שנים"}])))).words
+    words = _Page(html(Facts(result, _definition([{"name": "גיל", "unit": "שנים"}])))).words
 
     # First-strong isolate and its end, around the name alone.
     assert "\u2068גיל\u2069 9\u2068 שנים\u2069 (+2.2)" in words
-    assert "\u2068" not in _Page(html(facts(result, _definition([{"name": "age"}])))).words
+    assert "\u2068" not in _Page(html(Facts(result, _definition([{"name": "age"}])))).words
 
 
 def test_of_many_clusters_and_sites_each_is_told_from_the_others() -> None:
@@ -323,7 +323,7 @@ def test_of_many_clusters_and_sites_each_is_told_from_the_others() -> None:
         sizes=(200,) * 60,
         site_sizes=dict.fromkeys(sites, (10,) * 60),
     )
-    found = facts(result, _definition([{"name": "u"}], sites=sites))
+    found = Facts(result, _definition([{"name": "u"}], sites=sites))
     drawn = [Plots(found).profile().svg, Plots(found).sizes().svg]
     heat, bars = (ElementTree.fromstring(image) for image in drawn)  # noqa: S314
     space = "{http://www.w3.org/2000/svg}"
@@ -341,14 +341,14 @@ def test_of_many_clusters_and_sites_each_is_told_from_the_others() -> None:
 def test_beyond_what_a_double_holds_there_is_no_number() -> None:
     features = [{"name": "u", "lower": 1e-9, "transform": "log"}]
     result = _result([[700.0], [2.0]], [[20.0], [1.0]])
-    found = facts(result, _definition(features))
+    found = Facts(result, _definition(features))
 
     assert found.clusters[0].entries[0].low == pytest.approx(math.exp(680))
     assert found.clusters[0].entries[0].high is None
     assert json.loads(json_text(found))["clusters"][0]["columns"][0]["high"] is None
     _Page(html(found))
-    far = facts(_result([[1e200], [-1e200]], [[1.0], [1.0]]), _definition([{"name": "u"}]))
-    assert far.explained == (1.0, 0.0)
+    far = Facts(_result([[1e200], [-1e200]], [[1.0], [1.0]]), _definition([{"name": "u"}]))
+    assert far.axes[1] == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -360,10 +360,10 @@ def test_beyond_what_a_double_holds_there_is_no_number() -> None:
 )
 def test_a_result_with_less_in_it_still_makes_a_page(changes: dict[str, Any]) -> None:
     result = _result([[0.0, 5.0], [9.0, 5.0]], np.ones((2, 2)), **changes)
-    found = facts(result, _definition([{"name": "u"}, {"name": "v"}]))
+    found = Facts(result, _definition([{"name": "u"}, {"name": "v"}]))
 
     _Page(html(found))
-    assert np.isfinite(found.positions).all()
+    assert np.isfinite(found.axes[0]).all()
     assert len(csv_text(found).splitlines()) == 5
     if result.profile is None and result.mask is None:
         assert found.clusters[1].entries[0].mean == 9.0
@@ -373,7 +373,7 @@ def test_a_cluster_that_was_compared_with_nothing_is_not_said_to_differ_in_nothi
     definition = _definition([{"name": "u"}, {"name": "v"}])
     alike = _result([[4.0, 5.0], [4.1, 5.0]], np.ones((2, 2)))
     untold = alike.model_copy(update={"profile": None})
-    said = [html(facts(result, definition)) for result in (alike, untold)]
+    said = [html(Facts(result, definition)) for result in (alike, untold)]
     assert ["nothing much" in page for page in said] == [True, False]
     assert ["not known" in page for page in said] == [False, True]
 
@@ -384,20 +384,20 @@ def test_one_cluster_and_none() -> None:
     empty = {"centroids": np.zeros((0, 1)), "centroids_original": np.zeros((0, 1))}
     none = one.model_copy(update={**empty, "sizes": (), "site_sizes": {}, "profile": None})
     for result in (one, none):
-        _Page(html(facts(result, features)))
+        _Page(html(Facts(result, features)))
 
 
 def test_the_axes_are_those_along_which_centroids_differ() -> None:
     rng = np.random.default_rng(3)
     centroids = rng.normal(size=(6, 4)) * [5.0, 3.0, 0.1, 0.1]
     result = _result(centroids, np.ones((6, 4)), sizes=(9,) * 6, site_sizes={})
-    found = facts(result, _definition([{"name": f"x{j}"} for j in range(4)]))
+    found = Facts(result, _definition([{"name": f"x{j}"} for j in range(4)]))
     centred = centroids - centroids.mean(axis=0)
     values, vectors = np.linalg.eigh(centred.T @ centred)
 
     expected = np.abs(centred @ vectors[:, [-1, -2]])
-    np.testing.assert_allclose(np.abs(found.positions), expected, atol=1e-9)
-    np.testing.assert_allclose(found.explained, values[[-1, -2]] / values.sum())
+    np.testing.assert_allclose(np.abs(found.axes[0]), expected, atol=1e-9)
+    np.testing.assert_allclose(found.axes[1], values[[-1, -2]] / values.sum())
 
 
 def test_a_sweep_shows_every_number_of_clusters_and_the_reason() -> None:
@@ -415,7 +415,7 @@ def test_a_sweep_shows_every_number_of_clusters_and_the_reason() -> None:
         for k in (2, 3, 4)
     ]
     whole = {"sweep": tuple(tried), "n_clusters": 2, "recommendation": f"2: {HOSTILE}"}
-    shown = facts(found.model_copy(update=whole), _definition([{"name": "u"}]))
+    shown = Facts(found.model_copy(update=whole), _definition([{"name": "u"}]))
     page, told = _Page(html(shown)), json.loads(json_text(shown))
 
     assert "script" not in {tag for tag, _ in page.tags}
@@ -432,10 +432,10 @@ def test_a_sweep_shows_every_number_of_clusters_and_the_reason() -> None:
 
 def test_two_centroids_differ_along_one_axis() -> None:
     result = _result([[0.1, 0.7, 0.3], [0.4, 0.2, 0.9]], np.ones((2, 3)))
-    found = facts(result, _definition([{"name": f"x{j}"} for j in range(3)]))
+    found = Facts(result, _definition([{"name": f"x{j}"} for j in range(3)]))
 
-    assert found.positions[:, 1].tolist() == [0.0, 0.0]
-    np.testing.assert_allclose(np.abs(found.positions[:, 0]), np.sqrt(0.3**2 + 0.5**2 + 0.6**2) / 2)
+    assert found.axes[0][:, 1].tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(np.abs(found.axes[0][:, 0]), np.sqrt(0.3**2 + 0.5**2 + 0.6**2) / 2)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (3.0, 3.0), (-0.002, 0.013), (1e8, 3e8)])
@@ -448,7 +448,7 @@ def test_ticks_are_few_round_and_inside(low: float, high: float) -> None:
 
 def test_a_notebook_shows_the_figures_of_the_report(cohort: Any, tmp_path: Path) -> None:
     result, _, _ = cohort
-    page = html(facts(result.result_, result.definition_))
+    page = html(Facts(result.result_, result.definition_))
     plots = result.plot
     for draw in (plots.convergence, plots.profile, plots.sizes, plots.centroids):
         assert draw()._repr_svg_() in page
@@ -618,11 +618,11 @@ def test_a_report_begins_with_why(cohort: Any) -> None:
         "approval": "Ethics committee, 2026-01",
         "expires": datetime(2030, 1, 1, tzinfo=UTC),
     }
-    page = html(facts(result.result_, result.definition_.model_copy(update=told)))
+    page = html(Facts(result.result_, result.definition_.model_copy(update=told)))
     opening = page[page.index("<h1>") : page.index("clusters over")]
     assert "Smokers &lt;at&gt; three sites" in opening
     for name in ("purpose", "contact", "approval"):
         assert str(told[name]) in opening
     assert "2030-01-01 00:00 UTC" in opening
-    told = json.loads(json_text(facts(result.result_, result.definition_)))
+    told = json.loads(json_text(Facts(result.result_, result.definition_)))
     assert told["definition"]["purpose"] == ""

@@ -2,12 +2,12 @@
 
 Functions over what the coordinator released; nothing here reads rows, files or the network::
 
-    found = facts(result, definition, document.provenance)
+    found = Facts(result, definition, document.provenance)
     html(found), json_text(found), csv_text(found)
 """
 
 from fedclust.report.drawing import Figure
-from fedclust.report.facts import Cluster, Entry, Facts, facts, facts_of_document
+from fedclust.report.facts import Cluster, Entry, Facts, facts_of_document
 from fedclust.report.figures import Plots
 from fedclust.report.page import html
 from fedclust.report.tables import csv_text, json_text, report_bytes
@@ -19,7 +19,6 @@ __all__ = [
     "Figure",
     "Plots",
     "csv_text",
-    "facts",
     "facts_of_document",
     "html",
     "json_text",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,11 +10,11 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.base import Bounds, HistoryEntry, Quality, Result
+from fedclust.algorithms.base import Result
 from fedclust.algorithms.columns import Column, columns_of
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 
-__all__ = ["Cluster", "Entry", "Facts", "facts", "facts_of_document"]
+__all__ = ["Cluster", "Entry", "Facts", "facts_of_document"]
 
 #: Standardised differences from here on set a cluster apart (Cohen's medium effect).
 NOTABLE = 0.5
@@ -70,74 +71,57 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One number of clusters of a sweep, and whether it is the one that is reported."""
-
-    n_clusters: int
-    inertia: float | None
-    simplified_silhouette: float | None
-    davies_bouldin: float | None
-    stability: float | None
-    reported: bool
-
-
-@dataclass(frozen=True)
 class Facts:
     """Everything that a report says.
 
-    Attributes
+    Parameters
     ----------
-    session : str
-    completed_at : datetime or None
+    result : Result
+        As far as its reader may see it.
     definition : Definition
-    columns : tuple of Column
-    clusters : tuple of Cluster
-    by_site : dict of site to tuple of int
-        Persons in each cluster: of all sites, or of the one that reads.
-    positions : (K, 2) float64
-        The centroids on their first two principal axes, in the scaled space.
-    explained : tuple of float
-        The share of the centroids' variance on each axis.
-    quality : Quality or None
-    history : tuple of HistoryEntry
-    n_rounds : int
-    stopped_because : str
-    warnings : tuple of str
-    provenance : Provenance or None
+        The session's.
+    provenance : Provenance, optional
         None for a simulation.
-    sweep : tuple of Tried
-        Every number of clusters that was tried; empty where there was one.
-    recommendation : str or None
-        Why the reported one is recommended.
-    bounds : Bounds or None
-        Between what the least inertia lies, where the method proves it.
+    completed_at : datetime, optional
     """
 
-    session: str
-    completed_at: datetime | None
+    result: Result
     definition: Definition
-    columns: tuple[Column, ...]
-    clusters: tuple[Cluster, ...]
-    by_site: dict[str, tuple[int, ...]]
-    positions: NDArray[np.float64]
-    explained: tuple[float, ...]
-    quality: Quality | None
-    history: tuple[HistoryEntry, ...]
-    n_rounds: int
-    stopped_because: str
-    warnings: tuple[str, ...]
-    provenance: Provenance | None
-    sweep: tuple[Tried, ...] = ()
-    recommendation: str | None = None
-    bounds: Bounds | None = None
+    provenance: Provenance | None = None
+    completed_at: datetime | None = None
+
+    @functools.cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of the centroids."""
+        return columns_of(self.definition.features)
+
+    @functools.cached_property
+    def clusters(self) -> tuple[Cluster, ...]:
+        """The clusters, in the order of their numbers."""
+        sizes = self.result.sizes or (None,) * len(self.result.centroids)
+        persons = sum(size for size in sizes if size)
+        return tuple(
+            Cluster(
+                number=k,
+                size=size,
+                share=None if size is None or not persons else size / persons,
+                entries=_entries(self.result, self.columns, k),
+            )
+            for k, size in enumerate(sizes)
+        )
+
+    @functools.cached_property
+    def axes(self) -> tuple[NDArray[np.float64], tuple[float, ...]]:
+        """Places (K, 2) of the scaled centroids on their first principal axes; shares of these."""
+        return principal_axes(self.result)
 
     @property
     def bounds_by_round(self) -> tuple[tuple[int, float | None, float | None], ...]:
-        """Round, greatest lower and least upper bound so far; rounds that told neither left out."""
+        """Round, greatest lower and least upper bound so far; rounds without any left out."""
         told: list[tuple[int, float | None, float | None]] = []
         lower: float | None = None
         upper: float | None = None
-        for entry in self.history:
+        for entry in self.result.history:
             if entry.lower_bound is None and entry.upper_bound is None:
                 continue
             lower = max((v for v in (lower, entry.lower_bound) if v is not None), default=None)
@@ -148,73 +132,8 @@ class Facts:
 
 def facts_of_document(document: ResultDocument, definition: Definition) -> Facts:
     """Return the facts of a result as the coordinator gave it."""
-    return facts(
-        Result.model_validate(document.result),
-        definition,
-        document.provenance,
-        document.completed_at,
-    )
-
-
-def facts(
-    result: Result,
-    definition: Definition,
-    provenance: Provenance | None = None,
-    completed_at: datetime | None = None,
-) -> Facts:
-    """Return the facts of a result.
-
-    Parameters
-    ----------
-    result : Result
-        As far as its reader may see it.
-    definition : Definition
-        The session's.
-    provenance : Provenance, optional
-    completed_at : datetime, optional
-    """
-    columns = columns_of(definition.features)
-    sizes = result.sizes or (None,) * len(result.centroids)
-    rows = sum(size for size in sizes if size)
-    clusters = tuple(
-        Cluster(
-            number=k,
-            size=size,
-            share=None if size is None or not rows else size / rows,
-            entries=_entries(result, columns, k),
-        )
-        for k, size in enumerate(sizes)
-    )
-    positions, explained = principal_axes(result)
-    return Facts(
-        session=definition.name,
-        completed_at=completed_at,
-        definition=definition,
-        columns=columns,
-        clusters=clusters,
-        by_site=result.site_sizes,
-        positions=positions,
-        explained=explained,
-        quality=result.quality,
-        history=result.history,
-        n_rounds=result.n_rounds,
-        stopped_because=result.stopped_because,
-        warnings=result.warnings,
-        provenance=provenance,
-        sweep=tuple(
-            Tried(
-                entry.n_clusters,
-                entry.inertia,
-                entry.simplified_silhouette,
-                entry.davies_bouldin,
-                entry.stability,
-                entry.n_clusters == result.n_clusters,
-            )
-            for entry in result.sweep or ()
-        ),
-        recommendation=result.recommendation,
-        bounds=result.bounds,
-    )
+    result = Result.model_validate(document.result)
+    return Facts(result, definition, document.provenance, document.completed_at)
 
 
 def _entries(result: Result, columns: tuple[Column, ...], k: int) -> tuple[Entry, ...]:

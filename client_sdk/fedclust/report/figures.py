@@ -48,7 +48,9 @@ class Plots:
     def convergence(self) -> Figure:
         """Draw the inertia of every round that has one."""
         told = [
-            (each.round, each.inertia) for each in self._facts.history if each.inertia is not None
+            (each.round, each.inertia)
+            for each in self._facts.result.history
+            if each.inertia is not None
         ]
         if len(told) < 2:
             raise UsageError("fewer than two rounds have an inertia: there is no line to draw")
@@ -62,7 +64,7 @@ class Plots:
         told = self._facts.bounds_by_round
         if len(told) < 2:
             raise UsageError("no bounds are known by round: only the method dual proves any")
-        gap = None if self._facts.bounds is None else self._facts.bounds.gap
+        gap = None if self._facts.result.bounds is None else self._facts.result.bounds.gap
         return line_chart(
             "Lower and upper bound by round",
             "round",
@@ -77,7 +79,7 @@ class Plots:
 
     def choice(self) -> Figure:
         """Draw silhouette and stability by number of clusters."""
-        sweep = self._facts.sweep
+        sweep = self._facts.result.sweep or ()
         lines = {
             "simplified silhouette": [(e.n_clusters, e.simplified_silhouette) for e in sweep],
             "stability": [(each.n_clusters, each.stability) for each in sweep],
@@ -90,7 +92,7 @@ class Plots:
             "number of clusters",
             "",
             lines,
-            description=self._facts.recommendation or "",
+            description=self._facts.result.recommendation or "",
             y_range=(min(0.0, *told), max(1.0, *told)),
         )
 
@@ -132,7 +134,8 @@ class Plots:
         most = max((cluster.size or 0 for cluster in facts.clusters), default=0)
         if not most:
             raise UsageError("no sizes are known: the session had no closing evaluation")
-        sites = sorted(facts.by_site)
+        parts_of = facts.result.site_sizes
+        sites = sorted(parts_of)
         left, top = 60.0, 10.0
         bottom = top + _STEP * len(facts.clusters)
         x = Axis(0.0, most * 1.02, left, WIDTH - RIGHT)
@@ -146,7 +149,7 @@ class Plots:
             if cluster.size is None:
                 parts.append(text(left + 4, at + 17, "not measured", "start", size=11))
                 continue
-            told = [(facts.by_site[site][k] or 0, _look(i)) for i, site in enumerate(sites)]
+            told = [(parts_of[site][k] or 0, _look(i)) for i, site in enumerate(sites)]
             told.append((cluster.size - sum(rows for rows, _ in told), _OTHERS))
             begin = 0
             for rows, look in told:
@@ -165,12 +168,13 @@ class Plots:
     def centroids(self) -> Figure:
         """Draw the centroids on their first two principal axes."""
         facts, height = self._facts, 360.0
+        positions, explained = facts.axes
         if not facts.clusters:
             raise UsageError("the result has no clusters")
-        across, upward = ([float(value) for value in axis] for axis in facts.positions.T)
+        across, upward = ([float(value) for value in axis] for axis in positions.T)
         x = Axis.around(across, LEFT, WIDTH - RIGHT, 0.15)
         y = Axis.around(upward, height - BOTTOM, TOP, 0.2)
-        first, second = (f"{100 * share:.0f} %" for share in facts.explained)
+        first, second = (f"{100 * share:.0f} %" for share in explained)
         names = f"first principal axis, {first}", f"second, {second}"
         parts = frame(x, y, *names, ticks(x.least, x.most))
         most = max(cluster.size or 0 for cluster in facts.clusters) or 1

@@ -39,10 +39,10 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 def html(facts: Facts) -> str:
     """Return the page."""
-    title = f"{facts.session}: clusters"
+    title = f"{facts.definition.name}: clusters"
     body = "".join(
         [
-            f"<h1>{escape(facts.session)}</h1>",
+            f"<h1>{escape(facts.definition.name)}</h1>",
             _purpose(facts.definition),
             _summary(facts),
             _clusters(facts),
@@ -78,7 +78,7 @@ def _purpose(definition: Definition) -> str:
 
 def _summary(facts: Facts) -> str:
     definition = facts.definition
-    rows = "" if facts.quality is None else f" over {facts.quality.n_rows} rows"
+    rows = "" if facts.result.quality is None else f" over {facts.result.quality.n_rows} rows"
     when = "" if facts.completed_at is None else f", completed {facts.completed_at:%Y-%m-%d}"
     count = len(facts.clusters)
     lead = (
@@ -86,7 +86,7 @@ def _summary(facts: Facts) -> str:
         f"{escape(definition.algorithm)}{when}. "
         + ("A simulation." if facts.provenance is None else "The sites' rows never left them.")
     )
-    told = "".join(f'<p class="warning">{escape(text)}</p>' for text in facts.warnings)
+    told = "".join(f'<p class="warning">{escape(text)}</p>' for text in facts.result.warnings)
     return f"<p>{lead}</p>{told}"
 
 
@@ -160,9 +160,12 @@ def _spelled(entry: Entry) -> str:
 
 
 def _sizes(facts: Facts) -> str:
-    sites = sorted(facts.by_site)
+    sites = sorted(facts.result.site_sizes)
     rows = [
-        [cluster.number, *map(_persons, [cluster.size, *(facts.by_site[s][k] for s in sites)])]
+        [
+            cluster.number,
+            *map(_persons, [cluster.size, *(facts.result.site_sizes[s][k] for s in sites)]),
+        ]
         for k, cluster in enumerate(facts.clusters)
     ]
     table = _table("Persons in each cluster.", ["cluster", "all sites", *sites], rows)
@@ -185,24 +188,25 @@ def _positions(facts: Facts) -> str:
         ["cluster", "first axis", "second axis"],
         [
             [cluster.number, float(x), float(y)]
-            for cluster, (x, y) in zip(facts.clusters, facts.positions, strict=True)
+            for cluster, (x, y) in zip(facts.clusters, facts.axes[0], strict=True)
         ],
     )
     return f"<h2>Centroids</h2>{figure}{_folded('The numbers', table)}" if figure else ""
 
 
 def _choice(facts: Facts) -> str:
-    if not facts.sweep:
+    reported = facts.result.n_clusters
+    if not facts.result.sweep:
         return ""
     rows = [
         [
-            f"{tried.n_clusters}{' (reported here)' if tried.reported else ''}",
+            f"{tried.n_clusters}{' (reported here)' if tried.n_clusters == reported else ''}",
             tried.inertia,
             tried.simplified_silhouette,
             tried.davies_bouldin,
             tried.stability,
         ]
-        for tried in facts.sweep
+        for tried in facts.result.sweep
     ]
     header = ["clusters", "inertia", "simplified silhouette", "Davies-Bouldin", "stability"]
     table = _table("Every number of clusters that was tried.", header, rows)
@@ -210,12 +214,12 @@ def _choice(facts: Facts) -> str:
         Plots(facts).choice,
         "By number of clusters. Stability: how far different random starts agree, 1 for wholly.",
     )
-    told = f"<p>{escape(facts.recommendation or '')}</p>"
+    told = f"<p>{escape(facts.result.recommendation or '')}</p>"
     return f"<h2>Number of clusters</h2>{told}{figure}{table}"
 
 
 def _bounds(facts: Facts) -> str:
-    found = facts.bounds
+    found = facts.result.bounds
     if found is None:
         return ""
     figure = _figure(
@@ -240,16 +244,16 @@ def _quality(facts: Facts) -> str:
     )
     rows = [
         [each.round, each.phase, each.n_sites, each.inertia, each.centroid_shift]
-        for each in facts.history
+        for each in facts.result.history
     ]
     table = _table(
-        f"Every round that closed. {facts.n_rounds} rounds of the method, which stopped because: "
-        f"{facts.stopped_because or 'not told'}.",
+        f"Every round that closed. {facts.result.n_rounds} rounds of the method, which stopped "
+        f"because: {facts.result.stopped_because or 'not told'}.",
         ["round", "phase", "sites", "inertia", "shift of centroids"],
         rows,
         text=(1,),
     )
-    quality = facts.quality
+    quality = facts.result.quality
     told = "<p>Without a closing evaluation, quality and profile are not known.</p>"
     if quality is not None:
         told = _table(

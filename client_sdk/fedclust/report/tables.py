@@ -17,20 +17,8 @@ __all__ = ["FORMATS", "csv_text", "json_text", "plain", "report_bytes"]
 FORMATS = (".html", ".json", ".csv")
 #: What a spreadsheet's formula begins with.
 _SIGNS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
-_HEADER = (
-    "cluster",
-    "size",
-    "column",
-    "feature",
-    "level",
-    "kind",
-    "unit",
-    "mean",
-    "sd",
-    "low",
-    "high",
-    "difference",
-)
+_COLUMNS = "cluster size column feature level kind unit mean sd low high difference"
+_HEADER = tuple(_COLUMNS.split())
 
 
 def report_bytes(facts: Facts, name: str) -> bytes:
@@ -55,24 +43,32 @@ def report_bytes(facts: Facts, name: str) -> bytes:
 
 def json_text(facts: Facts) -> str:
     """Return all facts as one JSON object; null where something is not known."""
-    provenance = facts.provenance
+    result = facts.result
+    sweep = [
+        {
+            **entry.model_dump(exclude={"result", "n_rows"}),
+            "reported": entry.n_clusters == result.n_clusters,
+        }
+        for entry in result.sweep or ()
+    ]
     return json.dumps(
         {
-            "session": facts.session,
+            "session": facts.definition.name,
             "completed_at": None if facts.completed_at is None else facts.completed_at.isoformat(),
-            "stopped_because": facts.stopped_because,
-            "rounds": facts.n_rounds,
-            "warnings": list(facts.warnings),
+            "stopped_because": result.stopped_because,
+            "rounds": result.n_rounds,
+            "warnings": result.warnings,
             "clusters": [_cluster(cluster) for cluster in facts.clusters],
-            "sizes_by_site": {site: list(rows) for site, rows in facts.by_site.items()},
-            "quality": None if facts.quality is None else facts.quality.model_dump(mode="json"),
-            "history": [entry.model_dump(mode="json") for entry in facts.history],
-            "sweep": [vars(tried) for tried in facts.sweep],
-            "recommendation": facts.recommendation,
-            "bounds": bounds_of(facts.bounds),
-            "definition": facts.definition.model_dump(mode="json"),
-            "provenance": None if provenance is None else provenance.model_dump(mode="json"),
+            "sizes_by_site": result.site_sizes,
+            "quality": result.quality,
+            "history": result.history,
+            "sweep": sweep,
+            "recommendation": result.recommendation,
+            "bounds": bounds_of(result.bounds),
+            "definition": facts.definition,
+            "provenance": facts.provenance,
         },
+        default=lambda model: model.model_dump(mode="json"),
         ensure_ascii=False,
         allow_nan=False,
         indent=1,
@@ -97,19 +93,10 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
-    column = entry.column
-    return {
-        "column": column.name,
-        "feature": column.feature,
-        "level": column.level,
-        "kind": column.kind,
-        "unit": column.unit,
-        "mean": entry.mean,
-        "sd": entry.deviation,
-        "low": entry.low,
-        "high": entry.high,
-        "difference": entry.difference,
-    }
+    column, mean = entry.column, entry.mean
+    spread = (entry.deviation, entry.low, entry.high, entry.difference)
+    described = (column.name, column.feature, column.level, column.kind, column.unit)
+    return dict(zip(_HEADER[2:], [*described, mean, *spread], strict=True))
 
 
 def csv_text(facts: Facts) -> str:
