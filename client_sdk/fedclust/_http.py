@@ -1,9 +1,9 @@
 """HTTP to the coordinator. The only module that imports an HTTP library.
 
-HTTPS with the system's certificates or a given bundle, an optional client certificate, proxies
-from the environment or an argument. Plain HTTP goes to loopback alone; redirects are refused,
-since they would carry the token elsewhere. A request that may be repeated is retried with capped
-exponential backoff and jitter, heeding Retry-After, until the time to give up.
+HTTPS uses the system's certificates or a given bundle, an optional client certificate, and proxies
+from the environment or an argument. Plain HTTP is only for loopback. Redirects are refused, since
+they would send the token elsewhere. A request that may be repeated is retried with capped
+exponential backoff and jitter, respecting Retry-After, until the time to give up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fedclust.errors import (
 )
 from fedclust.wire.problems import Problem
 
-#: Given the parts of an answer as they come.
+#: Called with each part of an answer as it arrives.
 Take = Callable[[bytes], object]
 _log = logging.getLogger("fedclust.http")
 _RETRIED_STATUS = frozenset({408, 429, 502, 503, 504})
@@ -63,11 +63,11 @@ class Options:
     proxy : str, optional
         ``http://user:password@host:port``; by default what HTTPS_PROXY and NO_PROXY say.
     give_up_after_s : float
-        How long one request is repeated while no usable answer comes.
+        How many seconds one request is repeated while no usable answer arrives.
     timeout_s : float
         For connecting and for each wait for bytes; a long poll's wait is added to it.
     max_answer : int
-        Largest answer that is read, in bytes.
+        Size of the largest answer that is read, in bytes.
     """
 
     ca_bundle: str | os.PathLike[str] | None = None
@@ -107,7 +107,7 @@ class Http:
             raise UsageError("the token is empty or not one: copy the whole line that was issued")
         if plain and self.options.proxy:
             raise UsageError("plain HTTP is for this machine and takes no proxy: use https://")
-        #: How long one request is repeated; a site that has joined is more patient.
+        #: Seconds for which one request is repeated; longer for a site that has joined.
         self.patience_s = self.options.give_up_after_s
         self._sleep, self._monotonic = sleep, monotonic
         self._plain, self._unproven = plain, True
@@ -120,16 +120,16 @@ class Http:
                     "Accept-Encoding": "identity",
                     "User-Agent": f"fedclust/{importlib.metadata.version('fedclust')}",
                 },
-                # Without TLS, a context that trusts nobody: reading who is trusted takes long.
+                # Plain HTTP gets an empty context: loading the trusted authorities takes long.
                 verify=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
                 proxy=_proxy(self.options.proxy, tls),
-                # Not with plain HTTP: what may not leave the machine may not reach a proxy.
+                # Plain HTTP must not leave this machine, so it ignores proxies.
                 trust_env=not plain,
                 follow_redirects=False,
                 transport=transport,
             )
         except (ValueError, ImportError, httpx.InvalidURL):
-            # A proxy's address may hold a password: it is not repeated.
+            # The address is not repeated: it may contain a password.
             where = "--proxy or proxy=" if self.options.proxy else "HTTPS_PROXY or ALL_PROXY"
             raise UsageError(
                 f"the proxy of {where} cannot be used: it is http://[user:password@]host:port"
@@ -156,7 +156,7 @@ class Http:
         repeatable: bool = True,
         take: Take | None = None,
     ) -> Reply:
-        """Send a request until an answer comes.
+        """Send a request, and repeat it until an answer arrives.
 
         Parameters
         ----------
@@ -165,17 +165,17 @@ class Http:
         wait_s : float
             How long the coordinator may keep the request open.
         repeatable : bool
-            Whether sending it twice does what sending it once does. Where it does not, it is
-            repeated only if no connection came about.
+            Whether sending it twice has the same effect as once. If not, it is repeated only
+            when no connection was made.
         take : callable, optional
-            Given the parts of a successful answer as they come, of which none is kept.
+            Called with each part of a successful answer; the parts are not kept.
 
         Raises
         ------
         CoordinatorError
-            For a problem document, by its type.
+            The coordinator answered with a problem document; the class follows its type.
         TransportError
-            Where no usable answer came.
+            No usable answer arrived.
         """
         sent = {"Accept": f"{accept}, application/problem+json", **(headers or {})}
         if body is not None:
@@ -217,7 +217,7 @@ class Http:
             raise ProxyError(_PROXY_CREDENTIALS)
         refusal = from_problem(_problem(status, body))
         if status in _RETRIED_STATUS:
-            # Whoever answers 429 has not begun with the request.
+            # A server that answers 429 has not started to work on the request.
             unsent, after_s = status == 429, _retry_after(headers)
             raise _Retry(refusal, f"status {status}", unsent=unsent, after_s=after_s)
         raise refusal
@@ -236,7 +236,7 @@ class Http:
         return b"".join(parts)
 
     def _classified(self, error: httpx.TransportError) -> TransportError | _Retry:
-        """Tell what waiting may heal from what it cannot."""
+        """Return an error to retry, or one that waiting cannot fix."""
         tls = _tls_cause(error)
         if tls is not None:
             return tls_failure(self.url, tls)
@@ -245,9 +245,8 @@ class Http:
         unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError))
         what = type(error).__name__
         if self._unproven and isinstance(error, _CLOSED):
-            # How a refused client certificate looks where the server's alert gets lost, and plain
-            # HTTP to a port that speaks TLS; but a coordinator that is just being stopped looks
-            # the same, so it is tried again.
+            # A refused client certificate, plain HTTP to a TLS port and a coordinator that is
+            # being stopped all look like this, so the request is repeated.
             kind: type[TransportError] = CoordinatorUnreachable if self._plain else TLSError
             hint = "use https:// if it speaks TLS"
             if not self._plain:
@@ -263,7 +262,7 @@ class Http:
 
 
 class _Retry(Exception):
-    """A failure that waiting may heal; ``error`` is raised when the time is up."""
+    """A failure that waiting may fix; ``error`` is raised when the time is up."""
 
     def __init__(
         self, error: Exception, what: str, *, unsent: bool = False, after_s: float | None = None
@@ -320,7 +319,7 @@ def tls_context(options: Options) -> ssl.SSLContext:
             context = ssl.create_default_context(cafile=Path(options.ca_bundle))
         named = [path for path in (options.client_cert, options.client_key) if path is not None]
         if options.client_cert is not None:
-            # A password is never asked for: an encrypted key is refused instead.
+            # With an empty password an encrypted key is refused, instead of asking for one.
             context.load_cert_chain(options.client_cert, options.client_key, password="")
         elif options.client_key is not None:
             raise UsageError("a client key needs its certificate: client_cert")
@@ -335,13 +334,13 @@ def tls_context(options: Options) -> ssl.SSLContext:
 
 
 def _tls_cause(error: BaseException) -> ssl.SSLError | None:
-    """Return the TLS error behind a transport error, unless it is one that waiting may heal."""
+    """Return the TLS error behind a transport error, unless waiting may fix it."""
     cause = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
     return None if isinstance(cause, _TRANSIENT_TLS) else cause
 
 
 def _os_reason(error: BaseException) -> str | None:
-    """Return what the operating system says, for example that it does not know the name."""
+    """Return the operating system's reason, such as an unknown host name."""
     reasons = (each.strerror for each in _causes(error) if isinstance(each, OSError))
     return next(filter(None, reasons), None)
 

@@ -1,8 +1,8 @@
-"""What a site accepts from its coordinator, and what it answers. No I/O: this computes and checks.
+"""Check what a coordinator asks of a site, and compute the answer. No I/O.
 
 Neither side trusts the other. A site recomputes the definition's hash and each task's digest,
-holds the session to the floors of the policy and the number of rounds that were consented to, and
-checks its own answer as the coordinator will before any of it is written or sent.
+checks the session's policy and number of rounds against its consent, and checks its own answer as
+the coordinator will, before anything is written or sent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedclust.wire.submissions import write_submission
 
 @dataclass(frozen=True)
 class Computed:
-    """An answer before it is written: its exact bytes, and the memory that belongs to them."""
+    """An answer before it is written: its exact bytes and the site's memory after it."""
 
     phase: str
     body: bytes = field(repr=False)
@@ -38,12 +38,12 @@ class Computed:
 
 
 def accepted_plan(session: str, info: SessionInfo) -> Plan:
-    """Return what a session runs, if its definition has its hash and keeps the rules.
+    """Return a session's plan, if its definition matches its hash and keeps the rules.
 
     Raises
     ------
     VersionUnsupported
-        This SDK does not speak the method's pinned version; says how to upgrade.
+        This SDK does not know the method's pinned version; says how to upgrade.
     ProtocolError
     """
     definition = info.definition
@@ -61,37 +61,36 @@ def accepted_plan(session: str, info: SessionInfo) -> Plan:
 
 
 def refuse_foreign(plan: Plan, session: str, number: int, document: TaskDocument) -> None:
-    """Raise ProtocolError unless a task is what its digest says and belongs where it came."""
+    """Raise ProtocolError unless a task matches its digest, its round and its session."""
     common = document.common
     named = (common.get("session"), common.get("round"), common.get("phase"))
     if codec.task_digest(common, document.site) != document.digest:
         raise ProtocolError(f"the task of round {number} does not have the digest it claims")
     if named != (session, number, document.phase):
         raise ProtocolError(f"the task of round {number} is another round's or session's")
-    # Preparation and evaluation come on top of the method's own rounds.
+    # Preparation and evaluation are additional rounds.
     if not 1 <= number <= engine.max_rounds(plan) + 2:
         raise ProtocolError(f"round {number} is beyond what was consented to")
 
 
 def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
-    """Derive the first task of a session that has not started, as the coordinator will."""
+    """Return the task that the coordinator will give first, once the session starts."""
     plan, session, site = request.plan, request.session, request.site
     task = engine.start(plan, sorted(roster), {site: request.mask}).task
     common, part = engine.write_task(plan, session, 1, task, site)
-    # As it will arrive: through the codec.
+    # Pass it through the codec, as it will arrive.
     common, part = (codec.decode(codec.encode(tree)) for tree in (common, part))
     digest = codec.task_digest(common, part)
     return TaskDocument(phase=task.phase, digest=digest, common=common, site=part)
 
 
 def count_usable(plan: Plan, data: Points) -> int:
-    """Return how many rows or persons of a site take part.
+    """Return how many persons of a site take part.
 
     Raises
     ------
     DisclosureError
-        Where the session cannot take them: out of core, some methods cannot; some need a package
-        that is not installed.
+        The method needs a package that is not installed.
     """
     try:
         engine.check_installed(plan, "site")
@@ -109,21 +108,21 @@ def compute(
     memory: Memory,
     media: str,
 ) -> Computed:
-    """Compute the answer to a task that was accepted; the engine checks it.
+    """Compute the answer to an accepted task; the engine checks it.
 
     Raises
     ------
     DisclosureError
         The answer would break a rule.
     ProtocolError
-        The task is none of this session's method.
+        The task is not one of the session's method.
     """
     plan, p, band = request.plan, request.p, request.size_band
     try:
         phase = engine.phase(plan, document.phase)
         task = engine.read_task(plan, document.common, document.site)
     except (KeyError, RuleViolation, ValidationError):
-        raise ProtocolError(f"the task of round {number} is none of this method") from None
+        raise ProtocolError(f"the task of round {number} is not one of this method") from None
     try:
         payload, after = engine.local_step(
             plan,

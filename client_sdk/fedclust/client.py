@@ -1,7 +1,7 @@
 """A typed client of protocol version 1, for operators, analysts and sites alike.
 
-Every method is one request; what a role may not do, the coordinator refuses. A site's whole
-conversation is :class:`fedclust.site.Site`, which is built on this.
+Every method is one request; the coordinator refuses what a role may not do.
+:class:`fedclust.site.Site` uses it to take part in a session.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Client:
     ) -> None:
         self._http = http or Http(url, token, options)
         self.url = self._http.url
-        #: ``NUMBER:HASH`` of the last sealed entry of the coordinator's audit trail that was seen.
+        #: ``NUMBER:HASH`` of the last known sealed entry of the coordinator's audit trail.
         self.audit_head: str | None = None
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ class Client:
         return self._send(models.PrincipalInfo, "POST", _path(kind), body)
 
     def principals(self, kind: Kind) -> Iterator[models.PrincipalInfo]:
-        """Yield the registered ones of a kind."""
+        """Yield the registered sites, analysts or operators."""
         return self._pages(models.PrincipalInfo, _path(kind))
 
     def principal(self, kind: Kind, name: str) -> models.PrincipalInfo:
@@ -95,7 +95,7 @@ class Client:
         return self._send(models.PrincipalInfo, "PATCH", _path(kind, name), body)
 
     def issue_token(self, kind: Kind, name: str, expires_in_days: int = 365) -> models.TokenIssued:
-        """Issue a token; its secret is shown this once. Not repeated if the answer gets lost."""
+        """Issue a token; its secret is shown only once. The request is never repeated."""
         body = models.TokenCreate(expires_in_days=expires_in_days)
         path = _path(kind, name, "tokens")
         return self._send(models.TokenIssued, "POST", path, body, repeatable=False)
@@ -140,15 +140,15 @@ class Client:
         self._http.request("DELETE", _path("sessions", session, "participation", site))
 
     def events(self, session: str, take: Take, after: int | None = None) -> None:
-        """Hand over a session's server-sent events as they come, until the stream ends.
+        """Pass on a session's server-sent events as they arrive, until the stream ends.
 
         Parameters
         ----------
         session : str
         take : callable
-            Given the parts of the stream, cut anywhere.
+            Called with parts of the stream, which may be cut anywhere.
         after : int, optional
-            The last event that is known; by default all from the session's beginning.
+            The last known event; by default all events are sent.
         """
         path, accept = _path("sessions", session, "events"), "text/event-stream"
         known = None if after is None else {"Last-Event-ID": str(after)}
@@ -170,7 +170,7 @@ class Client:
         return self._send(models.RoundInfo, "POST", path)
 
     def result(self, session: str) -> models.ResultDocument:
-        """Return a completed session's result, as far as this token may see it."""
+        """Return a completed session's result, limited to what this token may see."""
         path = _path("sessions", session, "result")
         return _read(models.ResultDocument, self._http.request("GET", path, accept=BINARY))
 
@@ -188,10 +188,10 @@ class Client:
     def task(
         self, session: str, etag: str | None = None, wait_s: int = 25
     ) -> tuple[models.TaskResponse | None, str | None]:
-        """Return what the site shall do now, and its ETag.
+        """Return the site's present task and its ETag.
 
-        With ``etag``, the answer waits up to ``wait_s`` seconds for something else than what that
-        ETag stood for; None where nothing changed.
+        With ``etag`` the coordinator waits up to ``wait_s`` seconds for another task; None if there
+        is none.
         """
         reply = self._http.request(
             "GET",
@@ -206,21 +206,21 @@ class Client:
             return None, etag
         tag = reply.headers.get("ETag")
         if not tag:
-            # Without it every question is answered at once: as many requests as the network bears.
+            # Without an ETag each request is answered at once, so this would become a busy loop.
             raise ProtocolError("the task came without its ETag: a proxy in between may remove it")
         return _read(models.TaskResponse, reply), tag
 
     def submit(
         self, session: str, round_number: int, body: bytes, media: str = BINARY
     ) -> tuple[models.Receipt, str | None]:
-        """Send a submission's exact bytes; the receipt, and the ETag to wait for the next task."""
+        """Send a submission's exact bytes; return the receipt and the ETag for the next task."""
         path = _path("sessions", session, "rounds", str(round_number), "submission")
         reply = self._http.request("PUT", path, body=body, media=media)
         self.audit_head = read_head(reply.headers) or self.audit_head
         return _read(models.Receipt, reply), reply.headers.get("Fedclust-Task-ETag")
 
     def audit_head_at(self, number: int) -> models.AuditHead:
-        """Return the hash that an entry of the coordinator's audit trail has now."""
+        """Return the present hash of an entry of the coordinator's audit trail."""
         return self._get(models.AuditHead, _path("audit", "heads", str(number)))
 
     # --- below ------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Client:
         *,
         repeatable: bool = True,
     ) -> M:
-        # Only what was set: what the caller left out is the coordinator's to fill in.
+        # Only fields that were set: the coordinator fills in the defaults of the others.
         data = None if body is None else body.model_dump_json(exclude_unset=True).encode()
         return _read(model, self._http.request(method, path, body=data, repeatable=repeatable))
 

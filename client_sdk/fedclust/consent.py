@@ -1,7 +1,7 @@
-"""What a site is asked to consent to, in words: the text of the consent screen.
+"""The text of the consent screen.
 
-The lines about what leaves come from the method's own declaration (``Phase.discloses``), which
-also feeds the API and the docs, so that they cannot say different things.
+The lines about what leaves a site come from the method's declaration (``Phase.discloses``), as
+those in the API and the docs do.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from fedclust.errors import ConsentNeeded
 from fedclust.protection.figures import TableFigures
 from fedclust.wire.models import Consents, Definition
 
-#: Columns of which the screen tells the share of persons in groups of one value.
+#: The most columns whose share of persons in groups of one value is shown.
 _MOST_COLUMNS = 3
-#: A smaller share of persons is not worth a line.
+#: Smaller shares of persons are not shown.
 _LEAST_SHARE = 0.005
 
 
 @dataclass(frozen=True)
 class ConsentRequest:
-    """A session as a site's data manager has to judge it.
+    """What a site's data manager needs to decide on a session.
 
     Attributes
     ----------
     coordinator, site, session, analyst : str
     definition : Definition
     definition_sha256 : str
-        What is consented to; recorded here and in the coordinator's audit trail.
+        The hash that a site consents to; recorded here and in the coordinator's audit trail.
     plan : Plan
     p : int
         The least number of persons behind every number: the larger of the session's and the
@@ -84,7 +84,7 @@ class ConsentRequest:
 
     @property
     def two_sites_with(self) -> str | None:
-        """The other site, where a round may rest on two: each learns the other's part."""
+        """The other site, if rounds of two sites are allowed: each learns the other's part."""
         if self.definition.policy.min_sites > 2:
             return None
         return next((name for name in self.definition.sites if name != self.site), None)
@@ -96,12 +96,12 @@ class ConsentRequest:
 
     @property
     def consents(self) -> Consents:
-        """What joining declares beyond the definition itself."""
+        """The express consents that joining declares."""
         return Consents(two_sites_with=self.two_sites_with, protection_none=self.protection_none)
 
     @property
     def promise(self) -> str:
-        """What protects the persons, in one sentence."""
+        """How the persons are protected, in one sentence."""
         if self.protection_none:
             return (
                 "NONE: this session works on exact rows. The coordinator can compute single "
@@ -115,7 +115,7 @@ class ConsentRequest:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What remains possible: a sentence each."""
+        """What remains possible, one sentence each."""
         notes = []
         if self.two_sites_with is not None:
             notes.append(
@@ -213,7 +213,7 @@ class ConsentRequest:
         yield "definition", f"SHA-256 {self.definition_sha256}"
 
     def _fields(self, phase: Phase) -> str:
-        """Return the fields of a phase with how many numbers each has, in a few words."""
+        """Return the fields of a phase and how many numbers each has."""
         shapes = ((line.field, self._shape(line.shape)) for line in phase.discloses)
         short = (
             f"{name} {re.sub('one number|(?<=.) numbers?', '', shape)}".strip()
@@ -227,7 +227,7 @@ class ConsentRequest:
         return re.sub(r"\b[KdcC]\b", lambda found: numbers.get(found[0], found[0]), shape)
 
     def refuse_tacit(self) -> None:
-        """Raise ConsentNeeded where taking part is not consent enough."""
+        """Raise ConsentNeeded if the session needs express consent."""
         needed = []
         if self.two_sites_with is not None:
             needed.append(f"two_sites_with {self.two_sites_with}")
@@ -258,7 +258,7 @@ def feature_text(feature: Feature) -> str:
 
 
 def _numbers(plan: Plan) -> dict[str, str]:
-    """Return what the letters in the shapes of fields stand for in a session."""
+    """Return the session's numbers for the letters in the shapes of fields."""
     found = {"d": str(len(plan.columns))}
     wanted: Any = getattr(plan.options, "n_clusters", None)
     if isinstance(wanted, int):

@@ -1,4 +1,4 @@
-"""Sessions with scikit-learn's manners: ``fit``, ``predict``, ``transform``, ``score``.
+"""Estimators for sessions as in scikit-learn: ``fit``, ``predict``, ``transform``, ``score``.
 
 ::
 
@@ -7,10 +7,10 @@
     model = FederatedKMeans(n_clusters=4, random_state=0).fit(X, sites=hospital_of_each_row)
     model.labels_, model.cluster_centers_, model.predict(new_rows)
 
-Without ``sites`` all rows are one site's. By default a session runs in this process, as with
-:func:`fedclust.simulate`; with ``coordinator=`` and ``session=`` the estimator takes part in one
-that an analyst defined, and the other sites' rows stay where they are. The estimators fit into
-pipelines and ``clone``; they are imported from here, for they need scikit-learn at once.
+Without ``sites`` all rows belong to one site. By default a session runs in this process, as with
+:func:`fedclust.simulate`. With ``coordinator=`` and ``session=`` the estimator takes part in a
+session that an analyst defined, with the rows of one site. The estimators work in pipelines and
+with ``clone``. They are not in :mod:`fedclust` itself, because they import scikit-learn.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _Consent: TypeAlias = Callable[[ConsentRequest], bool] | bool | None
 
 @dataclass(eq=False, repr=False)
 class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
-    """What all estimators share: from rows to a session, and from its result to attributes.
+    """Base of the estimators: turns rows into a session and its result into attributes.
 
     A dataclass writes the ``__init__`` that scikit-learn wants: each parameter is kept as given.
     """
@@ -85,24 +85,24 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         session: str | None = None,
         consent: _Consent = None,
     ) -> Self:
-        """Cluster rows that several sites hold, or take part in a session with those of one.
+        """Cluster the rows of several sites, or take part in a session with the rows of one.
 
         Parameters
         ----------
         X : array (n, d), DataFrame, or mapping of site name to one of these
-            NaN is missing. A mapping's rows are put one below the other, in its order.
+            NaN is missing. The rows of a mapping are concatenated in its order.
         y : ignored
         sites : sequence of length n, optional
-            The site that each row is at; by default one site has all. Names as in a session:
-            lower-case letters, digits and hyphens. None may be missing.
+            The site of each row; by default one site has all. Names have lower-case letters,
+            digits and hyphens. None may be missing.
         persons : sequence of length n, optional
             Which person each row belongs to; by default, and with ``protection: none``, each row
             is a person.
         coordinator : Site, optional
-            With ``session``: take part in a session there, with the rows of this one site. What
-            the session's definition fixes (features, seed, policy) is not the estimator's to
-            choose; a definition with another method or ``n_clusters`` is refused before anything
-            is sent. A ``min_group_size`` above the session's holds for this site.
+            With ``session``: take part in a session there, with the rows of this one site. The
+            session's definition fixes features, seed and policy. A definition with another method
+            or ``n_clusters`` is refused before anything is sent. A ``min_group_size`` above the
+            session's applies to this site.
         session : str, optional
         consent : callable or bool, optional
             As for :meth:`fedclust.Site.participate`.
@@ -161,11 +161,11 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def from_result(cls, result: SimulationResult | SiteResult, **params: Any) -> Self:
-        """Return a fitted estimator of a session's result, also of one that was loaded.
+        """Return a fitted estimator from the result of a session or from a loaded result.
 
-        ``labels_`` are a participating site's own; they are not known of a loaded result or of a
-        simulation of several sites. ``params`` are the estimator's, beside those that the
-        session's definition holds. A ValueError where its method is not this estimator's.
+        ``labels_`` are the own labels of a participating site; a loaded result and a simulation of
+        several sites have none. ``params`` are parameters that the session's definition does not
+        fix. ValueError for a method of another estimator.
         """
         definition = _definition(result)
         estimator = cls(**cls._defined(definition), **params)
@@ -175,7 +175,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def _defined(cls, definition: Definition) -> dict[str, Any]:
-        """Return the parameters that a session's definition holds."""
+        """Return the parameters that a session's definition fixes."""
         options = dict(definition.config)
         return {
             "n_clusters": options.pop("n_clusters", None),
@@ -217,7 +217,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 )
         result = coordinator.participate(session, X, consent=consent, **given)
         self._take_names(definition.features)
-        # Fitted estimators are pickled and passed on: this one holds no rows.
+        # Fitted estimators are pickled and passed on, so this one keeps no rows.
         self._keep(replace(result, table=None), result.labels_)
         return self
 
@@ -257,7 +257,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return int(smallest)
 
     def _config(self, **named: Any) -> dict[str, Any]:
-        """Return the method's options, the named ones before those in ``options``."""
+        """Return the method's options; the named ones override ``options``."""
         wanted = {**_mapping("options", self.options), "n_clusters": self.n_clusters, **named}
         return {name: _plain(value) for name, value in wanted.items()}
 
@@ -281,7 +281,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             X, _ = self._pooled(X)
         declared = self.features if reset else self._fitted_features()
         if declared is not None and is_frame(X):
-            # Its columns are found by name, and levels may be words: the session checks them.
+            # The session finds its columns by name and checks them; levels may be text.
             if reset:
                 self._take_names(declared)
             return X
@@ -291,7 +291,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             reset=reset,
             dtype=np.float64,
             ensure_all_finite="allow-nan",
-            # Fewer could never be answered for.
+            # A site with fewer rows could never answer.
             ensure_min_samples=self._smallest() if reset else 1,
         )
 
@@ -301,7 +301,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return _definition(self.result_).features if live else self.features
 
     def _pooled(self, sites: Mapping[str, Any]) -> tuple[Any, NDArray[np.str_]]:
-        """Return the rows of all sites, one below the other, and the site of each."""
+        """Return the concatenated rows of all sites, and the site of each row."""
         if not sites:
             raise ValueError("name at least one site")
         parts = list(sites.values())
@@ -315,7 +315,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
         if self._policy()["missing"] != "mask":
             _check_columns(sites, self.features)
-        # A column that a site lacks is NaN there, which is how `missing: mask` reads it.
+        # A column that a site lacks is NaN there, as `missing: mask` reads it.
         return pd.concat(parts, ignore_index=True), names
 
     def __sklearn_tags__(self) -> Any:
@@ -330,16 +330,16 @@ class FederatedKMeans(
     TransformerMixin,  # type: ignore[misc]
     _Federated,
 ):
-    """k-means over the rows of several sites, or any other method that gives centroids.
+    """k-means over the rows of several sites, or another method with centroids.
 
     Parameters
     ----------
     n_clusters : int
         K; where the method can try several, also a list of them.
     method : {"fkm", "kfed", "lloyd", "overlap", "overlap_oneshot", "dual"}
-        "dual" wants ``features`` with bounds, and ``result_.result_.bounds`` is its certificate.
+        "dual" needs ``features`` with bounds; ``result_.result_.bounds`` is its certificate.
     scaling : {"standard", "bounds", "none"}
-        Unlike scikit-learn's k-means, sessions scale by default, as hospitals' columns need it.
+        Unlike scikit-learn's k-means, sessions scale by default.
     missing : {"drop", "impute", "mask"}
     min_group_size : int
         Fewest persons behind anything that a site sends. 1 is plain k-means, in this process.
@@ -360,8 +360,8 @@ class FederatedKMeans(
     cluster_centers_ : (K, d) float64
         In the data's own units. Fewer than ``n_clusters`` where the rows hold no more.
     inertia_ : float or None
-        Squared distances in the scaled space over the points of the protected table;
-        None where the method's closing evaluation is switched off.
+        Sum of squared distances in the scaled space over the points of the protected table; None
+        without the closing evaluation.
     n_iter_ : int
         Rounds of the method.
     n_features_in_ : int
@@ -381,9 +381,9 @@ class FederatedKMeans(
         return np.asarray(np.sqrt(self._squares(X)))
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Return minus the rows' squared distances from their centroids, added up.
+        """Return minus the sum of the rows' squared distances from their centroids.
 
-        In the scaled space; rows that missing values keep from a label count nothing.
+        In the scaled space; rows without a label because of missing values do not count.
         """
         del y
         nearest = self._squares(X).min(axis=1)
@@ -436,8 +436,8 @@ class FederatedSpectralClustering(_Federated):
     Attributes
     ----------
     labels_, inertia_, n_iter_, n_features_in_, feature_names_in_, result_
-        As for :class:`FederatedKMeans`. Clusters are not told apart by their centroids, which
-        ``result_`` holds: there is no ``transform`` and no ``score``.
+        As for :class:`FederatedKMeans`. Centroids do not define these clusters, so there is no
+        ``transform`` and no ``score``.
     """
 
     alignment: str = field(default="landmarks", kw_only=True)
@@ -460,7 +460,7 @@ _CENTROIDS = ("fkm", "kfed", "lloyd", "overlap", "overlap_oneshot", "dual")
 
 @contextmanager
 def _value_errors() -> Iterator[None]:
-    """Let rows that do not fit raise what scikit-learn's users expect."""
+    """Turn a DataError into the ValueError that scikit-learn's users expect."""
     try:
         yield
     except DataError as error:
@@ -476,12 +476,12 @@ def _taken(rows: Any, where: NDArray[np.intp]) -> Any:
 
 
 def _by_site(X: Any) -> bool:
-    # One kind of sparse matrix is a dict.
+    # scipy's dok_matrix is a dict.
     return isinstance(X, Mapping) and not hasattr(X, "shape")
 
 
 def _plain(value: Any) -> Any:
-    """Return one number of clusters, or several as a list, so that they compare."""
+    """Return several numbers of clusters as a list, so that they can be compared."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     return list(value) if isinstance(value, (list, tuple, range)) else value
@@ -501,9 +501,9 @@ def _name_of(feature: Any) -> str:
 
 
 def _named(sites: ArrayLike) -> NDArray[np.str_]:
-    """Return each row's site as text; ValueError for the first row without one."""
+    """Return the site of each row as text; ValueError for a row without one."""
     names = np.asarray(sites)
-    # NaN is not equal to itself; neither None, nor pandas' NA and NaT, is a name.
+    # None, NaN (not equal to itself) and pandas' NA and NaT are not names.
     lacking = [
         row
         for row, name in enumerate(names.ravel().tolist())
@@ -524,7 +524,7 @@ def _check_names(names: Iterable[str]) -> None:
 
 
 def _check_columns(sites: Mapping[str, Any], features: Any) -> None:
-    """Raise where a site's frame lacks a column of another's, of those that are features."""
+    """Raise where a site's frame lacks a feature that another site has."""
     every = dict.fromkeys(str(column) for frame in sites.values() for column in frame.columns)
     if features is not None:
         every = dict.fromkeys(name for name in map(_name_of, features) if name in every)

@@ -1,4 +1,4 @@
-"""What a site's run tells its user: how a session goes on, and what would be sent next."""
+"""What a site reports to its user: progress, the next submission, status."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from fedclust.wire.submissions import BINARY
 class Progress:
     """What has just happened. ``answered`` of ``addressed`` sites, where known.
 
-    ``most_rounds``: the session ends at the latest after so many, preparation and evaluation
-    included.
+    ``most_rounds``: the greatest number of rounds, with preparation and evaluation.
     """
 
     event: Literal["joined", "waiting", "computing", "sent", "sent again", "refused", "done"]
@@ -28,8 +27,8 @@ class Progress:
 class Preview:
     """The next submission, byte for byte, before it is sent.
 
-    ``body`` is None where there is nothing to send now; ``note`` says why, or what the bytes
-    still depend on. ``fields`` and ``smallest_count`` are what the ledger will say.
+    ``body`` is None if there is nothing to send now; ``note`` says why, or what the bytes still
+    depend on. The ledger will record ``fields`` and ``smallest_count``.
     """
 
     session: str
@@ -44,7 +43,7 @@ class Preview:
 
 @dataclass(frozen=True)
 class SessionStatus:
-    """A session as its coordinator and this site's journal know it.
+    """The status of a session at its coordinator and in this site's journal.
 
     ``sent`` counts the answers whose outcome is known, ``in_flight`` those that may have left.
     """

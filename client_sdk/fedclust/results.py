@@ -1,4 +1,4 @@
-"""What a site gets at the end: its own labels, and a clustering that it can apply to new rows."""
+"""Results: a site's own labels, and a clustering that can be applied to new rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedclust.wire.models import Definition, ResultDocument
 
 
 class _File(Model):
-    """A saved result. Holds nothing of any row: it may be passed on."""
+    """A saved result. It contains no rows and no labels, so it may be passed on."""
 
     definition: Definition
     document: ResultDocument
@@ -117,16 +117,16 @@ class SiteResult(ResultAttributes):
     Attributes
     ----------
     labels_ : (n,) int64 or None
-        Cluster of each of this site's rows, -1 where missing values forbid one; None in a result
-        that was loaded from a file, which holds no rows' labels.
+        Cluster of each of this site's rows, -1 where missing values forbid a label; None in a
+        loaded result, since files contain no labels.
     document : ResultDocument
-        What the coordinator released, provenance included.
+        What the coordinator released, with its provenance.
     ids_ : tuple of str or None
-        The rows' identifiers, where a column of them was named.
+        The rows' identifiers, if an id column was named.
     memory : dict or None
-        What the site's journal remembers of the session. Never saved with the result.
+        What the site's journal keeps of the session. Never saved with the result.
     table : Table or LabelRows or None
-        The session's rows, here.
+        The site's rows of the session.
     definition : Definition
     site : str
     result_ : Result
@@ -154,7 +154,7 @@ class SiteResult(ResultAttributes):
         return self.result_.site_sizes.get(self.site)
 
     def at(self, n_clusters: int) -> SiteResult:
-        """Return the clustering of one K of a sweep; UsageError, naming every K there is."""
+        """Return the clustering for one K of a sweep; UsageError that names every K there is."""
         document = document_at(self.document, n_clusters)
         other = replace(self, document=document, labels_=None)
         if self.table is None:
@@ -162,38 +162,38 @@ class SiteResult(ResultAttributes):
         return replace(other, labels_=other.label(self.table, self.memory)[0])
 
     def predict(self, rows: Source) -> NDArray[np.int64]:
-        """Label new rows, here and alone: nothing is sent.
+        """Label new rows; nothing is sent.
 
         Parameters
         ----------
         rows : Source
-            As in :meth:`fedclust.Site.participate`, with the session's features; where the session
-            masks, with some of them. A feature whose column is there counts, and values missing in
-            it are imputed; an array has all.
+            As in :meth:`fedclust.Site.participate`, with the session's features; with
+            ``missing: mask`` some of them are enough. Missing values in the columns that are there
+            are imputed. An array has all columns.
 
         Returns
         -------
         (n,) int64
-            -1 where missing values forbid a label, and for every row where only a site that took
-            part can label, by its own eigenvectors: a loaded result holds none.
+            -1 where missing values forbid a label, and for every row of a loaded result if the
+            method needs the eigenvectors of a site that took part.
         """
         return self.label(self.new_rows(rows), self.memory, new=True)[0]
 
     def new_rows(self, rows: Source, id_column: str | None = None) -> LabelRows:
-        """Return rows to label, which are read when they are labelled."""
+        """Return rows to label; they are read when they are labelled."""
         lacking = self.definition.policy.missing == "mask"
         return LabelRows(rows, self.definition.features, id_column, lacking)
 
     def label(
         self, rows: Table | LabelRows, memory: Memory | None = None, *, new: bool = False
     ) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
-        """Label rows; with ``memory`` and not ``new`` those of the session.
+        """Label rows; with ``memory`` and not ``new`` the session's own rows.
 
         Returns
         -------
         (n,) int64
         tuple of str or None
-            The rows' identifiers, where a column of them was named.
+            The rows' identifiers, if an id column was named.
 
         Raises
         ------
@@ -223,7 +223,7 @@ class SiteResult(ResultAttributes):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SiteResult:
-        """Read a saved result; UsageError where the file is not one, or of another version."""
+        """Read a saved result; UsageError for another file or version."""
         try:
             file = codec.decode_model(_File, read_sealed(Path(path)))
             plan_of(file.definition)
@@ -242,7 +242,7 @@ class SiteResult(ResultAttributes):
 
 
 def _consistent(result: Result, definition: Definition) -> bool:
-    """Whether a result's arrays have the shapes of its clusters and the session's columns."""
+    """Whether the shapes of a result's arrays fit its clusters and the session's columns."""
     n_clusters, d = len(result.centroids), len(columns_of(definition.features))
     told = [*result.site_sizes.values(), *([] if result.sizes is None else [result.sizes])]
     profile = result.profile
@@ -255,7 +255,7 @@ def _consistent(result: Result, definition: Definition) -> bool:
 
 
 def document_at(document: ResultDocument, n_clusters: int) -> ResultDocument:
-    """Return a sweep's result at one K; UsageError, naming every K there is."""
+    """Return a sweep's result for one K; UsageError that names every K there is."""
     try:
         found = Result.model_validate(document.result).at(n_clusters)
     except ValueError as error:
@@ -264,7 +264,7 @@ def document_at(document: ResultDocument, n_clusters: int) -> ResultDocument:
 
 
 def write_report(facts: Facts, path: Path) -> None:
-    """Write a report whole or not at all; UsageError where it cannot be, or for another ending."""
+    """Write a report atomically; UsageError if that fails or for an unknown ending."""
     try:
         write_atomically(path, report_bytes(facts, path.name))
     except ValueError as error:
@@ -276,8 +276,8 @@ def write_report(facts: Facts, path: Path) -> None:
 def centroid_table(document: ResultDocument) -> bytes:
     """Return a result's centroids as CSV: cluster, size (or empty), columns in own units.
 
-    A level's column is called ``feature=level`` and holds shares. Cluster numbers are those of the
-    labels, from 0.
+    A level's column is named ``feature=level`` and holds shares. Cluster numbers are the labels,
+    from 0.
     """
     centroids: Any = np.asarray(document.result["centroids_original"], dtype=np.float64)
     sizes = document.result.get("sizes") or (None,) * len(centroids)

@@ -1,7 +1,7 @@
 """Run a session over sites in this process: the same code and the same bytes as the service.
 
-Tasks, answers and states pass through the wire codec in every round, so what ``simulate`` gives
-is what the service gives for the same seed and site names.
+Tasks, answers and states pass through the wire codec in every round, so ``simulate`` gives the same
+result as the service for the same seed and site names.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SESSION = "simulation"
 
 @dataclass(frozen=True)
 class TraceEntry:
-    """One answer of one site: exactly what left it.
+    """One answer of one site: exactly what left the site.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class TraceEntry:
     phase : str
     site : str
     task : SiteTask
-        What was asked.
+        The task that it answers.
     payload : Model or None
         None: the site answered empty.
     size : int
@@ -83,7 +83,7 @@ class SimulationResult(ResultAttributes):
     labels_ : dict of site to (n,) int64
         Labels of each site's rows, -1 where missing values forbid one.
     trace_ : tuple of TraceEntry
-        Everything that left a site, in the order of rounds and sites.
+        All answers, in the order of rounds and sites.
     definition_ : Definition
     """
 
@@ -101,16 +101,16 @@ class SimulationResult(ResultAttributes):
         return Facts(self.result_, self.definition_)
 
     def at(self, n_clusters: int) -> SimulationResult:
-        """Return the clustering of one K of a sweep; ValueError, naming every K there is."""
+        """Return the clustering for one K of a sweep; ValueError that names every K there is."""
         result = self.result_.at(n_clusters)
         return replace(self, result_=result, labels_=self._labels[n_clusters])
 
     def predict(self, rows: Source, site: str | None = None) -> NDArray[np.int64]:
         """Label new rows in own units: an array (n, d), a DataFrame or the path of a CSV file.
 
-        ``site``: who labels, where that takes what a site remembers; every label is -1 without.
-        With ``missing: mask`` its features decide. Without a site those do that there is a column
-        for, which an array has for all; values missing in them are imputed.
+        ``site``: the site that labels, for methods that need what a site remembers; without it
+        their labels are -1. With ``missing: mask`` the features of that site count; without a site
+        those for which the rows have a column. Missing values in them are imputed.
         """
         table = _table(rows, self.definition_, None, new=True)
         mask = engine.has_features(self._plan, table.columns)
@@ -124,12 +124,12 @@ class SimulationResult(ResultAttributes):
     ) -> Separation:
         """Measure how well clusters are separated and how few of them each site holds.
 
-        Needs all rows in one place, which only a simulation has.
+        It needs all rows in one place, so only a simulation has it.
 
         Parameters
         ----------
         sites : mapping of site name to rows
-            As given to :func:`simulate`; measured in the scaled space.
+            As given to :func:`simulate`; they are measured in the scaled space.
         target : mapping of site name to (n,) int array, optional
             The true cluster of each row, -1 for none. By default the labels that were found.
         """
@@ -159,21 +159,21 @@ def simulate(
     persons: Mapping[str, ArrayLike] | None = None,
     arrival: Callable[[int, list[str]], Sequence[str]] | None = None,
 ) -> SimulationResult:
-    """Cluster rows that several sites hold, without a network.
+    """Cluster the rows of several sites without a network.
 
     Parameters
     ----------
     method : str
         Name of a method, for example ``"lloyd"``.
     sites : mapping of site name to rows
-        Rows (n, d), none included: an array, a DataFrame or the path of a CSV file, whose columns
-        are matched by name. NaN is missing.
+        Rows (n, d), also n = 0: an array, a DataFrame or the path of a CSV file, whose columns are
+        matched by name. NaN is missing.
     config : mapping
         The method's options.
     policy : mapping, optional
-        As in a session's definition, with its defaults, except that ``min_sites`` is 3 or the
-        number of sites, whichever is smaller. ``min_sites`` 1 and
-        ``protection`` ``"none"`` are admitted: nothing leaves this process.
+        As in a session's definition, with the same defaults, except that ``min_sites`` is at most
+        the number of sites. ``min_sites`` 1 and ``protection`` ``"none"`` are allowed: nothing
+        leaves this process.
     features : sequence of mapping or str, optional
         Declared features in order, or their names. By default the columns of the first DataFrame,
         or ``x0``, ``x1``, ... With ``missing: mask`` sites may lack features: their DataFrames
@@ -181,11 +181,11 @@ def simulate(
         site's name to the names of its array's columns; or columns hold no value.
     seed : int
     persons : mapping of site name to sequence of length n, optional
-        Which person each row belongs to. At sites that it does not name rows count, and with
-        ``protection: none`` at all.
+        Which person each row belongs to. At other sites, and with ``protection: none``, each row
+        is a person.
     arrival : callable, optional
-        ``(round, sites) -> sites``: the order in which answers reach the server. It must not
-        matter; tests show that it does not.
+        ``(round, sites) -> sites``: the order in which answers reach the server. It does not
+        change the result.
 
     Returns
     -------
@@ -194,11 +194,11 @@ def simulate(
     Raises
     ------
     DefinitionError
-        No session may be defined like this; names each field. A ValueError.
+        The definition breaks a rule; names each field. A ValueError.
     RuleViolation
         A site's rows or persons do not fit; names site, column and row. A ValueError.
     MethodFailure
-        The session failed, for the reason that the service would give.
+        The session failed; the reason is that of the service.
     """
     _check_names(sites, persons)
     names = sorted(sites)
@@ -264,7 +264,7 @@ def _answer(
     memory: Memory,
     mask: NDArray[np.bool_],
 ) -> tuple[TraceEntry, Memory]:
-    """Take a task to a site and its answer back, by way of the bytes that would travel."""
+    """Let a site answer a task; task and answer pass through the bytes that would travel."""
     common, part = engine.write_task(plan, _SESSION, round_number, step.task, site)
     sent = codec.decode(codec.encode({"common": common, "site": part}))
     task = engine.read_task(plan, sent["common"], sent["site"])
@@ -346,7 +346,7 @@ def _check_names(sites: Any, persons: Any) -> None:
 
 
 def _definition_error(error: ValidationError) -> DefinitionError:
-    """Name each field; who reads this wrote it, so that what is known may be listed."""
+    """Name each wrong field, and the known fields, to the person who wrote the definition."""
     known = {"policy": Policy.model_fields, "features": Feature.model_fields}
     errors = []
     for item in field_errors(error):
@@ -429,7 +429,7 @@ def _table(
     *,
     new: bool = False,
 ) -> Table:
-    """Read rows as a site does, under the same checks; but here a site may have none."""
+    """Read rows with the same checks as a site; but here a site may have no rows."""
     at = "" if site is None else f"site {site!r}: "
     try:
         lacking = definition.policy.missing == "mask"

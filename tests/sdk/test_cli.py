@@ -385,7 +385,7 @@ def test_what_is_there_already_is_replaced_if_it_was_written_by_the_same_command
     for stranger in (labels, result):
         stranger.write_text("mrn,age,cluster\n7,60,2\n", "utf-8")
         assert command.site("participate", "--yes", *outputs) == 2
-        assert f"{stranger} is there and holds something else" in command.err
+        assert f"{stranger} exists and holds something else" in command.err
         assert not command.fake.requests
         assert stranger.read_text("utf-8").endswith("7,60,2\n")
         stranger.unlink()

@@ -177,10 +177,10 @@ def test_the_last_line_says_what_it_comes_to() -> None:
 
     assert "fedclust check" in doctor._conclusion(found("ok", "skipped"))
     some = doctor._conclusion(found("ok", "warning"))
-    assert some.startswith("nothing stands in the way today")
+    assert some.startswith("ready today")
     assert some.endswith("check-1")
     worse = doctor._conclusion(found("failed", "warning", "failed"))
-    assert worse.startswith("not before this is mended")
+    assert worse.startswith("fix this first")
     assert worse.endswith("check-0, check-2")
 
 

@@ -57,13 +57,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     [
         (
             {"policy": {"minimum_sites": 2}},
-            "/minimum_sites: there is no such field, but: min",
+            "/minimum_sites: there is no such field, only min",
         ),
         (
             {"features": [{"name": "age", "units": "y"}]},
             "/features/0/units: there is no",
         ),
-        ({"method": "fkm"}, "/method: there is no such field, but: name, title"),
+        ({"method": "fkm"}, "/method: there is no such field, only name, title"),
         ({"name": "Heart 2026"}, "/name: a name is a-z, 0-9 and hyphens"),
         ({"sites": ["north", "South"]}, "/sites/1: a name is a-z, 0-9 and hyphens"),
         ({"sites": "north"}, "/sites: "),

@@ -60,18 +60,18 @@ def agent(
     stopping = threading.Event()
 
     def stop(*_: object) -> None:
-        # Not set here: the thread that this interrupts may be holding the event's lock.
+        # In a thread: the interrupted thread may hold the event's lock.
         threading.Thread(target=stopping.set).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
 
     def connect() -> Site:
-        # The agent waits for a coordinator that is away for longer than any one request should.
+        # The agent waits a day for a coordinator that is away.
         return connection.site(journal_dir, 86_400.0)
 
-    # The token is read again for every connection, so that it can be replaced; but settings that
-    # cannot work are said now. This asks the coordinator nothing.
+    # The token is read again for every connection, so that it can be replaced. This connection
+    # sends no request; it only reports wrong settings now.
     connect().close()
     _tell(f"agent of {connection.url}; sessions are kept in {directory}")
     Agent(Entries(directory), connect, _tell).run(stopping, until_done=until_done)

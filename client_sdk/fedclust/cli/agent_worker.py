@@ -1,4 +1,4 @@
-"""The agent's work: which sessions were left to it, and a thread for each that runs."""
+"""The agent: the list of its sessions, and a thread for each that runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OVER = ("done", "ended")
 
 
 class Entry(Model):
-    """A session that was left to the agent, with the definition that was consented to."""
+    """A session that the agent answers, with the hash of the definition consented to."""
 
     coordinator: str
     site: str
@@ -56,7 +56,7 @@ class Entry(Model):
     said: str = ""
 
     def asks_the_same(self, other: Entry) -> bool:
-        """Whether two entries differ in nothing but how they stand."""
+        """Whether two entries are equal except for their state."""
         return self == other.model_copy(update={"state": self.state, "said": self.said})
 
     @property
@@ -103,7 +103,7 @@ class Entries:
             return any(each.session == session for each in known)
 
     def note(self, entry: Entry, state: State, said: str) -> None:
-        """Record how an entry stands, unless it was changed meanwhile."""
+        """Record the state of an entry, unless the entry was replaced meanwhile."""
         with self._changing():
             self._write(
                 each.model_copy(update={"state": state, "said": said})
@@ -126,11 +126,11 @@ class Entries:
 
 
 class _TakenBack(Exception):
-    """The entry was removed or replaced: its thread ends, before it answers anything more."""
+    """The entry was removed or replaced: its thread ends without another answer."""
 
 
 class Agent:
-    """Answers every entry that waits, each in a thread with a connection of its own.
+    """Answer every waiting entry, each in its own thread with its own connection.
 
     Parameters
     ----------
@@ -152,9 +152,9 @@ class Agent:
         self._entries, self._connect, self._tell = entries, connect, tell
         self._monotonic = monotonic
         self._threads: dict[str, threading.Thread] = {}
-        #: Of a session that failed: when to try again, and how long to wait after that.
+        #: By failed session: when to try again, and the last pause in seconds.
         self._again: dict[str, tuple[float, float]] = {}
-        #: Of a session that goes on: what has to be mended before it ends.
+        #: By running session: what a person must fix before it ends.
         self._warnings: dict[str, str] = {}
         self._over = False
         self._complaint = ""
@@ -164,8 +164,7 @@ class Agent:
     ) -> None:
         """Serve until ``stopping`` is set, or with ``until_done`` until nothing is left.
 
-        Threads are left where they are at the end: whatever they had written is sent by the next
-        run, and nothing else ever is.
+        The threads are not joined: the next run sends what they had written, and nothing else.
         """
         with state_errors(self._entries.directory):
             private_directory(self._entries.directory)
@@ -183,19 +182,19 @@ class Agent:
                     self._start(entry)
                 if until_done and waiting == [] and not self._threads:
                     return
-                # Somebody waits for a run that ends.
+                # With until_done a person waits, so look more often.
                 stopping.wait(min(look_s, _SOON_S) if until_done else look_s)
         finally:
-            # Threads that are left say no more: standard error may be closing.
+            # Remaining threads print nothing more: standard error may be closing.
             self._over = True
             lock.release()
 
     def _waiting(self) -> list[Entry] | None:
-        """Return what is to be answered; None while the list cannot be read."""
+        """Return the entries to answer; None while the list cannot be read."""
         try:
             waiting = [each for each in self._entries.read() if each.state not in _OVER]
         except errors.JournalError as error:
-            # Sessions that run do not end with it.
+            # Running sessions continue.
             if str(error) != self._complaint:
                 self._tell(str(error))
             self._complaint = str(error)
@@ -214,25 +213,25 @@ class Agent:
         due, _ = self._again.get(entry.session, (0.0, 0.0))
         if (thread is not None and thread.is_alive()) or self._monotonic() < due:
             return
-        # A daemon: a wait of weeks must not keep the process from ending.
+        # A daemon thread: a wait of weeks must not keep the process from ending.
         thread = threading.Thread(target=self._serve, args=(entry,), daemon=True)
         self._threads[entry.session] = thread
         thread.start()
 
     def _serve(self, entry: Entry) -> None:
-        """Take part in one session; whatever goes wrong stays with it."""
+        """Take part in one session; an error affects only this session."""
         try:
             self._take_part(entry)
         except _TakenBack:
             self._again.pop(entry.session, None)
             self._out(f"{entry.session}: taken back; nothing more is answered")
         except (errors.SessionError, errors.ConsentError) as error:
-            # The session is over for this site; or it is not what was consented to.
+            # The session is over for this site, or its definition was not consented to.
             self._say(entry, "ended", str(error))
         except errors.FedclustError as error:
             self._pause(entry, str(error))
         except Exception as error:
-            # The message of an unforeseen error may hold a value of the data.
+            # The message of an unexpected error may contain a value of the data.
             self._pause(entry, f"unexpected {type(error).__name__}")
 
     def _take_part(self, entry: Entry) -> None:
@@ -247,8 +246,8 @@ class Agent:
                 outputs = (labels_out, is_labels), (result_out, is_result)
                 check_outputs(outputs, (Path(entry.data),))
             except errors.UsageError as error:
-                # There is time to mend it: the others need not wait, and the end tries again.
-                self._warnings[entry.session] = f"{error}: mend this before the session ends"
+                # There is time to fix this: outputs are written at the end of the session.
+                self._warnings[entry.session] = f"{error}: fix this before the session ends"
                 self._out(f"{entry.session}: {self._warnings[entry.session]}")
             result = site.participate(
                 entry.session,
@@ -282,7 +281,7 @@ class Agent:
     def _progress(self, entry: Entry, event: Progress) -> None:
         if event.event in ("waiting", "computing"):
             self._heed(entry)
-        # Whatever had failed works again; but what fails may be the computing, or the writing.
+        # What failed works again, unless computing or writing is what fails.
         if event.event not in ("joined", "computing", "done") and entry.session in self._again:
             del self._again[entry.session]
             self._note(entry, "waiting", "goes on")
@@ -293,11 +292,11 @@ class Agent:
             self._out(f"{entry.session}: {said}")
 
     def _heed(self, entry: Entry) -> None:
-        """Raise _TakenBack where the entry was removed or replaced meanwhile."""
+        """Raise _TakenBack if the entry was removed or replaced."""
         try:
             known = self._entries.read()
         except errors.JournalError:
-            return  # Told already; nothing says that it was taken back.
+            return  # Reported already; the entry may still be there.
         if not any(each.asks_the_same(entry) for each in known):
             raise _TakenBack
 
@@ -315,7 +314,7 @@ class Agent:
         try:
             self._entries.note(entry, state, said)
         except errors.JournalError as error:
-            # A full disk, for one. What is not noted is done again, and sends nothing twice.
+            # For example a full disk. Work that is not noted is repeated, and sent only once.
             self._out(f"{entry.session}: {error}")
 
     def _out(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""``fedclust check``: how a site's rows match a session, before anything is joined or sent."""
+"""``fedclust check``: how a site's rows match a session, before the site joins."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def check(
     usable = found.complete_rows if body.policy.missing == "drop" else found.rows
     figures = None
     if found.refused is None:
-        # As participating would read them, for what a profile does not look at.
+        # Read the rows as participating would: a profile does not check everything.
         try:
             if session is None:
                 plan = plan_of(freeze(body, seed=0))
@@ -146,7 +146,7 @@ def _facts(
 
 
 def _unread(body: SessionCreate, error: DataError, p: int) -> dict[str, Any]:
-    """Return the facts about a source that could not be read: why, and no number of rows."""
+    """Return the facts about a source that could not be read: the reason, but no counts."""
     found = Profile(error.source, 0, 0, (), 0, (), error)
     unknown = dict.fromkeys(("rows", "usable_rows", "size_band", "enough_rows"))
     return {**_facts(body, found, None, 0, p), **unknown}

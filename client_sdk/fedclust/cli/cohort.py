@@ -1,4 +1,4 @@
-"""The groups of this site's persons: form them, look at them, withdraw a person, back them up."""
+"""The groups of this site's persons: form, show, withdraw a person, back up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands show to people. Plain text: nothing that was received is read as markup."""
+"""What commands print. Received text is never interpreted as markup."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from fedclust.site import Preview
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY
 
-#: Standard error. What cannot be told there (no reader, a full disk) stops no work.
+#: Standard error. A failure to write there (no reader, a full disk) is ignored.
 err = Console(stderr=True, highlight=False, soft_wrap=True)
-#: Standard output. Who has read enough of it (``| head``) ends the command.
+#: Standard output. The command ends when its reader closes the pipe (``| head``).
 out = Console(highlight=False, soft_wrap=True)
-#: Columns that text is wrapped to, where the terminal has as many.
+#: Widest and narrowest text, in columns.
 _WIDEST, _NARROWEST = 98, 40
 
 
@@ -44,7 +44,7 @@ def _forget_output() -> None:
 
 
 def write_out(content: str | bytes) -> None:
-    """Write to standard output as it is."""
+    """Write to standard output without any change."""
     try:
         if isinstance(content, str):
             out.file.write(content)
@@ -55,25 +55,25 @@ def write_out(content: str | bytes) -> None:
 
 
 def flush_out() -> None:
-    """Let all that was written out; OSError for a full disk."""
+    """Flush standard output; OSError for a full disk."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
         _end_quietly()
     except OSError:
-        # Python would try once more when it ends, and say so in its own words.
+        # Otherwise Python would flush again at exit and print its own message.
         _forget_output()
         raise
 
 
 def plain(text: object) -> str:
-    """Return text without control characters, which could rewrite what a terminal shows."""
+    """Replace control characters, which could change what a terminal shows."""
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in str(text))
 
 
 def show(console: Console, text: object = "", style: str | None = None) -> None:
-    """Print text as it is; in colour on a terminal alone."""
+    """Print text, with the style only on a terminal."""
     if console.is_terminal:
         console.print(Text(plain(text), style=style or ""))
     elif console is out:
@@ -135,7 +135,7 @@ def conclude(said: str, value: Any, as_json: bool) -> None:
 
 
 def consent_screen(request: ConsentRequest, *, full: bool = False) -> None:
-    """Show what consent is asked for; with ``full`` every field that leaves."""
+    """Show the consent screen; with ``full`` every field that leaves."""
     for heading, line in request.text(full=full):
         show(err, _wrapped(line, f"{heading:<11} ", " " * 12))
     if not full:
@@ -163,7 +163,7 @@ def ledger_screen(line: dict[str, Any]) -> None:
 
 
 def preview_screen(preview: Preview) -> None:
-    """Show a submission: what it is, its contents readable, its exact bytes."""
+    """Show a submission: a summary, its contents as JSON, its exact bytes."""
     if preview.body is None:
         show(err, preview.note)
         return
@@ -196,7 +196,7 @@ def _wrapped(text: str, first: str, rest: str) -> str:
 
 
 class Retries(logging.Handler):
-    """Shows that something is tried again; the same thing every ten minutes at most."""
+    """Show repeated requests, each at most every ten minutes."""
 
     _QUIET_S = 600.0
 
@@ -208,7 +208,7 @@ class Retries(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         what, now = text.rpartition(";")[0], self._monotonic()
-        # What was said longer ago is forgotten: rounds of weeks have many addresses.
+        # Drop old entries: a session of weeks requests many addresses.
         self._shown = {k: at for k, at in self._shown.items() if now - at < self._QUIET_S}
         if what not in self._shown:
             self._shown[what] = now
@@ -216,7 +216,7 @@ class Retries(logging.Handler):
 
 
 def tell_retries() -> None:
-    """Let people see why nothing happens: the connection is being tried again."""
+    """Show when a request is repeated, so that people see why nothing happens."""
     log = logging.getLogger("fedclust.http")
     log.setLevel(logging.INFO)
     if not any(isinstance(handler, Retries) for handler in log.handlers):
@@ -224,21 +224,21 @@ def tell_retries() -> None:
 
 
 def tell_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Show what is rarely meant, in a line; what libraries warn each other of is not shown."""
+    """Show a warning about data in one line; warnings of libraries are not shown."""
     if issubclass(category, DataWarning):
         show(err, f"warning: {message}")
 
 
 class ProgressLine:
-    """Shows how a session goes on: one live line on a terminal, a line for each event elsewhere.
+    """Show the progress of a session: one live line on a terminal, else a line for each event.
 
-    Reading a source is shown on a terminal alone, and only when it takes a while.
+    The reading of a source is shown only on a terminal, and only when it takes a while.
 
     Parameters
     ----------
     monotonic : callable
     at_once : bool
-        Whether a session is connected to, which the line says from the beginning.
+        Whether to show "connecting" from the beginning.
     """
 
     def __init__(
@@ -248,14 +248,14 @@ class ProgressLine:
         self._event: site.Progress | None = None
         self._said, self._at_once = "", at_once
         self._monotonic = monotonic
-        #: How far a source has been read, and since when it is read.
+        #: How far a source has been read, and when that began.
         self._reading = ""
         self._reading_since: float | None = None
-        #: Since the first round that this run saw, and which that was.
+        #: When this run saw its first round, and the number of that round.
         self._began: tuple[float, int] | None = None
-        # A colour that was asked for (FORCE_COLOR) makes no terminal, and TERM=dumb moves nothing.
+        # FORCE_COLOR does not make a pipe a terminal, and TERM=dumb cannot redraw a line.
         if err.file.isatty() and err.is_terminal and not err.is_dumb_terminal:
-            # Plain ASCII, which every terminal has.
+            # "line" is ASCII, which every terminal can show.
             columns: list[ProgressColumn] = [SpinnerColumn("line"), _LiveText(self._fitting)]
             if err.width >= _BAR_FROM:
                 columns.append(BarColumn(_BAR))
@@ -271,7 +271,7 @@ class ProgressLine:
         self.pause()
 
     def pause(self) -> None:
-        """Give the terminal to a question; the next event takes it back."""
+        """Stop the line while a question is asked; the next event shows it again."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -304,7 +304,7 @@ class ProgressLine:
             self._bar.update(self._task, total=total, completed=done)
 
     def _parts(self) -> list[str]:
-        """Return what happened, and how long the rounds have taken and at most will."""
+        """Return the last event, the time spent and the longest time left."""
         event = self._event
         if self._reading:
             return [self._reading]
@@ -330,7 +330,7 @@ class ProgressLine:
         return [*parts, f" (of at most {event.most_rounds} rounds)"]
 
     def _fitting(self) -> str:
-        """Return as much of it as the terminal has room for, the most important first."""
+        """Return as many parts as fit on the terminal, the most important first."""
         room = err.width - (_BAR + 4 if err.width >= _BAR_FROM else 3)
         text, *more = self._parts()
         for part in more:
@@ -348,12 +348,12 @@ def rows_read(source: str, done: int, total: int | None) -> str:
 
 #: Seconds after which reading a source is shown.
 SLOW_S = 2.0
-#: Columns of the bar, and of a terminal that has room for it.
+#: Columns of the bar, and the least width of a terminal that shows it.
 _BAR, _BAR_FROM = 10, 60
 
 
 class _LiveText(ProgressColumn):
-    """Text that is asked for whenever the line is drawn: its clock goes on between two events."""
+    """Text computed at each redraw, so that its clock runs between two events."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         super().__init__()
@@ -373,7 +373,7 @@ def _plain_json(value: object) -> Any:
 
 
 def consent_question(request: ConsentRequest, question: str) -> str:
-    """Return the question, with what a site has to consent to expressly."""
+    """Return the question with the risks that need express consent."""
     if request.two_sites_with is not None:
         question += f" {request.two_sites_with} can then work out this site's part of every sum."
     if request.protection_none:
@@ -402,11 +402,11 @@ def read_line(question: str, what: str) -> str:
 
 
 def confirmed(question: str, instead: str) -> bool:
-    """Ask a person; ConsentNeeded, with what to give ``instead``, where there is none."""
-    # No standard input at all is None.
+    """Ask a person; without a terminal raise ConsentNeeded that names the option ``instead``."""
+    # Python sets stdin to None where there is no standard input.
     if sys.stdin is None or not sys.stdin.isatty():
         raise errors.ConsentNeeded(f"nobody can be asked here: give {instead}", ("consent",))
-    # Not typer.confirm: it makes a failure of Ctrl-C, which is 130, and of Ctrl-D, which is a no.
+    # typer.confirm would turn Ctrl-C (exit code 130) and Ctrl-D (a no) into failures.
     while True:
         show(err, f"{question} [y/N]")
         answer = sys.stdin.readline().strip().casefold()

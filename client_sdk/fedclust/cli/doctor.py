@@ -1,4 +1,4 @@
-"""Whether this machine can take part: what is well, what is not, and what to do about it."""
+"""Whether this machine can take part, and what to do if it cannot."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def doctor(
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Look at connection, token, versions, clock, disk and data; send nothing of the data.
+    """Check connection, token, versions, clock, disk and data; send nothing of the data.
 
-    ok: well. warning: well today; somebody should act before it fails. failed: nothing can be
-    done here until it is mended. skipped: could not be looked at, for an earlier line. The exit
-    code is that of the first line that failed, 0 if none did.
+    ok: nothing to do. warning: works today, but act before it fails. failed: fix this first.
+    skipped: not checked, because of an earlier line. The exit code is that of the first line that
+    failed, or 0.
     """
     worst: list[errors.FedclustError] = []
     found = []
@@ -88,14 +88,14 @@ def doctor(
 
 
 def _conclusion(found: list[Finding]) -> str:
-    """Return what all of it comes to, and what to do next."""
+    """Return the conclusion and the next step."""
     failed = [each.check for each in found if each.state == "failed"]
     soon = [each.check for each in found if each.state == "warning"]
     if failed:
-        return f"not before this is mended: {', '.join(failed)}"
+        return f"fix this first: {', '.join(failed)}"
     if soon:
-        return f"nothing stands in the way today; have a look at: {', '.join(soon)}"
-    return "nothing stands in the way; a site goes on with: fedclust check SESSION --data FILE"
+        return f"ready today; look at: {', '.join(soon)}"
+    return "ready; a site continues with: fedclust check SESSION --data FILE"
 
 
 def _findings(
@@ -168,7 +168,7 @@ def _versions() -> str:
 def _journal(directory: Path) -> str:
     with journal.state_errors(directory):
         private_directory(directory)
-        # Written and locked, as a session does both: some network drives know no locks.
+        # Written and locked as in a session: some network drives have no locks.
         probe = FileLock(directory / "doctor.lock")
         try:
             with probe:

@@ -1,4 +1,4 @@
-"""What every command's help ends with."""
+"""The end of every command's help: examples and exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EPILOG = (
 
 
 def epilog(*lines: str) -> str:
-    """Return examples and the exit codes; the mark keeps the lines apart."""
+    """Return examples and the exit codes; ``\\b`` stops the lines from being joined."""
     return "\n\n".join(["\b\n" + "\n".join(["Examples:", *(f"  {t}" for t in lines)]), EPILOG])
 
 

@@ -60,8 +60,8 @@ def ledger_verify(
 ) -> None:
     """Recompute the ledger's chain and compare it with the journals; exit code 8 for a fault.
 
-    Each line carries the head of the coordinator's audit trail that was seen last. With
-    --against-coordinator that trail is found out where it was cut or rewritten since.
+    Each line carries the last known head of the coordinator's audit trail.
+    --against-coordinator detects whether that trail was cut or rewritten since.
     """
     directory = journal_dir or places.default_directory()
     ledger = Ledger(directory)
@@ -95,7 +95,7 @@ def ledger_verify(
 
 
 def _noted_heads(ledger: Ledger) -> dict[str, dict[int, set[str]]]:
-    """Return by coordinator the audit heads that the ledger's lines carry, hashes by number."""
+    """Return the audit heads in the ledger: by coordinator and number, the hashes."""
     found: dict[str, dict[int, set[str]]] = {}
     for entry in ledger.read():
         head = entry.get("audit_head")
@@ -109,7 +109,7 @@ def _noted_heads(ledger: Ledger) -> dict[str, dict[int, set[str]]]:
 
 
 def _changed_heads(client: Client, noted: dict[int, set[str]]) -> list[str]:
-    """Return what the coordinator's audit trail has lost or changed of the noted heads."""
+    """Return which of the noted heads the coordinator's audit trail has lost or changed."""
     faults = []
     for number, digests in sorted(noted.items()):
         try:

@@ -1,4 +1,4 @@
-"""``fedclust``: what sites, analysts and operators run."""
+"""The command ``fedclust`` for sites, analysts and operators."""
 
 from __future__ import annotations
 
@@ -47,11 +47,10 @@ app.add_typer(accounts.operators, name="operator")
 
 
 def main() -> None:
-    """Run the command: an error is one line on standard error and an exit code."""
+    """Run the command; an error is one line on standard error and an exit code."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A unit with a Greek letter must not end a session on a console without one, nor a
-            # key that was hit at a prompt.
+            # A console that cannot show a character, such as a Greek unit, must not end a session.
             stream.reconfigure(errors="backslashreplace")
     tell_retries()
     warnings.showwarning = tell_warning
@@ -59,15 +58,15 @@ def main() -> None:
         try:
             app()
         finally:
-            # Here, where a full disk is still an error; a reader that has gone is none.
+            # Flushed here, where a full disk is still reported; a closed pipe is not an error.
             with contextlib.suppress(SystemExit):
                 flush_out()
     except errors.FedclustError as error:
         show(err, f"fedclust: {error}")
         sys.exit(exit_code(error))
     except Exception as error:
-        # The message of an unforeseen error may hold anything, a value of the data too; what the
-        # operating system says of one does not.
+        # The message of an unexpected error may contain values of the data; the message of the
+        # operating system does not.
         said = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
         kind = type(error).__name__
         show(err, f"fedclust: unexpected {kind}{said}; FEDCLUST_DEBUG=1 shows where")

@@ -1,4 +1,4 @@
-"""What commands write, and the checks before a session takes its days."""
+"""Files that commands write, and the checks made before a long session starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedclust.privacy.files import write_atomically
 from fedclust.report.tables import FORMATS
 from fedclust.results import SiteResult
 
-#: Whether a file's beginning is of what a command writes: that alone may be replaced.
+#: Says whether the beginning of a file shows that a command wrote it: only then is it replaced.
 Known = Callable[[bytes], bool]
 Output = tuple[Path | None, Known]
 _BEGINNING = 2**20
@@ -57,9 +57,9 @@ def is_token(begin: bytes) -> bool:
 
 
 def check_outputs(outputs: Sequence[Output], inputs: Sequence[Path]) -> None:
-    """Refuse outputs that could not be written, before the hours that they take.
+    """Refuse outputs that cannot be written, before the session starts.
 
-    Nor may one replace what the command reads, another output, or a file of another kind.
+    An output must not replace an input, another output, or a file of another kind.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def check_outputs(outputs: Sequence[Output], inputs: Sequence[Path]) -> None:
         if path is None:
             continue
         if path.exists() and not path.is_file():
-            raise UsageError(f"{path} cannot be written: it is no file")
+            raise UsageError(f"{path} cannot be written: it is not a file")
         if path.resolve() in taken:
             raise UsageError(f"{path} would be overwritten: name another file for the output")
         try:
@@ -83,30 +83,30 @@ def check_outputs(outputs: Sequence[Output], inputs: Sequence[Path]) -> None:
 
 
 def check_report(path: Path | None) -> None:
-    """Refuse a report's file whose ending says no form."""
+    """Refuse a report's file with an unknown ending."""
     if path is not None and path.suffix.lower() not in FORMATS:
         raise UsageError(f"{path}: a report's file ends in {', '.join(FORMATS)}")
 
 
 def _refuse_stranger(path: Path, known: Known) -> None:
-    # For writing, too: another program may have it open (Windows), or it is there to be read only.
+    # Opened for writing too: the file may be read-only, or locked by a program on Windows.
     with path.open("r+b") as file:
         begin = file.read(_BEGINNING)
     if begin and not known(begin):
         raise UsageError(
-            f"{path} is there and holds something else: name another file, or move it away"
+            f"{path} exists and holds something else: name another file, or move it away"
         )
 
 
 def _try_writing(path: Path) -> None:
-    """Make the file beside it that a write begins with, and remove it: what asking cannot tell."""
+    """Create and remove the temporary file that a write begins with; OSError if it fails."""
     beside = path.with_name(path.name + ".new")
     os.close(os.open(beside, os.O_WRONLY | os.O_CREAT, 0o600))
     beside.unlink()
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all; UsageError where it cannot be written."""
+    """Write a file atomically; UsageError where it cannot be written."""
     try:
         write_atomically(path, data)
     except OSError as error:
@@ -121,7 +121,7 @@ def write_labels(
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([id_column or "row", "cluster"])
     names = ids or range(len(labels))
-    # An empty cluster: missing values forbid a label.
+    # The cluster is empty where missing values forbid a label.
     writer.writerows((name, "" if k < 0 else int(k)) for name, k in zip(names, labels, strict=True))
     write(path, text.getvalue().encode())
 
@@ -129,7 +129,7 @@ def write_labels(
 def write_outputs(
     result: SiteResult, labels_out: Path | None, result_out: Path | None, id_column: str | None
 ) -> None:
-    """Write what a session ended with; UsageError after all that could be written."""
+    """Write result and labels; UsageError after everything that could be written."""
 
     def write_result(path: Path) -> None:
         result.save(path)
@@ -145,7 +145,7 @@ def write_outputs(
     ):
         try:
             if path is not None:
-                # Once more: a session lasts for days, in which anything may come to be there.
+                # Checked again: during a session of days another file may have appeared there.
                 check_outputs(((path, known),), ())
                 act(path)
         except UsageError as error:

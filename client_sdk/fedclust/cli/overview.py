@@ -1,4 +1,4 @@
-"""What operators are told beyond a session itself: who is late since when, last seen, traffic."""
+"""What only operators can read about a session: late sites, last contact, traffic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedclust.wire.models import SessionEntry, Timestamp
 
 
 class _Told(Model):
-    """Read from a coordinator that may be newer: what is added there is passed over."""
+    """Fields that a newer coordinator adds are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -41,7 +41,7 @@ class SessionOverview(_Told):
     sites: tuple[SiteOverview, ...]
 
     def late(self, now: datetime) -> str:
-        """Return the late sites in words, or nothing."""
+        """Return the late sites and since when, or an empty text."""
         if self.late_since is None:
             return ""
         names = ", ".join(site.name for site in self.sites if site.late_since is not None)
@@ -51,7 +51,7 @@ class SessionOverview(_Told):
 def overviews(
     client: Client, state: str | None = None, session: str | None = None
 ) -> dict[str, SessionOverview]:
-    """Return sessions by name; nothing, and nothing is asked, for who is not an operator."""
+    """Return the overviews by session; empty for who is not an operator."""
     if client.whoami().role != "operator":
         return {}
     found = client.admin(SessionOverview, "sessions", state=state, session=session, limit="200")
@@ -61,7 +61,7 @@ def overviews(
 def late_first(
     sessions: list[SessionEntry], known: dict[str, SessionOverview]
 ) -> list[SessionEntry]:
-    """Return sessions in order, but those with late sites before the others, the latest first."""
+    """Return sessions with late sites first, those late for the longest time at the top."""
 
     def key(info: SessionEntry) -> tuple[bool, datetime]:
         told = known.get(info.name)
@@ -75,7 +75,7 @@ def late_first(
 
 
 def ago(time: datetime | None, now: datetime) -> str:
-    """Return how long ago a time was, in its largest unit: ``2 h``."""
+    """Return how long ago a time was, in the largest unit, such as ``2 h``."""
     if time is None:
         return ""
     seconds = max(timedelta(0), now - time).total_seconds()

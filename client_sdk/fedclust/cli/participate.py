@@ -1,4 +1,4 @@
-"""What a site does in a session: take part, predict, see how it stands."""
+"""A site's commands for a session: participate, predict, status, leave."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def participate(
                 )
             except KeyboardInterrupt:
                 line.pause()
-                show(err, "interrupted; the same command again goes on where it stopped")
+                show(err, "interrupted; run the same command again to continue")
                 raise
     try:
         write_outputs(result, labels_out, result_out, persons.id_column)
@@ -156,7 +156,7 @@ def predict(
     k: OneK = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Label new rows with a saved result, here and alone: nothing is sent."""
+    """Label new rows with a saved result; nothing is sent."""
     check_outputs(((out_path, is_labels),), (data, result, *how.inputs))
     loaded = SiteResult.load(result)
     if k is not None:

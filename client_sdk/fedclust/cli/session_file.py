@@ -1,4 +1,4 @@
-"""What people write themselves, checked before it is sent: a definition, a name."""
+"""Definitions and names that people write, checked before they are sent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SLUG = "a-z, 0-9 and hyphens, at most 63, and no hyphen first"
 
 
 def slug(name: str) -> str:
-    """Return a name of a session, a site or an analyst; UsageError where it cannot be one."""
+    """Return a valid name of a session, a site or an analyst; UsageError for another."""
     try:
         return TypeAdapter(Slug).validate_python(name)
     except ValidationError:
@@ -29,7 +29,7 @@ def slug(name: str) -> str:
 
 
 def read_json(text: str | bytes, source: object) -> Any:
-    """Return what JSON text holds; UsageError where it is none, or an object has a key twice."""
+    """Parse JSON; UsageError for invalid text or an object with the same key twice."""
 
     def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -43,9 +43,9 @@ def read_json(text: str | bytes, source: object) -> Any:
         plain = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         return json.loads(plain, object_pairs_hook=distinct)
     except UnicodeDecodeError:
-        raise UsageError(f"{source}: no text in UTF-8") from None
+        raise UsageError(f"{source}: this is not text in UTF-8") from None
     except json.JSONDecodeError as error:
-        raise UsageError(f"{source}, line {error.lineno}: no JSON ({error.msg})") from None
+        raise UsageError(f"{source}, line {error.lineno}: this is not JSON ({error.msg})") from None
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -85,13 +85,13 @@ def definition(body: Mapping[str, Any], source: str = "the definition") -> Sessi
         return SessionCreate.model_validate_json(text)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
-        # A list that lacks its faulty members is found too short, too.
+        # pydantic drops faulty members of a list and then finds it too short as well.
         said = [_fault(one) for one in faults if not any(_within(each, one) for each in faults)]
         raise UsageError(f"{source}: {'; '.join(said)}") from None
 
 
 def _within(inner: Mapping[str, Any], outer: Mapping[str, Any]) -> bool:
-    """Whether a fault is one of a part of what another fault is about."""
+    """Whether a fault concerns a part of what another fault concerns."""
     n = len(outer["loc"])
     return len(inner["loc"]) > n and inner["loc"][:n] == outer["loc"]
 
@@ -101,7 +101,7 @@ def _fault(item: Mapping[str, Any]) -> str:
     if item["type"] == "extra_forbidden":
         part = str(item["loc"][0]) if len(item["loc"]) > 1 else ""
         known = ", ".join(_PARTS.get(part, SessionCreate).model_fields)
-        return f"{place}: there is no such field, but: {known}"
+        return f"{place}: there is no such field, only {known}"
     if item["type"] == "string_pattern_mismatch" and item["loc"][0] in ("name", "sites"):
         return f"{place}: a name is {_SLUG}"
     return f"{place}: {item['msg']}"

@@ -1,4 +1,4 @@
-"""A method tried on files here, in this process: nothing is sent anywhere."""
+"""Try a method on local files in this process; nothing is sent."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def simulate(
     report: o.Report = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Run a method over files as if each were a site; what a session would give, and no less."""
+    """Run a method over files as if each were a site; the result is that of a session."""
     line = ProgressLine(at_once=False)
     files, mappings = _files(site, "--site"), _files(site_mapping or [], "--site-mapping")
     rows = {
@@ -83,7 +83,7 @@ def simulate(
         with line:
             found = run(algorithm, rows, config=options, policy=rules, features=wanted, seed=seed)
     except ValueError as error:
-        # What the rules of definition, method and data say; they repeat no value.
+        # Messages about the definition, the method and the data contain no values.
         raise errors.UsageError(str(error)) from None
     if labels_dir is not None:
         for name, labels in found.labels_.items():

@@ -1,8 +1,7 @@
-"""Following a session from outside: what changed, a line each.
+"""Follow a session: print every change in a line.
 
-The coordinator's events say when to look, and the session is what is looked at: a line tells the
-same whether its event came live, was made up for after a lost connection, or never came because a
-proxy on the way keeps streams back.
+The coordinator's events only trigger a new look at the session. So the lines are the same whether
+events arrive live, arrive late after a lost connection, or are held back by a proxy.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _LONGEST_LINE = 2**20
 
 
 class EventNumbers:
-    """Reads the numbers of server-sent events out of a stream that comes in any pieces."""
+    """Read the numbers of server-sent events from a stream that arrives in pieces."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -31,7 +30,7 @@ class EventNumbers:
         """Return the numbers of the events that ``part`` completes."""
         *lines, self._rest = (self._rest + part).split(b"\n")
         if len(self._rest) > _LONGEST_LINE:
-            raise errors.ProtocolError("the stream of events is none")
+            raise errors.ProtocolError("the answer is not a stream of events")
         found = []
         for line in (each.rstrip(b"\r") for each in lines):
             name, _, value = line.partition(b":")
@@ -44,18 +43,18 @@ class EventNumbers:
 
 
 class _Over(Exception):
-    """The session has ended: whatever the stream still holds is of no interest."""
+    """The session has ended; the rest of the stream is not needed."""
 
 
 class Watcher:
-    """Looks at a session until it ends, and tells what has changed.
+    """Look at a session until it ends, and print what has changed.
 
     Parameters
     ----------
     client : Client
     session : str
     every_s : float
-        Seconds between two looks while no live events can be had.
+        Seconds between two looks while no live events arrive.
     as_json : bool
         One JSON object a line on standard output instead of sentences.
     """
@@ -76,7 +75,7 @@ class Watcher:
         self._last_event: int | None = None
 
     def follow(self) -> SessionInfo:
-        """Tell every change; return the session once it has ended."""
+        """Print every change; return the session once it has ended."""
         while True:
             info = self._look()
             if info.state in _ENDED:
@@ -106,7 +105,7 @@ class Watcher:
         try:
             self._client.events(self._session, take, self._last_event)
         except (_Over, errors.TransportError, errors.CoordinatorError):
-            # If more than the stream is in trouble, the next look waits for it, or says so.
+            # If the coordinator is away, the next look retries or raises.
             return
 
     def _changes(self, info: SessionInfo) -> Iterator[dict[str, Any]]:
@@ -122,7 +121,7 @@ class Watcher:
             self._told.add((info.cannot_start,))
             yield {"event": "session.cannot_start", "why": info.cannot_start}
         while info.round is not None and self._number <= info.round:
-            # Rounds that opened and closed between two looks are told as well.
+            # Also report rounds that opened and closed between two looks.
             number = max(self._number, 1)
             known = self._client.round(self._session, number)
             yield from self._of_round(known)

@@ -1,6 +1,6 @@
-"""A session's result for people: profiles, sizes, quality and provenance as JSON, CSV and HTML.
+"""Reports of a result: profiles, sizes, quality and provenance as HTML, JSON and CSV.
 
-Functions over what the coordinator released; nothing here reads rows, files or the network::
+They use only what the coordinator released; nothing here reads rows, files or the network::
 
     found = Facts(result, definition, document.provenance)
     html(found), json_text(found), csv_text(found)

@@ -1,4 +1,4 @@
-"""What a report says, before it takes a form: numbers in the features' own units."""
+"""The content of a report: numbers in the features' own units."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedclust.wire.models import Definition, Provenance, ResultDocument
 
 __all__ = ["Cluster", "Entry", "Facts", "facts_of_document"]
 
-#: Standardised differences from here on set a cluster apart (Cohen's medium effect).
+#: Least standardised difference that sets a cluster apart (Cohen's medium effect).
 NOTABLE = 0.5
 _MOST_NOTED = 5
 
@@ -30,13 +30,13 @@ class Entry:
     column : Column
     mean : float or None
         In own units; of a column under ``log`` the geometric mean, of a yes/no column or a level
-        the share of rows with it. None: not told.
+        the share of persons who have it. None: unknown.
     deviation : float or None
-        Standard deviation (ddof 0) of a number without a transform.
+        Standard deviation (ddof 0) of a numeric column without a transform.
     low, high : float or None
         One standard deviation below and above the mean, the transform undone.
     difference : float or None
-        The mean less the mean of all clusters' rows, in standard deviations of these; transforms
+        The mean minus the mean of all persons, in standard deviations of all persons; transforms
         not undone.
     """
 
@@ -66,7 +66,7 @@ class Cluster:
 
     @property
     def compared(self) -> bool:
-        """Whether it is known of any column how far the cluster is from the mean of all."""
+        """Whether the difference from the mean of all is known for any column."""
         return any(entry.difference is not None for entry in self.entries)
 
 
@@ -131,7 +131,7 @@ class Facts:
 
 
 def facts_of_document(document: ResultDocument, definition: Definition) -> Facts:
-    """Return the facts of a result as the coordinator gave it."""
+    """Return the facts of a result document."""
     result = Result.model_validate(document.result)
     return Facts(result, definition, document.provenance, document.completed_at)
 
@@ -150,7 +150,7 @@ def _entries(result: Result, columns: tuple[Column, ...], k: int) -> tuple[Entry
             found.append(Entry(column, None))
             continue
         mean, wide = float(profile.means[k, j]), float(profile.overall_deviations[j])
-        # Rounding apart, a column without spread sets nothing apart.
+        # A spread that is only rounding gives no difference.
         apart = mean - float(profile.overall_means[j])
         difference = apart / wide if wide > 1e-12 * max(1.0, abs(mean)) else None
         if column.kind == "binary":
@@ -184,8 +184,8 @@ def _undone(value: float, column: Column) -> float | None:
 def principal_axes(result: Result) -> tuple[NDArray[np.float64], tuple[float, ...]]:
     """Return the centroids' places (K, 2) on the axes along which they differ most.
 
-    An unknown entry stands at the mean of the known ones. Each axis points where its largest
-    loading is positive, so that the same result gives the same picture.
+    Unknown entries count as the mean of the known ones. The largest loading of each axis is
+    positive, so that the same result gives the same picture.
     """
     centroids = np.array(result.centroids, dtype=np.float64)
     places = np.zeros((len(centroids), 2))
@@ -197,12 +197,12 @@ def principal_axes(result: Result) -> tuple[NDArray[np.float64], tuple[float, ..
         centroids = np.where(result.mask, centroids, mean)
     centred = centroids - centroids.mean(axis=0)
     _, values, axes = np.linalg.svd(centred, full_matrices=False)
-    # Two centroids differ along one axis: what is left of another is rounding.
+    # Two centroids differ along one axis only: a second one is rounding.
     axes = np.where(values > 1e-10 * values[:1], axes.T, 0.0).T[:2]
     signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])
     axes = axes * np.where(signs == 0, 1.0, signs)[:, None]
     places[:, : len(axes)] = centred @ axes.T
-    # Of the largest, or their squares might be beyond what a double holds.
+    # Relative to the largest, so that squares do not overflow.
     values = values / values[:1] if values[0] > 0 else values
     total = float((values**2).sum())
     shares = [float(value**2) / total if total > 0 else 0.0 for value in values[:2]]

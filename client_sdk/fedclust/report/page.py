@@ -1,7 +1,7 @@
-"""A report as one HTML page: it needs no script, loads nothing and prints.
+"""A report as one printable HTML page without scripts or external parts.
 
-Whatever a session's definition, its sites or the coordinator may have named is escaped; the
-page's own policy forbids scripts and anything from elsewhere.
+All names from definition, sites and coordinator are escaped; the page's own policy forbids scripts
+and external content.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _apart(entries: Iterable[Entry]) -> str:
 
 
 def _isolated(text: str) -> str:
-    """Keep a name that is written from right to left from turning round the numbers after it."""
+    """Isolate a name written from right to left, so that numbers after it keep their order."""
     return text if text.isascii() else f"\u2068{text}\u2069"
 
 

@@ -13,16 +13,16 @@ from fedclust.report.facts import Cluster, Entry, Facts
 
 __all__ = ["FORMATS", "csv_text", "json_text", "plain", "report_bytes"]
 
-#: What the ending of a report's file name stands for.
+#: Endings of a report's file.
 FORMATS = (".html", ".json", ".csv")
-#: What a spreadsheet's formula begins with.
+#: First characters of a formula in a spreadsheet.
 _SIGNS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _COLUMNS = "cluster size column feature level kind unit mean sd low high difference"
 _HEADER = tuple(_COLUMNS.split())
 
 
 def report_bytes(facts: Facts, name: str) -> bytes:
-    """Return a report in the form that the ending of a file's name asks for.
+    """Return a report in the form given by the ending of a file's name.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def report_bytes(facts: Facts, name: str) -> bytes:
 
 
 def json_text(facts: Facts) -> str:
-    """Return all facts as one JSON object; null where something is not known."""
+    """Return all facts as one JSON object; unknown values are null."""
     result = facts.result
     sweep = [
         {
@@ -100,7 +100,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 def csv_text(facts: Facts) -> str:
-    """Return the profile as CSV; an empty field where something is not known."""
+    """Return the profile as CSV; unknown values are empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _HEADER, lineterminator="\n")
     writer.writeheader()
@@ -120,8 +120,8 @@ def _field(value: Any) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula.
+    """Return a text that no spreadsheet reads as a formula.
 
-    Names are the analyst's, but files travel. Wide forms of the signs count in some languages.
+    Some languages also use the wide forms of the signs.
     """
     return f"'{text}" if text.lstrip()[:1] in _SIGNS else text
