@@ -35,7 +35,9 @@ def released_points(
 ) -> Points:
     """Return what groups release as points in own units.
 
-    Bounds clip released values; then transforms are applied.
+    Bounds clip released values; then transforms are applied. The points are sorted by value: the
+    order of the groups follows from their persons, and the last digits of sums, and draws of
+    points, would depend on it.
 
     Parameters
     ----------
@@ -47,7 +49,8 @@ def released_points(
     features : tuple of Feature
     """
     found = transformed(columns_of(features), _clipped(values, features))
-    return Points(found, sizes, np.minimum(within, _MOST_WITHIN))
+    order = np.lexsort((sizes, *found.T))
+    return Points(found[order], sizes[order], np.minimum(within, _MOST_WITHIN))
 
 
 def _clipped(values: FloatArray, features: Sequence[Feature]) -> FloatArray:
