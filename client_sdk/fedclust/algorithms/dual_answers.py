@@ -253,23 +253,23 @@ def region_of(task: DualTask, config: RunConfig) -> Region:
     Raises
     ------
     RuleViolation
-        If the task's boxes are not within the declared bounds, or the symmetry form has none.
+        If the task's boxes or references are not within the declared bounds, or the symmetry form
+        has no boxes.
     """
-    lower, upper = scaled_bounds(config)
-    symmetry = config.options.symmetry
-    whole = Region(
-        lower - task.origin, upper - task.origin, task.references - task.origin, symmetry
-    )
-    if task.lower is None and task.upper is None:
-        return whole
-    if task.lower is None or task.upper is None:
+    if (task.lower is None) != (task.upper is None):
         raise RuleViolation("task", "a round's boxes have lower and upper bounds", "/lower")
-    part = Part(task.lower - task.origin, task.upper - task.origin)
+    lower, upper = scaled_bounds(config)
+    references = task.references - task.origin
     try:
-        return replace(whole, part=part)
+        whole = Region(
+            lower - task.origin, upper - task.origin, references, config.options.symmetry
+        )
+        if task.lower is None or task.upper is None:
+            return whole
+        return replace(whole, part=Part(task.lower - task.origin, task.upper - task.origin))
     except ValueError as error:
-        message = f"the round's boxes cannot be used: {error}"
-        raise RuleViolation("task", message, "/lower") from None
+        message = f"the round's boxes or references cannot be used: {error}"
+        raise RuleViolation("task", message, "/parameters") from None
 
 
 def objective_of(
