@@ -1,0 +1,231 @@
+"""Sites with different rows and the same protected table.
+
+Either each column's values change places among the persons of a group: the site forms the same
+table by itself. Or every person is replaced by the group's record: the groups, the rules of the
+columns and the shares of variance are then given, as in the test of idempotence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fedclust.algorithms.base import Feature
+from fedclust.privacy.ledger import Ledger
+from fedclust.protection import update
+from fedclust.protection.cohort import Cohort
+from fedclust.protection.columns import NumericColumn
+from fedclust.site.cohorts import CohortStore
+from fedclust.site.prepare import Reading, draft_table
+from support.fake_coordinator import EPOCH
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+P = 5
+PERSON = "patient"
+KINDS = ("decimals", "continuous", "whole", "binary", "codes")
+LEVELS = ("none", "mild", "severe")
+
+
+@dataclass(frozen=True)
+class SiteFile:
+    """A site: its persons, and the groups that these are in.
+
+    Attributes
+    ----------
+    ids : (n,) str
+    columns : mapping of str to (n,) float64
+        Named after their kinds. Of codes the places of the levels; NaN where missing.
+    groups : (n,) int64
+    like : Cohort or None
+        Whose groups and rules the site has; None where it forms them itself.
+    """
+
+    ids: NDArray[np.str_]
+    columns: Mapping[str, FloatArray]
+    groups: IntArray
+    like: Cohort | None = None
+
+    def frame(self) -> pd.DataFrame:
+        """Return the site's file: one row a person."""
+        found: dict[str, Any] = {PERSON: self.ids}
+        for name, values in self.columns.items():
+            found[name] = values
+            if name.startswith("codes"):
+                found[name] = [None if np.isnan(v) else LEVELS[int(v)] for v in values]
+        return pd.DataFrame(found)
+
+    def features(self) -> list[dict[str, Any]]:
+        """Return the columns as a session may ask for them."""
+        return [feature(name) for name in self.columns]
+
+    def form(self, journal: Path) -> Cohort:
+        """Form and keep the site's table in the state directory that is set."""
+        store, ledger = CohortStore(), Ledger(journal)
+        asked = [Feature(**each) for each in self.features()]
+        with self._given():
+            reading = Reading(self.frame(), person=PERSON)
+            draft = draft_table(store, reading, asked, P, EPOCH, ledger, lacking=True)[1]
+        if self.like is not None:
+            cohort = draft.record.cohort
+            columns = zip(cohort.columns, self.like.columns, strict=True)
+            pinned = tuple(replace(each, share=other.share) for each, other in columns)
+            record = replace(draft.record, cohort=replace(cohort, columns=pinned))
+            draft = replace(draft, record=record)
+        return store.keep(draft, ledger)
+
+    @contextmanager
+    def _given(self) -> Iterator[None]:
+        """Give the groups and the rules of the columns instead of finding them in the rows."""
+        if self.like is None:
+            yield
+            return
+        columns = [each.column for each in self.like.columns]
+        with (
+            mock.patch.object(update, "describe_columns", return_value=columns),
+            mock.patch.object(update, "group_persons", return_value=self.groups),
+        ):
+            yield
+
+
+def feature(name: str) -> dict[str, Any]:
+    """Return a column as a session may ask for it."""
+    if name.startswith("codes"):
+        return {"name": name, "kind": "categorical", "levels": LEVELS}
+    if name.startswith("binary"):
+        return {"name": name, "kind": "binary"}
+    return {"name": name, "lower": -1e3, "upper": 1e4}
+
+
+@st.composite
+def sites(draw: st.DrawFn, kinds: Sequence[str] = KINDS, *, lacking: bool = True) -> SiteFile:
+    """Draw a site whose groups lie so far apart that they do not depend on single values."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    drawn = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4))
+    site = site_of(["decimals", *drawn], draw(st.integers(3, 16)), rng)
+    columns = dict(site.columns)
+    for name in list(columns)[1:]:
+        if lacking and draw(st.sampled_from((False, False, True))):
+            # All persons of some groups lack the value.
+            without = np.isin(site.groups, rng.choice(site.groups, len(columns)))
+            columns[name] = np.where(without, np.nan, columns[name])
+    return replace(site, columns=columns)
+
+
+def site_of(kinds: Sequence[str], m: int, rng: np.random.Generator) -> SiteFile:
+    """Return a site of ``m`` groups that lie far apart."""
+    least = 2 * P if {"binary", "codes"} & set(kinds) else P
+    groups = np.repeat(np.arange(m), rng.integers(least, 2 * least, m))
+    columns = {f"{kind}{place}": _values(kind, groups, rng) for place, kind in enumerate(kinds)}
+    ids = np.array([f"P{number}" for number in rng.permutation(len(groups))])
+    return _shuffled(SiteFile(ids, columns, groups), rng)
+
+
+def rows_for(features: Sequence[Mapping[str, Any]], n: int, seed: int) -> pd.DataFrame:
+    """Return rows of another site that fit a session's features."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, Any] = {}
+    for each in features:
+        kind, lower, upper = each.get("kind"), each.get("lower", 0.0), each.get("upper", 900.0)
+        if kind == "categorical":
+            found[each["name"]] = rng.choice(each["levels"], n)
+        else:
+            found[each["name"]] = rng.integers(0, 2, n) if kind else rng.uniform(lower, upper, n)
+    return pd.DataFrame(found)
+
+
+def _values(kind: str, groups: IntArray, rng: np.random.Generator) -> FloatArray:
+    m, n = int(groups.max()) + 1, len(groups)
+    match kind:
+        case "decimals":
+            return np.round(100.0 * rng.permutation(m)[groups] + rng.normal(0.0, 0.3, n), 1)
+        case "continuous":
+            return 50.0 * rng.permutation(m)[groups] + rng.normal(0.0, 0.3, n)
+        case "whole":
+            return (rng.integers(0, 4, m)[groups] + rng.integers(0, 2, n)).astype(np.float64)
+        case "binary":
+            return (rng.random(n) < rng.choice([0.0, 0.4, 1.0], m)[groups]).astype(np.float64)
+        case _:
+            common = rng.integers(0, 3, m)[groups]
+            return np.where(rng.random(n) < 0.8, common, rng.integers(0, 3, n)).astype(np.float64)
+
+
+def _shuffled(site: SiteFile, rng: np.random.Generator) -> SiteFile:
+    order = rng.permutation(len(site.ids))
+    columns = {name: values[order] for name, values in site.columns.items()}
+    return replace(site, ids=site.ids[order], columns=columns, groups=site.groups[order])
+
+
+# --- the other site ------------------------------------------------------------------------------
+
+
+def changed_places(site: SiteFile, seed: int) -> SiteFile:
+    """Return the site with each column's values moved among the persons of each group."""
+    rng = np.random.default_rng(seed)
+    columns = {}
+    for name, values in site.columns.items():
+        columns[name] = values.copy()
+        for group in range(int(site.groups.max()) + 1):
+            members = np.flatnonzero(site.groups == group)
+            columns[name][members] = values[rng.permutation(members)]
+    return _shuffled(replace(site, columns=columns), rng)
+
+
+def later(site: SiteFile, seed: int) -> SiteFile:
+    """Return a later file of the site: fewer than p persons of each group changed, left or came."""
+    rng = np.random.default_rng(seed)
+    columns = {name: values.copy() for name, values in site.columns.items()}
+    for group in range(int(site.groups.max()) + 1):
+        for name, values in columns.items():
+            few = rng.choice(np.flatnonzero(site.groups == group), 2, replace=False)
+            values[few] = rng.choice(values, 2) if _levels(name) else rng.normal(0.0, 1e3, 2)
+            if rng.random() < 0.2:
+                values[few[0]] = np.nan
+    n, new = len(site.ids), rng.choice(len(site.ids), P - 1)
+    order = np.append(np.delete(rng.permutation(n), slice(0, 3)), new)
+    columns = {name: values[order] for name, values in columns.items()}
+    for name, values in columns.items():
+        if not _levels(name):
+            values[-len(new) :] = rng.normal(0.0, 1e3, len(new))
+    ids = np.append(site.ids[order[: -len(new)]], [f"N{number}" for number in range(len(new))])
+    return SiteFile(ids, columns, site.groups[order])
+
+
+def _levels(name: str) -> bool:
+    return name.startswith(("binary", "codes"))
+
+
+def of_records(site: SiteFile, cohort: Cohort, secret: bytes) -> SiteFile:
+    """Return the site in which every person has the group's record, or one of its counts.
+
+    Parameters
+    ----------
+    site : World
+    cohort : Cohort
+        The table that ``site`` has formed with ``secret``.
+    """
+    groups = cohort.table_rows(secret, list(site.ids))
+    columns: dict[str, FloatArray] = {}
+    for pinned in cohort.columns:
+        column, released = pinned.column, pinned.released
+        if isinstance(column, NumericColumn):
+            columns[column.name] = released[groups]
+            continue
+        codes = np.full(len(groups), np.nan)
+        for group, counts in enumerate(released):
+            held = np.repeat(np.arange(column.n_levels), counts.astype(np.int64))
+            codes[np.flatnonzero(groups == group)[: len(held)]] = held
+        places = np.where(np.isnan(codes), column.n_levels, codes).astype(np.int64)
+        for name, meaning in zip(column.names, column.values, strict=True):
+            columns[name] = np.array([*meaning, np.nan])[places]
+    return SiteFile(site.ids, {name: columns[name] for name in site.columns}, groups, cohort)
