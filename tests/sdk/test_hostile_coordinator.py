@@ -1,0 +1,292 @@
+"""A coordinator that asks whatever it likes, over real HTTP, against the real SDK.
+
+What was not consented to is refused, and nothing is sent. What may be asked is answered from the
+protected table: the attack that recovers every chosen patient from ``protection: none`` recovers
+none from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer
+
+from fedclust import Site, errors
+from fedclust.algorithms import engine
+from fedclust.algorithms.base import Model, Space
+from fedclust.algorithms.evaluation import EvaluationTask
+from fedclust.algorithms.fkm_answers import CandidatesTask, SeedsTask
+from fedclust.algorithms.lloyd import CellsTask, Step, StepTask
+from fedclust.algorithms.preparation import PreparationTask
+from fedclust.site.cohorts import CohortStore
+from fedclust.wire import codec, models
+from fedclust.wire.submissions import BINARY, read_submission
+from support.fake_coordinator import EPOCH, FakeCoordinator, in_json
+from support.over_http import served
+
+P = 5
+D = 6
+FEATURES = tuple({"name": f"x{j}", "lower": -100.0, "upper": 100.0} for j in range(D))
+IDS = [f"patient {number}" for number in range(150)]
+
+POLICY = {"scaling": "none", "max_rounds": 4}
+DEFINITION: dict[str, Any] = {"config": {"n_clusters": 3}, "policy": POLICY}
+
+FloatArray = NDArray[np.float64]
+
+
+def patients() -> FloatArray:
+    """Return rows (150, d) of the breast cancer data, scaled."""
+    X = load_breast_cancer().data[: len(IDS), :D]
+    return np.asarray((X - X.mean(axis=0)) / X.std(axis=0))
+
+
+@dataclass(frozen=True)
+class Question:
+    """A task, and what is wrong about it beyond its parameters."""
+
+    phase: str
+    parameters: Model
+    space: Space | None = None
+    session: str = "heart"
+    later: int = 0
+    digest: str = ""
+
+    def document(self, number: int) -> models.TaskDocument:
+        space = self.space
+        if space is None and self.phase != "prepare":
+            space = Space.identity(D)
+        common = {
+            "session": self.session,
+            "round": number + self.later,
+            "phase": self.phase,
+            "space": None
+            if space is None
+            else {name: getattr(space, name) for name in engine.TaskSpace.model_fields},
+            "parameters": self.parameters.model_dump(mode="python"),
+        }
+        common = codec.decode(codec.encode(common))
+        digest = self.digest or codec.task_digest(common, None)
+        return models.TaskDocument(phase=self.phase, digest=digest, common=common, site=None)
+
+
+class HostileCoordinator(FakeCoordinator):
+    """Asks its questions one after another, whatever the answers, and then cancels."""
+
+    def __init__(self, questions: Sequence[Question], **definition: Any) -> None:
+        nobody = np.empty((0, D))
+        super().__init__({"alpha": nobody, "beta": nobody}, features=FEATURES, **definition)
+        self.questions = list(questions)
+        self.ended: errors.FedclustError | None = None
+
+    def task(self) -> models.TaskResponse:
+        self.round = len(self.puts) + 1
+        if self.presence != "joined" or self.round > len(self.questions):
+            self.state = "running" if self.presence != "joined" else "cancelled"
+            status = "invited" if self.presence != "joined" else "ended"
+            return models.TaskResponse(session_state=self.state, status=status)
+        return models.TaskResponse(
+            session_state="running",
+            status="work",
+            round=self.round,
+            task=self.questions[self.round - 1].document(self.round),
+            progress=models.Progress(answered=0, addressed=3),
+        )
+
+    def _open(self, step: Any) -> None:
+        """Open no round of the method's."""
+
+    def _submit(self, number: int, request: httpx.Request) -> httpx.Response:
+        body = request.content
+        self.puts.append((number, body))
+        receipt = models.Receipt(
+            session="heart",
+            site=self.me,
+            round=number,
+            phase=self.questions[number - 1].phase,
+            sha256=codec.sha256(body),
+            size=len(body),
+            received_at=EPOCH,
+        )
+        return in_json(receipt, status=201)
+
+    def ask(self, place: Path, rows: FloatArray) -> list[Any]:
+        """Let the real SDK answer over HTTP until it refuses; return what it sent."""
+        with (
+            served(self) as url,
+            Site(url, "fcs_secret", journal_dir=place, give_up_after_s=0.0) as site,
+            pytest.raises(errors.FedclustError) as ended,
+        ):
+            site.participate("heart", rows, person=IDS, consent=True)
+        self.ended = ended.value
+        found = []
+        for number, body in self.puts:
+            phase = engine.phase(self.plan, self.questions[number - 1].phase)
+            found.append(read_submission(phase, body, BINARY)[1])
+        return found
+
+
+# --- tasks that were not consented to -------------------------------------------------------------
+
+
+def centroids(k: int, c: int | None = None) -> FloatArray:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(k, D) if c is None else (c, k, D))
+
+
+PREPARE = Question("prepare", PreparationTask())
+CELLS = Question("cells", CellsTask(n_clusters=3, n_init=3))
+STEP = Question("lloyd", StepTask(centroids=centroids(3)))
+EVALUATE = Question("evaluate", EvaluationTask(centroids=centroids(3)))
+CANDIDATES = Question("candidates", CandidatesTask(centroids=centroids(3, 8)))
+FKM = {"algorithm": "fkm"}
+SPACE = {"space": Space(np.ones(D), np.ones(D))}
+
+#: What the definition says, what is answered, and what is not.
+NOT_CONSENTED: dict[str, tuple[dict[str, Any], list[Question], Question]] = {
+    "200 cells": ({}, [], replace(CELLS, parameters=CellsTask(n_clusters=200, n_init=3))),
+    "more restarts": ({}, [], replace(CELLS, parameters=CellsTask(n_clusters=3, n_init=4))),
+    "200 clusters": ({}, [CELLS], replace(STEP, parameters=StepTask(centroids=centroids(200)))),
+    "no clusters": ({}, [CELLS], replace(STEP, parameters=StepTask(centroids=centroids(0)))),
+    "cells twice": ({}, [CELLS], CELLS),
+    "cells later": ({}, [CELLS, STEP], CELLS),
+    "a fifth round": ({}, [CELLS, STEP, STEP, STEP], STEP),
+    "a round after the evaluation": ({}, [CELLS, STEP, EVALUATE], STEP),
+    "a second evaluation": ({}, [CELLS, STEP, EVALUATE], EVALUATE),
+    "an evaluation of 200 clusters": (
+        {},
+        [CELLS, STEP],
+        replace(EVALUATE, parameters=EvaluationTask(centroids=centroids(200))),
+    ),
+    "no evaluation": ({"config": {"n_clusters": 3, "evaluate": False}}, [CELLS, STEP], EVALUATE),
+    "a preparation": ({}, [], PREPARE),
+    "another method's phase": ({}, [CELLS], CANDIDATES),
+    "a phase that there is not": ({}, [CELLS], replace(STEP, phase="rows")),
+    "1,202 candidates": (
+        FKM,
+        [CELLS],
+        replace(CANDIDATES, parameters=CandidatesTask(centroids=centroids(3, 1202))),
+    ),
+    "a ninth candidate": (
+        FKM,
+        [CELLS, CANDIDATES],
+        replace(CANDIDATES, parameters=CandidatesTask(centroids=centroids(3, 9))),
+    ),
+    "candidates of 4 clusters": (
+        FKM,
+        [CELLS],
+        replace(CANDIDATES, parameters=CandidatesTask(centroids=centroids(4, 8))),
+    ),
+    "the paper's phases": (FKM, [CELLS], Question("seeds", SeedsTask())),
+    "another space": ({}, [CELLS], replace(STEP, **SPACE)),
+    "another session's task": ({}, [CELLS], replace(STEP, session="heart-2")),
+    "another round's task": ({}, [CELLS], replace(STEP, later=1)),
+    "another digest": ({}, [CELLS], replace(STEP, digest="0" * 64)),
+}
+
+
+@pytest.mark.parametrize("case", NOT_CONSENTED)
+def test_what_was_not_consented_to_is_not_answered_real_record(tmp_path: Path, case: str) -> None:
+    definition, answered, refused = NOT_CONSENTED[case]
+    hostile = HostileCoordinator([*answered, refused], **DEFINITION | definition)
+
+    hostile.ask(tmp_path, patients())
+
+    assert isinstance(hostile.ended, (errors.ProtocolError, errors.DisclosureError))
+    assert [number for number, _ in hostile.puts] == list(range(1, len(answered) + 1))
+
+
+def test_another_definition_than_the_one_consented_to_is_not_joined(tmp_path: Path) -> None:
+    hostile = HostileCoordinator([CELLS], **DEFINITION)
+    hostile.sha256 = "0" * 64
+
+    hostile.ask(tmp_path, patients())
+
+    assert isinstance(hostile.ended, errors.ProtocolError)
+    assert hostile.joined is None
+
+
+# --- tasks within consent -------------------------------------------------------------------------
+
+CHOSEN = (3, 31, 62, 90, 140)
+#: The values of a chosen patient that the attacker knows: by each, one question cuts the patient
+#: out of all others.
+KNOWN = (0, 1, 4, 5)
+CLOSE = 1e-6
+
+
+def around(X: FloatArray) -> list[Question]:
+    """Return 20 questions whose middle cell holds those with a chosen patient's value."""
+    found = []
+    for patient in CHOSEN:
+        for j in KNOWN:
+            cut = np.tile(X[patient], (3, 1))
+            cut[:, j] += np.array([-2.0, 0.0, 2.0]) * CLOSE
+            found.append(Question("lloyd", StepTask(centroids=cut)))
+    return found
+
+
+def nearest(X: FloatArray, question: Question) -> NDArray[np.int64]:
+    """Return the cell of each row (n,) for a question."""
+    apart = X[:, None] - question.parameters.centroids[None]
+    return np.asarray((apart**2).sum(axis=2).argmin(axis=1))
+
+
+def recovered(
+    sent: list[Step], questions: list[Question], members: FloatArray, X: FloatArray
+) -> set[int]:
+    """Return the patients whose records follow from the sums, by least squares.
+
+    Parameters
+    ----------
+    sent : list of Step
+    questions : list of Question
+    members : (n, d) float64
+        By where these lie the attacker takes a person to be in a cell.
+    X : (n, d) float64
+        The truth, to judge by.
+    """
+    cells = [nearest(members, each) == k for each in questions for k in range(3)]
+    sums = np.concatenate([step.sums for step in sent])
+    found = np.linalg.lstsq(np.array(cells, dtype=np.float64), sums, rcond=None)[0]
+    hits = (np.abs(found - X) <= CLOSE).all(axis=1)
+    return set(np.flatnonzero(hits).tolist())
+
+
+@pytest.mark.parametrize("protection", ["groups", "none"])
+def test_twenty_rounds_around_chosen_patients_give_no_real_record(
+    tmp_path: Path, protection: str
+) -> None:
+    X = patients()
+    questions = around(X)
+    policy = {**POLICY, "protection": protection, "max_rounds": len(questions)}
+    hostile = HostileCoordinator(questions, **DEFINITION | {"policy": policy})
+
+    sent = hostile.ask(tmp_path, X)
+
+    assert isinstance(hostile.ended, errors.SessionCancelled)
+    assert len(sent) == 20
+    found = recovered(sent, questions, X, X)
+    if protection == "none":
+        assert found >= set(CHOSEN)
+        return
+    assert not found
+    (record,) = CohortStore().records().values()
+    table = record.cohort.table([f"x{j}" for j in range(D)])
+    points = np.column_stack([table.values(f"x{j}") for j in range(D)])
+    for question, step in zip(questions, sent, strict=True):
+        cells = nearest(points, question)
+        for k in range(3):
+            here = table.sizes[cells == k]
+            assert step.counts[k] == here.sum()
+            np.testing.assert_allclose(step.sums[k], here @ points[cells == k], atol=1e-9)
+    # Not even to an attacker who knows which persons are in each sum.
+    rows = record.cohort.table_rows(CohortStore().secret(), IDS)
+    assert not recovered(sent, questions, points[rows], X)
