@@ -7,8 +7,6 @@ looks for combinations of sums that leave 1 to p - 1 persons.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import Phase, settings
@@ -21,10 +19,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from fedclust.protection.cohort import Cohort, CohortRefused
+from fedclust.protection.cohort import CohortRefused
 from fedclust.protection.columns import Source
 from fedclust.protection.fingerprints import person_keys
-from support.cohorts import SECRET, Memory, recoverable
+from support.cohorts import SECRET, Memory, Released
 
 P = 3
 
@@ -42,8 +40,7 @@ class Site(RuleBasedStateMachine):
         self.present: set[str] = set()
         self.names = {"a": "a", "b": "b"}
         self.withdrawn: set[str] = set()
-        #: By column the sums that were released: each a set of (person, value).
-        self.sums: dict[str, list[frozenset[tuple[str, float]]]] = {}
+        self.released = Released(P)
         self.join(n)
         self.look()
 
@@ -77,7 +74,7 @@ class Site(RuleBasedStateMachine):
         ]
         for person in data.draw(st.sets(st.sampled_from(members), min_size=1)):
             earlier = sorted(
-                {v for each in self.sums.get(column, ()) for p, v in each if p == person}
+                {v for each in self.released.sums.get(column, ()) for p, v in each if p == person}
             )
             self.values[person][column] = (
                 data.draw(st.sampled_from(earlier)) if back and earlier else self.draw(column)
@@ -104,7 +101,7 @@ class Site(RuleBasedStateMachine):
         """
         if column == "b" and self.levels:
             return
-        last = {p: value for sum_ in self.sums.get(column, ()) for p, value in sum_}
+        last = {p: value for sum_ in self.released.sums.get(column, ()) for p, value in sum_}
         changed = sum(self.values[p][column] != last.get(p) for p in self.present)
         if changed <= P - 2 and self.look():
             self.names[column] += "'"
@@ -146,33 +143,16 @@ class Site(RuleBasedStateMachine):
             return False
         assert len(self.memory.cohorts) == 1
         after = self.memory.cohorts[0]
-        self.note(before, after)
+        told = self.released.note(before, after, self.values, column=self.column)
+        assert not self.withdrawn & told
         return True
-
-    def note(self, before: Cohort | None, after: Cohort) -> None:
-        """Add the sums that are new in ``after``."""
-        people = sorted(self.values)
-        places = after.find(person_keys(SECRET, people)[0])
-        group = {p: int(after.groups[at]) for p, at in zip(people, places, strict=True) if at >= 0}
-        old = {} if before is None else dict(_releases(before))
-        for (column, row), told in _releases(after):
-            if old.get((column, row)) == told:
-                continue
-            members = [p for p in group if group[p] == row]
-            assert len(members) == after.sizes[row] >= P
-            assert not self.withdrawn & set(members)
-            atoms = frozenset((p, self.values[p][self.column(column)]) for p in members)
-            self.sums.setdefault(self.column(column), []).append(atoms)
 
     def column(self, pinned: str) -> str:
         return pinned.rstrip("'")
 
     @invariant()
     def no_combination_concerns_fewer_than_p_persons_real_record(self) -> None:
-        for sums in getattr(self, "sums", {}).values():
-            atoms = sorted(frozenset().union(*sums))
-            matrix = np.array([[float(atom in each) for atom in atoms] for each in sums])
-            assert not recoverable(matrix, [int(person[1:]) for person, _ in atoms], P)
+        assert not hasattr(self, "released") or not self.released.tells_of_few()
 
     @invariant()
     def a_table_is_of_whole_groups_without_withdrawn_persons(self) -> None:
@@ -184,15 +164,6 @@ class Site(RuleBasedStateMachine):
         sizes = np.bincount(rows[rows >= 0], minlength=int(cohort.used.sum()))
         np.testing.assert_array_equal(sizes, cohort.sizes[cohort.used])
         assert all(row < 0 for p, row in zip(people, rows, strict=True) if p in self.withdrawn)
-
-
-def _releases(cohort: Cohort) -> Iterator[tuple[tuple[str, int], tuple[float, ...]]]:
-    for pinned in cohort.columns:
-        (name,) = [pinned.column.name] if hasattr(pinned.column, "name") else pinned.column.names
-        for row, told in enumerate(pinned.released):
-            values = tuple(np.atleast_1d(told).tolist())
-            if not np.isnan(values).any() and (len(values) == 1 or sum(values) > 0):
-                yield (name, row), values
 
 
 TestSite = Site.TestCase

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.protection.cohort import Cohort
-from fedclust.protection.columns import Source
+from fedclust.protection.columns import Source, source_names
+from fedclust.protection.fingerprints import person_keys
 from fedclust.protection.update import Change, update_cohort
 
 FloatArray = NDArray[np.float64]
@@ -98,14 +100,81 @@ class Memory:
         return int(self.cohort.table_rows(SECRET, [person])[0])
 
 
-def recoverable(released: FloatArray, owners: Sequence[int], p: int) -> bool:
+@dataclass
+class Released:
+    """What the groups of one table have released, as an attacker sees it who knows their members.
+
+    Attributes
+    ----------
+    p : int
+    sums : dict of str to list of frozenset of (person, value)
+        By column, what each released sum is the sum of.
+    """
+
+    p: int
+    sums: dict[str, list[frozenset[tuple[str, float]]]] = field(default_factory=dict)
+
+    def note(
+        self,
+        before: Cohort | None,
+        after: Cohort,
+        values: Mapping[str, Mapping[str, float]],
+        secret: bytes = SECRET,
+        column: Callable[[str], str] = str,
+    ) -> set[str]:
+        """Add the sums that are new in ``after``, and return whose values are in these.
+
+        Parameters
+        ----------
+        before, after : Cohort
+        values : mapping of person to values by column
+            As they are now.
+        secret : bytes
+        column : callable
+            Returns the column that a pinned name stands for.
+        """
+        people = sorted(values)
+        places = after.find(person_keys(secret, people)[0])
+        group = {p: int(after.groups[at]) for p, at in zip(people, places, strict=True) if at >= 0}
+        old = {} if before is None else dict(_releases(before))
+        noted: set[str] = set()
+        for (name, row), told in _releases(after):
+            if old.get((name, row)) == told:
+                continue
+            members = [person for person in group if group[person] == row]
+            assert len(members) == after.sizes[row] >= self.p
+            atoms = frozenset((person, values[person][column(name)]) for person in members)
+            self.sums.setdefault(column(name), []).append(atoms)
+            noted.update(members)
+        return noted
+
+    def tells_of_few(self) -> bool:
+        """Return whether a combination of a column's sums concerns 1 to p - 1 persons."""
+        for sums in self.sums.values():
+            atoms = sorted(frozenset().union(*sums))
+            matrix = np.array([[float(atom in each) for atom in atoms] for each in sums])
+            if recoverable(matrix, [person for person, _ in atoms], self.p):
+                return True
+        return False
+
+
+def _releases(cohort: Cohort) -> Iterator[tuple[tuple[str, int], tuple[float, ...]]]:
+    for pinned in cohort.columns:
+        for name in source_names(pinned.column):
+            for row, told in enumerate(pinned.released):
+                values = tuple(np.atleast_1d(told).tolist())
+                if not np.isnan(values).any() and (len(values) == 1 or sum(values) > 0):
+                    yield (name, row), values
+
+
+def recoverable(released: FloatArray, owners: Sequence[Any], p: int) -> bool:
     """Return whether a combination of released sums concerns 1 to p - 1 persons.
 
     Parameters
     ----------
     released : (k, a) float64
         Of each sum, how often each value is in it.
-    owners : sequence of a int
+    owners : sequence of a persons
         Whose value it is. A person may have several, one after another.
     p : int
     """
