@@ -288,7 +288,7 @@ class Points:
     observed : (m, d) bool or None
         False where a value was imputed or the feature is lacking; None: every value was observed.
     derived : dict
-        What the engine made of these points, for the next round; it decides nothing.
+        What was made of these points, to be used again; it decides nothing.
     """
 
     X: NDArray[np.float64]

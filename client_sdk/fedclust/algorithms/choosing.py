@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fedclust.algorithms.assigning import nearest
 from fedclust.algorithms.base import SweepEntry
 from fedclust.algorithms.canonical import ascending, lowest
-from fedclust.algorithms.kmeans import restarts, single_start
+from fedclust.algorithms.kmeans import restarts, single_starts
 from fedclust.algorithms.seeding import server_rng
 
 _STARTS = 10
@@ -67,10 +67,9 @@ def stability(
     if restarts(len(means), means.shape[1], n_clusters) < _STARTS:
         return None
     weights = counts.astype(np.float64)
-    labellings = []
-    for start in range(_STARTS):
-        rng = server_rng(seed, f"stability-{n_clusters}-{start}")
-        labellings.append(nearest(means, single_start(means, weights, n_clusters, rng)))
+    rngs = [server_rng(seed, f"stability-{n_clusters}-{start}") for start in range(_STARTS)]
+    found = single_starts(means, weights, n_clusters, rngs)
+    labellings = [nearest(means, centroids) for centroids in found]
     agreements = [agreement(a, b, counts) for a, b in combinations(labellings, 2)]
     return float(np.mean(agreements))
 

@@ -67,7 +67,7 @@ def cluster_sums(points: Points, labels: IntArray, centroids: FloatArray) -> Clu
     centroids : (K, d) float64
     """
     # Imported here: it takes a while.
-    from scipy.sparse import csr_array
+    from scipy.sparse import csc_array
 
     n_clusters = len(centroids)
     counts, costs = np.zeros(n_clusters), np.zeros(n_clusters)
@@ -80,8 +80,8 @@ def cluster_sums(points: Points, labels: IntArray, centroids: FloatArray) -> Clu
         counts += np.bincount(own, weights=sizes, minlength=n_clusters)
         costs += np.bincount(own, weights=sizes * squares, minlength=n_clusters)
         # Unlike a dense product it adds in the order of the points on every processor.
-        shape = (len(chosen), n_clusters)
-        offsets += csr_array((sizes, own, np.arange(len(chosen) + 1)), shape=shape).T @ apart
+        shape = (n_clusters, len(chosen))
+        offsets += csc_array((sizes, own, np.arange(len(chosen) + 1)), shape=shape) @ apart
     return ClusterSums(counts.astype(np.int64), offsets, costs, centroids)
 
 

@@ -157,8 +157,12 @@ def _singular(points: Points) -> tuple[Callable[[int], FloatArray], FloatArray]:
     roots = np.sqrt(points.sizes)[:, None]
     X = points.X * roots
     wide = X.shape[1] > len(X)
-    squares, vectors = np.linalg.eigh(X @ X.T if wide else X.T @ X)
-    vectors = eigenbasis(squares / max(float(squares[-1]), 1e-300), vectors)[:, ::-1]
+    # Once for all numbers of clusters of a sweep.
+    if "singular" not in points.derived:
+        squares, vectors = np.linalg.eigh(X @ X.T if wide else X.T @ X)
+        vectors = eigenbasis(squares / max(float(squares[-1]), 1e-300), vectors)[:, ::-1]
+        points.derived["singular"] = squares, vectors
+    squares, vectors = points.derived["singular"]
     values = np.sqrt(np.maximum(squares[::-1], 0.0))
     if wide:
         return lambda r: np.asarray(vectors[:, :r] * values[:r] / roots), values

@@ -11,6 +11,8 @@ Gonzalez, "Clustering to minimize the maximum intercluster distance", 1985 (fart
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -120,18 +122,18 @@ def distinct_best(
     return _distinct(runs, keep)
 
 
-def single_start(
-    points: FloatArray, weights: FloatArray, n_clusters: int, rng: np.random.Generator
-) -> FloatArray:
-    """Return centroids (K', d) from one random start, carried to convergence; no best of several.
+def single_starts(
+    points: FloatArray, weights: FloatArray, n_clusters: int, rngs: Iterable[np.random.Generator]
+) -> list[FloatArray]:
+    """Return centroids (K', d) from each of some random starts, carried to convergence.
 
-    Parameters and K' as for :func:`weighted_kmeans`.
+    Parameters and K' as for :func:`weighted_kmeans`, but a generator for each start.
     """
     points, weights = _merge_equal(points, weights)
     if len(points) <= n_clusters:
-        return points
+        return [points for _ in rngs]
     cloud = _Cloud(points, weights)
-    return _lloyd(cloud, _plus_plus(cloud, n_clusters, rng))[0]
+    return [_lloyd(cloud, _plus_plus(cloud, n_clusters, rng))[0] for rng in rngs]
 
 
 def plus_plus(
@@ -317,10 +319,10 @@ class _Cloud:
         """
         n_clusters = len(otherwise)
         # Imported here: it takes a while, and few need it.
-        from scipy.sparse import csr_array
+        from scipy.sparse import csc_array
 
-        shape = (len(labels), n_clusters)
-        members = csr_array((self.weights, labels, np.arange(len(labels) + 1)), shape=shape).T
+        shape = (n_clusters, len(labels))
+        members = csc_array((self.weights, labels, np.arange(len(labels) + 1)), shape=shape)
         mass = np.bincount(labels, weights=self.weights, minlength=n_clusters)[:, None]
         sums = members @ self._centred
         return np.where(mass > 0, sums / np.where(mass > 0, mass, 1.0) + self._origin, otherwise)
