@@ -66,6 +66,11 @@ class Separation:
     bad_rows: dict[str, int]
     rows: dict[str, int]
 
+    @property
+    def proximity(self) -> float:
+        """Share of all rows that satisfy the proximity condition."""
+        return 1.0 - sum(self.bad_rows.values()) / sum(self.rows.values())
+
 
 def separation(rows: Mapping[str, FloatArray], labels: Mapping[str, IntArray]) -> Separation:
     """Measure a clustering of several sites' rows against the conditions of Theorem 3.1.
