@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
 from fedclust.client import Client
+from fedclust.errors import UsageError
 from fedclust.report import Plots, facts_of_document
 
 HOSPITALS = {"cleveland": "cleveland", "budapest": "hungarian", "zurich": "switzerland"}
@@ -257,7 +258,9 @@ def figures(url: str, token: str, session: str, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     plots = Plots(found)
     for draw in (plots.convergence, plots.profile, plots.sizes, plots.centroids):
-        draw().save(directory / f"{session.replace('-', '_')}_{draw.__name__}.svg")
+        # Not every result has every figure: a line needs two rounds.
+        with suppress(UsageError):
+            draw().save(directory / f"{session.replace('-', '_')}_{draw.__name__}.svg")
 
 
 if __name__ == "__main__":
