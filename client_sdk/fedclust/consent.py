@@ -133,6 +133,11 @@ class ConsentRequest:
             "A malicious coordinator may in the end learn the whole table of groups. At very "
             "small sites it can guess better than by chance whether a known person is in it."
         )
+        if self.persons < self.p:
+            notes.append(
+                f"Fewer than {self.p} persons have the values that this session needs, so this "
+                "site answers every round empty. See which columns lack values: fedclust check."
+            )
         if not self.fences:
             notes.append(
                 "Your table was formed without fences: the record of a group that holds a lone "

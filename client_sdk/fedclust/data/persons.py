@@ -23,7 +23,12 @@ from fedclust.data.readings import FeatureReading
 from fedclust.data.remarks import Remarks
 from fedclust.data.rows import Block, Rows, column_mark, spread
 from fedclust.errors import DataError
-from fedclust.protection.columns import Source, TableColumn, describe_columns
+from fedclust.protection.columns import (
+    Source,
+    TableColumn,
+    describe_columns,
+    few_distinct,
+)
 from fedclust.protection.table import person_values
 
 __all__ = ["PersonBlock", "SiteColumn", "SitePersons", "person_keys", "read_persons"]
@@ -256,7 +261,7 @@ class _Reading:
         self.rows.refuse()
         remarks.warn()
         whole = [np.concatenate(each) for each in zip(*parts, strict=True)]
-        columns = self._columns([len(_more_distinct(np.empty(0), each)) == 2 for each in whole])
+        columns = self._columns([len(few_distinct(np.empty(0), each)) == 2 for each in whole])
         values = [self._final(*each) for each in zip(columns, whole, strict=True)]
         marks = {
             column.name: column_mark(0, _marked(column.codes, each))
@@ -300,7 +305,7 @@ class _Reading:
         for block in self.rows.scan(_ROWS):
             remarks.add(block)
             values = [block.values[j] for j in self.places]
-            distinct = [_more_distinct(*each) for each in zip(distinct, values, strict=True)]
+            distinct = [few_distinct(*each) for each in zip(distinct, values, strict=True)]
             marks = self._added(marks, block)
             keys = self._keys(block)
             persons = np.arange(n_rows, n_rows + len(block))
@@ -372,8 +377,9 @@ class _Reading:
         if kept is not None:
             waiting.append(self._persons(columns, *kept, self.origin))
         if (n_rows, marks) != expected[:2]:
-            message = "it holds other rows than when it was read first; a query needs an ORDER BY "
-            message += "that leaves no ties, and a Dask graph that draws or shuffles a persist()"
+            message = "it holds other rows than when it was read first; run the command again when "
+            message += "nothing writes to it. A query needs an ORDER BY that leaves no ties, and a "
+            message += "Dask graph that draws or shuffles a persist()"
             raise self.origin.fault("changed", message)
         if waiting:
             yield _joined(waiting)
@@ -476,13 +482,6 @@ def _marked(codes: Sequence[str] | None, values: FloatArray) -> NDArray[np.uint6
 @lru_cache(maxsize=4096)
 def _spread_text(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-
-
-def _more_distinct(known: FloatArray, values: FloatArray) -> FloatArray:
-    """Return up to three different values, of those that were known and more."""
-    if len(known) > 2:
-        return known
-    return np.union1d(known, np.unique(values[~np.isnan(values)])[:3])[:3]
 
 
 def _joined(blocks: Sequence[PersonBlock]) -> PersonBlock:

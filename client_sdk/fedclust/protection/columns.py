@@ -19,6 +19,7 @@ __all__ = [
     "Source",
     "TableColumn",
     "describe_columns",
+    "few_distinct",
     "grid_values",
     "level_codes",
     "numeric_values",
@@ -209,6 +210,16 @@ def grid_values(column: NumericColumn, values: FloatArray) -> FloatArray:
     """Return values (n,) on the column's grid: those that differ by less say the same."""
     held = numeric_values(column, values)
     return np.rint((held - column.origin) / column.step) if column.step > 0.0 else held
+
+
+def few_distinct(known: FloatArray, values: FloatArray) -> FloatArray:
+    """Return up to three different values, sorted, of those ``known`` and of ``values`` (n,)."""
+    # The first values of most columns are enough.
+    for some in (values[:1_000], values):
+        if len(known) > 2:
+            break
+        known = np.union1d(known, np.unique(some[~np.isnan(some)])[:3])[:3]
+    return known
 
 
 # --- levels ---------------------------------------------------------------------------------------

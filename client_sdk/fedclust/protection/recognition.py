@@ -188,7 +188,7 @@ def refuse_known_values(mine: WordArray, cohort: Cohort, gone: NDArray[np.bool_]
             "other-ids",
             "persons with new ids have the values of known persons who are missing. Give all "
             f"persons the ids that they had when the groups of table {cohort.table_id} were "
-            "formed",
+            "formed, and name their column (--id-column or --person-column)",
         )
 
 

@@ -20,6 +20,7 @@ from fedclust.protection.columns import (
     Source,
     TableColumn,
     describe_columns,
+    few_distinct,
     grid_values,
     source_names,
 )
@@ -206,6 +207,8 @@ class _Update:
         self.formed: list[tuple[_Persons, IntArray]] = []
         self.signed: list[WordArray] = []
         self.cells = np.zeros(2, np.int64)
+        #: Up to three different values of the known persons in each column.
+        self.distinct: list[FloatArray] = []
 
     # --- a block ----------------------------------------------------------------------------------
 
@@ -255,6 +258,7 @@ class _Update:
         for column in self.columns:
             self.sums.append(GroupSums(column))
             self.changed.append(np.zeros(len(cohort.sizes), np.int64))
+            self.distinct.append(np.zeros(0))
             self.current.append(np.zeros((len(cohort.keys), len(source_names(column))), np.uint8))
 
     def under_pinned_names(self, given: Mapping[str, Source]) -> dict[str, Source]:
@@ -304,6 +308,7 @@ class _Update:
             now = block.prints[place]
             self.sums[place].add(block.values[place], groups, len(self.sizes))
             self.current[place][block.places] = now
+            self.distinct[place] = few_distinct(self.distinct[place], block.values[place])
             if pinned is not None:
                 fresh = _fresh(pinned.prints[block.places], now)
                 self.changed[place] += np.bincount(groups[fresh], minlength=m)
@@ -461,7 +466,10 @@ class _Update:
         anew &= _padded(self.changed[place], m) >= self.cohort.p
         # A column under another name may have been taken for this one by mistake.
         anew &= self.own_names >= set(source_names(pinned.column))
-        now = first | anew
+        # Means of two values on a finer step are counts: known groups do not release them.
+        known = np.arange(m) < len(self.cohort.sizes)
+        now = (first | anew) & ~(known & _are_counts(old.column, self.distinct[place]))
+        first &= now
         released = old.released.copy()
         released[now] = told[now]
         prints, current = pinned.prints, self.current[place]
@@ -511,9 +519,15 @@ def _releases(released: FloatArray) -> BoolArray:
 
 def _drop_two_values(column: NumericColumn, values: FloatArray) -> None:
     """Drop newcomers' values, in place, if there are two: a mean on a finer step is a count."""
-    distinct = np.unique(values[~np.isnan(values)])
-    if len(distinct) == 2 and column.step < distinct[1] - distinct[0]:
+    if _are_counts(column, few_distinct(np.zeros(0), values)):
         values[:] = np.nan
+
+
+def _are_counts(column: TableColumn, distinct: FloatArray) -> bool:
+    """Return whether means of these different values tell how many persons have each."""
+    if not isinstance(column, NumericColumn) or len(distinct) != 2:
+        return False
+    return bool(column.step < distinct[1] - distinct[0])
 
 
 def two_cohorts(first: Cohort, second: Cohort) -> CohortRefused:

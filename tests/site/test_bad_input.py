@@ -1,0 +1,134 @@
+"""Rows that do not fit a session or the site's groups: an error that says what to do, or a result.
+
+What the store and its rules refuse is in ``test_cohorts.py`` and ``protection/test_cohort.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+from fedclust import errors
+from fedclust.data import Dataset
+from fedclust.site.cohorts import CohortStore
+from support.fake_coordinator import FakeCoordinator
+
+IDS = [f"p{i}" for i in range(60)]
+
+
+def rows(n: int, seed: int) -> NDArray[np.float64]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 2)) + 6 * rng.integers(0, 3, (n, 1))
+
+
+MINE = rows(60, 3)
+
+
+def frame(values: NDArray[np.float64], ids: list[str] | None = None) -> pd.DataFrame:
+    found = pd.DataFrame(values, columns=["x", "y"])
+    return found if ids is None else found.assign(id=ids)
+
+
+def coordinator(**options: Any) -> FakeCoordinator:
+    return FakeCoordinator({"alpha": rows(50, 1), "beta": rows(45, 2)}, **options)
+
+
+def test_equal_rows_and_a_constant_column_have_a_result(tmp_path: Path) -> None:
+    alike = coordinator().site(tmp_path / "a").participate("heart", np.ones((60, 2)))
+    assert alike.labels_ is not None
+    assert len(set(alike.labels_.tolist())) == 1
+    constant = np.column_stack([MINE[:, 0] + 100, np.ones(60)])
+    result = coordinator().site(tmp_path / "b").participate("heart", constant)
+    assert result.labels_ is not None
+    assert min(result.labels_) >= 0
+
+
+@pytest.mark.parametrize("case", ["fewer than p", "a column without values"])
+def test_a_site_that_can_answer_nothing_is_told_before_it_consents(
+    case: str, tmp_path: Path
+) -> None:
+    data = MINE[:4] if case == "fewer than p" else MINE * [1.0, np.nan]
+    request = coordinator().site(tmp_path).check("heart", data)
+    assert (request.persons, request.p) == (0, 5)
+    assert any("answers every round empty" in note for note in request.notes)
+    whole = coordinator().site(tmp_path).check("heart", MINE)
+    assert not any("empty" in note for note in whole.notes)
+
+
+def test_a_column_without_values_is_imputed_where_the_session_says_so(tmp_path: Path) -> None:
+    fake = coordinator(policy={"missing": "impute", "max_rounds": 4})
+    result = fake.site(tmp_path).participate("heart", MINE * [1.0, np.nan])
+    assert result.labels_ is not None
+    assert min(result.labels_) >= 0
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "rule", "says"),
+    [
+        (frame(MINE, [*IDS[:-1], "p0"]), {"id_column": "id"}, "persons", "--person-column"),
+        (frame(MINE, [f"q{i}" for i in IDS]), {"id_column": "id"}, "other-ids", "ids that they"),
+        (MINE, {}, "other-ids", "--id-column"),
+        (frame(rows(60, 9) + 50, IDS), {"id_column": "id"}, "other-values", "FEDCLUST_STATE_DIR"),
+    ],
+    ids=["repeat", "change", "vanish", "of other persons"],
+)
+def test_ids_that_are_not_those_of_the_groups(
+    data: Any, options: dict[str, Any], rule: str, says: str, tmp_path: Path
+) -> None:
+    coordinator().site(tmp_path).participate("heart", frame(MINE, IDS), id_column="id")
+    with pytest.raises(errors.DataError, match=says) as refused:
+        coordinator().site(tmp_path / "next").participate("heart", data, **options)
+    assert refused.value.rule == rule
+
+
+def test_a_column_that_becomes_yes_no_stays_what_it_was_real_record(tmp_path: Path) -> None:
+    """Means of noughts and ones on the step of numbers would be counts of fewer than p persons."""
+    coordinator().site(tmp_path).participate("heart", frame(MINE, IDS), id_column="id")
+    (before,) = CohortStore().records().values()
+    yes = MINE[:, 1] > MINE[:, 1].mean()
+    changed = frame(np.column_stack([MINE[:, 0], yes]), IDS)
+    result = coordinator().site(tmp_path / "b").participate("heart", changed, id_column="id")
+    assert result.labels_ is not None
+    (after,) = CohortStore().records().values()
+    for name in ("x", "y"):
+        released = before.cohort.table([name]).values(name)
+        np.testing.assert_array_equal(after.cohort.table([name]).values(name), released)
+
+
+def test_without_protection_a_site_has_to_consent_expressly(tmp_path: Path) -> None:
+    fake = coordinator(policy={"protection": "none", "max_rounds": 4})
+    with pytest.raises(errors.ConsentNeeded, match="consent=True"):
+        fake.site(tmp_path).participate("heart", MINE)
+    assert all(request.startswith("GET") for request in fake.requests)
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_a_file_that_changes_between_two_passes_is_refused_out_of_core(
+    number: int, tmp_path: Path
+) -> None:
+    path, passes = tmp_path / "rows.csv", []
+    frame(MINE, IDS).to_csv(path, index=False)
+
+    def change(_: str, done: int, __: int | None) -> None:
+        if done == 0:
+            passes.append(path)
+        if done == 0 and len(passes) == number:
+            frame(np.where(MINE[3] == MINE, MINE + 9, MINE), IDS).to_csv(path, index=False)
+
+    fake, data = coordinator(), Dataset(path, out_of_core=True, on_read=change)
+    if number < 4:
+        with pytest.raises(errors.DataError, match="run the command again") as refused:
+            fake.site(tmp_path).participate("heart", data, id_column="id")
+        assert refused.value.rule == "changed"
+        assert fake.puts == []
+        return
+    # The table was formed: labels are of the rows as they are at the end.
+    result = fake.site(tmp_path).participate("heart", data, id_column="id")
+    assert result.labels_ is not None
+    now = result.predict(Dataset(path))
+    np.testing.assert_array_equal(result.labels_, now)
