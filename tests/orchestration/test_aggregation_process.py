@@ -40,6 +40,7 @@ from support.clock import ManualClock
 from support.office import ANALYST, Office
 from support.patience import PATIENCE_S, eventually
 from support.purpose import PURPOSE
+from support.rows import latest_state
 
 ALWAYS = Limits(aggregation_process_bytes=0, heartbeat_s=0.01, driver_poll_s=0.01)
 #: The process as it is, to which the method of the tests was added; a hook as in `tally`.
@@ -159,7 +160,7 @@ def test_the_database_holds_the_same_bytes(
         stored[name] = both_office.store.read(
             "t",
             lambda tx, row=row: (
-                tx.states.latest(row.id).state,
+                latest_state(tx, row.id).state,
                 tx.rounds.latest(row.id).metrics,
                 tx.results.get(row.id).result,
             ),

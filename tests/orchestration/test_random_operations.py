@@ -28,6 +28,7 @@ from fedclust_service.orchestration.sweeper import sweep
 from support import tally
 from support.clock import ManualClock
 from support.office import ANALYST, Office, site
+from support.rows import latest_state
 
 NAMES = ("a", "b", "c", "d", "e")
 ROUNDS = 4
@@ -180,7 +181,7 @@ class Trial:
             return (
                 tx.rounds.list(row.id, 100),
                 tx.submissions.summaries(session_id=row.id),
-                tx.states.latest(row.id),
+                latest_state(tx, row.id),
                 tx.participations.list(row.id),
                 tx.results.get(row.id),
             )

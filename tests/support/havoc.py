@@ -215,7 +215,7 @@ class _Scene:
     def takeovers(self) -> int:
         """Return how many rounds another worker took over."""
         trail = self.store.read(
-            "history", lambda tx: tx.overview.trail(limit=10_000, action="round.taken_over")
+            "history", lambda tx: tx.audit.list(10_000, action="round.taken_over")
         )
         return len(trail)
 
@@ -468,7 +468,7 @@ def _read_back(
         (numbers[each.round_id], each.site, each.sha256)
         for each in tx.submissions.summaries(session_id=session.id)
     ]
-    trail = tx.overview.trail(limit=10_000, subject=name)
+    trail = tx.audit.list(10_000, subject=name)
     return stored, [(entry.action, _round_of(entry.details)) for entry in reversed(trail)]
 
 

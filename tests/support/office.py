@@ -29,6 +29,7 @@ from fedclust_service.orchestration.submissions import Body
 from fedclust_service.store import AlreadyExists, Store
 from support import tally
 from support.purpose import PURPOSE
+from support.rows import latest_state
 
 SITES = ("north", "south", "west")
 KEYS = SecretKeys([b"k" * 32])
@@ -219,7 +220,7 @@ class Office:
     def tally(self, name: str) -> np.ndarray[Any, Any]:
         """Return the sum that the engine's last stored state holds, as (rounds, sites)."""
         row = self.row(name)
-        state = self.store.read("test.state", lambda tx: tx.states.latest(row.id))
+        state = self.store.read("test.state", lambda tx: latest_state(tx, row.id))
         assert state is not None
         tree = codec.decode(state.state)
         width = self.info(name).definition.config["width"]

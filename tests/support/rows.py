@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from fedclust_service.domain.round import Addressee, Lease, Round, RoundState
 from fedclust_service.domain.session import Participation, ParticipationState, Session
 from fedclust_service.domain.submission import Submission
-from fedclust_service.store import Store, Tx
+from fedclust_service.store import Store, StoredState, Tx
 
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 SITES = ("budapest", "cleveland", "zurich")
@@ -91,3 +91,12 @@ def open_round(store: Store, state: RoundState = RoundState.COLLECTING) -> tuple
         return session, tx.rounds.add(new_round(session, state=state), addressees())
 
     return store.run_tx("arrange", work)
+
+
+def latest_state(tx: Tx, session_id: int) -> StoredState | None:
+    """Return the engine's state after the last round."""
+    for number in range(100, -1, -1):
+        state = tx.states.get(session_id, number)
+        if state is not None:
+            return state
+    return None

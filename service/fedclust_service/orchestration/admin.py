@@ -231,9 +231,7 @@ def list_audit(
     size, after = page_size(limit), read_cursor(cursor, row_number)
 
     def work(tx: Tx) -> Page:
-        rows = tx.overview.trail(
-            limit=size + 1, after=after, subject=session, actor=by, action=action, since=since
-        )
+        rows = tx.audit.list(size + 1, after, subject=session, actor=by, action=action, since=since)
         more = str(rows[size - 1].id) if len(rows) > size else None
         return Page(items=tuple(_entry(each) for each in rows[:size]), next=more)
 

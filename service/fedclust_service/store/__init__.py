@@ -1,7 +1,7 @@
-"""The coordinator's memory: the only SQL of the project.
+"""The coordinator's database: the only SQL of the project.
 
-`Store.open` gives a store on SQLite or PostgreSQL; every write goes through `Store.run_tx`, every
-read through `Store.read`. Both hand a `Tx` to a function, whose repositories take and return the
+`Store.open` opens a store on SQLite or PostgreSQL. Every write goes through `Store.run_tx`, every
+read through `Store.read`. Both pass a `Tx` to a function; its repositories take and return the
 dataclasses of `fedclust_service.domain`. Tables, engines and migrations are private to this folder.
 """
 

@@ -1,4 +1,4 @@
-"""Statements that the two databases spell differently, and rows of several tables at once."""
+"""Inserts for both databases, rows joined from several tables, damaged rows."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Row: TypeAlias = Mapping[Any, Any]
 def insert_unless_there(
     connection: Connection, table: Table, values: dict[str, Any], key: Sequence[str]
 ) -> bool:
-    """Insert a row unless one with the same ``key`` columns exists; say whether it was inserted.
+    """Insert a row unless one with the same ``key`` columns exists; return whether it did.
 
-    A concurrent insert of the same key is waited for. The transaction stays usable either way.
+    It waits for a concurrent insert of the same key. The transaction stays usable either way.
     """
     statement = _insert(connection.dialect.name, table, tuple(key))
     return connection.execute(statement, values).rowcount == 1
@@ -35,17 +35,17 @@ def insert_unless_there(
 def _insert(dialect: str, table: Table, key: tuple[str, ...]) -> Executable:
     build = postgresql.insert if dialect == "postgresql" else sqlite.insert
     statement = build(table).on_conflict_do_nothing(index_elements=list(key)).inline()
-    # SQLAlchemy keeps the count of an INSERT only when asked to.
+    # SQLAlchemy keeps the row count of an INSERT only with this option.
     return statement.execution_options(preserve_rowcount=True)
 
 
 def names(columns: Iterable[NamedColumn[Any]]) -> tuple[str, ...]:
-    """Return the names by which `split` gives the columns."""
+    """Return the names of the columns, for `split`."""
     return tuple(column.name for column in columns)
 
 
 def labelled(columns: Iterable[NamedColumn[Any]]) -> list[Label[Any]]:
-    """Return the columns of a joined table under names that no other table's have."""
+    """Return the columns of a joined table under names that are unique in the query."""
     return [
         column.label(f"{column.table.name}__{column.name}")
         if isinstance(column, Column)
@@ -55,7 +55,7 @@ def labelled(columns: Iterable[NamedColumn[Any]]) -> list[Label[Any]]:
 
 
 def split(row: Sequence[Any], *parts: tuple[str, ...]) -> list[Row]:
-    """Take a joined row apart: the columns named in each of ``parts``, in the order selected."""
+    """Split a joined row into the columns named in each of ``parts``, in the selected order."""
     found: list[Row] = []
     start = 0
     for part in parts:
@@ -65,7 +65,7 @@ def split(row: Sequence[Any], *parts: tuple[str, ...]) -> list[Row]:
 
 
 def readable(kind: str, ids: Iterable[int], get: Callable[[int], T | None]) -> list[T]:
-    """Read rows one by one and leave out those that are damaged: the others' work goes on."""
+    """Read rows one by one and leave out damaged ones, so that the other rows stay usable."""
     found: list[T] = []
     for each in ids:
         try:

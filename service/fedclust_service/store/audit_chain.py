@@ -1,4 +1,4 @@
-"""The chain over the audit trail: numbering and hashing entries, and reading sealed ones."""
+"""The audit trail's chain: number and hash entries, read sealed ones."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _MARK = (
     .where(tables.audit.c.id == bindparam("row"))
     .values(number=bindparam("n"), hash=bindparam("h"))
 )
-# Several times a second: building one of these anew costs more than running it. What the UPDATE
-# sets is what it is executed with.
+# These run several times a second. Building a statement costs more than running it. An UPDATE sets
+# the columns that it is executed with.
 _HEAD = select(tables.audit_chain).where(tables.audit_chain.c.id == _ONE)
 _LOCK_HEAD = _HEAD.with_for_update()
 _WAITING = select(tables.audit.c.id).where(tables.audit.c.number.is_(None)).limit(1)
@@ -41,7 +41,7 @@ _MOVE = update(tables.audit_chain).where(tables.audit_chain.c.id == _ONE)
 
 @dataclass(frozen=True)
 class Look:
-    """What a sealer sees before it does anything.
+    """The state of the chain before a sealer starts.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Look:
     waiting: bool
 
     def free(self, holder: str, now: datetime) -> bool:
-        """Whether ``holder`` may seal: nobody else holds a lease that has not run out."""
+        """Whether ``holder`` may seal: no other process holds a valid lease."""
         if self.lease_holder in (None, holder) or self.lease_expires_at is None:
             return True
         return self.lease_expires_at <= now
@@ -66,16 +66,16 @@ class Look:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one transaction sealed.
+    """The entries that one transaction sealed.
 
     Attributes
     ----------
     after : int
-        The number that it follows.
+        The number of the entry before.
     head : Head
-        Its last entry.
+        The last entry.
     subjects : mapping of str to int
-        The subjects of its entries, each with its last number.
+        The subjects of the entries, each with its last number.
     full : bool
         Whether there may be more to seal.
     """
@@ -87,9 +87,9 @@ class Batch:
 
 
 class AuditChain:
-    """Seals entries and reads what is sealed. Rows keep what they said when they were written.
+    """Seals entries and reads sealed ones. Sealing adds number and hash and changes nothing else.
 
-    ``heads`` gathers the numbers of the heads written, for the notification at the commit.
+    ``heads`` collects the numbers of the new heads, for the notification at the commit.
     """
 
     def __init__(self, connection: Connection, heads: list[int]) -> None:
@@ -97,7 +97,7 @@ class AuditChain:
         self._heads = heads
 
     def look(self, *, lock: bool = False) -> Look:
-        """Return the head, its lease, and whether there is something to do."""
+        """Return the head, its lease, and whether entries wait."""
         row = self._connection.execute(_LOCK_HEAD if lock else _HEAD).first()
         if row is None:
             raise StoreError("the audit trail's head is gone: run fedclust-service audit verify")
@@ -107,9 +107,9 @@ class AuditChain:
     def seal(self, holder: str, now: datetime, expires_at: datetime, limit: int) -> Batch | None:
         """Number and chain at most ``limit`` committed entries; None if another has the lease.
 
-        The chain's row is locked first, so that what follows sees all that was committed before
-        and nobody else numbers at the same time. An entry that commits late, with a smaller id
-        than one sealed before, is still without a number and gets the next.
+        This locks the chain's row first: it sees everything that was committed before, and no
+        other process numbers at the same time. An entry that commits late, with a smaller id than
+        a sealed one, has no number yet and gets the next.
         """
         look = self.look(lock=True)
         if not look.free(holder, now):
@@ -132,10 +132,7 @@ class AuditChain:
         return Batch(look.head.number, head, subjects, len(marks) == limit)
 
     def release(self, holder: str | None = None) -> None:
-        """End a lease, so that no sealer need wait for its end: ``holder``'s or, None, anybody's.
-
-        Anybody's where the holder is known to be dead.
-        """
+        """End the lease of ``holder`` early; without ``holder``, the lease of a dead process."""
         c = tables.audit_chain
         held = update(c).where(c.c.id == _ONE)
         if holder is not None:
@@ -143,12 +140,12 @@ class AuditChain:
         self._connection.execute(held.values(lease_holder=None, lease_expires_at=None))
 
     def rewrite(self) -> None:
-        """Write the head as it is."""
+        """Write the head again, unchanged."""
         c = tables.audit_chain
         self._connection.execute(update(c).where(c.c.id == _ONE).values(number=c.c.number))
 
     def recorded(self) -> Head | None:
-        """Return the head as it stands there, whatever a hand has made of it; None if gone."""
+        """Return the stored head, even one that somebody has tampered with; None if it is gone."""
         c = tables.audit_chain
         row = self._connection.execute(select(c.c.number, c.c.hash).where(c.c.id == _ONE)).first()
         return None if row is None else Head(row.number, row.hash)
@@ -170,7 +167,7 @@ class AuditChain:
         return [(subject, number) for subject, number in self._connection.execute(query)]
 
     def about(self, subject: str, after: int, limit: int) -> Sequence[AuditEntry]:
-        """Return sealed entries of one subject behind number ``after``, by number."""
+        """Return sealed entries of one subject after the number ``after``, by number."""
         a = tables.audit
         query = (
             select(a)
@@ -181,7 +178,7 @@ class AuditChain:
         return [AuditEntry(**row) for row in self._connection.execute(query).mappings()]
 
     def last_of(self, subject: str, actions: frozenset[str]) -> int | None:
-        """Return the number of a subject's last sealed entry of one of these actions."""
+        """Return the number of a subject's last sealed entry with one of these actions."""
         a = tables.audit
         query = select(func.max(a.c.number)).where(
             a.c.subject == subject, a.c.action.in_(sorted(actions))
@@ -190,7 +187,7 @@ class AuditChain:
         return None if found is None else int(found)
 
     def sealed(self) -> Iterator[Sealed]:
-        """Yield every sealed entry by number, as text, whatever a hand has put there."""
+        """Yield every sealed entry by number, as raw text, even a tampered one."""
         a = tables.audit
         query = (
             self._records()
@@ -209,7 +206,7 @@ class AuditChain:
         return int(self._connection.execute(query).scalar_one())
 
     def _rows(self, query: Any) -> Iterator[Any]:
-        """Yield rows whose text may be no UTF-8, which SQLite stores as it comes."""
+        """Yield rows whose text may not be UTF-8, which SQLite does not check."""
         driver: Any = self._connection.connection.dbapi_connection
         if self._connection.dialect.name != "sqlite":
             yield from self._connection.execute(query)
@@ -222,8 +219,7 @@ class AuditChain:
 
     def _records(self) -> Any:
         a = tables.audit
-        # Raw text: what is hashed does not pass through a parser, and what a hand has spoilt
-        # is a fault to be reported, not an error.
+        # Raw text instead of parsed values, so that a tampered entry is a fault and not an error.
         return select(
             a.c.id,
             self._time().label("at"),

@@ -1,7 +1,7 @@
-"""Copies of a SQLite database: taken while it is written to, and put back.
+"""Back up an SQLite database while it is in use, and restore it.
 
-SQLite copies all pages in one step under one snapshot of the write-ahead log: the copy holds what
-was committed when it began, whole transactions only, and no writer waits for it.
+SQLite copies all pages under one snapshot of the write-ahead log: the copy holds all transactions
+that were committed when it began, and no writer waits for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def backup(url: str, target: Path) -> Copy:
     url : str
         ``sqlite:///path``. PostgreSQL has its own tools: UrlRefused names them.
     target : Path
-        Must not exist. It is there whole or not at all, readable by its owner alone.
+        Must not exist. It appears only when it is complete; only its owner can read it.
 
     Raises
     ------
@@ -66,9 +66,9 @@ def backup(url: str, target: Path) -> Copy:
 
 
 def _connection_string(url: URL) -> str:
-    """Return a PostgreSQL address as its own tools take it, without passwords.
+    """Return a PostgreSQL address in the form that its tools take, without passwords.
 
-    The address's query is part of it: the folder of a socket, certificates.
+    It includes the address's query, such as a socket's folder or certificates.
     """
     _, given = url.get_dialect()().create_connect_args(url)
     shown = {name: str(value) for name, value in given.items() if name not in _PASSWORDS}
@@ -83,10 +83,10 @@ def _quoted(value: str) -> str:
 
 
 def restore(source: Path, url: str) -> Copy:
-    """Put a copy in the place of a database that is not there any more.
+    """Copy a backup to the place of a database that was moved away.
 
-    Nothing is overwritten: neither a database nor a write-ahead log that one left behind, which
-    SQLite would apply to the copy and damage it.
+    This overwrites neither a database nor a write-ahead log that was left behind: SQLite would
+    apply that log to the copy and damage it.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def restore(source: Path, url: str) -> Copy:
             left = file.with_name(file.name + suffix)
             if left.exists():
                 raise Unwritable(f"{left} is in the way: move it aside")
-        # The hash that `backup` told: another copy of the same pages may differ in its header.
+        # The hash that `backup` printed: another copy of the same pages may have another header.
         return replace(_copy(source, file), sha256=_digest(source))
     finally:
         lock.release()
@@ -141,10 +141,10 @@ def _copy(source: Path, target: Path) -> Copy:
 
 def _fill(source: Path, draft: Path) -> str:
     with _opened(source) as origin, _opened(draft) as copy:
-        # Looked at before the copy: what is no database of ours is not worth a copy.
+        # Checked before copying: another program's database is not worth a copy.
         migration = _migration(origin, source)
         origin.backup(copy)
-        # One file that says all: without a log beside it, on a medium that cannot be written too.
+        # A single file without a log, which also works on a read-only medium.
         copy.execute("PRAGMA journal_mode=DELETE")
         (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
@@ -175,7 +175,7 @@ def _digest(path: Path) -> str:
 
 
 def _sync(folder: Path) -> None:
-    """Make a new name durable, where a folder can be synced."""
+    """Make a new name durable, if the system can sync a folder."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,13 +1,13 @@
 """Engines for the two databases: one for transactions that write, one for those that only read.
 
-SQLite. Writers begin with ``BEGIN IMMEDIATE``: a transaction that reads first and upgrades later
-fails under contention (203 of 360 did with six processes; none with IMMEDIATE). Readers get a
-snapshot from the write-ahead log and connections that refuse to write. ``synchronous=FULL`` makes
-each commit durable, ``secure_delete`` overwrites what is scrubbed.
+SQLite: Writers begin with ``BEGIN IMMEDIATE``. A transaction that reads first and upgrades later
+fails under contention (203 of 360 did with six processes, none with IMMEDIATE). Readers get a
+snapshot of the write-ahead log and connections that refuse to write. ``synchronous=FULL`` makes
+each commit durable, ``secure_delete`` overwrites deleted payloads.
 
-PostgreSQL. Writers run at READ COMMITTED and lock the session's row first, so that every statement
-after the lock sees what the previous holder committed. Readers run at REPEATABLE READ, read-only:
-one snapshot for all statements.
+PostgreSQL: Writers run at READ COMMITTED and lock the session's row first, so that every later
+statement sees what the previous holder committed. Readers run at REPEATABLE READ, read-only: all
+their statements see one snapshot.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Engines:
     ----------
     write, read : Engine
     listen : Engine or None
-        On PostgreSQL, for the listening connection: outside the pool, each statement committed.
+        For the listening connection on PostgreSQL: no pool, and each statement commits.
     file : Path or None
         The SQLite file.
     """
@@ -55,7 +55,7 @@ class Engines:
 
 
 def parse_url(url: str) -> URL:
-    """Return the address; UrlRefused, without repeating it, when it is none that we serve."""
+    """Return the parsed address; UrlRefused, without repeating it, if it cannot be served."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -77,7 +77,7 @@ def sqlite_file(url: URL) -> Path | None:
 
 
 def build(url: URL, *, busy_timeout_s: float, pool_size: int) -> Engines:
-    """Make the engines; for SQLite also the file, readable by its owner alone."""
+    """Make the engines; for SQLite also the file, which only its owner can read."""
     path = sqlite_file(url)
     if path is None:
         return _postgres(url, busy_timeout_s, pool_size)
@@ -104,15 +104,15 @@ def _sqlite(path: Path, busy_timeout_s: float, pool_size: int) -> Engines:
         "hide_parameters": True,
         "connect_args": {"timeout": busy_timeout_s, "check_same_thread": False},
     }
-    # One writer at a time is all that SQLite allows.
+    # SQLite allows one writer at a time.
     write = create_engine(url, pool_size=1, max_overflow=0, **common)
-    # The connection that was used last knows the pages and statements of the moment.
+    # The connection that was used last has the current pages and statements in its cache.
     read = create_engine(
         url, pool_size=pool_size, max_overflow=4 * pool_size, pool_use_lifo=True, **common
     )
 
     def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-        # The driver must not begin transactions of its own: "begin" below does.
+        # The driver must not begin transactions: the event "begin" below does.
         connection.isolation_level = None
         cursor = connection.cursor()
         try:
@@ -139,14 +139,14 @@ def _sqlite(path: Path, busy_timeout_s: float, pool_size: int) -> Engines:
 
 
 def _begin_reading(connection: Connection) -> None:
-    # To the driver itself: a BEGIN without a lock cannot fail, and every request begins one.
+    # Directly to the driver, for speed: every request runs this, and it cannot fail.
     driver: Any = connection.connection.dbapi_connection
     driver.execute("BEGIN")
 
 
 def _postgres(url: URL, busy_timeout_s: float, pool_size: int) -> Engines:
     try:
-        import psycopg  # noqa: F401  # the extra [postgres], which SQLite does without
+        import psycopg  # noqa: F401  # in the extra [postgres]
     except ImportError:
         raise UrlRefused(
             "PostgreSQL needs the package psycopg: pip install 'fedclust[service,postgres]'"
@@ -163,7 +163,7 @@ def _postgres(url: URL, busy_timeout_s: float, pool_size: int) -> Engines:
         "connect_args": {
             "application_name": "fedclust",
             "connect_timeout": 10,
-            # A network that swallows packets is noticed, by reads and by writes.
+            # Notice a network that drops packets.
             "keepalives_idle": 30,
             "tcp_user_timeout": 20_000,
             "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
@@ -183,10 +183,10 @@ def _postgres(url: URL, busy_timeout_s: float, pool_size: int) -> Engines:
 
 
 def is_intact(connection: Connection) -> bool:
-    """Say whether the open transaction still is one that a commit would carry out.
+    """Whether a commit of the open transaction would take effect.
 
-    After an error PostgreSQL turns a commit into a rollback without a word, and SQLite has rolled
-    back already where the disk failed.
+    After an error PostgreSQL silently turns a commit into a rollback, and SQLite has already rolled
+    back if the disk failed.
     """
     driver: Any = connection.connection.dbapi_connection
     if connection.dialect.name == "sqlite":
@@ -195,9 +195,9 @@ def is_intact(connection: Connection) -> bool:
 
 
 def empty_log(file: Path) -> bool:
-    """Move SQLite's write-ahead log into the database and cut it to nothing.
+    """Move SQLite's write-ahead log into the database and truncate it.
 
-    Returns False when a reader was in the way: SQLite overwrites the log later.
+    Returns False if a reader prevented this; SQLite overwrites the log later.
     """
     try:
         with contextlib.closing(sqlite3.connect(file, timeout=1.0)) as connection:

@@ -1,4 +1,4 @@
-"""What can go wrong with a database, as types; and which of it is worth another try.
+"""The errors of a database as types, and which of them are worth another try.
 
 ::
 
@@ -9,17 +9,17 @@
     │   └── DatabaseDamaged  pages that cannot be read; nothing more is written
     ├── StoreBusy            still contended after all tries: ask again later
     ├── StoreUnavailable     connection lost, or not made
-    ├── DataDamaged          stored bytes are not those that were stored
-    ├── ConstraintViolated   a rule of the schema refused a row: a defect of ours
-    │   └── AlreadyExists    what was to be added is there already
+    ├── DataDamaged          stored bytes have changed
+    ├── ConstraintViolated   a rule of the schema refused a row: a defect of this program
+    │   └── AlreadyExists    the row to add exists
     └── SchemaProblem
-        ├── SchemaMissing    empty database, and creating tables was not asked for
+        ├── SchemaMissing    empty database, and no permission to create tables
         ├── SchemaOlder      names the command that upgrades
         ├── SchemaNewer      written by a later version of the program
-        └── NotOurDatabase   tables, but none of ours
+        └── NotOurDatabase   the tables of another program
 
-Messages hold names of constraints and files, never values of a row: what a driver says about a
-failing row repeats the row, so its text is dropped and its code is kept.
+Messages hold names of constraints and files, never values of a row. A driver's text repeats the
+failing row, so only its code is kept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SQLITE_TRANSIENT = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 class StoreFault(StrEnum):
-    """Why a database cannot be served: what readiness tells."""
+    """Why a database cannot be served, as readiness reports it."""
 
     DAMAGED = "database-damaged"
     UNCHECKED = "database-unchecked"
@@ -84,7 +84,7 @@ class StoreError(Exception):
 
 
 class UrlRefused(StoreError):
-    """The database address is none that the coordinator can serve."""
+    """The coordinator cannot serve this database address."""
 
 
 class StoreLocked(StoreError):
@@ -94,7 +94,7 @@ class StoreLocked(StoreError):
 class Unwritable(StoreError):
     """The database cannot be written: folder, permission, disk.
 
-    ``fault`` says why, where a database that was in use said so.
+    ``fault`` says why, if a database in use gave the reason.
     """
 
     def __init__(self, message: str, fault: StoreFault | None = None) -> None:
@@ -103,7 +103,7 @@ class Unwritable(StoreError):
 
 
 class DatabaseDamaged(Unwritable):
-    """The database cannot be read as what it should be. It stays so until it is replaced."""
+    """The database is damaged, until somebody replaces it."""
 
     def __init__(self, why: str = "it is damaged") -> None:
         super().__init__(
@@ -113,22 +113,22 @@ class DatabaseDamaged(Unwritable):
 
 
 class StoreBusy(StoreError):
-    """The database was contended for longer than all tries together; asking again helps."""
+    """The database was busy for longer than all tries together; a later try helps."""
 
 
 class StoreUnavailable(StoreError):
-    """No connection, or it was lost. What was being committed may or may not have been."""
+    """There is no connection, or it was lost; a commit may or may not have succeeded."""
 
 
 class DataDamaged(StoreError):
-    """Stored bytes do not have the hash that was stored with them, or cannot be read.
+    """Stored bytes do not have their stored hash, or cannot be read.
 
     Attributes
     ----------
     what : str
         ``submission``, ``state``, ``task``, ``definition``, ``result`` or ``row``.
     site : str or None
-        Whose it is, where it is one site's.
+        The site that the data belong to, if any.
     """
 
     def __init__(self, what: str, site: str | None = None) -> None:
@@ -142,11 +142,11 @@ class ConstraintViolated(StoreError):
 
 
 class AlreadyExists(ConstraintViolated):
-    """What was to be added is there already. The transaction goes on."""
+    """The row to add exists. The transaction goes on."""
 
 
 class SchemaProblem(StoreError):
-    """The tables do not fit this program."""
+    """The tables are not those of this program."""
 
 
 class SchemaMissing(SchemaProblem):
@@ -164,7 +164,7 @@ class SchemaNewer(SchemaProblem):
 
 
 class NotOurDatabase(SchemaProblem):
-    """The database holds tables, but none of ours."""
+    """The tables are those of another program."""
 
 
 def sqlite_code(error: BaseException) -> int | None:
@@ -182,20 +182,20 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Say whether the same transaction may succeed when run again on the same connection."""
+    """Whether the transaction may succeed when it runs again on the same connection."""
     return sqlite_code(error) in _SQLITE_TRANSIENT or sqlstate(error) in _POSTGRES_TRANSIENT
 
 
 def is_unreadable(error: BaseException) -> bool:
-    """Say whether a stored value cannot be what the program wrote: no time, no JSON, no UTF-8."""
+    """Whether this program cannot have written a stored value: no time, no JSON, no UTF-8."""
     if isinstance(error, DBAPIError):
-        # SQLite itself gives every error a code; without one Python could not decode a text.
+        # Every error of SQLite has a code. Without one, Python failed to decode a text.
         return isinstance(error.orig, sqlite3.OperationalError) and sqlite_code(error) is None
     return isinstance(error, ValueError | TypeError)
 
 
 def is_connection_lost(error: BaseException) -> bool:
-    """Say whether the connection is gone, or could not be made."""
+    """Whether the connection was lost or could not be made."""
     if not isinstance(error, DBAPIError) or is_unreadable(error):
         return False
     if error.connection_invalidated:
@@ -203,12 +203,12 @@ def is_connection_lost(error: BaseException) -> bool:
     state = sqlstate(error)
     if state is not None:
         return state in _POSTGRES_LOST or state.startswith("08")
-    # psycopg gives no SQLSTATE when the server cannot be reached at all.
+    # psycopg gives no SQLSTATE if it cannot reach the server.
     return sqlite_code(error) is None and type(error.orig).__name__ == "OperationalError"
 
 
 def translate(error: Exception, name: str) -> StoreError:
-    """Return the error of ours for what the driver raised in transaction ``name``."""
+    """Return the StoreError for what the driver raised in transaction ``name``."""
     if isinstance(error, PoolTimeout):
         return StoreBusy(f"{name}: no free database connection")
     code, state = sqlite_code(error), sqlstate(error)

@@ -1,6 +1,6 @@
-"""What a site asks in every round, read in one statement: its token, its session, its round.
+"""Read a site's token, session and round in one statement, as every round needs them.
 
-The statements are built once: building one anew costs more than running it.
+The statements are built once: building a statement costs more than running it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedclust_service.store.submissions import SUMMARY
 
 
 class Seen(NamedTuple):
-    """A session as it concerns one site: its participation, and the round that was asked for."""
+    """A session as one site sees it: its participation and one round."""
 
     session: Session
     own: Participation | None
@@ -33,7 +33,7 @@ class Seen(NamedTuple):
 
 
 class Asking(NamedTuple):
-    """Who shows a token, and what it sees."""
+    """A token, its owner, and the session as the owner sees it."""
 
     token: Token
     owner: Principal
@@ -46,7 +46,7 @@ _SESSION_PARTS = (names(COLUMNS), names(tables.participations.c))
 
 
 def _with_round(start: FromClause, site: ColumnElement[str], *, latest: bool) -> FromClause:
-    """Join what a site has in a session: its participation, and a round by number or the latest."""
+    """Join a site's participation and a round, by number or the latest."""
     s, p, r = tables.sessions, tables.participations, tables.rounds
     a, answers = tables.addressees, tables.submissions
     every = r.alias()
@@ -81,15 +81,15 @@ _LOCK = _LOCK.with_for_update(key_share=True)
 
 
 class Exchange:
-    """What sites ask. ``number`` None: the latest round."""
+    """Reads what sites ask for. ``number`` None means the latest round."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def asking(self, token_id: str, name: str, number: int | None = None) -> Asking | None:
-        """Return whose token this is and what a site of its owner's name sees of a session.
+        """Return a token with its owner, and the session as a site with the owner's name sees it.
 
-        None where there is no such token. Revoked and expired tokens are told as well.
+        None if there is no such token. Revoked and expired tokens are found too.
         """
         asked = {"token": token_id, "session": name, "number": number}
         row = self._connection.execute(_BY_TOKEN[number is None], asked).one_or_none()
@@ -101,11 +101,11 @@ class Exchange:
     def seen(
         self, name: str, site: str, number: int | None = None, *, lock: bool = False
     ) -> Seen | None:
-        """Return what a site sees of a session; with ``lock``, as `Sessions.lock` does."""
+        """Return a session as a site sees it; ``lock`` locks it as `Sessions.lock` does."""
         asked = {"session": name, "site": site, "number": number}
         if lock and self._connection.dialect.name != "sqlite":
-            # By itself: what is joined to a row that was waited for may be older than the lock.
-            # On SQLite the transaction has had the whole database for itself since it began.
+            # A separate statement: rows joined to a row that had to wait for its lock may be
+            # outdated. On SQLite a write transaction has excluded all others since it began.
             self._connection.execute(_LOCK, {"session": name})
         row = self._connection.execute(_BY_NAME[number is None], asked).one_or_none()
         return None if row is None else _seen(*split(row, *_SESSION_PARTS, *PARTS))

@@ -1,4 +1,4 @@
-"""What a store knows of its database's health: damage, failed writes, the check of a whole file."""
+"""The health of a store's database: damage, failed writes, the check of an SQLite file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import contextlib
 import os
 import shutil
 import sqlite3
-import threading
 from pathlib import Path
 
 import structlog
 
+from fedclust_service.background import BackgroundThread
 from fedclust_service.store.errors import DatabaseDamaged, StoreFault
 
 log = structlog.get_logger(__name__)
@@ -28,11 +28,11 @@ class Health:
 
     @property
     def faults(self) -> tuple[StoreFault, ...]:
-        """What keeps the database from being served, the worst first."""
+        """Why the database cannot be served, the worst reason first."""
         found = []
         if self._damaged:
             found.append(StoreFault.DAMAGED)
-        elif self._check is not None and self._check.running:
+        elif self._check is not None and self._check.alive:
             found.append(StoreFault.UNCHECKED)
         if self._failed_write is not None:
             found.append(self._failed_write)
@@ -40,29 +40,29 @@ class Health:
 
     @property
     def failed_write(self) -> StoreFault | None:
-        """Why the last write failed; None once one has succeeded."""
+        """Why the last write failed; None if it succeeded."""
         return self._failed_write
 
     def write_ended(self, fault: StoreFault | None = None) -> None:
-        """Note whether a write succeeded, or why it did not."""
+        """Note that a write succeeded, or why it failed."""
         if fault is not StoreFault.DAMAGED:
             self._failed_write = fault
 
     def damage(self, found: str) -> None:
-        """Note for good that the database is damaged; ``found`` names no value of a row."""
+        """Note permanently that the database is damaged; ``found`` contains no value of a row."""
         if not self._damaged:
             self._damaged = True
             log.error("database_damaged", found=found)
 
     def refuse_damaged(self) -> None:
-        """Raise DatabaseDamaged if the database is known to be: nothing more is written to it."""
+        """Raise DatabaseDamaged if the database is damaged: it is not written any more."""
         if self._damaged:
             raise DatabaseDamaged
 
     def check(self, file: Path, wait_s: float) -> None:
-        """Check a SQLite file; after ``wait_s`` the check goes on beside the service.
+        """Check an SQLite file; after ``wait_s`` the check continues in the background.
 
-        DatabaseDamaged when damage was found until then.
+        DatabaseDamaged if it finds damage within that time.
         """
         kept = file.with_name(file.name + "-wal-damaged")
         if not kept.exists() and commits_lost(file):
@@ -77,17 +77,17 @@ class Health:
         self.refuse_damaged()
 
     def stop(self) -> None:
-        """End a check that still runs."""
+        """End a running check."""
         if self._check is not None:
             self._check.stop()
 
 
 def commits_lost(file: Path) -> int:
-    """Return how many transactions stand behind damage in an SQLite file's write-ahead log.
+    """Return how many committed transactions follow damage in an SQLite file's write-ahead log.
 
-    SQLite reads the log up to the first frame whose checksum is wrong, and drops what follows
-    without a word. One transaction behind that may be what a power cut left unfinished. Each is on
-    disk before the next begins (``synchronous=FULL``), so two or more have been acknowledged.
+    SQLite reads the log up to the first frame with a wrong checksum and silently drops the rest. A
+    power cut can leave one unfinished transaction there. Two or more were acknowledged, because
+    each is on disk before the next begins (``synchronous=FULL``).
     """
     path = file.with_name(file.name + "-wal")
     if not path.exists():
@@ -99,7 +99,7 @@ def commits_lost(file: Path) -> int:
     with path.open("rb") as frames:
         frames.seek(_LOG_HEADER)
         while len(head := frames.read(_FRAME_HEADER)) == _FRAME_HEADER:
-            # Frames of the log's earlier use, behind those of the present one, have other salts.
+            # Older frames at the end of the log have another salt.
             salt = salt or head[8:16]
             commits = head[4:8] != bytes(4)
             lost += commits and head[8:16] == salt and number >= readable
@@ -108,39 +108,25 @@ def commits_lost(file: Path) -> int:
     return lost if lost > 1 else 0
 
 
-class FileCheck:
+class FileCheck(BackgroundThread):
     """SQLite's integrity check in a thread: all pages, all rows, every index against its table.
 
-    It takes up to twice as long as ``quick_check``, which leaves indices out.
+    It takes up to twice as long as ``quick_check``, which leaves out the indices.
     """
 
     def __init__(self, file: Path, health: Health) -> None:
+        super().__init__("fedclust-check")
         self._health = health
-        self._stopping = threading.Event()
         self._connection = sqlite3.connect(file, check_same_thread=False)
-        self._thread = threading.Thread(target=self._run, name="fedclust-check", daemon=True)
-
-    @property
-    def running(self) -> bool:
-        """Whether it has not come to an end."""
-        return self._thread.is_alive()
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for its end."""
-        self._thread.join(timeout_s)
 
     def stop(self) -> None:
-        """Cut it short and wait for its end."""
-        self._stopping.set()
-        while self._thread.is_alive():
-            # Between two statements there is nothing to interrupt: told again until it has ended.
+        """Interrupt the check and wait for its end."""
+        self.ask_to_stop()
+        while self.alive:
+            # Repeated, because between two statements there is nothing to interrupt.
             with contextlib.suppress(sqlite3.ProgrammingError):
                 self._connection.interrupt()
-            self._thread.join(0.01)
+            self.join(0.01)
 
     def _run(self) -> None:
         with contextlib.closing(self._connection) as connection:
@@ -148,7 +134,7 @@ class FileCheck:
                 if not self._stopping.is_set():
                     (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
                     if found != "ok":
-                        # Names of tables, numbers of pages and rows.
+                        # SQLite names tables and gives numbers of pages and rows, no values.
                         self._health.damage(found)
             except sqlite3.Error as error:
                 if not self._stopping.is_set():

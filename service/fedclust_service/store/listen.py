@@ -1,9 +1,9 @@
-"""Changes that other processes commit, heard through PostgreSQL's LISTEN and NOTIFY.
+"""Changes that other processes commit, through PostgreSQL's LISTEN and NOTIFY.
 
-A transaction notifies before it commits: PostgreSQL delivers at the commit, and nothing after a
-rollback. A notification can still be missed, for a connection breaks and a pooler in transaction
-mode forwards none. So the versions waited for are read again after each reconnect and every now
-and then.
+A transaction notifies before it commits: PostgreSQL delivers the notification at the commit, and
+never after a rollback. Notifications can be lost: a connection breaks, or a pooler in transaction
+mode forwards none. So the listener reads the awaited versions again after each reconnect and at
+regular intervals.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ log = structlog.get_logger(__name__)
 
 _SESSIONS, _HEAD = "fedclust_session", "fedclust_head"
 _NOTIFY = text("SELECT pg_notify(:channel, :payload)")
-#: How long the thread waits for the connection before it looks whether it should end.
+#: The thread checks this often whether it should end.
 _LOOK_S = 0.2
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
 def announce(connection: Connection, tx: Tx) -> None:
     """Notify all processes of what the transaction changed, once it is committed."""
-    told = [{"channel": _SESSIONS, "payload": f"{name} {v}"} for name, v in tx.touched]
+    payloads = [{"channel": _SESSIONS, "payload": f"{name} {v}"} for name, v in tx.touched]
     if tx.sealed is not None:
-        told.append({"channel": _HEAD, "payload": str(tx.sealed)})
-    if told:
-        connection.execute(_NOTIFY, told)
+        payloads.append({"channel": _HEAD, "payload": str(tx.sealed)})
+    if payloads:
+        connection.execute(_NOTIFY, payloads)
 
 
 class Listener(BackgroundThread):
@@ -45,11 +45,11 @@ class Listener(BackgroundThread):
     Parameters
     ----------
     engine : Engine
-        Gives connections of its own, which commit each statement.
+        Its connections are outside the pool and commit each statement.
     read_versions : callable
-        Returns the versions of the sessions of these names.
+        Returns the versions of the sessions with these names.
     changed : callable
-        Gets a session's name and version. Called for this process's own commits, too.
+        Gets a session's name and version, also after this process's own commits.
     sealed : callable
         Gets the number of the audit trail's new head.
     waited_for : callable
@@ -79,12 +79,12 @@ class Listener(BackgroundThread):
 
     @property
     def connected(self) -> bool:
-        """Whether the listening connection stands."""
+        """Whether the listening connection works."""
         return self._connected
 
     @property
     def missed(self) -> int:
-        """Changes that were found by reading again: a notification did not come, or not yet."""
+        """How many changes were found by reading again, before or without a notification."""
         return self._missed
 
     def _run(self) -> None:
@@ -100,7 +100,7 @@ class Listener(BackgroundThread):
                     except BaseException:
                         connection.invalidate()
                         raise
-            except Exception as error:  # whatever the driver raises, it is tried again
+            except Exception as error:  # reconnect, whatever the driver raises
                 if not self._stopping.is_set():
                     log.warning("listener_disconnected", error=type(error).__name__)
                 self._connected = False

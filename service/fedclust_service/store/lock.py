@@ -1,7 +1,7 @@
-"""One serving process for each SQLite file, kept by a lock of the operating system.
+"""A lock that lets only one process serve an SQLite file.
 
-The lock is on ``<database>.lock``, not on the database itself, on which SQLite has locks of its
-own. The operating system drops it when the process ends, however it ends; the file stays.
+The lock is on ``<database>.lock``, because SQLite locks the database itself. The operating system
+drops the lock when the process ends; the file stays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedclust_service.store.errors import StoreLocked, Unwritable
 
 
 class ServingLock:
-    """An exclusive lock beside a database file, held until `release` or the process's end."""
+    """An exclusive lock next to a database file, held until `release` or the process's end."""
 
     def __init__(self, database: Path) -> None:
         self.path = database.with_name(database.name + ".lock")
@@ -32,7 +32,7 @@ class ServingLock:
             ) from None
 
     def release(self) -> None:
-        """Let go; calling it again does nothing."""
+        """Release the lock; a second call does nothing."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

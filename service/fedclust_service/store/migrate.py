@@ -1,7 +1,6 @@
-"""Migrations: which one a database is at, and bringing it to another.
+"""Migrations: read a database's migration, and migrate it.
 
-Alembic is imported only when there is something to do: a start on a database that is at the right
-migration reads one row.
+Alembic is imported only if there is something to migrate.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 _VERSION_TABLE = "alembic_version"
-# Any fixed number: processes that migrate the same PostgreSQL database at once take turns.
+# A fixed number, so that processes migrate the same PostgreSQL database one after another.
 _ADVISORY_LOCK = 0x6665_6463_6C75_7374
 
 
 def folder() -> Path:
-    """Return the folder of the migrations: inside the installed package, or the repository's."""
+    """Return the folder of the migrations, in the installed package or in the repository."""
     package = Path(__file__).resolve().parent.parent
     for candidate in (package / "_migrations", package.parent.parent / "migrations"):
         if (candidate / "env.py").is_file():
@@ -51,7 +50,7 @@ def head() -> str:
 
 
 def current(url: str) -> str | None:
-    """Return the migration that a database is at; None when it has no tables of ours."""
+    """Return a database's migration; None if it has no tables of fedclust."""
     file = engines.sqlite_file(engines.parse_url(url))
     if file and not file.exists():
         return None
@@ -66,20 +65,20 @@ def current(url: str) -> str | None:
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Bring a database up to a migration, all or nothing.
+    """Upgrade a database to a migration, completely or not at all.
 
-    SchemaNewer when it was written by a later version; StoreLocked while it is being served.
+    SchemaNewer if a later version wrote it; StoreLocked while a process serves it.
     """
     _move(url, revision, up=True)
 
 
 def downgrade(url: str, revision: str) -> None:
-    """Bring a database down to a migration, or to ``base``, which drops every table of ours."""
+    """Downgrade a database to a migration; ``base`` drops every table of fedclust."""
     _move(url, revision, up=False)
 
 
 def revision_of(connection: Connection) -> str | None:
-    """Return the migration that a connection's database is at."""
+    """Return the migration of a connection's database."""
     if not inspect(connection).has_table(_VERSION_TABLE):
         return None
     query = text(f"SELECT version_num FROM {_VERSION_TABLE}")  # noqa: S608  # a constant
@@ -107,7 +106,7 @@ def check(connection: Connection) -> None:
 
 
 def upgrade_with(engine: Engine, revision: str = "head") -> None:
-    """As `upgrade`, over an engine for writing whose database this process may migrate."""
+    """Upgrade as `upgrade` does, over a write engine and without a lock."""
     _run(engine, revision, up=True)
 
 
@@ -160,7 +159,7 @@ def _config() -> Config:
     from alembic.config import Config
 
     config = Config()
-    # A percent sign in a path would be read as interpolation.
+    # A percent sign means interpolation here.
     config.set_main_option("script_location", str(folder()).replace("%", "%%"))
     return config
 

@@ -1,6 +1,7 @@
-"""What people are shown: read from what is stored anyway, so that it costs the sites nothing.
+"""Queries for what people see of sessions and of the whole coordinator.
 
-Every query is of one page of sessions, or of what is open now; no payload or task is read.
+Every query reads one page of sessions or what is open now, and no payload or task. All of it is
+stored anyway, so the sites send nothing for it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from sqlalchemy import (
     tuple_,
 )
 
-from fedclust_service.domain.access import AuditEntry, Role
+from fedclust_service.domain.access import Role
 from fedclust_service.domain.overview import (
     Attendance,
     Concern,
@@ -68,12 +69,12 @@ def _who_is_there() -> Select[int, str, str, bool, str]:
     )
 
 
-# Asked with every look at a session: building them anew costs more than running them.
+# These run whenever a session is shown. Building a statement costs more than running it.
 _LATEST, _PRESENT = _latest_rounds(), _who_is_there()
 
 
 class OverviewQueries:
-    """Sessions and the whole coordinator as operators see them."""
+    """Queries about sessions and the whole coordinator."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -86,7 +87,7 @@ class OverviewQueries:
         state: SessionState | None = None,
         name: str | None = None,
     ) -> Sequence[SessionOverview]:
-        """Return at most ``limit`` sessions, newest first, from behind the id ``after_id``."""
+        """Return at most ``limit`` sessions, newest first, after the id ``after_id``."""
         t = tables.sessions
         query = select(*_SESSION, _NO_DEFINITION, t.c.scrubbed_at)
         query = query.order_by(t.c.id.desc()).limit(limit)
@@ -113,7 +114,7 @@ class OverviewQueries:
         ]
 
     def attendance(self, ids: Sequence[int]) -> dict[int, Attendance]:
-        """Return by session its latest round, and which of its sites were asked and answered."""
+        """Return each session's latest round and which of its sites were asked and answered."""
         rounds = self._latest(ids)
         asked = {"ids": ids, "rounds": [round_id for round_id, _ in rounds.values()]}
         sites: dict[int, list[Presence]] = {each: [] for each in ids}
@@ -211,7 +212,7 @@ class OverviewQueries:
     def concerns(
         self, *, now: datetime, failed_since: datetime, expiring_by: datetime, limit: int
     ) -> Sequence[Concern]:
-        """Return what needs attention, most urgent kind first, at most ``limit`` of each kind."""
+        """Return what needs attention, the most urgent kind first, ``limit`` of each kind."""
         s, r = tables.sessions, tables.rounds
         opened = select(s.c.name, r.c.number, r.c.deadline, r.c.opened_at, r.c.lease_expires_at)
         opened = opened.join(s, s.c.id == r.c.session_id).where(
@@ -245,9 +246,9 @@ class OverviewQueries:
         ]
 
     def sdk_versions(self) -> dict[str, int]:
-        """Return how many sites last joined a session with each SDK version.
+        """Return for each SDK version how many sites used it when they last joined a session.
 
-        Sessions that have ended count: what a site runs does not end with them.
+        Ended sessions count too.
         """
         p = tables.participations
         order = (p.c.joined_at.desc(), p.c.session_id.desc())
@@ -264,7 +265,7 @@ class OverviewQueries:
         return {row[0]: row[1] for row in self._connection.execute(query)}
 
     def database_bytes(self) -> int:
-        """Return the size of the database, free pages included."""
+        """Return the size of the database, including free pages."""
         if self._connection.dialect.name == "postgresql":
             query = text("SELECT pg_database_size(current_database())")
         else:
@@ -273,36 +274,11 @@ class OverviewQueries:
             )
         return int(self._connection.execute(query).scalar_one())
 
-    # --- the audit trail --------------------------------------------------------------------------
-
-    def trail(
-        self,
-        *,
-        limit: int,
-        after: int | None = None,
-        subject: str | None = None,
-        actor: str | None = None,
-        action: str | None = None,
-        since: datetime | None = None,
-    ) -> Sequence[AuditEntry]:
-        """Return at most ``limit`` audit entries, newest first, from behind the id ``after``."""
-        t = tables.audit
-        query = select(t).order_by(t.c.id.desc()).limit(limit)
-        wanted = {"subject": subject, "actor": actor, "action": action}
-        for column, value in wanted.items():
-            if value is not None:
-                query = query.where(t.c[column] == value)
-        if after is not None:
-            query = query.where(t.c.id < after)
-        if since is not None:
-            query = query.where(t.c.at >= since)
-        return [AuditEntry(**row) for row in self._connection.execute(query).mappings()]
-
 
 def _answers(ids: Iterable[int]) -> Select[int, str, int, int]:
-    """Bytes of each site's answers, and the last round that it answered.
+    """Select the bytes of each site's answers and the last round that it answered.
 
-    A session's rounds are opened one after the other: the newest has the largest id.
+    The newest round of a session has the largest id.
     """
     s = tables.submissions
     return (
@@ -317,9 +293,9 @@ def _answers(ids: Iterable[int]) -> Select[int, str, int, int]:
 
 
 def _tasks(ids: Iterable[int]) -> Select[int, str, int, int]:
-    """Bytes of each site's tasks, and the last round for which it is or was waited for.
+    """Select the bytes of each site's tasks and the last round that waits or waited for it.
 
-    Lengths alone: neither database reads a task for its length.
+    Neither database reads a task to get its length.
     """
     r, a = tables.rounds, tables.addressees
     size = func.length(r.c.common) + func.length(a.c.site_part)
@@ -336,7 +312,7 @@ def _tasks(ids: Iterable[int]) -> Select[int, str, int, int]:
 
 
 def _last_tokens(now: datetime, by: datetime) -> Select[str, str, datetime]:
-    """Owners whose last valid token ends soon; who has a later one has nothing to do."""
+    """Select the principals whose last valid token ends soon."""
     u, t = tables.principals, tables.tokens
     ends = func.max(t.c.expires_at)
     return (

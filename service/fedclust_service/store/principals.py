@@ -12,7 +12,7 @@ from fedclust_service.store import tables
 from fedclust_service.store._sql import Row, insert_unless_there, labelled, names, split
 from fedclust_service.store.errors import AlreadyExists
 
-# Every request asks this: building it anew costs more than running it.
+# This runs with every request. Building a statement costs more than running it.
 _OWNER = (
     select(tables.tokens, *labelled(tables.principals.c))
     .join(tables.principals, tables.principals.c.id == tables.tokens.c.principal_id)
@@ -22,7 +22,7 @@ TOKEN_COLUMNS, PRINCIPAL_COLUMNS = names(tables.tokens.c), names(tables.principa
 
 
 class Principals:
-    """Who may speak to the coordinator. Addressed by role and name; never deleted."""
+    """Operators, analysts and sites, by role and name. They are never deleted."""
 
     def __init__(self, connection: Connection, now: datetime) -> None:
         self._connection = connection
@@ -51,7 +51,7 @@ class Principals:
         return to_principal(row) if row else None
 
     def list(self, role: Role, limit: int, after: str | None = None) -> Sequence[Principal]:
-        """Return at most ``limit`` principals of a role by name, from behind the name ``after``."""
+        """Return at most ``limit`` principals of a role by name, after the name ``after``."""
         t = tables.principals
         query = select(t).where(t.c.role == role.value).order_by(t.c.name).limit(limit)
         if after is not None:
@@ -59,13 +59,13 @@ class Principals:
         return [to_principal(row) for row in self._connection.execute(query).mappings()]
 
     def existing(self, role: Role, names: Collection[str]) -> frozenset[str]:
-        """Return those of ``names`` that are registered under a role, disabled ones included."""
+        """Return which of ``names`` a role has, including disabled ones."""
         t = tables.principals
         query = select(t.c.name).where(t.c.role == role.value, t.c.name.in_(sorted(set(names))))
         return frozenset(self._connection.execute(query).scalars())
 
     def update(self, principal: Principal) -> None:
-        """Write ``title`` and ``disabled``; the rest of a principal never changes here."""
+        """Write ``title`` and ``disabled``."""
         t = tables.principals
         self._connection.execute(
             update(t)
@@ -74,16 +74,16 @@ class Principals:
         )
 
     def lock(self, role: Role) -> None:
-        """Make others who lock the principals of a role wait until this transaction ends.
+        """Lock all principals of a role until this transaction ends.
 
-        On SQLite a transaction that writes has no others beside it.
+        On SQLite a write transaction excludes all others anyway.
         """
         t = tables.principals
         query = select(t.c.id).where(t.c.role == role.value).order_by(t.c.id).with_for_update()
         self._connection.execute(query).all()
 
     def touch_seen(self, principal_id: int, at: datetime) -> None:
-        """Record when a principal was last heard of; never moves backwards."""
+        """Record when a principal was last seen; the time never moves backwards."""
         t = tables.principals
         self._connection.execute(
             update(t)
@@ -94,32 +94,23 @@ class Principals:
 
 
 class Tokens:
-    """Tokens, by the public part that serves as their id."""
+    """Tokens, by their id: the public part."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def add(self, token: Token) -> None:
         """Store a token; AlreadyExists when the id is taken."""
-        values = {
-            "id": token.id,
-            "principal_id": token.principal_id,
-            "secret_hmac": token.secret_hmac,
-            "created_at": token.created_at,
-            "expires_at": token.expires_at,
-            "revoked_at": token.revoked_at,
-            "last_used_at": token.last_used_at,
-        }
-        if not insert_unless_there(self._connection, tables.tokens, values, ("id",)):
+        if not insert_unless_there(self._connection, tables.tokens, vars(token), ("id",)):
             raise AlreadyExists("a token has that id")
 
     def get(self, token_id: str) -> Token | None:
-        """Return a token by its id, revoked and expired ones included."""
+        """Return a token by its id, even a revoked or expired one."""
         found = self.with_owner(token_id)
         return found[0] if found else None
 
     def with_owner(self, token_id: str) -> tuple[Token, Principal] | None:
-        """As `get`, with the principal that the token belongs to."""
+        """Return a token as `get` does, with its principal."""
         row = self._connection.execute(_OWNER, {"id": token_id}).one_or_none()
         if row is None:
             return None
@@ -133,7 +124,7 @@ class Tokens:
         return [to_token(row) for row in self._connection.execute(query).mappings()]
 
     def any_valid(self, role: Role, at: datetime) -> bool:
-        """Say whether an enabled principal of a role has a token that is valid at a time."""
+        """Whether an enabled principal of a role has a token that is valid at a time."""
         t, p = tables.tokens, tables.principals
         query = (
             select(t.c.id)
@@ -145,7 +136,7 @@ class Tokens:
         return self._connection.execute(query).first() is not None
 
     def revoke(self, token_id: str, at: datetime) -> bool:
-        """Revoke a token; False when there is none or it was revoked before."""
+        """Revoke a token; False if there is none or it was revoked before."""
         t = tables.tokens
         done = self._connection.execute(
             update(t).where(t.c.id == token_id, t.c.revoked_at.is_(None)).values(revoked_at=at)
@@ -153,7 +144,7 @@ class Tokens:
         return done.rowcount == 1
 
     def touch_used(self, token_id: str, at: datetime) -> None:
-        """Record when a token was last used; never moves backwards."""
+        """Record when a token was last used; the time never moves backwards."""
         t = tables.tokens
         self._connection.execute(
             update(t)
@@ -165,15 +156,7 @@ class Tokens:
 
 def to_principal(row: Row) -> Principal:
     """Return a principal from its columns."""
-    return Principal(
-        id=row["id"],
-        role=Role(row["role"]),
-        name=row["name"],
-        title=row["title"],
-        disabled=row["disabled"],
-        created_at=row["created_at"],
-        last_seen_at=row["last_seen_at"],
-    )
+    return Principal(**{**row, "role": Role(row["role"])})
 
 
 def to_token(row: Row) -> Token:

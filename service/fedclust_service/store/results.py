@@ -38,13 +38,13 @@ class StoredResult:
 
 
 class States:
-    """Engine states, one a round."""
+    """Engine states, one for each round."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def put(self, session_id: int, round_number: int, state: bytes) -> None:
-        """Store the state after a round; AlreadyExists when that round has one."""
+        """Store the state after a round; AlreadyExists if that round has one."""
         values = {
             "session_id": session_id,
             "round_number": round_number,
@@ -55,20 +55,8 @@ class States:
         if not insert_unless_there(self._connection, tables.states, values, key):
             raise AlreadyExists("the round has a state")
 
-    def latest(self, session_id: int) -> StoredState | None:
-        """Return the state after the last round; None before the first and once scrubbed.
-
-        DataDamaged if it is not as stored.
-        """
-        t = tables.states
-        query = (
-            select(t).where(t.c.session_id == session_id).order_by(t.c.round_number.desc()).limit(1)
-        )
-        row = self._connection.execute(query).mappings().one_or_none()
-        return _intact_state(row) if row else None
-
     def get(self, session_id: int, round_number: int) -> StoredState | None:
-        """Return the state after one round. Raises as `latest`."""
+        """Return the state after one round; None once scrubbed. DataDamaged if its hash differs."""
         asked = {"session_id": session_id, "round_number": round_number}
         row = self._connection.execute(_NUMBERED, asked).mappings().one_or_none()
         return _intact_state(row) if row else None
@@ -82,7 +70,7 @@ def _intact_state(row: Row) -> StoredState:
 
 
 class Results:
-    """Results, one a session."""
+    """Results, one for each session."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -90,7 +78,7 @@ class Results:
     def put(
         self, session_id: int, result: bytes, provenance: bytes, completed_at: datetime
     ) -> None:
-        """Store a result; AlreadyExists when the session has one."""
+        """Store a result; AlreadyExists if the session has one."""
         values = {
             "session_id": session_id,
             "result": result,
@@ -102,7 +90,7 @@ class Results:
             raise AlreadyExists("the session has a result")
 
     def get(self, session_id: int) -> StoredResult | None:
-        """Return a session's result; DataDamaged if it is not as stored."""
+        """Return a session's result; DataDamaged if its hash differs."""
         t = tables.results
         row = self._connection.execute(select(t).where(t.c.session_id == session_id)).mappings()
         found = row.one_or_none()

@@ -1,7 +1,7 @@
-"""Rounds, whom they address, and the lease of the process that aggregates one.
+"""Rounds, the sites they address, and the lease of the process that aggregates one.
 
-Every change of a round's state is a compare-and-set: of any number of processes that try the same
-step at once, one gets True and the others False.
+Every change of a round's state is a compare-and-set: if several processes try the same step at
+once, one gets True and the others get False.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_holder": None, "lease_e
 
 
 class RoundChanges(TypedDict, total=False):
-    """What may be written along with a change of state."""
+    """Columns that may be written along with a change of state."""
 
     overdue_since: datetime | None
     closed_at: datetime
@@ -46,7 +46,7 @@ class RoundChanges(TypedDict, total=False):
 
 
 class AskedOf(NamedTuple):
-    """A round as it concerns one site: whether it is asked, and what it answered."""
+    """A round as one site sees it: the site's part of the task, if any, and its answer, if any."""
 
     round: Round
     addressee: Addressee | None
@@ -54,7 +54,7 @@ class AskedOf(NamedTuple):
 
 
 class RoundCounts(NamedTuple):
-    """How many rounds there are, are overdue, and are held under a lease in force."""
+    """How many rounds are in each state, are overdue, and are held under a valid lease."""
 
     by_state: dict[RoundState, int]
     overdue: int
@@ -68,28 +68,17 @@ class Rounds:
         self._connection = connection
 
     def add(self, new: Round, addressees: Sequence[Addressee]) -> Round:
-        """Open a round for the sites it addresses; AlreadyExists when the number is taken.
+        """Store a round for the sites it addresses; AlreadyExists if the number is taken.
 
-        ``id`` of the round and ``round_id`` of the addressees are given here: those passed in are
-        not looked at. Returns the round as stored.
+        The database gives the ids: ``id`` and ``round_id`` of the parameters are ignored. Returns
+        the round as stored.
         """
         values = {
-            "session_id": new.session_id,
-            "number": new.number,
-            "phase": new.phase,
+            **vars(new),
             "state": new.state.value,
-            "needs_all": new.needs_all,
-            "common": new.common,
-            "opened_at": new.opened_at,
-            "deadline": new.deadline,
-            "overdue_since": new.overdue_since,
-            "closed_at": new.closed_at,
-            "close_reason": new.close_reason,
-            "attempts": new.attempts,
-            "aggregation_s": new.aggregation_s,
-            "metrics": new.metrics,
             **(_lease_values(new.lease) if new.lease else _NO_LEASE),
         }
+        del values["id"], values["lease"]
         key = ("session_id", "number")
         if not insert_unless_there(self._connection, tables.rounds, values, key):
             raise AlreadyExists("the session has a round of that number")
@@ -98,16 +87,7 @@ class Rounds:
         if addressees:
             self._connection.execute(
                 insert(tables.addressees),
-                [
-                    {
-                        "round_id": added.id,
-                        "site": addressee.site,
-                        "site_part": addressee.site_part,
-                        "task_digest": addressee.task_digest,
-                        "released": addressee.released,
-                    }
-                    for addressee in addressees
-                ],
+                [{**vars(addressee), "round_id": added.id} for addressee in addressees],
             )
         return added
 
@@ -124,9 +104,9 @@ class Rounds:
         return self._one(_LATEST, {"session_id": session_id})
 
     def list(self, session_id: int, limit: int, after: int | None = None) -> Sequence[Round]:
-        """Return at most ``limit`` rounds by number, from behind the number ``after``.
+        """Return at most ``limit`` rounds by number, after the number ``after``.
 
-        A list is for showing: ``common`` is left out of it (empty), however long the tasks are.
+        ``common`` is empty in them: tasks may be long and lists do not show them.
         """
         t = tables.rounds
         columns = [column for column in t.c if column.name != "common"]
@@ -145,7 +125,7 @@ class Rounds:
     def due(self, now: datetime) -> Sequence[Round]:
         """Return collecting rounds past their deadline or marked overdue, earliest first.
 
-        Damaged ones are left out.
+        Damaged ones are not among them.
         """
         t = tables.rounds
         late = or_(t.c.deadline <= now, t.c.overdue_since.is_not(None))
@@ -156,7 +136,7 @@ class Rounds:
         )
 
     def counts(self, now: datetime) -> RoundCounts:
-        """Count all rounds; only those that are open are looked at one by one."""
+        """Count rounds by state, overdue ones and leased ones."""
         c = tables.rounds.c
         states = select(c.state, func.count()).group_by(c.state)
         overdue = select(func.count()).where(
@@ -172,7 +152,7 @@ class Rounds:
         )
 
     def aggregating(self) -> Sequence[Round]:
-        """Return rounds that are to be aggregated, leased or not, oldest first; no damaged ones."""
+        """Return the rounds to aggregate, leased or not, oldest first, without damaged ones."""
         return self._readable(_AGGREGATING)
 
     def set_deadline(self, round_id: int, deadline: datetime) -> bool:
@@ -180,7 +160,7 @@ class Rounds:
         return self._set(_IN_STATE, round_id, _state=_COLLECTING, deadline=deadline)
 
     def set_overdue(self, round_id: int, since: datetime | None) -> bool:
-        """Mark a collecting round overdue, or take the mark away; False when nothing changed."""
+        """Mark a collecting round overdue, or remove the mark; False if nothing changed."""
         statement = _ON_TIME if since else _OVERDUE
         return self._set(statement, round_id, _state=_COLLECTING, overdue_since=since)
 
@@ -191,32 +171,24 @@ class Rounds:
         to_state: RoundState,
         **changes: Unpack[RoundChanges],
     ) -> bool:
-        """Change the state if it still is ``from_state``; say whether it was. Drops any lease.
+        """Change the state if it still is ``from_state``; return whether it was. Drops any lease.
 
-        Whether the step is allowed is the domain's to say; that only one wins is decided here.
+        The domain decides whether the step is allowed; this decides that only one caller wins.
         """
         values: dict[str, Any] = {"state": to_state.value, **_NO_LEASE, **changes}
         return self._set(_IN_STATE, round_id, _state=from_state.value, **values)
 
-    def take_lease(
-        self, round_id: int, lease: Lease, now: datetime, expected_token: str | None = None
-    ) -> bool:
-        """Take the right to aggregate; raises ``attempts`` by one.
-
-        Given when the round is aggregating and its lease is free, has expired at ``now``, or is
-        the one with ``expected_token``: the last lets a process that knows the holder to be dead
-        take over at once.
-        """
-        # No token is None: that the lease is free has been asked already.
-        asked = {"_now": now, "_token": expected_token}
-        return self._set(_TAKE, round_id, _state=_AGGREGATES, **asked, **_lease_values(lease))
+    def take_lease(self, round_id: int, lease: Lease, now: datetime) -> bool:
+        """Take the right to aggregate, if nobody holds it at ``now``; counts an attempt."""
+        values = {"_state": _AGGREGATES, "_now": now, **_lease_values(lease)}
+        return self._set(_TAKE, round_id, **values)
 
     def renew_lease(self, round_id: int, token: str, expires_at: datetime) -> bool:
-        """Extend a lease that is still one's own; False when it was taken over."""
+        """Extend a lease; False if another process has taken over."""
         return self._set(_HELD, round_id, **_by(token), lease_expires_at=expires_at)
 
     def release_lease(self, round_id: int, token: str) -> bool:
-        """Give a lease back, so that another process need not wait for it to expire."""
+        """Give a lease back, so that no other process waits for it to expire."""
         return self._set(_HELD, round_id, **_by(token), **_NO_LEASE)
 
     def finish(
@@ -226,21 +198,21 @@ class Rounds:
         to_state: RoundState,
         **changes: Unpack[RoundChanges],
     ) -> bool:
-        """Leave aggregating if the lease is still one's own; False when it was taken over.
+        """End the aggregation if the lease is still held; False if another process took over.
 
-        On False the caller MUST write nothing of its aggregation: somebody else's counts.
+        On False the caller MUST NOT write its result.
         """
         values: dict[str, Any] = {"state": to_state.value, **_NO_LEASE, **changes}
         return self._set(_HELD, round_id, **_by(lease_token), **values)
 
     def addressees(self, round_id: int) -> Sequence[Addressee]:
-        """Return all sites that a round addresses, sorted by site, released ones included."""
+        """Return all sites that a round addresses, including released ones, sorted by site."""
         t = tables.addressees
         query = select(t).where(t.c.round_id == round_id).order_by(t.c.site)
         return [Addressee(**row) for row in self._connection.execute(query).mappings()]
 
     def turnout(self, round_id: int) -> Turnout:
-        """Count how far a round has come, in the database: it may address a thousand sites."""
+        """Count a round's answers and addressees, in the database: there may be a thousand."""
         counted = self._connection.execute(_TURNOUT, {"round_id": round_id})
         pending, answered, nonempty, joined, gone = counted.one()
         return Turnout(
@@ -248,7 +220,7 @@ class Rounds:
         )
 
     def release(self, round_id: int, site: str) -> bool:
-        """Stop waiting for a site; False when it is not addressed or was released before."""
+        """Stop waiting for a site; False if it is not addressed or was released before."""
         t = tables.addressees
         done = self._connection.execute(
             update(t)
@@ -292,8 +264,7 @@ def _turnout() -> Select[int, int, int, int, int]:
     )
 
 
-# Asked with every request of a site, or several times a round: building one of these anew costs
-# more than running it.
+# These run with every request of a site. Building a statement costs more than running it.
 _TURNOUT = _turnout()
 _BY_ID = select(tables.rounds).where(tables.rounds.c.id == bindparam("id"))
 _OF_SESSION = select(tables.rounds).where(tables.rounds.c.session_id == bindparam("session_id"))
@@ -307,7 +278,7 @@ _AGGREGATING = (
 PARTS = (names(tables.rounds.c), names(tables.addressees.c), names(SUMMARY))
 
 
-# What an UPDATE sets is what it is executed with.
+# An UPDATE sets the columns that it is executed with.
 _COLLECTING, _AGGREGATES = RoundState.COLLECTING.value, RoundState.AGGREGATING.value
 _IN_STATE = (
     update(tables.rounds)
@@ -321,7 +292,6 @@ _TAKE = _IN_STATE.where(
     or_(
         tables.rounds.c.lease_token.is_(None),
         tables.rounds.c.lease_expires_at <= bindparam("_now"),
-        tables.rounds.c.lease_token == bindparam("_token"),
     )
 ).values(attempts=tables.rounds.c.attempts + 1)
 
@@ -339,7 +309,7 @@ def _lease_values(lease: Lease) -> dict[str, Any]:
 
 
 def asked_of(found: Row, part: Row, answer: Row) -> AskedOf:
-    """Return a round with a site's part and answer from their columns."""
+    """Return a round with a site's part and answer, from their columns."""
     return AskedOf(
         _round(found),
         Addressee(**part) if part["site"] is not None else None,
@@ -348,24 +318,6 @@ def asked_of(found: Row, part: Row, answer: Row) -> AskedOf:
 
 
 def _round(row: Row) -> Round:
-    lease = None
-    if row["lease_token"] is not None:
-        lease = Lease(row["lease_token"], row["lease_holder"], row["lease_expires_at"])
-    return Round(
-        id=row["id"],
-        session_id=row["session_id"],
-        number=row["number"],
-        phase=row["phase"],
-        state=RoundState(row["state"]),
-        needs_all=row["needs_all"],
-        common=row["common"],
-        opened_at=row["opened_at"],
-        deadline=row["deadline"],
-        overdue_since=row["overdue_since"],
-        closed_at=row["closed_at"],
-        close_reason=row["close_reason"],
-        lease=lease,
-        attempts=row["attempts"],
-        aggregation_s=row["aggregation_s"],
-        metrics=row["metrics"],
-    )
+    values = {**row, "state": RoundState(row["state"])}
+    token, holder, expires_at = (values.pop(name) for name in _NO_LEASE)
+    return Round(**values, lease=None if token is None else Lease(token, holder, expires_at))

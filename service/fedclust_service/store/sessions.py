@@ -19,8 +19,7 @@ from fedclust_service.store._sql import Row, insert_unless_there, labelled, name
 from fedclust_service.store.errors import AlreadyExists
 
 COLUMNS = [column for column in tables.sessions.c if column.name != "scrubbed_at"]
-# Asked with every request of a site, or several times a round: building one of these anew costs
-# more than running it.
+# These run with every request of a site. Building a statement costs more than running it.
 _BY_NAME = select(*COLUMNS).where(tables.sessions.c.name == bindparam("name"))
 _BY_ID = select(*COLUMNS).where(tables.sessions.c.id == bindparam("id"))
 _LOCK_BY_NAME = _BY_NAME.with_for_update(key_share=True)
@@ -75,7 +74,7 @@ _TABLES_OF = (
 
 
 class Sessions:
-    """Sessions, by name. ``touched`` gathers what `Store.on_touch` tells after the commit."""
+    """Sessions, by name. ``touched`` collects what `Store.on_touch` reports after the commit."""
 
     def __init__(self, connection: Connection, touched: dict[str, int]) -> None:
         self._connection = connection
@@ -121,7 +120,7 @@ class Sessions:
         return self._one(_BY_ID, {"id": session_id})
 
     def get_for(self, name: str, site: str) -> tuple[Session, Participation | None] | None:
-        """As `get`, with the site's participation in one statement."""
+        """Return a session and the site's participation, read in one statement."""
         row = self._connection.execute(_FOR_SITE, {"name": name, "site": site}).one_or_none()
         if row is None:
             return None
@@ -129,21 +128,20 @@ class Sessions:
         return to_session(session), to_participation(own) if own["site"] is not None else None
 
     def lock(self, name: str) -> Session | None:
-        """Return a session by name and keep other writers off it until this transaction ends.
+        """Return a session by name and lock it until this transaction ends.
 
-        What is read after this is what the previous holder of the lock committed. A transaction
-        that writes to a session, its rounds or its participations takes this lock first.
-        (FOR NO KEY UPDATE on PostgreSQL: foreign keys to the session do not wait for it.)
+        A transaction that writes to a session, its rounds or its participations takes this lock
+        first. Later reads see what the previous holder committed. On PostgreSQL the lock is FOR NO
+        KEY UPDATE: inserts with a foreign key to the session do not wait for it.
         """
         return self._one(_LOCK_BY_NAME, {"name": name})
 
     def lock_for(self, name: str, site: str) -> tuple[Session, Participation | None] | None:
-        """As `lock`, with the site's participation."""
+        """Return and lock a session as `lock` does, with the site's participation."""
         if self._connection.dialect.name == "sqlite":
-            # The transaction has the whole database for itself since it began.
+            # A write transaction has excluded all others since it began.
             return self.get_for(name, site)
-        # One after the other: what is joined to a row that was waited for may be older than the
-        # lock.
+        # Two statements: rows joined to a row that had to wait for its lock may be outdated.
         session = self.lock(name)
         if session is None:
             return None
@@ -152,7 +150,7 @@ class Sessions:
         return session, to_participation(row) if row else None
 
     def lock_by_id(self, session_id: int) -> Session | None:
-        """As `lock`, by id."""
+        """Return and lock a session by its id, as `lock` does."""
         return self._one(_LOCK_BY_ID, {"id": session_id})
 
     def update(self, session: Session) -> None:
@@ -171,9 +169,9 @@ class Sessions:
         )
 
     def touch(self, session_id: int) -> int:
-        """Raise the session's version by one, return it, and wake those who wait after the commit.
+        """Increase the session's version by one and return it; waiters wake after the commit.
 
-        KeyError when there is no such session.
+        KeyError if there is no such session.
         """
         self._connection.execute(_TOUCH, {"session_id": session_id})
         row = self._connection.execute(_VERSION, {"id": session_id}).one_or_none()
@@ -183,7 +181,7 @@ class Sessions:
         return int(row.version)
 
     def versions(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the versions of the sessions of these names; of no others."""
+        """Return the versions of the sessions with these names."""
         t = tables.sessions
         query = select(t.c.name, t.c.version).where(t.c.name.in_(names))
         return {row.name: row.version for row in self._connection.execute(query)}
@@ -197,16 +195,16 @@ class Sessions:
         state: SessionState | None = None,
         after_id: int | None = None,
     ) -> Sequence[Session]:
-        """Return at most ``limit`` sessions, newest first, from behind the one with ``after_id``.
+        """Return at most ``limit`` sessions, newest first, after the id ``after_id``.
 
         Parameters
         ----------
         created_by : str, optional
-            Only those created by it.
+            Only sessions of this creator.
         site : str, optional
-            Only those in which the site has a participation, whatever its state.
+            Only sessions in which the site has a participation of any state.
         state : SessionState, optional
-            Only those in this state.
+            Only sessions in this state.
         """
         t = tables.sessions
         query = select(*COLUMNS).order_by(t.c.id.desc()).limit(limit)
@@ -228,17 +226,14 @@ class Sessions:
         return {SessionState(state): n for state, n in self._connection.execute(query)}
 
     def going_on(self) -> Sequence[Session]:
-        """Return all sessions that have not ended, oldest first. Damaged ones are left out."""
+        """Return all sessions that have not ended, oldest first, without damaged ones."""
         t = tables.sessions
         states = [state.value for state in SessionState if not state.ended]
         query = select(t.c.id).where(t.c.state.in_(states)).order_by(t.c.id)
         return readable("session", self._connection.execute(query).scalars().all(), self.get_by_id)
 
     def to_scrub(self, ended_before: datetime, limit: int = 100) -> Sequence[Session]:
-        """Return ended sessions whose payloads are still there past the retention time.
-
-        Damaged ones are left out.
-        """
+        """Return ended sessions with payloads past their retention time, without damaged ones."""
         t = tables.sessions
         ended = [state.value for state in SessionState if state.ended]
         query = (
@@ -263,7 +258,6 @@ class Participations:
     def add(self, participation: Participation) -> None:
         """Store a new participation; AlreadyExists when the site has one in the session."""
         values = _participation_values(participation)
-        values |= {"session_id": participation.session_id, "site": participation.site}
         if not insert_unless_there(
             self._connection, tables.participations, values, ("session_id", "site")
         ):
@@ -283,13 +277,13 @@ class Participations:
     def tables_of(self, site: str) -> frozenset[str]:
         """Return the ids of the protected tables with which a site has joined sessions.
 
-        Another transaction that asks for this site's waits until this one ends.
+        Other transactions that ask for the same site wait until this one ends.
         """
         self._connection.execute(_LOCK_SITE, {"site": site}).all()
         return frozenset(self._connection.execute(_TABLES_OF, {"site": site}).scalars())
 
     def update(self, participation: Participation) -> None:
-        """Write all of a participation but its session and site."""
+        """Write all columns of a participation."""
         t = tables.participations
         self._connection.execute(
             update(t)
@@ -305,28 +299,13 @@ def to_session(row: Row) -> Session:
 
 def to_participation(row: Row) -> Participation:
     """Return a participation from its columns."""
-    return Participation(
-        **{
-            **row,
-            "state": ParticipationState(row["state"]),
-            "features": tuple(row["features"]),
-        }
-    )
+    state, features = ParticipationState(row["state"]), tuple(row["features"])
+    return Participation(**{**row, "state": state, "features": features})
 
 
 def _participation_values(participation: Participation) -> dict[str, object]:
     return {
+        **vars(participation),
         "state": participation.state.value,
-        "invited_at": participation.invited_at,
-        "definition_sha256": participation.definition_sha256,
-        "two_sites_with": participation.two_sites_with,
-        "protection_none": participation.protection_none,
         "features": list(participation.features),
-        "min_group_size": participation.min_group_size,
-        "size_band": participation.size_band,
-        "table_id": participation.table_id,
-        "separate_groups": participation.separate_groups,
-        "sdk_version": participation.sdk_version,
-        "joined_at": participation.joined_at,
-        "left_at": participation.left_at,
     }

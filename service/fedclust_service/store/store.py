@@ -1,4 +1,4 @@
-"""The store: opening it, and the one place where transactions begin, are repeated and counted."""
+"""Open the database; begin, repeat and count all transactions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 TouchCallback = Callable[[Sequence[tuple[str, int]]], None]
 
 MAX_ATTEMPTS = 8
-# Waiting for locks counts too: no caller waits for many lock timeouts in a row.
+# This includes waits for locks, so that no caller waits for many lock timeouts in a row.
 REPEAT_WITHIN_S = 20.0
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.25
@@ -51,16 +51,16 @@ _LONGEST_PAUSE_S = 0.25
 
 @dataclass(frozen=True)
 class TxMetrics:
-    """What became of the transactions of one name.
+    """Counts of the transactions with one name.
 
     Attributes
     ----------
     calls, failures : int
-        How often it was asked for, and how often it ended with an error of the database.
+        Calls, and calls that ended with an error of the database.
     attempts : int
-        How often its function ran; ``attempts - calls`` are repetitions.
+        Runs of the function; ``attempts - calls`` are repetitions.
     seconds, slowest : float
-        Seconds from the call to its end, waiting for locks included: summed, and the longest.
+        Seconds per call, including waits for locks: the sum and the longest.
     """
 
     calls: int = 0
@@ -71,9 +71,9 @@ class TxMetrics:
 
 
 class Store:
-    """A database with the coordinator's tables. Safe to share between threads.
+    """A database with the coordinator's tables. Threads may share it.
 
-    Open it with `Store.open`, which is the only constructor meant for use.
+    Use `Store.open` to make one.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Store:
         pause: Callable[[float], None],
     ) -> None:
         self._engines = made
-        #: The time that everything on this store goes by.
+        #: The clock of everything on this store.
         self.clock = clock
         self._lock = lock
         self._url = url
@@ -110,35 +110,35 @@ class Store:
         pause: Callable[[float], None] = time.sleep,
         check_wait_s: float = 10.0,
     ) -> Store:
-        """Open a database and make sure that its tables are those of this program.
+        """Open a database and check that its tables are those of this program.
 
         Parameters
         ----------
         url : str
             ``sqlite:///path`` or ``postgresql+psycopg://…``.
         clock : StoreClock
-            Becomes `Store.clock`: it is made to follow the database's clock, where it has one.
+            Becomes `Store.clock` and follows the clock of a PostgreSQL database.
         serving : bool
-            Whether this process will serve requests: on SQLite only one may at a time. Commands
-            beside a running server open the store without it.
+            Whether this process will serve requests; only one process may serve an SQLite file.
+            Commands that run next to a server open the store without it.
         create : bool
-            Whether an empty database gets its tables.
+            Whether to create the tables in an empty database.
         busy_timeout_s : float
-            How long a statement waits for another's lock, in seconds.
+            How long a statement waits for a lock, in seconds.
         pool_size : int
-            Connections kept open; four times as many more are made under load.
+            Connections kept open; under load up to four times as many more are made.
         pause : callable
-            What waits between two tries.
+            Waits between two tries.
         check_wait_s : float
-            How long the check of an SQLite file that will be served is waited for, in seconds;
-            a longer one goes on in the background.
+            How long to wait for the check of an SQLite file to be served, in seconds; a longer
+            check continues in the background.
 
         Raises
         ------
         UrlRefused, Unwritable, DatabaseDamaged, StoreLocked, StoreBusy, StoreUnavailable
             The database cannot be used.
         SchemaMissing, SchemaOlder, SchemaNewer, NotOurDatabase
-            Its tables are not those of this program.
+            The tables are not those of this program.
         """
         parsed = engines.parse_url(url)
         file = engines.sqlite_file(parsed)
@@ -161,7 +161,7 @@ class Store:
 
     @property
     def single_process(self) -> bool:
-        """Whether no other process can be serving this database: so it is on SQLite."""
+        """Whether the database is SQLite, which only one process can serve."""
         return self._engines.file is not None
 
     @property
@@ -170,29 +170,29 @@ class Store:
         return self._url.render_as_string(hide_password=True)
 
     def run_tx(self, name: str, fn: Callable[[Tx], T]) -> T:
-        """Run ``fn`` in a transaction that may write, commit once, and return what it returned.
+        """Run ``fn`` in a write transaction, commit once, and return its result.
 
-        ``fn`` MUST be fit to run again: after a deadlock, a serialization failure, a busy database
-        or a connection lost before the commit, it is, with a new `Tx`. An exception of its own
-        undoes everything and reaches the caller as it is.
+        ``fn`` MUST be safe to run again: it runs again with a new `Tx` after a deadlock, a
+        serialization failure, a busy database or a connection lost before the commit. Its own
+        exceptions undo everything and reach the caller.
 
         Parameters
         ----------
         name : str
-            What the transaction is for: the name it is counted under.
+            The name under which the transaction is counted.
         fn : callable
-            Gets the `Tx`. Keep computing out of it: on SQLite all writers wait for it.
+            Gets the `Tx`. It should not compute: on SQLite all writers wait for it.
 
         Raises
         ------
         StoreBusy
-            Contended through all tries.
+            The database was busy in all tries.
         StoreUnavailable
-            The connection was lost; when that was during the commit, it may have been done or not.
+            The connection was lost; during the commit, it may have succeeded or not.
         Unwritable
-            The disk is full, for instance; `faults` says so until a write succeeds.
+            For instance a full disk; `faults` reports it until a write succeeds.
         DatabaseDamaged
-            Now or before; nothing is written to what is known to be damaged.
+            A damaged database is never written.
         StoreError
             Any other failure of the database.
         """
@@ -210,9 +210,9 @@ class Store:
         return value
 
     def try_failed_write(self) -> None:
-        """Where the last write failed, write something of no consequence. Raises as `run_tx`.
+        """Write something without effect if the last write failed. Raises as `run_tx`.
 
-        Without it a service that nobody writes to would never find that writing works again.
+        Otherwise an idle service would never notice that writing works again.
         """
         if self._health.failed_write is not None:
             self.run_tx("probe", lambda tx: tx.chain.rewrite())
@@ -223,18 +223,18 @@ class Store:
         return self._health.faults
 
     def read(self, name: str, fn: Callable[[Tx], T]) -> T:
-        """Run ``fn`` in a transaction that only reads, on one snapshot of the database.
+        """Run ``fn`` in a read-only transaction on one snapshot of the database.
 
-        The database itself refuses writes in it. Repeated, counted and raising as `run_tx`.
+        The database refuses writes in it. It repeats, counts and raises as `run_tx` does.
         """
         with self._entered(name):
             return self._repeat(name, self._engines.read, fn, time.perf_counter())[1]
 
     def on_touch(self, callback: TouchCallback) -> None:
-        """Have ``callback`` called after each commit that touched sessions.
+        """Call ``callback`` after each commit that touched sessions.
 
-        It gets ``[(session name, version)]``, in the committing thread; it must be quick and must
-        not use the store. An exception it raises is logged and goes no further.
+        It gets ``[(session name, version)]`` in the committing thread. It must be quick and must
+        not use the store. Its exceptions are only logged.
         """
         self._callbacks.append(callback)
 
@@ -259,16 +259,16 @@ class Store:
         return Listener(engine, read_versions, changed, sealed, waited_for, reread_s)
 
     def metrics(self) -> dict[str, TxMetrics]:
-        """Return what was counted so far in this process, by name of transaction."""
+        """Return this process's counts by name of transaction."""
         with self._metrics_lock:
             return dict(self._metrics)
 
     def ping(self) -> None:
-        """Ask the database for an answer; StoreError when there is none."""
+        """Ask the database for an answer; StoreError if there is none."""
         self._direct("ping", lambda connection: connection.execute(text("SELECT 1")).scalar())
 
     def migration_head(self) -> str | None:
-        """Return the migration that the database is at; None when it has no tables of ours."""
+        """Return the database's migration; None if it has no tables of fedclust."""
         return self._direct("migration_head", migrations.revision_of)
 
     def expected_migration(self) -> str:
@@ -276,7 +276,7 @@ class Store:
         return SCHEMA_REVISION
 
     def close(self) -> None:
-        """Close all connections and let another process serve. Calling it again does nothing."""
+        """Close all connections and release the lock. A second call does nothing."""
         self._health.stop()
         self._engines.dispose()
         if self._lock:
@@ -305,7 +305,7 @@ class Store:
         return found
 
     def _direct(self, name: str, fn: Callable[[Connection], T]) -> T:
-        # Once more with a new connection: one in the pool is noticed to be lost when it is used.
+        # Try a second time: the loss of a pooled connection shows only when it is used.
         for last in (False, True):
             try:
                 with self._engines.read.connect() as connection:
@@ -323,7 +323,7 @@ class Store:
 
     @contextlib.contextmanager
     def _entered(self, name: str) -> Iterator[None]:
-        """Refuse a transaction inside another of the same thread: it would wait for itself."""
+        """Refuse a transaction inside another one of the same thread: it would wait for itself."""
         outer = getattr(self._active, "name", None)
         if outer is not None:
             raise RuntimeError(f"transaction {name} inside {outer}")
@@ -337,8 +337,7 @@ class Store:
     def _exclusively(self, name: str) -> Iterator[None]:
         """Let one thread of this process write at a time on SQLite.
 
-        Threads that wait here wake when it is their turn; in SQLite's own busy handler they would
-        sleep and miss it.
+        Threads that wait here wake at their turn; in SQLite's busy handler they would sleep on.
         """
         if self._writing is None:
             yield
@@ -384,7 +383,7 @@ class Store:
             tx = Tx(connection, self.clock.now())
             value = fn(tx)
             if not engines.is_intact(connection):
-                # Committing would quietly do nothing, and the caller believe that it was done.
+                # The commit would silently do nothing.
                 raise StoreError(f"{name}: an error of the database was not let through")
             if self._engines.listen is not None:
                 announce(connection, tx)
@@ -392,7 +391,7 @@ class Store:
                 transaction.commit()
             except DBAPIError as error:
                 if is_connection_lost(error):
-                    # It may have been done; only the caller can tell, by asking again.
+                    # It may have succeeded; the caller has to ask.
                     raise StoreUnavailable(
                         f"{name}: the connection was lost during the commit"
                     ) from None
@@ -407,7 +406,7 @@ class Store:
         for callback in self._callbacks:
             try:
                 callback(tx.touched)
-            except Exception as error:  # a listener must not fail what is committed
+            except Exception as error:  # the transaction is committed
                 log.error("a listener failed after a commit: %s", type(error).__name__)
 
     def _count(self, name: str, attempts: int, failed: bool, seconds: float) -> None:
@@ -424,6 +423,6 @@ class Store:
 
 
 def _pause_s(attempt: int) -> float:
-    """Return how long to wait after the given try: doubling, with jitter so that two part ways."""
+    """Return the wait after a try: doubling, with jitter against repeated collisions."""
     longest = min(_FIRST_PAUSE_S * 2.0 ** (attempt - 1), _LONGEST_PAUSE_S)
     return longest * (0.5 + secrets.randbelow(1000) / 2000)

@@ -1,4 +1,4 @@
-"""What sites answered."""
+"""The sites' answers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedclust_service.store import tables
 from fedclust_service.store._sql import Row, insert_unless_there
 from fedclust_service.store.errors import DataDamaged
 
-_UNTOLD = {"id", "payload", "payload_sha256"}
-_SUMMARY = [column for column in tables.submissions.c if column.name not in _UNTOLD]
+_NOT_IN_SUMMARY = {"id", "payload", "payload_sha256"}
+_SUMMARY = [column for column in tables.submissions.c if column.name not in _NOT_IN_SUMMARY]
 _FULL = [*_SUMMARY, tables.submissions.c.payload, tables.submissions.c.payload_sha256]
-#: What is told of an answer without reading its payload.
+#: The columns of an answer without its payload.
 SUMMARY = [*_SUMMARY, literal(None).label("payload")]
-# Every request of a site asks this: building it anew costs more than running it.
+# This runs with every request of a site. Building a statement costs more than running it.
 _ONE = select(*SUMMARY).where(
     tables.submissions.c.round_id == bindparam("round_id"),
     tables.submissions.c.site == bindparam("site"),
@@ -35,34 +35,23 @@ _SIZE = select(func.coalesce(func.sum(tables.submissions.c.size), 0)).where(
 
 
 class Submissions:
-    """Submissions: at most one a round and site, for ever."""
+    """Submissions: at most one for each round and site."""
 
     def __init__(self, connection: Connection, scrubbed: list[int]) -> None:
         self._connection = connection
         self._scrubbed = scrubbed
 
     def insert(self, submission: Submission) -> bool:
-        """Store an answer; False, and nothing written, when the site has one in that round.
+        """Store an answer; return False and write nothing if the site has one in that round.
 
-        ConstraintViolated when the round does not address the site.
+        ConstraintViolated if the round does not address the site.
         """
-        values = {
-            "session_id": submission.session_id,
-            "round_id": submission.round_id,
-            "site": submission.site,
-            "phase": submission.phase,
-            "sha256": submission.sha256,
-            "size": submission.size,
-            "empty": submission.empty,
-            "received_at": submission.received_at,
-            "payload": submission.payload,
-            "payload_sha256": _hash_of(submission.payload),
-        }
+        values = {**vars(submission), "payload_sha256": _hash_of(submission.payload)}
         key = ("round_id", "site")
         return insert_unless_there(self._connection, tables.submissions, values, key)
 
     def get(self, round_id: int, site: str) -> Submission | None:
-        """Return one site's answer, with its payload; DataDamaged if that is not as stored."""
+        """Return one site's answer with its payload; DataDamaged if the payload's hash differs."""
         t = tables.submissions
         query = select(*_FULL).where(t.c.round_id == round_id, t.c.site == site)
         row = self._connection.execute(query).mappings().one_or_none()
@@ -80,15 +69,15 @@ class Submissions:
         return [_intact(row) for row in rows]
 
     def size(self, round_id: int) -> int:
-        """Return how many bytes a round's answers took when they came."""
+        """Return how many bytes the bodies of a round's answers had."""
         return int(self._connection.execute(_SIZE, {"round_id": round_id}).scalar_one())
 
     def summaries(
         self, *, session_id: int | None = None, round_id: int | None = None
     ) -> Sequence[Submission]:
-        """Return answers without their payloads, by round and site.
+        """Return the answers of a session, of a round or of both, without payloads.
 
-        Of one round, of one session, or both conditions together; ValueError for neither.
+        They are sorted by round and site. ValueError if neither is given.
         """
         if session_id is None and round_id is None:
             raise ValueError("summaries are of a session or of a round")
@@ -101,10 +90,10 @@ class Submissions:
         return [Submission(**row) for row in self._connection.execute(query).mappings()]
 
     def scrub(self, session_id: int, at: datetime) -> int:
-        """Forget a session's payloads and engine states; hashes, sizes and receipts stay.
+        """Delete a session's payloads and engine states; hashes, sizes and receipts stay.
 
-        Returns the number of payloads forgotten. On SQLite the freed pages are overwritten, and
-        the write-ahead log is emptied after the commit.
+        Returns the number of deleted payloads. On SQLite the freed pages are overwritten, and the
+        write-ahead log is emptied after the commit.
         """
         t = tables.submissions
         gone = self._connection.execute(
@@ -128,7 +117,7 @@ def _hash_of(payload: bytes | None) -> str | None:
 
 
 def _intact(row: Row) -> Submission:
-    """Return a row's answer; DataDamaged where its payload is not what was stored."""
+    """Return a row's answer; DataDamaged if the payload's hash differs."""
     values = dict(row)
     if values.pop("payload_sha256") != _hash_of(values["payload"]):
         raise DataDamaged("submission", values["site"])

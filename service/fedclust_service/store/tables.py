@@ -1,8 +1,8 @@
 """The tables. Nothing outside ``store/`` imports them; `docs/data_model.md` explains them.
 
-Rows are never deleted but for the engine's states of a scrubbed session, so names are never reused.
-Times are aware and in UTC on both databases. Text that is compared or sorted by the database uses
-the binary collation, so that both sort site names as Python does.
+Only the engine's states of a scrubbed session are ever deleted, so names are never reused. Times
+are aware and in UTC on both databases. Text that the database compares or sorts uses the binary
+collation, so that both databases sort site names as Python does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NAMING = {
 
 
 class Whole(TypeDecorator[int]):
-    """A 64-bit whole number; SQLite gives rising numbers only to a column of type INTEGER."""
+    """A 64-bit integer; SQLite generates ids only in a column of type INTEGER."""
 
     impl = BigInteger
     cache_ok = True
@@ -60,7 +60,7 @@ class Whole(TypeDecorator[int]):
 class Word(TypeDecorator[str]):
     """A short name or state, compared and sorted byte by byte on both databases.
 
-    Without a length, which PostgreSQL would enforce and SQLite would not.
+    It has no maximum length: PostgreSQL would enforce it, SQLite would not.
     """
 
     impl = Text
@@ -72,7 +72,7 @@ class Word(TypeDecorator[str]):
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment in UTC. SQLite knows no time zones: it gets naive UTC and gives aware UTC back."""
+    """A time in UTC. SQLite has no time zones: it stores naive UTC."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -118,7 +118,7 @@ def _one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
 
 
 class Row(SQLModel):
-    """What all tables share: their own metadata, with a name for every constraint."""
+    """The base of all tables, with metadata that names every constraint."""
 
     metadata: ClassVar[MetaData] = MetaData(naming_convention=NAMING)
 
@@ -139,7 +139,7 @@ class PrincipalRow(Row, table=True):
 
 
 class TokenRow(Row, table=True):
-    """Tokens; of the secret only its HMAC, under a key that is not in the database."""
+    """Tokens. Of the secret only the HMAC is stored; its key is not in the database."""
 
     __tablename__ = "tokens"
     __table_args__ = (
@@ -157,7 +157,7 @@ class TokenRow(Row, table=True):
 
 
 class SessionRow(Row, table=True):
-    """Sessions. ``version`` grows with every change that somebody may be waiting for."""
+    """Sessions. ``version`` increases with every change that a request may wait for."""
 
     __tablename__ = "sessions"
     __table_args__ = (
@@ -186,7 +186,7 @@ class SessionRow(Row, table=True):
 
 
 class ParticipationRow(Row, table=True):
-    """One site in one session, with what it consented to and declared."""
+    """One site in one session, with its consents and declarations."""
 
     __tablename__ = "participations"
     __table_args__ = (
@@ -247,12 +247,12 @@ class RoundRow(Row, table=True):
     attempts: int
     aggregation_s: float | None
     metrics: dict[str, float] | None = Field(sa_type=CanonicalJson)
-    # Last, so that SQLite reads the columns above without walking a long value's pages.
+    # Last, so that SQLite reads the other columns without reading a long value's pages.
     common: bytes = Field(sa_type=LargeBinary)
 
 
 class AddresseeRow(Row, table=True):
-    """The sites that a round addresses, each with its own part of the task."""
+    """The sites that a round addresses, each with its part of the task."""
 
     __tablename__ = "addressees"
     __table_args__ = (ForeignKeyConstraint(["round_id"], ["rounds.id"]),)
@@ -265,7 +265,7 @@ class AddresseeRow(Row, table=True):
 
 
 class SubmissionRow(Row, table=True):
-    """What sites answered: one row a round and site, whatever is sent how often."""
+    """The sites' answers: at most one row for each round and site."""
 
     __tablename__ = "submissions"
     __table_args__ = (
@@ -289,7 +289,7 @@ class SubmissionRow(Row, table=True):
 
 
 class StateRow(Row, table=True):
-    """The engine's state after every round, from which a crashed aggregation starts again."""
+    """The engine's state after every round, from which a crashed aggregation restarts."""
 
     __tablename__ = "states"
     __table_args__ = (ForeignKeyConstraint(["session_id"], ["sessions.id"]),)
@@ -301,9 +301,9 @@ class StateRow(Row, table=True):
 
 
 class ResultRow(Row, table=True):
-    """Results of completed sessions; provenance apart, since it differs between platforms.
+    """Results of completed sessions. Provenance is separate: it differs between platforms.
 
-    ``sha256`` is of the one followed by the other.
+    ``sha256`` is the hash of the result followed by the provenance.
     """
 
     __tablename__ = "results"
@@ -317,7 +317,7 @@ class ResultRow(Row, table=True):
 
 
 class AuditRow(Row, table=True):
-    """Who did what. Appended to, never changed; a sealer adds ``number`` and ``hash`` once."""
+    """The audit trail. Rows are only appended; the sealer adds ``number`` and ``hash`` once."""
 
     __tablename__ = "audit"
     __table_args__ = (
@@ -337,7 +337,7 @@ class AuditRow(Row, table=True):
 
 
 class ChainRow(Row, table=True):
-    """The last sealed entry of the audit trail, and the lease of who seals. One row."""
+    """The last sealed entry of the audit trail and the sealer's lease. One row."""
 
     __tablename__ = "audit_chain"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""One transaction, as the repositories that work in it."""
+"""One transaction and the repositories that work in it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tx:
     Attributes
     ----------
     now : datetime
-        When this attempt began, by the store's clock: one time for all that it writes.
+        When this attempt began, by the store's clock. Everything it writes has this time.
     """
 
     def __init__(self, connection: Connection, now: datetime) -> None:
@@ -88,12 +88,12 @@ class Tx:
 
     @property
     def touched(self) -> list[tuple[str, int]]:
-        """Sessions whose version this transaction raised, each with its last one."""
+        """Sessions whose version this transaction increased, each with its last version."""
         return list(self._touched.items())
 
     @property
     def scrubbed(self) -> bool:
-        """Whether this transaction forgot payloads."""
+        """Whether this transaction deleted payloads."""
         return bool(self._scrubbed)
 
     @property
@@ -103,9 +103,9 @@ class Tx:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Undo only the block when it raises, and let the error go on to the caller.
+        """Undo the block if it raises; the error goes on to the caller.
 
-        A caller that catches it goes on in the same transaction with all that came before.
+        A caller that catches the error continues the transaction with everything before the block.
         """
         touched, scrubbed = dict(self._touched), list(self._scrubbed)
         try:
