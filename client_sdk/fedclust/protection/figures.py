@@ -137,14 +137,19 @@ class _Sample:
         self._parts: list[tuple[FloatArray, IntArray]] = []
 
     def add(self, encoded: Sequence[FloatArray], groups: IntArray) -> None:
-        kept = slice(-self._seen % self._stride, None, self._stride)
+        while self._held + len(groups[self._kept()]) >= 2 * _SAMPLE:
+            if self._parts:
+                values, places = self._whole()
+                self._parts = [(values[:, ::2], places[::2])]
+                self._held = len(self._parts[0][1])
+            self._stride *= 2
+        kept = self._kept()
         self._parts.append((np.stack([values[kept] for values in encoded]), groups[kept]))
         self._seen += len(groups)
         self._held += len(self._parts[-1][1])
-        while self._held >= 2 * _SAMPLE:
-            values, places = self._whole()
-            self._parts, self._stride = [(values[:, ::2], places[::2])], 2 * self._stride
-            self._held = len(self._parts[0][1])
+
+    def _kept(self) -> slice:
+        return slice(-self._seen % self._stride, None, self._stride)
 
     def _whole(self) -> tuple[FloatArray, IntArray]:
         values, places = zip(*self._parts, strict=True)

@@ -168,7 +168,9 @@ def person_rows(
             signed.append(own)
         rows = cohort.table_rows(secret, ids)
         there = rows >= 0
-        yield [replace(each, values=each.values[there]) for each in sources], rows[there]
+        if not there.all():
+            sources = [replace(each, values=each.values[there]) for each in sources]
+        yield sources, rows[there]
 
 
 def refuse_known_values(mine: WordArray, cohort: Cohort, gone: NDArray[np.bool_]) -> None:

@@ -162,6 +162,8 @@ class _Persons:
         return len(self.keys)
 
     def __getitem__(self, rows: Any) -> _Persons:
+        if isinstance(rows, np.ndarray) and rows.dtype == np.bool_ and rows.all():
+            return self
         values, prints = [v[rows] for v in self.values], [v[rows] for v in self.prints]
         return _Persons(self.keys[rows], self.signatures[rows], self.places[rows], values, prints)
 
