@@ -201,7 +201,7 @@ def test_of_refused_bodies_a_few_are_read_to_their_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are answered at once: without a token nobody holds a connection by sending."""
-    monkeypatch.setattr(middleware, "_MOST_DRAINS", 1)
+    monkeypatch.setattr(middleware, "_MAX_DRAINS", 1)
     monkeypatch.setattr(middleware, "_DRAIN_SECONDS", 2 * PATIENCE_S)
     with small(tmp_path) as running, Flood(running.world.base_url) as flood:
         request = begun(running, "Content-Length: 9").replace(b"Bearer fcs", b"Bearer nobody")

@@ -1,4 +1,4 @@
-"""The application: routes, errors, the edge around them. It holds no state of its own."""
+"""The application: routes, errors and middleware. It has no state of its own."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from fedclust_service.orchestration.definitions import outdated
 from fedclust_service.settings import Settings
 
 _RETRY_SECONDS = 2
-#: Where too many requests of a kind are open: long polls end after 25 s, others much sooner.
+#: Retry-After if too many requests are open: long polls end after 25 s, others much sooner.
 _WAIT_RETRY_S, _REQUEST_RETRY_S = 5, 1
-#: Files at a time: a browser that opens /docs asks for five.
+#: Concurrent downloads; a browser that opens /docs requests five files.
 _DOWNLOADS = 32
 
 
@@ -45,17 +45,17 @@ def create_app(
     Parameters
     ----------
     coordinator : Coordinator
-        Started and stopped by the caller.
+        The caller starts and stops it.
     settings : Settings
     connections : Connections
-        Those that the requests come over.
+        The connections that the requests use.
     passing : sequence of exception types
-        Failures of the store that pass by themselves: answered 503 with Retry-After.
+        Temporary failures of the store, which are answered with 503 and Retry-After.
     """
     app = describe_app()
     metrics = Metrics(coordinator, connections)
-    # Threads that run at once contend for the interpreter: with 40 of them a submission took twice
-    # the CPU. SQLite answers at once; PostgreSQL may be some network away.
+    # Many threads compete for the interpreter: with 40 a submission took twice the CPU. PostgreSQL
+    # needs more of them than SQLite, because its answers cross a network.
     size = 2 if coordinator.store.single_process else 8
     threads = ThreadPoolExecutor(size, thread_name_prefix="fedclust-site")
     app.state.service = Service(coordinator, settings, metrics, threads)
@@ -64,7 +64,7 @@ def create_app(
     for kind in passing:
         app.add_exception_handler(kind, _passing)
     budgets = Budgets(
-        # A fourth of the connections stays for requests that are answered at once.
+        # A quarter of the connections stays free for requests that are answered at once.
         wait=Budget(settings.waits_per_token, max(1, connections.most * 3 // 4), _WAIT_RETRY_S),
         download=Budget(_DOWNLOADS, _DOWNLOADS, _REQUEST_RETRY_S),
         request=Budget(settings.requests_per_token, connections.most, _REQUEST_RETRY_S),
@@ -76,7 +76,7 @@ def create_app(
 
 
 def describe_app() -> FastAPI:
-    """Return the application without anything behind it: enough for ``openapi.json``."""
+    """Return the application without a coordinator, which is enough for ``openapi.json``."""
     app = FastAPI(
         title="fedclust coordinator",
         version=version("fedclust"),
@@ -86,14 +86,14 @@ def describe_app() -> FastAPI:
         redirect_slashes=False,
     )
     problems.install(app)
-    # Flat, so that 405 can name every method of a path and a test can list every route.
+    # A flat list, so that a 405 can name every method of a path.
     app.router.routes.extend(api_routes())
     app.router.routes.extend(docs.routes(lambda: openapi.build(app)))
     return app
 
 
 def openapi_text() -> str:
-    """Return the API's description as the file in the repository holds it."""
+    """Return the API's description as in the repository's file."""
     document = openapi.build(describe_app())
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
@@ -104,15 +104,15 @@ def api_routes() -> list[APIRoute]:
 
 
 def _damaged(request: Request, error: Exception) -> Response:
-    """Answer for stored data that a request found damaged: that of the session in its path."""
+    """Answer a request that found damaged data of the session in its path."""
     co = request.app.state.service.coordinator
-    session = request.path_params.get("session")  # none where one is created again
+    session = request.path_params.get("session")  # None when a session is created
     refusal = damage.refusal_of(co, session, cast(DataDamaged, error))
     return problems.refused(refusal, problems.request_id(request))
 
 
 def _outdated(request: Request, error: Exception) -> Response:  # noqa: ARG001  # Starlette's
-    """Answer for a session whose definition an earlier version has written."""
+    """Answer for a session whose definition an earlier version wrote."""
     return problems.refused(outdated(), problems.request_id(request))
 
 

@@ -1,4 +1,4 @@
-"""Bodies in and out: size and media type before parsing, representations by ``Accept``."""
+"""Read request bodies within their limits; write answers in the form that ``Accept`` asks for."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def _optional_json_body(request: Request) -> bytes:
 
 
 async def either_body(request: Request) -> tuple[bytes, str]:
-    """Return a body that may hold arrays, and in which of the two forms it is; Refusal."""
+    """Return a body that may hold arrays, and its media type."""
     media = media_type(request, [JSON, BINARY])
     body = await _read(request)
     if media == BINARY:
@@ -91,7 +91,7 @@ OptionalJsonBody = Annotated[bytes, Depends(_optional_json_body)]
 
 
 def parse(model: type[M], body: bytes, media: str = JSON) -> M:
-    """Read a body strictly, in a thread; Refusal (400 or 422) naming the fields."""
+    """Parse a body strictly; Refusal (400 or 422) names the fields. Call it in a thread."""
     if media == JSON:
         check_repeated_keys(body)
     try:
@@ -104,13 +104,13 @@ def parse(model: type[M], body: bytes, media: str = JSON) -> M:
 
 
 def negotiate(request: Request, offers: Sequence[str]) -> str:
-    """Return the offer that ``Accept`` likes best, the first among equals; Refusal (406)."""
+    """Return the first of the offers that ``Accept`` prefers; Refusal (406) if it accepts none."""
     header = request.headers.get("accept", "").strip() or "*/*"
     ranges = [_media_range(part) for part in header.split(",") if part.strip()]
     best, best_quality = "", 0.0
     for offer in offers:
         kind = offer.partition("/")[0]
-        # The most specific range that matches an offer decides its quality.
+        # The most specific range that matches an offer gives its quality.
         quality = 0.0
         for wanted in (offer, f"{kind}/*", "*/*"):
             matching = [q for name, q in ranges if name == wanted]
@@ -139,8 +139,8 @@ def _media_range(part: str) -> tuple[str, float]:
 
 AUDIT_HEAD = "Fedclust-Audit-Head"
 AUDIT_HEAD_HEADER = {
-    AUDIT_HEAD: "`NUMBER:HASH` of the last sealed entry of the audit trail: to be noted beside "
-    "what was sent. Absent before the first."
+    AUDIT_HEAD: "`NUMBER:HASH` of the last sealed entry of the audit trail, which the site notes "
+    "in its ledger. Absent before the first entry."
 }
 
 

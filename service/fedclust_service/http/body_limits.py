@@ -1,7 +1,7 @@
-"""How many values a body may hold, looked at before any of them is made.
+"""Limits on the number of values in a body, checked before it is parsed.
 
-A byte is enough for a value that takes a hundred in memory, and for an error that takes a thousand:
-without this, the 32 MiB of a body became 8 GB and minutes in which nobody else was answered.
+One byte of a body can become a value of a hundred bytes in memory, or an error of a thousand.
+Without these limits, a body of 32 MiB took 8 GB and blocked all other requests for minutes.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from fedclust.wire.problems import FieldError
 from fedclust.wire.submissions import pointer
 from fedclust_service.domain.refusal import Refusal
 
-#: In JSON: values that follow another, where arrays are expected and elsewhere; texts, lists and
-#: objects together. As many numbers of 17 digits as fit into 32 MiB are let through; more zeros
-#: than that have to come in the binary form.
+#: Limits for JSON: values where arrays are expected, values elsewhere, and texts, lists and objects
+#: together. The first one admits as many numbers of 17 digits as fit into 32 MiB.
 MAX_JSON_NUMBERS: Final = 1 << 21
 MAX_JSON_VALUES: Final = 1 << 19
 MAX_JSON_CONTAINERS: Final = 1 << 19
-#: In the binary form, where an array with all that is in it takes eleven at most.
+#: The limit for msgpack, where an array counts as eleven values at most.
 MAX_MSGPACK_VALUES: Final = 1 << 17
 _SMALL: Final = 1 << 16
 
-#: msgpack's first bytes: how many bytes of length follow, and what is counted in it. Of the others
-#: `_FIXED` says how many bytes follow them.
+#: First bytes of msgpack values: how many bytes of length follow, and how many values an item of a
+#: container has. `_FIXED` holds how many bytes follow the other first bytes.
 _BYTES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 _EXTENSIONS: Final = {0xC7: 1, 0xC8: 2, 0xC9: 4}
 _CONTAINERS: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
@@ -36,10 +35,7 @@ _FIXED: Final = dict(enumerate((4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17), s
 
 
 def check_json_size(body: bytes, most: int = MAX_JSON_VALUES) -> None:
-    """Raise Refusal (413) for JSON of too many values.
-
-    Commas within texts count as well.
-    """
+    """Raise Refusal (413) for JSON with too many values. Commas within texts count too."""
     if len(body) > _SMALL:
         parts = body.count(b'"') // 2 + body.count(b"[") + body.count(b"{")
         if parts > MAX_JSON_CONTAINERS or body.count(b",") >= most:
@@ -51,21 +47,21 @@ def check_json_size(body: bytes, most: int = MAX_JSON_VALUES) -> None:
 
 
 def check_repeated_keys(body: bytes) -> None:
-    """Raise Refusal (422) for JSON with a key twice in an object.
+    """Raise Refusal (422) for JSON with a repeated key in an object.
 
-    The parser behind the models keeps the last; JSON that is not valid is left to it. All of the
-    body is parsed: call it where that parser runs, not on the event loop.
+    The models' parser would keep the last value; it also reports invalid JSON. This parses the
+    body, so do not call it on the event loop.
     """
     try:
         jiter.from_json(body, catch_duplicate_keys=True)
     except ValueError as error:
-        said = str(error)
-        if not said.startswith("Detected duplicate key"):
+        text = str(error)
+        if not text.startswith("Detected duplicate key"):
             return
-        # The key itself is the sender's; line and column follow it.
-        place = " ".join(said.rsplit(" ", 4)[1:])
+        # Without the key, which the sender chose: only the line and column after it.
+        place = " ".join(text.rsplit(" ", 4)[1:])
         fault = FieldError(
-            # To find it takes another parse, too slow for a large body.
+            # Finding the pointer takes another parse, which is too slow for a large body.
             pointer=pointer(_first_repeated(body)) if len(body) <= _SMALL else "",
             rule="repeated-key",
             message=f"one object has this key twice ({place}): keep one of them",
@@ -80,7 +76,7 @@ class _Repeated:
 
 
 def _first_repeated(body: bytes) -> tuple[str | int, ...]:
-    """Return the path to a key that its object has twice; empty where the rest is not valid."""
+    """Return the path to a repeated key; empty if the JSON is not valid."""
 
     def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Repeated:
         seen: dict[str, Any] = {}
@@ -105,7 +101,7 @@ def _first_repeated(body: bytes) -> tuple[str | int, ...]:
 
 
 def check_msgpack_size(body: bytes) -> None:
-    """Raise Refusal (413) for msgpack of too many values; also where so many are only claimed."""
+    """Raise Refusal (413) for msgpack that holds, or claims to hold, too many values."""
     at, end, wanted, seen = 0, len(body), 1, 0
     while wanted and at < end:
         first = body[at]

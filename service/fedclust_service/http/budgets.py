@@ -1,4 +1,4 @@
-"""How many requests one token may have open, so that no token takes what others need."""
+"""Limits on the open requests of each token, so that one token cannot block the others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fedclust_service.domain.refusal import Refusal
 
 
 class Budget:
-    """Counts open requests by token. Used in the event loop's thread alone.
+    """Counts open requests by token. Only the event loop's thread may use it.
 
-    The key is the whole token as it was sent, before anything is read from the database: a refusal
-    costs little, and who knows a token's id only cannot use up its budget.
+    The key is the complete token as it was sent, before any look into the database. So a refusal
+    costs little, and knowing a token's id is not enough to use up its budget.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class Budget:
     most : int
         Requests of all tokens together.
     retry_after_s : int
-        What a refused client is told to wait.
+        The Retry-After of a refusal.
     """
 
     def __init__(self, each: int, most: int, retry_after_s: int) -> None:
@@ -32,7 +32,7 @@ class Budget:
         self._all = 0
 
     def enter(self, token: str) -> Refusal | None:
-        """Count a request in; return why not where there is no place for it."""
+        """Count a request in, or return why it is refused."""
         if self._all >= self.most:
             return Refusal(
                 "unavailable",
@@ -66,10 +66,10 @@ class Budgets:
     wait : Budget
         Long polls and event streams.
     download : Budget
-        The files of the API's description, which anybody may ask for: each holds an open file or
-        much memory for as long as its reader takes.
+        The files of the API's description, which need no token. Each download holds an open file
+        or much memory.
     request : Budget
-        Everything else, bodies under way included.
+        All other requests, including those whose bodies still arrive.
     """
 
     wait: Budget
@@ -77,9 +77,9 @@ class Budgets:
     request: Budget
 
     def of(self, scope: Scope, token: str | None) -> tuple[str, Budget, str | None]:
-        """Return a request's kind, its budget, and whom it counts for; None: it is not counted.
+        """Return a request's kind, its budget, and the key to count it under; None: do not count.
 
-        A request without a token is answered at once, or refused.
+        Requests without a token are not counted: they are answered or refused at once.
         """
         path: str = scope["path"]
         if path.endswith("/events") or (path.endswith("/task") and scope["query_string"]):

@@ -1,4 +1,4 @@
-"""What every route is given: the coordinator, the settings, and who is asking."""
+"""Dependencies of the routes: the coordinator, the settings, the caller."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Service:
-    """The running coordinator as the routes see it."""
+    """The running coordinator and what else the routes need."""
 
     coordinator: Coordinator
     settings: Settings
@@ -36,24 +36,24 @@ class Service:
 
 
 def service_of(request: Request) -> Service:
-    """Return the service that answers a request."""
+    """Return the request's service."""
     service: Service = request.app.state.service
     return service
 
 
 async def for_site(request: Request, work: Callable[[], T]) -> T:
-    """Run ``work``, which may wait for the database, in a thread for what sites ask each round."""
+    """Run ``work``, which may wait for the database, in a thread for sites' frequent requests."""
     context = contextvars.copy_context()
     threads = service_of(request).site_threads
     return await asyncio.get_running_loop().run_in_executor(threads, context.run, work)
 
 
-# Those that wait for nothing are coroutines: a function would be sent to a thread.
+# A coroutine, because FastAPI would run a function in a thread.
 async def _coordinator(request: Request) -> Coordinator:
     return service_of(request).coordinator
 
 
-# Declared for the API's description alone: it makes "Authorize" work in /docs.
+# Only for the API's description: it makes "Authorize" work in /docs.
 bearer = HTTPBearer(
     auto_error=False,
     scheme_name="token",
@@ -63,14 +63,14 @@ _AUTHORIZATION = re.compile(r"bearer +([A-Za-z0-9_.~+/=-]{1,512})", re.IGNORECAS
 
 
 def token_of(headers: Headers) -> str | None:
-    """Return the token of the one Authorization header; None without."""
+    """Return the token of the Authorization header; None unless there is exactly one."""
     values = headers.getlist("authorization")
     match = _AUTHORIZATION.fullmatch(values[0].strip()) if len(values) == 1 else None
     return None if match is None else match.group(1)
 
 
 def bearer_token(request: Request) -> str:
-    """Return the token of the one Authorization header; Refusal (401) without."""
+    """Return the token as :func:`token_of` does; Refusal (401) instead of None."""
     token = token_of(request.headers)
     if token is None:
         raise Refusal(
@@ -80,7 +80,7 @@ def bearer_token(request: Request) -> str:
 
 
 def actor_of(request: Request, _: Annotated[object, Depends(bearer)] = None) -> Actor:
-    """Return who asks; Refusal (401) without a valid token. Looked up once a request."""
+    """Return the caller; Refusal (401) without a valid token. Cached for the request."""
     context = context_of(request)
     if context.actor is None:
         co = service_of(request).coordinator
@@ -89,9 +89,9 @@ def actor_of(request: Request, _: Annotated[object, Depends(bearer)] = None) -> 
 
 
 def allowed(action: str) -> Any:
-    """Return the dependency for a route of one of :data:`access.PERMISSIONS`.
+    """Return a dependency that checks one of :data:`access.PERMISSIONS`.
 
-    Use cases decide again; asked here too, nothing is read of a caller who may not do it.
+    Use cases check again. This check comes before the body is read.
     """
     if action not in PERMISSIONS:
         raise ValueError(f"{action} is not in PERMISSIONS")
@@ -104,9 +104,9 @@ def allowed(action: str) -> Any:
 
 
 CoordinatorOf = Annotated[Coordinator, Depends(_coordinator)]
-#: First among a route's parameters: nothing is read of a caller that is not known.
+#: Declare it first among a route's parameters: then the body of an unknown caller is not read.
 ActorOf = Annotated[Actor, Depends(actor_of)]
-#: For routes that any token may ask.
+#: For routes that any token may use.
 Authenticated = Depends(actor_of)
 
 SLUG = r"^[a-z0-9][a-z0-9-]{0,62}$"

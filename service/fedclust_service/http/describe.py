@@ -1,7 +1,7 @@
-"""How a route is described in ``openapi.json``: bodies, answers and the problems it may give.
+"""Describe a route for ``openapi.json``: its bodies, answers and problems.
 
-Bodies are read raw (see :mod:`bodies`), so FastAPI cannot see their models: each route names them
-here, and :mod:`openapi` adds the schemas.
+Routes read bodies as bytes (see :mod:`bodies`), so FastAPI cannot see their models. Each route
+names them here, and :mod:`openapi` adds the schemas.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedclust.wire.problems import CATALOGUE, FieldError, problem
 from fedclust.wire.problems import CONTENT_TYPE as PROBLEM
 
 JSON = "application/json"
-#: What the edge may answer before a route is asked, or in its place.
+#: Problems that the middleware can answer instead of a route.
 _EVERYWHERE = (
     "malformed-request",
     "body-too-large",
@@ -26,7 +26,7 @@ _EVERYWHERE = (
     "internal",
     "unavailable",
 )
-#: Problems that pass by themselves and say when to ask again.
+#: Temporary problems, which carry Retry-After.
 _PASSING = {
     "request-timeout",
     "result-not-ready",
@@ -34,7 +34,16 @@ _PASSING = {
     "internal",
     "unavailable",
 }
+#: Problems of every route that reads a body.
+BODY_PROBLEMS = (
+    "malformed-request",
+    "request-timeout",
+    "body-too-large",
+    "unsupported-media-type",
+    "invalid",
+)
 Content = dict[str, Any]
+BINARY_CONTENT: Content = {"schema": {"type": "string", "format": "binary"}}
 
 
 class Described(TypedDict):
@@ -48,7 +57,7 @@ class Described(TypedDict):
 
 
 def ref(model: type[BaseModel] | str) -> Content:
-    """Return a reference to the schema of a model, or of the one that has this name."""
+    """Return a reference to the schema of a model, given the model or its name."""
     name = model if isinstance(model, str) else model.__name__
     return {"$ref": f"#/components/schemas/{name}"}
 
@@ -70,9 +79,9 @@ def described(
     Parameters
     ----------
     answers : dict of status to (description, content by media type or one JSON schema)
-        None as content: no body. The first is what usually happens.
+        None as content means no body. The first one is the usual answer.
     problems : str
-        Slugs of the catalogue; those that every route may give are added.
+        Slugs of the catalogue; those of the middleware are added.
     body : dict
         The request's content by media type, or one JSON schema.
     headers : dict of name to description
@@ -130,12 +139,12 @@ def _problem(description: str, slugs: Iterable[str]) -> dict[str, Any]:
 
 
 def problem_examples() -> dict[str, Any]:
-    """Return for every problem type a document as it may look, for the description."""
+    """Return an example document for every problem type."""
     return {slug: {"value": _example(slug)} for slug in CATALOGUE}
 
 
 def _example(slug: str) -> dict[str, Any]:
-    """Return a problem document as it may look; `detail` says in each case what to do next."""
+    """Return an example of a problem document."""
     errors = []
     if slug == "invalid":
         errors.append(FieldError(pointer="/name", rule="missing", message="Field required"))

@@ -57,7 +57,7 @@ _HOME_POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-# Both pages style themselves from script; Redoc searches in a worker made from a blob.
+# Scripts style both pages; Redoc searches in a worker made from a blob.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; font-src 'self' data:; connect-src 'self'; worker-src blob:; "
@@ -66,7 +66,7 @@ _POLICY = (
 
 
 def routes(document: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
-    """Return the routes of the API's description; ``document`` builds it, once."""
+    """Return the routes of the API's description, which ``document`` builds once."""
 
     building = threading.Lock()
 
@@ -75,7 +75,7 @@ def routes(document: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
         return codec.canonical_json(document())
 
     def description(_: Request) -> Response:
-        with building:  # or every thread would build it until the first is done
+        with building:  # otherwise several threads would build it at the same time
             content = written()
         return Response(content, media_type=JSON)
 
@@ -89,7 +89,7 @@ def routes(document: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
 
 
 def _home(request: Request) -> Response:
-    """Say what answers here: to browsers as a page, to programs as JSON."""
+    """Say what this service is: a page for browsers, JSON for programs."""
     headers = {"Vary": "Accept"}
     if negotiate(request, [JSON, HTML]) == JSON:
         return Response(_HOME_JSON, media_type=JSON, headers=headers)

@@ -1,7 +1,7 @@
-"""Examples and links of ``openapi.json``: one session's story, operation by operation.
+"""Examples and links of ``openapi.json``, which follow one session from start to end.
 
-The bodies are recorded (``make openapi``), not written: sent one after the other to a new
-coordinator in which ``north``, ``south`` and ``west`` are registered, they work as they stand.
+``make openapi`` records the bodies. They work when sent one after another to a new coordinator in
+which ``north``, ``south`` and ``west`` are registered.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARAMETERS: dict[str, Any] = {
     "token_id": "AAAAAAAAAAAA",
 }
 _BODY = "$response.body#/"
-#: operation -> where it says the parameters of others, and which these are: each gets its own.
+#: Links: operation -> where its answer holds the parameters of other operations, and which ones.
 _LEADS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "create_site": (
         {"name": f"{_BODY}name"},

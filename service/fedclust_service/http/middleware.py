@@ -1,4 +1,4 @@
-"""The outermost layer: request ids, limits that need no route, security headers, one log line."""
+"""The outermost layer: request ids, limits, security headers, one log line for each request."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from fedclust_service.http.request_context import RequestContext, attach_context
 log = structlog.get_logger(__name__)
 
 REQUEST_ID = "Fedclust-Request-Id"
-# Names a request and is no secret. The system's randomness for each cost a twentieth of a request.
+# Request ids are no secret. The system's randomness would take a twentieth of a request's time.
 _IDS = random.Random(secrets.randbits(128))  # noqa: S311
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|[0-9]{1,9}")
 _LOGGED = {"session": "session", "site": "site", "analyst": "analyst", "number": "round"}
 _DRAIN_SECONDS = 5.0
-#: Refused bodies that are read to their end at a time; of more, the connection is closed at once.
-#: Enough for honest clients: their bodies arrive within milliseconds.
-_MOST_DRAINS = 64
+#: Refused bodies that are read to their end at the same time; with more, connections are closed at
+#: once. Honest clients need few: their bodies arrive within milliseconds.
+_MAX_DRAINS = 64
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -43,19 +43,19 @@ _HSTS = "max-age=31536000"
 
 
 class Counts(Protocol):
-    """What is told of requests, to count them."""
+    """The interface through which requests are counted."""
 
     def requested(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Say that a request was answered: the route's template, never the path."""
+        """Count an answered request; ``route`` is the template, never the path."""
 
     def over_budget(self, kind: str) -> None:
-        """Say that a request was refused because too many of its kind are open."""
+        """Count a request that was refused because too many of its kind are open."""
 
     def stream_began(self) -> None:
-        """Say that an answer goes on for as long as its reader stays."""
+        """Count a stream that has begun."""
 
     def stream_ended(self, seconds: float) -> None:
-        """Say that it has ended."""
+        """Count a stream that has ended."""
 
 
 class EdgeMiddleware:
@@ -65,9 +65,8 @@ class EdgeMiddleware:
     ----------
     app : ASGI application
     body_limit : int
-        Bytes; a larger declared body is refused unread.
+        In bytes. A body with a larger declared length is refused unread.
     counts : Counts
-        Told of each request when it has been answered; of a stream when it begins and ends.
     budgets : Budgets
     """
 
@@ -76,7 +75,7 @@ class EdgeMiddleware:
         self.body_limit = body_limit
         self.counts = counts
         self.budgets = budgets
-        self.drains = asyncio.Semaphore(_MOST_DRAINS)
+        self.drains = asyncio.Semaphore(_MAX_DRAINS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,7 +91,7 @@ class EdgeMiddleware:
         started = time.perf_counter()
         streaming: float | None = None
 
-        def told(status: int) -> None:
+        def answered(status: int) -> None:
             seconds, route = time.perf_counter() - started, _template(inner)
             self.counts.requested(scope["method"], route, status, seconds)
             _write_line("request", scope["method"], route, inner, status, seconds, context)
@@ -101,7 +100,7 @@ class EdgeMiddleware:
             nonlocal streaming
             if context.stream:
                 streaming = time.perf_counter()
-                told(status)
+                answered(status)
                 self.counts.stream_began()
 
         exchange = _Exchange(scope, receive, send, context, self.body_limit, began, self.drains)
@@ -111,7 +110,7 @@ class EdgeMiddleware:
             exchange.status = 499
         finally:
             if streaming is None:
-                told(exchange.status)
+                answered(exchange.status)
             else:
                 seconds = time.perf_counter() - streaming
                 self.counts.stream_ended(seconds)
@@ -142,14 +141,14 @@ class EdgeMiddleware:
         except ClientDisconnect:
             raise
         except asyncio.CancelledError:
-            if not exchange.status:  # the time that a shutdown gives to open requests is over
+            if not exchange.status:  # the shutdown's grace time is over
                 exchange.hurry()
                 response = problems.refused(_ending(), context.request_id)
                 await response(scope, exchange.receive, exchange.send)
                 return
             raise
         except Exception as error:
-            if exchange.status:  # part of an answer is out: only closing tells the client
+            if exchange.status:  # part of an answer is sent, so the connection has to close
                 problems.log_failure(error)
                 raise
             response = problems.failed(context.request_id, error)
@@ -174,11 +173,11 @@ def _ending() -> Refusal:
 
 
 class _Exchange:
-    """One request and its response; drains what was not read of a refused body.
+    """One request and its response; reads and drops the rest of a refused body.
 
-    A server that closes a connection with unread bytes resets it, and the client never sees why
-    it was refused. So what is left is read and dropped first, within a limit and a time, unless
-    the client waits for ``100 Continue`` and has sent nothing yet.
+    A server that closes a connection with unread bytes resets it, and the client never sees the
+    refusal. So the rest is read first, within a limit and a time, unless the client waits for
+    ``100 Continue`` and has sent nothing yet.
     """
 
     def __init__(
@@ -200,13 +199,13 @@ class _Exchange:
         self._more = "expect" not in headers and (
             headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         )
-        # Two ways to say where a body ends: a proxy may have believed the other one, and what
-        # follows is then no request of whom it seems to be from (RFC 9112, 6.3).
+        # A proxy may have used the other of the two headers to find the body's end; then the bytes
+        # after it can be another client's request (RFC 9112, 6.3).
         self._ambiguous = "content-length" in headers and "transfer-encoding" in headers
         self.status = 0
 
     def hurry(self) -> None:
-        """Wait for nothing that has not been read yet."""
+        """Do not read the rest of the body."""
         self._left = 0
 
     async def receive(self) -> Message:
@@ -237,7 +236,7 @@ class _Exchange:
 
     def _add_headers(self, headers: MutableHeaders) -> None:
         headers[REQUEST_ID] = self._context.request_id
-        # What is still to come would be read as the next request.
+        # The rest of the body would be read as the next request.
         if self._more or self._ambiguous:
             headers["Connection"] = "close"
         for name, value in _HEADERS.items():
@@ -249,7 +248,7 @@ class _Exchange:
 
 
 def _template(scope: Scope) -> str:
-    """Return the template, not the path: what somebody pasted into an address stays out of logs."""
+    """Return the route's template. A path may hold anything, so it must not appear in logs."""
     fallback = "docs" if "endpoint" in scope else "unknown"
     return str(getattr(scope.get("route"), "path", fallback))
 
@@ -279,6 +278,6 @@ def _write_line(
 
 def _named(params: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, str]]:
     for name, value in params:
-        # What is not a name could be anything that somebody pasted into an address.
+        # Anything but a name may be something that a user pasted into the address.
         if name in _LOGGED and _NAME.fullmatch(str(value)):
             yield _LOGGED[name], str(value)

@@ -1,7 +1,7 @@
 """``openapi.json``: FastAPI's description of the routes, completed with our models.
 
-Schemas are made by pydantic from the models of :mod:`fedclust.wire` and of every registered
-method, so that the description cannot say anything else than what is read and written.
+Pydantic makes the schemas from the models of :mod:`fedclust.wire` and of every registered method,
+so the description always matches the bodies.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _TAGS = {
 
 
 def build(app: FastAPI) -> dict[str, Any]:
-    """Return the description of an application, the same for the same program."""
+    """Return the description of an application."""
     lines = [
         f"- `{PREFIX}{slug}` ({status}): {title}." for slug, (status, title) in CATALOGUE.items()
     ]
@@ -96,7 +96,7 @@ def build(app: FastAPI) -> dict[str, Any]:
     )
     found, names = _schemas()
     parts = document["components"]
-    # FastAPI's own: the enumerations of parameters.
+    # FastAPI adds the enumerations of parameters.
     own = {name: part for name, part in parts.get("schemas", {}).items() if "enum" in part}
     parts["schemas"] = dict(sorted((own | found).items()))
 
@@ -127,7 +127,7 @@ def build(app: FastAPI) -> dict[str, Any]:
             for parameter in operation.get("parameters", ()):
                 del parameter["schema"]["title"]
     for operation in document["paths"].get("/metrics", {}).values():
-        operation["security"].append({})  # from the coordinator's own machine it needs no token
+        operation["security"].append({})  # the coordinator's machine needs no token
     parts["examples"] = problem_examples()
     examples.complete(document)
     return document

@@ -1,4 +1,4 @@
-"""Every error becomes a problem document here, and nothing that was sent comes back in one."""
+"""Turn every error into a problem document, which never repeats what was sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_FOUND = "There is nothing here that this token may see; check the address an
 
 
 def not_found() -> Refusal:
-    """Return the refusal that stands for absent and for unseen alike."""
+    """Return the refusal for what does not exist or may not be seen."""
     return Refusal("not-found", NOT_FOUND)
 
 
@@ -54,7 +54,7 @@ def _refusal(request: Request, error: Exception) -> Response:
 
 
 def refused(refusal: Refusal, request_id: str) -> Response:
-    """Return a refusal as a response, with the headers that its status asks for."""
+    """Return a refusal as a response, with the headers of its status."""
     headers = {}
     if refusal.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="fedclust"'
@@ -64,21 +64,21 @@ def refused(refusal: Refusal, request_id: str) -> Response:
 
 
 def invalid(errors: list[problems.FieldError]) -> Refusal:
-    """Return the refusal for a body that does not fit its model."""
+    """Return the refusal of a body that does not fit its model."""
     if any(item.rule == "json_invalid" for item in errors):
         return Refusal("malformed-request", "The body is not valid JSON.", errors)
     return Refusal("invalid", "Correct the fields named in errors and send it again.", errors)
 
 
 def _request(request: Request, error: Exception) -> Response:
-    """Answer parameters that cannot be: 401 first, also where a route reads the token later."""
+    """Answer invalid parameters; 401 comes first, even if the route reads the token later."""
     try:
         if request.url.path.startswith("/v1/"):
             actor_of(request)
     except Refusal as refusal:
         return refused(refusal, request_id(request))
     items = cast(RequestValidationError, error).errors()
-    # A path segment that no name or number can be says no more than an unknown one.
+    # A path segment that is no name or number is answered like an unknown one.
     if any(item["loc"][:1] == ("path",) for item in items):
         return refused(not_found(), request_id(request))
     errors = [
@@ -94,7 +94,7 @@ def _request(request: Request, error: Exception) -> Response:
 
 
 def _http(request: Request, error: Exception) -> Response:
-    """Answer what Starlette raises by itself: no such path, no such method."""
+    """Answer Starlette's own errors: no such path, no such method."""
     status = cast(HTTPException, error).status_code
     if status == 405:
         allow = {"Allow": ", ".join(allowed_methods(request))}
@@ -109,7 +109,7 @@ def _http(request: Request, error: Exception) -> Response:
 
 
 def allowed_methods(request: Request) -> list[str]:
-    """Return the methods that the request's path takes, HEAD and OPTIONS included."""
+    """Return the methods of the request's path, with HEAD and OPTIONS."""
     methods: set[str] = set()
     for route in cast(list[BaseRoute], request.app.routes):
         match, _ = route.matches(request.scope)
@@ -122,12 +122,12 @@ def allowed_methods(request: Request) -> list[str]:
 
 
 def log_failure(error: Exception) -> None:
-    """Log where an error that nobody foresaw was raised; its text may repeat a value."""
+    """Log an unexpected error's type and place; its text may repeat a value."""
     log.error("request_failed", exc_info=error)
 
 
 def failed(request_id: str, error: Exception) -> Response:
-    """Answer an error that nobody foresaw."""
+    """Answer an unexpected error."""
     log_failure(error)
     detail = "The coordinator failed; its operator finds the cause by the request id. Try again."
     return refused(Refusal("internal", detail, retry_after_s=5), request_id)

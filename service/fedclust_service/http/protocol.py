@@ -1,4 +1,4 @@
-"""HTTP/1.1 below the application: what is no request at all, and one that never gets complete."""
+"""HTTP/1.1 below the application: bytes that are no request, and requests that never complete."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from uvicorn.server import ServerState
 from fedclust.wire import problems
 from fedclust_service.connections import Connections
 
-#: A request line and headers of more bytes are refused, however they arrive.
+#: Longest request line and headers together, in bytes.
 MAX_HEAD = 65_536
 _HEAD_END = re.compile(rb"\n\r?\n")
-#: How long a refused client may go on sending, so that it can read why it was refused.
+#: How long a refused client may go on sending, so that it can read the refusal.
 LINGER_SECONDS = 1.0
-#: A connection whose request line and headers, or whose TLS handshake, take longer is closed: it
-#: holds a file descriptor. Clients send both at once; 15 s leave room for lost packets.
+#: Longest time for a TLS handshake and for a request's line and headers: a waiting connection holds
+#: a file descriptor. Clients send both at once; 15 s allow for lost packets.
 HEAD_SECONDS = 15.0
-#: So is one whose other end takes nothing of an answer for so long: it holds the answer, too.
+#: Longest time in which a client reads nothing of an answer, which stays in memory.
 STUCK_SECONDS = 60.0
 #: The same while the process ends.
 _ENDING_STUCK_SECONDS = 0.5
 
 
 class _Connection(h11.Connection):
-    """Bounds a request's head also when all of it arrives in one read.
+    """Limits a request's head even if it arrives in one read.
 
-    h11 compares its buffer with the bound only while a head is incomplete.
+    h11 checks its limit only while a head is incomplete.
     """
 
     head_too_large = False
@@ -42,7 +42,7 @@ class _Connection(h11.Connection):
         super().__init__(h11.SERVER, MAX_HEAD)
 
     def next_event(self) -> Any:
-        """Return what comes next; RemoteProtocolError where it is no HTTP or too large."""
+        """Return the next event; RemoteProtocolError if the bytes are no HTTP or too many."""
         if self.their_state is h11.IDLE:
             received, _ = self.trailing_data
             if len(received) > MAX_HEAD and not _HEAD_END.search(received, 0, MAX_HEAD):
@@ -52,15 +52,14 @@ class _Connection(h11.Connection):
 
 
 class Protocol(H11Protocol):
-    """Uvicorn's HTTP with the refusals of the catalogue, and bounds on a request's head and on
-    the time in which nothing of an answer is read.
+    """Uvicorn's HTTP with refusals of the catalogue and limits on heads and stuck connections.
 
-    h11 by name, whatever else is installed: its connection takes a bound on a request's head.
+    It is always h11, even if httptools is installed: h11 can limit a request's head.
 
     Parameters
     ----------
     connections : Connections
-        Told when this connection is idle, busy or closed.
+        Learns when this connection is idle, busy or closed.
     """
 
     conn: _Connection
@@ -86,14 +85,14 @@ class Protocol(H11Protocol):
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Take what has arrived; drop what a refused client still sends."""
+        """Process received bytes; drop those of a refused client."""
         if self._refused:
             return
         super().data_received(data)
         self._watch()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or take one that has arrived already."""
+        """Continue with the next request."""
         super().on_response_complete()
         self._watch()
 
@@ -105,26 +104,26 @@ class Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Hold an answer back whose reader is slow, for a while."""
+        """Pause an answer with a slow reader, and limit the pause."""
         super().pause_writing()
         self._watch()
         self._watch_stuck()
 
     def resume_writing(self) -> None:
-        """Go on: the reader has caught up."""
+        """Resume after the reader has caught up."""
         self._forget_stuck()
         super().resume_writing()
         self._watch()
 
     def shutdown(self) -> None:
-        """Close after the answer that is under way, if somebody reads it."""
+        """Close after the current answer, if its reader takes it soon."""
         self._ending = True
         if self._stuck_timer is not None:
             self._watch_stuck()
         super().shutdown()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn's words are for people
-        """Refuse what cannot be read as HTTP, and close."""
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # replaced by a problem document
+        """Refuse bytes that are no HTTP, and close."""
         if self.conn.head_too_large:
             slug, detail = "headers-too-large", f"Send at most {MAX_HEAD} bytes of headers."
         else:
@@ -146,7 +145,7 @@ class Protocol(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.close()
             return
-        # Closing at once, with bytes unread, would reset the connection and lose the answer.
+        # Closing with unread bytes would reset the connection and lose the answer.
         self._refused = True
         if self.transport.can_write_eof():
             self.transport.write_eof()

@@ -1,4 +1,4 @@
-"""What a request's log line will say, gathered while the request is answered."""
+"""A request's id, caller and kind, collected for its log line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.types import Scope
 
 from fedclust_service.domain.access import Actor
 
-_KEY = "fedclust.trace"
+_KEY = "fedclust.context"
 
 
 @dataclass
@@ -20,11 +20,11 @@ class RequestContext:
     ----------
     request_id : str
     head : bool
-        Whether only the head of the answer is asked for: routes see a GET.
+        Whether the request is a HEAD; routes see a GET.
     actor : Actor or None
-        Who sent it, once that is known.
+        The caller, once known.
     stream : bool
-        Whether the answer goes on for as long as its reader stays: its time is no answer's time.
+        Whether the answer is a stream, whose duration depends on its reader.
     """
 
     request_id: str
@@ -34,11 +34,11 @@ class RequestContext:
 
 
 def attach_context(scope: Scope, context: RequestContext) -> None:
-    """Tie a trace to a request's scope."""
+    """Store a context in a request's scope."""
     scope[_KEY] = context
 
 
 def context_of(request: HTTPConnection) -> RequestContext:
-    """Return the request's trace."""
+    """Return the request's context."""
     context: RequestContext = request.scope[_KEY]
     return context

@@ -1,11 +1,11 @@
-"""Models that ``openapi.json`` shows in place of the wire's own where those leave a field open.
+"""Models for ``openapi.json`` where the wire's own models leave a field open.
 
-What a session's options, a task's parameters and a submission's payload hold depends on the method
-or the phase. The wire's models say "any map" there, and the engine checks the rest. A generated
-client needs a name for each of these maps, and a discriminator: so one model is derived here for
-every method or phase. Nothing is read or written with them.
+A session's options, a task's parameters and a submission's payload depend on the method or the
+phase. The wire's models accept any map there, and the engine checks the rest. A generated client
+needs a name and a discriminator for each of these maps, so this module derives one model for every
+method or phase. No body is read or written with them.
 
-The definition in an answer stays open: a session may pin a version of its method that had other
+The definition in an answer stays open: a session may pin an older version of its method with other
 options, and a client should be able to list sessions of methods that it does not know.
 """
 
@@ -36,7 +36,7 @@ _LISTED: tuple[type[BaseModel], ...] = (
 
 
 def derived() -> list[type[BaseModel]]:
-    """Return the models, each under the name that routes refer to."""
+    """Return the models, under the names that the routes use."""
     by_name = phases()
     tasks = _choice(
         "TaskDocument",
@@ -64,7 +64,7 @@ def derived() -> list[type[BaseModel]]:
 
 
 def phases() -> dict[str, list[Phase]]:
-    """Return the phases of all methods by name; with one n_clusters and with several."""
+    """Return the phases of all methods by name, including those of sweeps."""
     found: dict[str, list[Phase]] = {}
     for method in METHODS.values():
         for each in (method, sweep.swept(method)) if method.sweeps else (method,):
@@ -126,7 +126,7 @@ def _page(model: type[BaseModel]) -> type[BaseModel]:
 
 
 def _with(model: type[BaseModel], **fields: Any) -> type[BaseModel]:
-    """Return a model in which some fields are of other types."""
+    """Return a model with other types for some fields."""
     changed: type[BaseModel] = create_model(
         model.__name__, __base__=model, __doc__=model.__doc__, **fields
     )
@@ -150,10 +150,10 @@ def _union(kinds: Iterable[Any]) -> Any:
 
 
 def _demands(body: type[BaseModel]) -> tuple[bool, int]:
-    """Return what orders alternatives so that the first whose required fields are there fits.
+    """Return a sort key: the first alternative whose required fields are present is the right one.
 
-    Some generated clients read them in this way. ``parts`` tell several n_clusters from one; then
-    the number of fields, of a part where there are parts.
+    Some generated clients read alternatives in this way. Sweeps come first, then models with more
+    required fields.
     """
     several, model = issubclass(body, sweep.SweepTask | sweep.SweepPayload), body
     if several:

@@ -1,4 +1,4 @@
-"""What a caller may know before taking part: who it is, and what methods disclose."""
+"""Who the caller is, and what each method discloses."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Response:
     operation_id="get_algorithm",
     dependencies=[Authenticated],
     summary="One method: options, phases, disclosures, citation",
-    description="Everything a data protection officer needs to know what leaves a site, and when.",
+    description="What leaves a site and when, for a data protection officer.",
     **described({200: ("The method.", ref(AlgorithmInfo))}, "unauthenticated", "not-found"),
 )
 def get_algorithm(

@@ -1,4 +1,4 @@
-"""What operators are shown: the coordinator, every session, the audit trail."""
+"""Pages for operators: the coordinator, every session, the audit trail."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from fedclust.wire.models import Timestamp
-from fedclust_service.domain.session import SessionState
 from fedclust_service.http.bodies import reply
 from fedclust_service.http.dependencies import SLUG, ActorOf, CoordinatorOf, service_of
 from fedclust_service.http.describe import described, page_of, ref
-from fedclust_service.http.paging import CursorOf, LimitOf
+from fedclust_service.http.paging import CursorOf, LimitOf, StateOf
 from fedclust_service.orchestration import admin
 
 router = APIRouter(prefix="/v1/admin", tags=["admin"])
-StateOf = Annotated[SessionState | None, Query(description="Only sessions in this state.")]
 NameOf = Annotated[str | None, Query(pattern=SLUG, description="Only this session.")]
 WhoOf = Annotated[
     str | None,
     Query(
         pattern=r"^(coordinator|(site|analyst|operator):[a-z0-9][a-z0-9-]{0,62})$",
-        description="Only what it did: `site:north`, `analyst:ada`, `coordinator`.",
+        description="Only entries of this actor: `site:north`, `analyst:ada`, `coordinator`.",
     ),
 ]
 ActionOf = Annotated[
     str | None,
-    Query(pattern=r"^[a-z_]{1,40}\.[a-z_]{1,40}$", description="Only this: `round.closed`."),
+    Query(
+        pattern=r"^[a-z_]{1,40}\.[a-z_]{1,40}$",
+        description="Only this action, such as `round.closed`.",
+    ),
 ]
-SinceOf = Annotated[Timestamp | None, Query(description="Nothing earlier; RFC 3339 with offset.")]
+SinceOf = Annotated[
+    Timestamp | None, Query(description="Only entries from this time on; RFC 3339 with offset.")
+]
 
 
 @router.get(
@@ -41,7 +44,7 @@ SinceOf = Annotated[Timestamp | None, Query(description="Nothing earlier; RFC 33
     "end within two weeks and have no successor, at most 50 of each); the database's size, what "
     "is free on the coordinator's disk, how far clocks differ, versions.",
     **described(
-        {200: ("How it stands.", ref(admin.Overview))},
+        {200: ("The overview.", ref(admin.Overview))},
         "unauthenticated",
         "forbidden",
     ),

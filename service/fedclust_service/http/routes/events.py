@@ -31,7 +31,7 @@ from fedclust_service.orchestration.events import Batch, Event, read_events
 
 router = APIRouter(tags=["events"])
 STREAM = "text/event-stream"
-#: A proxy or a firewall closes what is silent for longer.
+#: Proxies and firewalls close connections that are silent for longer.
 KEEP_ALIVE_SECONDS = 15.0
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -43,13 +43,13 @@ _SCHEMA = {
 
 
 class _EventStream(StreamingResponse):
-    """Streams until its reader goes."""
+    """A stream of server-sent events."""
 
     def __init__(self, content: AsyncIterator[bytes]) -> None:
         super().__init__(content, 200, _HEADERS, STREAM)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Here and not in the route: only what is answered so is counted as a stream.
+        # Here and not in the route, so that only real streams are counted.
         context_of(HTTPConnection(scope)).stream = True
         await super().__call__(scope, receive, send)
 
@@ -59,9 +59,9 @@ class _EventStream(StreamingResponse):
     operation_id="watch_events",
     summary="Follow a session's events",
     description="Its analyst, operators and its sites, as server-sent events: from the session's "
-    "start, or behind `Last-Event-ID`. The stream ends with the session's end event; 204 tells a "
-    "reader who has that one already that nothing follows. Sites read of others that they "
-    "answered, never counts.",
+    "start, or after `Last-Event-ID`. The stream ends with the session's end event; 204 tells a "
+    "reader who has that event that nothing follows. Sites learn that other sites answered, but no "
+    "counts.",
     **described(
         {
             200: ("Events, until the session has ended.", {STREAM: {"schema": _SCHEMA}}),
@@ -78,7 +78,8 @@ async def events(
     co: CoordinatorOf,
     session: SessionName,
     last_event_id: Annotated[
-        str | None, Header(description="The last `id` that was read; from there it goes on.")
+        str | None,
+        Header(description="The last `id` that was read; the stream continues after it."),
     ] = None,
 ) -> Response:
     after, token = _number(last_event_id), bearer_token(request)
@@ -87,7 +88,7 @@ async def events(
         return Response(status_code=204)
     if co.sealer.streams.closed:
         raise Refusal("unavailable", "The coordinator restarts; ask again.", retry_after_s=2)
-    if context_of(request).head:  # what can be said without waiting for an end
+    if context_of(request).head:  # only the headers
         head = Response(None, 200, _HEADERS, STREAM)
         del head.headers["Content-Length"]
         return head
@@ -109,7 +110,7 @@ async def _lines(co: Coordinator, token: str, session: str, batch: Batch) -> Asy
                 yield b": nothing new\n\n"
         try:
             batch = await run_in_threadpool(read_events, co, token, session, batch.last)
-        except Refusal:  # revoked since, or expired: asking again tells why
+        except Refusal:  # revoked or expired since; a new request says which
             return
 
 
@@ -131,9 +132,9 @@ def _number(last_event_id: str | None) -> int:
     "/v1/audit/heads/{number}",
     operation_id="get_audit_head",
     summary="The hash of a sealed audit entry",
-    description="Any token. Sites note number and hash of the last sealed entry beside each "
-    "submission (`Fedclust-Audit-Head`); an entry that has another hash by now, or is gone, shows "
-    "that the trail was rewritten or cut. Tells nothing but the hash.",
+    description="Any token. Sites note number and hash of the last sealed entry with each "
+    "submission (`Fedclust-Audit-Head`). If that entry now has another hash or is gone, the trail "
+    "was rewritten or cut. The answer contains only the hash.",
     **described(
         {200: ("Number and hash.", ref(AuditHead))}, "unauthenticated", "not-found", "invalid"
     ),

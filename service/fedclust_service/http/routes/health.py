@@ -1,4 +1,4 @@
-"""Whether the process lives, and whether it can serve."""
+"""Whether the process runs, and whether it can serve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedclust_service.http.describe import described, ref
 from fedclust_service.orchestration.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
-#: What `/readyz` may name in ``reasons``, and what its operator should know or do.
+#: The ``reasons`` of `/readyz`, and what the operator should know or do.
 REASONS = {
     "shutting-down": "The coordinator is shutting down.",
     "thread-ended": "The thread that aggregates or the one that watches deadlines has ended: "
@@ -51,7 +51,7 @@ class Liveness(Model):
 class Readiness(Model):
     """The process can serve.
 
-    ``listening``: whether this worker hears at once of what others change; null on SQLite.
+    ``listening``: whether this worker learns of others' changes at once; null on SQLite.
     """
 
     status: Literal["ok"]
@@ -62,8 +62,8 @@ class Readiness(Model):
     "/healthz",
     operation_id="healthz",
     summary="Liveness",
-    description="Answers while the process runs; touches no database.",
-    **described({200: ("It lives.", ref(Liveness))}),
+    description="Answers while the process runs; does not use the database.",
+    **described({200: ("It runs.", ref(Liveness))}),
 )
 async def healthz() -> Response:
     return reply(Liveness(status="ok"))
@@ -91,7 +91,7 @@ async def readyz(request: Request) -> Response:
 
 
 def _reasons(co: Coordinator) -> list[str]:
-    """Return why the coordinator cannot serve, the most telling first."""
+    """Return why the coordinator cannot serve, the most important reason first."""
     if co.notifier.closed:
         return ["shutting-down"]
     reasons = []
@@ -105,7 +105,7 @@ def _reasons(co: Coordinator) -> list[str]:
         if co.store.migration_head() != co.store.expected_migration():
             reasons.append("database-schema")
     except Exception as error:
-        # Whatever the driver raises, the answer is that the database is not usable now.
+        # Whatever the driver raises, the database is not usable now.
         log.warning("not_ready", exc_info=error)
         reasons.append("database-silent")
     return reasons

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedclust_service.settings import is_loopback
 
 router = APIRouter(tags=["health"])
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
-#: What proxies add: a request with one of these began elsewhere, wherever it arrives from.
+#: Headers that proxies add. A request with one of them began on another machine.
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]+)?", re.IGNORECASE)
@@ -30,7 +30,7 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]+)?", re.IGNORECASE)
     operation_id="metrics",
     summary="Metrics",
     description="Prometheus' text form. Operators; without a token only from the coordinator's "
-    "own machine, and not at all where a proxy stands before it.",
+    "machine, and only without a proxy.",
     **described(
         {200: ("Counts of this process and of the database.", _TEXT)},
         "unauthenticated",
@@ -45,12 +45,12 @@ async def metrics(request: Request, _: Annotated[object, Depends(bearer)]) -> Re
 
 
 def _from_this_machine(request: Request) -> bool:
-    """Whether a request without a token comes from this machine, and from nowhere through it."""
+    """Whether a request without a token comes from this machine and was not forwarded."""
     if service_of(request).settings.behind_proxy or "authorization" in request.headers:
         return False
     if any(name in request.headers for name in _FORWARDED):
         return False
-    # A page whose name resolves to this machine would read them with the hands of a browser here.
+    # A web page whose name resolves to this machine could otherwise read them through a browser.
     named = _HOST.fullmatch(request.headers.get("host", ""))
     if named is None or request.client is None:
         return False

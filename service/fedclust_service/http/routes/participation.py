@@ -17,7 +17,7 @@ from fedclust_service.http.dependencies import (
     SiteName,
     allowed,
 )
-from fedclust_service.http.describe import described, ref
+from fedclust_service.http.describe import BODY_PROBLEMS, described, ref
 from fedclust_service.orchestration import participation
 
 router = APIRouter(prefix="/v1/sessions/{session}/participation", tags=["participation"])
@@ -48,11 +48,7 @@ router = APIRouter(prefix="/v1/sessions/{session}/participation", tags=["partici
         "table-changed",
         "version-unsupported",
         "late-joining-refused",
-        "malformed-request",
-        "request-timeout",
-        "body-too-large",
-        "unsupported-media-type",
-        "invalid",
+        *BODY_PROBLEMS,
         "stored-data-damaged",
         body=ref(Participation),
     ),

@@ -1,4 +1,4 @@
-"""Sites, analysts and operators: registered, disabled, given tokens. The same routes for all."""
+"""Routes that register and disable sites, analysts and operators and issue their tokens."""
 
 from __future__ import annotations
 
@@ -17,24 +17,17 @@ from fedclust.wire.models import (
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.http.bodies import JsonBody, OptionalJsonBody, parse, reply
 from fedclust_service.http.dependencies import SLUG, ActorOf, CoordinatorOf, TokenId, allowed
-from fedclust_service.http.describe import described, page_of, ref
+from fedclust_service.http.describe import BODY_PROBLEMS, described, page_of, ref
 from fedclust_service.http.paging import CursorOf, LimitOf
 from fedclust_service.orchestration import principals
 
 PrincipalName = Annotated[str, Path(pattern=SLUG, description="The name it was registered with.")]
-_BODY = (
-    "malformed-request",
-    "request-timeout",
-    "body-too-large",
-    "unsupported-media-type",
-    "invalid",
-)
 
 
 def _router(role: Role, readers: str) -> APIRouter:
     one, many = role.value, f"{role.value}s"
     article = "a" if role is Role.SITE else "an"
-    # Of operators one must be left who can go on.
+    # At least one operator must keep a valid token.
     last = ["last-operator-token"] if role is Role.OPERATOR else []
     kept = " The last valid operator token stays." if last else ""
     router = APIRouter(prefix=f"/v1/{many}", tags=[many])
@@ -53,7 +46,7 @@ def _router(role: Role, readers: str) -> APIRouter:
             "unauthenticated",
             "forbidden",
             "name-taken",
-            *_BODY,
+            *BODY_PROBLEMS,
             body=ref(PrincipalCreate),
         ),
     )
@@ -106,7 +99,7 @@ def _router(role: Role, readers: str) -> APIRouter:
             "forbidden",
             "not-found",
             *last,
-            *_BODY,
+            *BODY_PROBLEMS,
             body=ref(PrincipalPatch),
         ),
     )
@@ -130,7 +123,7 @@ def _router(role: Role, readers: str) -> APIRouter:
             "unauthenticated",
             "forbidden",
             "not-found",
-            *_BODY,
+            *BODY_PROBLEMS,
             body=ref(TokenCreate),
             body_required=False,
         ),

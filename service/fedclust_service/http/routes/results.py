@@ -17,12 +17,11 @@ from fedclust_service.http.bodies import (
     reply_as,
 )
 from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName
-from fedclust_service.http.describe import described, ref
+from fedclust_service.http.describe import BINARY_CONTENT, described, ref
 from fedclust_service.orchestration import results
 
 router = APIRouter(tags=["results"])
 _TEXT = {"schema": {"type": "string"}}
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
 @router.get(
@@ -30,15 +29,15 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
     operation_id="get_result",
     summary="Read the result",
     description="Its analyst, operators and its sites, each cut to what it may see: centroids in "
-    "scaled and own units, sizes, quality, history, provenance. As "
-    "CSV: one line a cluster with its size and its centroid in own units. Of a sweep the "
-    "recommended number of clusters, and all of them in `sweep`; with `k` that one alone. Not for "
-    "a site that was excluded.",
+    "scaled and own units, sizes, quality, history, provenance. The CSV has one line for each "
+    "cluster with its size and its centroid in own units. For a sweep, the result has the "
+    "recommended number of clusters and `sweep` holds all; `k` selects one. Excluded sites cannot "
+    "read it.",
     **described(
         {
             200: (
                 "The result.",
-                {JSON: {"schema": ref(ResultDocument)}, BINARY: _BINARY, CSV: _TEXT},
+                {JSON: {"schema": ref(ResultDocument)}, BINARY: BINARY_CONTENT, CSV: _TEXT},
             )
         },
         "unauthenticated",
@@ -58,7 +57,11 @@ def get_result(
     session: SessionName,
     k: Annotated[
         int | None,
-        Query(ge=1, le=10_000, description="Of a sweep: the result with so many clusters."),
+        Query(
+            ge=1,
+            le=10_000,
+            description="For a sweep: the number of clusters of the result to read.",
+        ),
     ] = None,
 ) -> Response:
     media = negotiate(request, [JSON, BINARY, CSV])

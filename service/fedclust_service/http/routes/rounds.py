@@ -1,4 +1,4 @@
-"""Rounds as they are seen: who answered, who is late, why one closed. No payloads."""
+"""Rounds without payloads: who answered, who is late, why a round closed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ router = APIRouter(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
     "",
     operation_id="list_rounds",
     summary="List a session's rounds",
-    description="Its analyst, operators and its sites; sites read of others names and whether "
-    "they answered.",
+    description="Its analyst, operators and its sites. Of other sites, a site reads only the names "
+    "and whether they answered.",
     **described(
         {200: ("A page of rounds, by number.", page_of(RoundInfo))},
         "unauthenticated",

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from fedclust.wire.models import SessionCreate, SessionEntry, SessionInfo, SessionPatch
 from fedclust_service.domain.access import Actor
-from fedclust_service.domain.session import SessionState
 from fedclust_service.http.bodies import JsonBody, parse, reply
 from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName, allowed
-from fedclust_service.http.describe import described, page_of, ref
-from fedclust_service.http.paging import CursorOf, LimitOf
+from fedclust_service.http.describe import BODY_PROBLEMS, described, page_of, ref
+from fedclust_service.http.paging import CursorOf, LimitOf, StateOf
 from fedclust_service.orchestration import sessions
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
-_BODY = (
-    "malformed-request",
-    "request-timeout",
-    "body-too-large",
-    "unsupported-media-type",
-    "invalid",
-)
-StateOf = Annotated[SessionState | None, Query(description="Only sessions in this state.")]
 
 
 @router.post(
@@ -43,7 +34,7 @@ StateOf = Annotated[SessionState | None, Query(description="Only sessions in thi
         "name-taken",
         "stored-data-damaged",
         "version-unsupported",
-        *_BODY,
+        *BODY_PROBLEMS,
         body=ref(SessionCreate),
     ),
 )
@@ -60,8 +51,8 @@ def create(
     "",
     operation_id="list_sessions",
     summary="List sessions",
-    description="Operators see all, analysts those they created, sites their own. Newest first. "
-    "A session's `definition` is null where what is stored is damaged.",
+    description="Operators see all sessions, analysts those they created, sites those they take "
+    "part in. Newest first. A session's `definition` is null if it is damaged.",
     **described(
         {200: ("A page of sessions.", page_of(SessionEntry))}, "unauthenticated", "invalid"
     ),
@@ -108,7 +99,7 @@ def read(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
         "late-joining-refused",
         "stored-data-damaged",
         "version-unsupported",
-        *_BODY,
+        *BODY_PROBLEMS,
         body=ref(SessionPatch),
     ),
 )

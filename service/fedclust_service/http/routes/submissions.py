@@ -27,13 +27,12 @@ from fedclust_service.http.dependencies import (
     for_site,
     service_of,
 )
-from fedclust_service.http.describe import described, ref
+from fedclust_service.http.describe import BINARY_CONTENT, BODY_PROBLEMS, described, ref
 from fedclust_service.http.request_context import context_of
 from fedclust_service.orchestration import principals, submissions
 from fedclust_service.orchestration.submissions import Admitted
 
 TASK_ETAG = "Fedclust-Task-ETag"
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 router = APIRouter(tags=["submissions"])
 
@@ -42,9 +41,9 @@ router = APIRouter(tags=["submissions"])
     "/v1/sessions/{session}/rounds/{number}/submission",
     operation_id="put_submission",
     summary="Answer a round",
-    description="Sites. Exactly once: the same bytes again give the first receipt, whatever has "
-    "happened since; other bytes are refused. A 2xx answer means that the submission is stored "
-    "durably. `payload` null is an empty answer.",
+    description="Sites. Exactly once: the same bytes again give the first receipt at any time; other "
+    "bytes are refused. A 2xx answer means that the submission is stored durably. `payload` null "
+    "is an empty answer.",
     **described(
         {
             201: ("Stored.", ref(Receipt)),
@@ -58,16 +57,13 @@ router = APIRouter(tags=["submissions"])
         "submission-differs",
         "task-mismatch",
         "round-closed",
-        "request-timeout",
-        "body-too-large",
-        "unsupported-media-type",
-        "invalid",
+        *BODY_PROBLEMS,
         "disclosure-refused",
         "stored-data-damaged",
-        body={JSON: {"schema": ref("Submission")}, BINARY: _BINARY},
+        body={JSON: {"schema": ref("Submission")}, BINARY: BINARY_CONTENT},
         headers={
-            TASK_ETAG: "The task's ETag from now on: wait with it for what comes next. Absent "
-            "where something new is to be read already.",
+            TASK_ETAG: "The task's new ETag, with which to wait for the next task. Absent if "
+            "the task has changed again already.",
             **AUDIT_HEAD_HEADER,
         },
     ),
@@ -80,7 +76,7 @@ async def put_submission(
 ) -> Response:
     co, token = service_of(request).coordinator, bearer_token(request)
 
-    # Who asks and what is asked are read in one transaction, before anything of the body is.
+    # Before the body is read, one transaction reads the caller and the round.
     def look(tx: Any, actor: Actor, seen: Any) -> tuple[Actor, Admitted | None]:
         context_of(request).actor = actor
         require(actor, "submission.put")
@@ -93,7 +89,7 @@ async def put_submission(
     stored = await for_site(
         request, lambda: submissions.submit(co, actor, session, number, body, seen)
     )
-    # What is under way is stored whether or not its sender still waits.
+    # The answer is stored even if its sender has gone.
     submitted = await asyncio.shield(asyncio.wrap_future(stored))
     headers = {} if submitted.task_etag is None else {TASK_ETAG: submitted.task_etag}
     return reply(submitted.receipt, 201 if submitted.created else 200, with_audit_head(co, headers))

@@ -26,7 +26,7 @@ from fedclust_service.http.dependencies import (
     for_site,
     service_of,
 )
-from fedclust_service.http.describe import described, ref
+from fedclust_service.http.describe import BINARY_CONTENT, described, ref
 from fedclust_service.http.request_context import context_of
 from fedclust_service.orchestration import principals, tasks
 from fedclust_service.orchestration.coordinator import Coordinator
@@ -39,15 +39,14 @@ WaitOf = Annotated[
         ge=0,
         le=25,
         allow_inf_nan=False,
-        description="Seconds to wait for something new, where `If-None-Match` tells what is known.",
+        description="Seconds to wait for a change, if `If-None-Match` matches.",
     ),
 ]
-#: For the API's description: the header may come more than once, which `_etags` reads.
+#: Only for the API's description: `_etags` reads the header, which may come more than once.
 KnownOf = Annotated[
     str | None,
-    Header(alias="If-None-Match", description="The ETag that came last; with `*`, any."),
+    Header(alias="If-None-Match", description="The last ETag; `*` stands for any."),
 ]
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
 @router.get(
@@ -60,7 +59,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
         {
             200: (
                 "The site's view of its session.",
-                {JSON: {"schema": ref(TaskResponse)}, BINARY: _BINARY},
+                {JSON: {"schema": ref(TaskResponse)}, BINARY: BINARY_CONTENT},
             ),
             304: ("Nothing new.", None),
         },
@@ -71,7 +70,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
         "invalid",
         "stored-data-damaged",
         "unavailable",
-        headers={"ETag": "To be sent as If-None-Match with the next request.", **AUDIT_HEAD_HEADER},
+        headers={"ETag": "Send it as If-None-Match with the next request.", **AUDIT_HEAD_HEADER},
     ),
 )
 async def get_task(
@@ -91,7 +90,7 @@ async def get_task(
         context_of(request).actor = actor
         return tasks.task_view(tx, actor, seen, known)
 
-    # Who asks is found anew after each wait: a token may have been revoked in it.
+    # Each look authenticates again: the token may have been revoked during the wait.
     def look(recorded: bool) -> tuple[TaskView, Response | None]:
         asking = (co, token, "task.view", session, None, view_of)
         view = principals.read_as_site(*asking, recorded=recorded)
@@ -112,9 +111,9 @@ async def get_task(
 def _shown(
     co: Coordinator, view: TaskView, known: set[str], media: str
 ) -> tuple[TaskView, Response | None]:
-    """Return a view with its response, None where the client knows it already.
+    """Return a view with its response; None if the client has this view already.
 
-    In the thread that has read it: writing a large task would hold every other request up.
+    Call it in a thread: serialising a large task would block the event loop.
     """
     if view.etag in known or "*" in known:
         return view, None
