@@ -41,9 +41,9 @@ router = APIRouter(tags=["submissions"])
     "/v1/sessions/{session}/rounds/{number}/submission",
     operation_id="put_submission",
     summary="Answer a round",
-    description="Sites. Exactly once: the same bytes again give the first receipt at any time; other "
-    "bytes are refused. A 2xx answer means that the submission is stored durably. `payload` null "
-    "is an empty answer.",
+    description="Sites. Exactly once: the same bytes again give the first receipt at any time; "
+    "other bytes are refused. A 2xx answer means that the submission is stored durably. `payload` "
+    "null is an empty answer.",
     **described(
         {
             201: ("Stored.", ref(Receipt)),
