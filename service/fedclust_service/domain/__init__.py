@@ -1,1 +1,1 @@
-"""Sessions, rounds, submissions, access: states and rules as data, without I/O."""
+"""States and rules of sessions, rounds, submissions and access, as data and without I/O."""

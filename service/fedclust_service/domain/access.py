@@ -1,4 +1,4 @@
-"""Who may do and see what. Decided here and nowhere else."""
+"""Who may do and see what. No other module decides this."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Actor:
-    """Who speaks in a request: a principal through one of its tokens."""
+    """The caller of a request: a principal with one of its tokens."""
 
     role: Role
     name: str
@@ -54,13 +54,13 @@ class Actor:
 
     @property
     def key(self) -> str:
-        """What stored rows call the actor; an analyst and an operator may share a name."""
+        """The actor in stored rows. It has the role, because two roles may share a name."""
         return f"{self.role.value}:{self.name}"
 
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """Something that somebody did. Never holds a payload, a token or a record.
+    """An entry of the audit trail. It never holds a payload, a token or a record.
 
     ``number`` and ``hash`` are None until the entry is sealed.
     """
@@ -77,7 +77,7 @@ class AuditEntry:
 
 # --- what a role may do ---------------------------------------------------------------------------
 
-#: Every use case and the roles that may ask for it. Which rows they reach is decided below.
+#: The roles that may ask for each use case. The functions below decide which rows they see.
 PERMISSIONS: dict[str, frozenset[Role]] = {
     "admin.read": frozenset({Role.OPERATOR}),
     "metrics.read": frozenset({Role.OPERATOR}),
@@ -102,7 +102,7 @@ PERMISSIONS: dict[str, frozenset[Role]] = {
 
 
 def require(actor: Actor, action: str) -> None:
-    """Refuse an actor whose role may not do this, whatever it would be done to."""
+    """Raise Refusal ``forbidden`` unless the actor's role may do this."""
     allowed = PERMISSIONS[action]
     if actor.role not in allowed:
         names = ", ".join(role.value for role in Role if role in allowed)
@@ -110,7 +110,7 @@ def require(actor: Actor, action: str) -> None:
 
 
 def absent(what: str) -> Refusal:
-    """Return the one answer for what is not there and for what the actor may not see."""
+    """Return the refusal for what does not exist or the actor may not see."""
     detail = f"There is no {what} of this name that this token may see: "
     return Refusal("not-found", detail + "check the name, and whose token it is.")
 
@@ -128,7 +128,7 @@ def sees_session(actor: Actor, created_by: str, *, takes_part: bool) -> bool:
 
 
 def reads_result(own: Participation | None) -> bool:
-    """Whoever sees a session reads its result, but a site that was excluded from it."""
+    """Everybody who sees a session reads its result, except an excluded site."""
     return own is None or own.state is not ParticipationState.EXCLUDED
 
 
@@ -138,9 +138,9 @@ def sees_tokens(actor: Actor) -> bool:
 
 
 def sees_answer_details(actor: Actor, site: str) -> bool:
-    """Whether the actor sees when ``site`` answered and whether it answered empty.
+    """Whether the actor sees when ``site`` answered and whether the answer was empty.
 
-    Of other sites a site reads the name and whether they answered or are late.
+    Of other sites, a site reads only the name and whether they answered or are late.
     """
     return actor.role is not Role.SITE or actor.name == site
 
@@ -151,7 +151,7 @@ def sees_submission_hash(actor: Actor, site: str) -> bool:
 
 
 def visible_result(actor: Actor, result: Result) -> Result:
-    """Cut a result to what the actor may see.
+    """Limit a result to what the actor may see.
 
     A site reads its own sizes and mapping. Analysts and operators read sizes by site and no
     mapping. The same holds for every K of a sweep.

@@ -1,9 +1,9 @@
-"""The audit trail's hash chain: what is hashed, and what makes a trail sound.
+"""The audit trail's hash chain: how entries are hashed and how a trail is verified.
 
 An entry's hash is the SHA-256 of eight lines of UTF-8, joined by a line feed with none at the
-end: the hash before it (64 zeros before the first), its number, its row's id, the time as
+end: the previous hash (64 zeros for the first entry), its number, its row's id, the time as
 ``2026-01-31T12:00:00.000000Z``, actor, action, subject, and the details as stored: one line of
-JSON with sorted keys. `docs/audit.md` says the same to whoever writes another verifier.
+JSON with sorted keys. `docs/audit.md` describes this for authors of other verifiers.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 FIRST = "0" * 64
-#: Faults that a report lists; one change early in a trail can make every later entry differ.
+#: Longest list of faults in a report: one early change can make every later entry differ.
 MAX_FAULTS = 20
 
 
 @dataclass(frozen=True)
 class Head:
-    """The last entry that was sealed; number 0 before the first."""
+    """The last sealed entry; number 0 before the first."""
 
     number: int = 0
     hash: str = FIRST
@@ -30,7 +30,7 @@ class Head:
 
     @classmethod
     def noted(cls, text: str) -> Head | str | None:
-        """Read ``NUMBER:HASH``, as ledgers hold it, or a hash alone; None where it is neither."""
+        """Read ``NUMBER:HASH``, the form in ledgers, or a hash alone; None for anything else."""
         found = re.fullmatch(r"(?:([0-9]{1,15}):)?([0-9a-f]{64})", text.strip().lower())
         if found is None:
             return None
@@ -39,7 +39,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Record:
-    """An entry as it is hashed: what the database holds, as text."""
+    """An entry as text, the way the database holds it and the chain hashes it."""
 
     id: int
     at: str
@@ -57,14 +57,14 @@ class Record:
         """Return the head once this entry follows ``head``."""
         number = head.number + 1
         lines = "\n".join((head.hash, str(number), *self.fields()))
-        # What a hand wrote into a database may be no text at all: it is hashed byte by byte.
+        # A tampered value may not be valid text, so it is hashed byte by byte.
         data = lines.encode("utf-8", "surrogateescape")
         return Head(number, hashlib.sha256(data).hexdigest())
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """An entry with the number and hash that stand beside it."""
+    """An entry with its stored number and hash."""
 
     number: int
     hash: str
@@ -73,14 +73,14 @@ class Sealed:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a verification found.
+    """The outcome of a verification.
 
     Attributes
     ----------
     head : Head
-        The last entry that is there.
+        The last entry.
     faults : tuple of str
-        What is wrong, at most :data:`MAX_FAULTS`; empty for a sound trail.
+        At most :data:`MAX_FAULTS`; empty for a sound trail.
     """
 
     head: Head
@@ -97,16 +97,16 @@ def verify(
     entries : iterable of Sealed
         By number.
     recorded : Head or None
-        What the database says that the head is.
+        The head that the database stores.
     noted : str or Head, optional
-        What was noted elsewhere: a hash that some entry must have, or the head that one must be.
+        A hash or a head that was noted elsewhere; some entry must match it.
     """
     faults: list[str] = []
     head, found = Head(), noted in (None, FIRST, Head())
     for entry in entries:
         if entry.number != head.number + 1:
             faults.append(_gap(head.number + 1, entry.number))
-            # What follows is judged from here, or one missing entry would hide all other faults.
+            # Continue from here, so that one missing entry does not hide other faults.
             head = Head(entry.number - 1 if isinstance(entry.number, int) else 0, "")
         if any("\n" in text for text in entry.record.fields()):
             faults.append(f"entry {entry.number}: a field holds a line break")

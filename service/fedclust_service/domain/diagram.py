@@ -1,6 +1,6 @@
-"""Renders the tables of transitions as the page ``docs/states.md``.
+"""Render the tables of transitions as the page ``docs/states.md``.
 
-``python -m fedclust_service.domain.diagram > docs/states.md`` writes it anew; a test compares.
+``python -m fedclust_service.domain.diagram > docs/states.md`` writes the page; a test compares it.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ Rendered from the tables in `service/fedclust_service/domain/` by
 """
 
 _SESSION = """\
-A session starts when the last of its sites has joined (`when_all_joined`; sites that declined or
-were excluded are not waited for) or when its analyst says so (`manual`), with at least `quorum`
-sites, without a quorum `min_sites`. It ends once, and its definition never changes.
+A session starts when the last invited site has joined (`when_all_joined`; declined and excluded
+sites do not count) or when its analyst starts it (`manual`). At least `quorum` sites must have
+joined, or `min_sites` if there is no quorum. A session ends once, and its definition never changes.
 """
 
 _PARTICIPATION = """\
-A site that has left or was excluded does not come back. What it has sent still counts.
+A site that has left or was excluded cannot join again. Its stored answers still count.
 """
 
 _ROUND = """\
-A collecting round goes on by the first of these that holds. They are looked at after every answer,
-departure and moved deadline, and by the clock.
+The first of these rules that holds decides what happens to a collecting round. The coordinator
+checks them after every answer, departure and moved deadline, and at regular intervals.
 
 - A site that it addresses leaves without having answered, in a phase whose method then completes
   with what it has found (`dual`): aggregating, `site_left`.
-- Nobody is waited for, and at least `min_sites` answers have contents: aggregating,
+- No site is pending, and at least `min_sites` answers have contents: aggregating,
   `all_answered`.
-- Nobody is waited for, fewer answers have contents, and `min_sites` of its sites still take part:
+- No site is pending, fewer answers have contents, and `min_sites` of its sites still take part:
   round and session fail, `too_few_contributors`.
 - The quorum of answers with contents is stored, and the deadline has passed: aggregating,
   `quorum_at_deadline`.
@@ -50,20 +50,20 @@ departure and moved deadline, and by the clock.
   `operator`.
 - It has been overdue for `fail_after_s`: round and session fail, `quorum_not_reached`.
 
-An aggregating round fails, and its session with it, when the method says so or for
-`aggregation_error`, `aggregation_timeout`, `aggregation_abandoned`, `method_version_unsupported`
-or `stored_data_damaged`.
+An aggregating round and its session fail when the method fails, or for `aggregation_error`,
+`aggregation_timeout`, `aggregation_abandoned`, `method_version_unsupported` or
+`stored_data_damaged`.
 
 Some rounds are optional: the closing evaluation, and rounds that improve a clustering (`overlap`).
-They fail no session. Once nobody is waited for such a round is aggregated, `all_answered`; once it
-has been overdue for `fail_after_s`, too, `fail_after`. Fewer than `min_sites` answers with contents
-are not used, and a warning says so: the session completes with the clustering from before; without
-an evaluation its sizes and quality are null.
+They never fail a session. An optional round is aggregated when no site is pending (`all_answered`)
+or when it has been overdue for `fail_after_s` (`fail_after`). With fewer than `min_sites` answers
+with contents, the round is not used and a warning says so: the session completes with the previous
+clustering. Without an evaluation its sizes and quality are null.
 
-Without a number in the policy, the quorum is those of the round's sites that still take part, and
-never less than `min_sites`. A round is **overdue** while it collects past its deadline, or while
-fewer than `min_sites` of its sites take part. A phase that needs all sites is closed by
-`all_answered` alone, or by `site_left`.
+If the policy has no quorum, the quorum is the number of the round's sites that still take part, and
+at least `min_sites`. A round is **overdue** while it collects past its deadline, or while fewer
+than `min_sites` of its sites take part. A phase that needs all sites closes only by `all_answered`
+or `site_left`.
 """
 
 
@@ -78,7 +78,7 @@ def diagram(table: tuple[Transition, ...], states: type[StrEnum]) -> str:
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Return the page."""
     parts = [
         _HEAD,
         "## Session\n",

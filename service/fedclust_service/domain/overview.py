@@ -1,4 +1,4 @@
-"""How things stand: what people are shown of sessions, and operators of what needs attention."""
+"""What people see of sessions, and what needs an operator's attention."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class SiteOverview:
     site : str
     state : ParticipationState
     sdk_version : str or None
-        As it said when it last joined.
+        Declared when it last joined.
     table_id : str or None
         The protected table that it answers from.
     separate_groups : bool
-        Whether it joined knowing that this is another table than before.
+        Whether it accepted that this is another table than before.
     last_seen_at : datetime or None
-        When it was last heard of, in any session.
+        When it was last seen, in any session.
     asked, answered : bool
         In the latest round.
     bytes_in : int
-        Of its stored answers, as they were sent.
+        Bytes of the bodies of its stored answers.
     bytes_out : int
-        Of the tasks that were made for it, each counted once.
+        Bytes of the tasks made for it, each counted once.
     refusals : int
-        Its answers that were refused.
+        Number of its refused answers.
     """
 
     site: str
@@ -62,7 +62,7 @@ class RoundOverview:
 
 @dataclass(frozen=True)
 class Presence:
-    """A site in a session, and whether it is or was asked in the latest round and answered it."""
+    """A site in a session: whether the latest round asks or asked it, and whether it answered."""
 
     site: str
     state: ParticipationState
@@ -80,7 +80,7 @@ class Attendance:
 
 @dataclass(frozen=True)
 class SessionOverview:
-    """One session, its latest round, and its sites by name. The definition is left out (empty)."""
+    """One session without its definition (empty), its latest round, and its sites by name."""
 
     session: Session
     scrubbed_at: datetime | None
@@ -88,10 +88,7 @@ class SessionOverview:
     sites: tuple[SiteOverview, ...]
 
     def late_since(self, now: datetime) -> datetime | None:
-        """Return since when the open round waits beyond its deadline, if it does.
-
-        A session that ends closes or fails its round, so only a running one waits.
-        """
+        """Return the deadline of the open round if it has passed, else None."""
         current = self.round
         if current is None or current.state is not RoundState.COLLECTING:
             return None
@@ -109,7 +106,7 @@ class Concern:
     subject : str
         The session's name, or ``role:name`` of the token's owner.
     at : datetime
-        Since when; when the token ends.
+        When it began; for a token, when it ends.
     round : int or None
     detail : str or None
         Why a session failed; the token's id.

@@ -1,4 +1,4 @@
-"""The one error that a use case answers a caller with."""
+"""The error with which a use case refuses a request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from fedclust.privacy.rules import RuleViolation
 from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
 
-#: Rules of `privacy` by which contents of the right form would say too much.
+#: Rules of `privacy` about contents that would disclose too much.
 _DISCLOSURE_RULES = frozenset({"smallest-count", "complement"})
 
 
@@ -41,7 +41,7 @@ class Refusal(Exception):
 
 
 def broken_rule(violation: RuleViolation, detail: str, at: str = "") -> Refusal:
-    """Return the refusal of contents that break a rule; ``at`` is where in the body they stand."""
+    """Return the refusal of contents that break a rule; ``at`` is their pointer in the body."""
     broken = FieldError(
         pointer=at + violation.pointer, rule=violation.rule, message=violation.message
     )

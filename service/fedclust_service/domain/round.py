@@ -1,4 +1,4 @@
-"""A round: one task-and-answer exchange with the sites that it addresses, and when it closes."""
+"""A round: one exchange of tasks and answers with some sites, and the rules that close it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROUND_TRANSITIONS = (
 
 
 class CloseReason(StrEnum):
-    """Why a round stopped collecting and went to be aggregated."""
+    """Why a round stopped collecting and is aggregated."""
 
     ALL_ANSWERED = "all_answered"
     QUORUM_AT_DEADLINE = "quorum_at_deadline"
@@ -36,7 +36,7 @@ class CloseReason(StrEnum):
 
 
 class FailureReason(StrEnum):
-    """Why a round and its session failed, where no method says so itself."""
+    """Why a round and its session failed, other than a failure of the method."""
 
     TOO_FEW_CONTRIBUTORS = "too_few_contributors"
     QUORUM_NOT_REACHED = "quorum_not_reached"
@@ -49,7 +49,7 @@ class FailureReason(StrEnum):
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to aggregate a round. ``holder`` names a process, ``token`` one taking."""
+    """The right to aggregate a round. ``holder`` names the process, ``token`` the lease."""
 
     token: str
     holder: str
@@ -80,9 +80,9 @@ class Round:
 
 @dataclass(frozen=True)
 class Addressee:
-    """A site that a round addresses: its own part of the task, and whether it still counts.
+    """A site that a round addresses, with its part of the task.
 
-    ``released`` is set when the site left or was excluded without having answered.
+    ``released`` is set when the site left or was excluded without an answer.
     """
 
     round_id: int
@@ -97,7 +97,7 @@ class Addressee:
 
 @dataclass(frozen=True)
 class Turnout:
-    """How far a round has come.
+    """Counts of a round's sites and answers.
 
     Attributes
     ----------
@@ -106,12 +106,11 @@ class Turnout:
     answered : int
         Stored answers.
     nonempty : int
-        Stored answers with contents, those of sites that left since included.
+        Stored answers with contents, including those of sites that have left since.
     joined : int
-        Addressed sites that still take part. A site that joined after the round was opened
-        cannot answer it and does not count.
+        Addressed sites that still take part. Sites that joined later do not count.
     gone : int
-        Addressed sites that left without having answered.
+        Addressed sites that left without an answer.
     """
 
     pending: int
@@ -123,10 +122,10 @@ class Turnout:
 
 @dataclass(frozen=True)
 class Rules:
-    """What of a session's policy, and of a round's phase, decides when the round closes.
+    """The parts of a session's policy and a round's phase that decide when the round closes.
 
-    ``optional``: whether the session has a clustering without this round. Such a round cannot fail
-    the session: with too few answers it is closed, and nothing is made of them.
+    ``optional``: whether the session has a clustering without this round. Then too few answers
+    close the round and are not used, but do not fail the session.
     ``ends_with_site``: whether the session completes when a site of the round leaves.
     """
 
@@ -138,7 +137,7 @@ class Rules:
     ends_with_site: bool = False
 
     def quorum_of(self, turnout: Turnout) -> int:
-        """Return how many answers with contents close the round before everybody answered."""
+        """Return how many answers with contents can close the round before all sites answered."""
         named = turnout.joined if self.quorum is None else self.quorum
         return max(named, self.min_sites)
 
@@ -173,10 +172,10 @@ def judge(
     now: datetime,
     asked: bool = False,
 ) -> Wait | Close | Fail:
-    """Decide what becomes of a collecting round.
+    """Decide whether a collecting round waits, closes or fails.
 
-    Called after everything that can change the outcome: an answer, a departure, a moved deadline,
-    the operator's wish (``asked``), the passing of time.
+    Call it after everything that can change the outcome: an answer, a departure, a moved deadline,
+    an operator's request (``asked``), the passing of time.
     """
     if rules.ends_with_site and turnout.gone:
         return Close(CloseReason.SITE_LEFT)
@@ -184,7 +183,7 @@ def judge(
         if turnout.nonempty >= rules.min_sites or rules.optional:
             return Close(CloseReason.ALL_ANSWERED)
         if turnout.joined >= rules.min_sites:
-            # Everybody is here and has spoken: waiting changes nothing.
+            # All sites have answered: waiting changes nothing.
             return Fail(FailureReason.TOO_FEW_CONTRIBUTORS)
     elif not rules.needs_all and turnout.nonempty >= rules.quorum_of(turnout):
         if now >= deadline:
@@ -199,7 +198,7 @@ def judge(
     return Wait(overdue)
 
 
-# --- what a site is told --------------------------------------------------------------------------
+# --- what a site should do ------------------------------------------------------------------------
 
 
 class TaskStatus(StrEnum):
@@ -221,8 +220,8 @@ def status_of(
 ) -> TaskStatus:
     """Return what a site should do; ``current`` is the state of the session's latest round.
 
-    An answered site is told the same while the round collects and while it is aggregated: a
-    waiting site is woken by what concerns it alone.
+    A site that has answered gets the same status while the round collects and while it is
+    aggregated, so that its long poll does not wake in between.
     """
     if session.ended:
         return TaskStatus.ENDED

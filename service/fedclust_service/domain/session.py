@@ -50,9 +50,9 @@ PARTICIPATION_TRANSITIONS = (
 class Session:
     """A clustering session.
 
-    ``definition`` is the canonical JSON that was frozen at creation and ``definition_sha256`` its
-    hash; ``request_sha256`` that of the request as it was sent, before the seed was drawn.
-    ``version`` grows with every change that somebody may be waiting for.
+    ``definition`` is the canonical JSON that was frozen at creation, ``definition_sha256`` its
+    hash, and ``request_sha256`` the hash of the request, before the seed was drawn. ``version``
+    increases with every change that a request may wait for.
     """
 
     id: int
@@ -74,10 +74,10 @@ class Session:
 
 @dataclass(frozen=True)
 class Participation:
-    """One site in one session; what it declared when it joined.
+    """One site in one session, with its declarations.
 
-    ``table_id`` names the protected table that it answers from; ``separate_groups``: it joined
-    knowing that this is another table than before.
+    ``table_id`` names the protected table that it answers from. ``separate_groups`` is set if the
+    site accepted that this is another table than before.
     """
 
     session_id: int

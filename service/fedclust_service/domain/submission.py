@@ -10,8 +10,8 @@ from datetime import datetime
 class Submission:
     """A stored answer.
 
-    ``sha256`` and ``size`` are of the body as it was sent; ``payload`` is the canonical binary
-    form of its contents, None for an empty answer or once scrubbed.
+    ``sha256`` and ``size`` are those of the body as it was sent. ``payload`` is the canonical
+    binary form of its contents; it is None for an empty answer and after scrubbing.
     """
 
     session_id: int

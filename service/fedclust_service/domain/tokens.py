@@ -1,9 +1,9 @@
 """Bearer tokens: ``fcs_`` (site), ``fca_`` (analyst), ``fco_`` (operator).
 
-A token reads ``<prefix>_<id>_<secret><checksum>``. The id (12 of ``a-z0-9``) names the row, the
-secret (43 base62 digits, over 255 bits) is known to its holder only, and the checksum (6 base62
-digits, CRC-32 of all before it) tells a token that was copied badly from a wrong one. The
-coordinator keeps an HMAC-SHA256 of id and secret.
+A token has the form ``<prefix>_<id>_<secret><checksum>``. The id (12 of ``a-z0-9``) names the row.
+Only the holder knows the secret (43 base62 digits, over 255 bits). The checksum (6 base62 digits,
+CRC-32 of everything before it) detects copying errors. The coordinator stores an HMAC-SHA256 of id
+and secret.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _MIN_KEY_BYTES = 32
 
 
 class TokenError(ValueError):
-    """A string that is not a token: cut, mistyped, or something else altogether."""
+    """A string that is not a complete token."""
 
 
 @dataclass(frozen=True)
 class TokenText:
-    """A token as its holder has it."""
+    """A token with its secret, as its holder has it."""
 
     role: Role
     id: str
@@ -47,7 +47,7 @@ class TokenText:
         return f"TokenText(role={self.role.value!r}, id={self.id!r})"
 
     def reveal(self) -> str:
-        """Return the text to hand over, once."""
+        """Return the text for the holder."""
         body = f"{PREFIXES[self.role]}_{self.id}_{self.secret}"
         return body + _checksum(body)
 
@@ -58,7 +58,7 @@ def new_token(role: Role) -> TokenText:
 
 
 def read_token(text: str) -> TokenText:
-    """Take a token apart; TokenError where its form or checksum is wrong."""
+    """Parse a token; TokenError if its form or checksum is wrong."""
     match = _SHAPE.fullmatch(text)
     if match is None:
         raise TokenError("not a token")
@@ -96,8 +96,8 @@ class SecretKeys:
         return _hmac(self._keys[0], token)
 
     def verify(self, token: TokenText, stored: str) -> bool:
-        """Tell whether a stored HMAC is this token's, in a time that depends on neither."""
-        # Every key is tried whatever the earlier ones said.
+        """Whether a stored HMAC is this token's, in constant time."""
+        # Every key is tried, so that the time does not depend on which one matches.
         matches = [hmac.compare_digest(_hmac(key, token), stored) for key in self._keys]
         return any(matches)
 

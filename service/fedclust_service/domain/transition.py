@@ -1,4 +1,4 @@
-"""State machines as tables: a state changes only along a row."""
+"""State machines as tables: each row is an allowed change of state."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ S = TypeVar("S", bound=StrEnum)
 
 
 class IllegalTransition(RuntimeError):
-    """A change of state that no row allows: a defect of the caller, never a user's mistake."""
+    """A change of state that no row allows: a defect of the caller, not a user's mistake."""
 
 
 @dataclass(frozen=True)
 class Transition:
-    """One allowed change of state. ``why`` is what the docs' diagram prints beside the arrow."""
+    """One allowed change of state. ``why`` labels the arrow in the docs' diagram."""
 
     source: StrEnum
     target: StrEnum
@@ -23,7 +23,7 @@ class Transition:
 
 
 def advance(table: tuple[Transition, ...], source: S, target: S) -> S:
-    """Return ``target`` where the table has a row for it; IllegalTransition otherwise."""
+    """Return ``target`` if the table has a row for the change; IllegalTransition otherwise."""
     if not any(row.source == source and row.target == target for row in table):
         raise IllegalTransition(f"{type(source).__name__}: {source.value} -> {target.value}")
     return target

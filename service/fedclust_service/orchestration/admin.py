@@ -1,7 +1,7 @@
-"""What operators are told: how the coordinator stands, its sessions, the audit trail.
+"""Pages for operators: the coordinator's state, its sessions, the audit trail.
 
-Read from the database at the moment of asking: every worker answers the same, and a crash loses
-nothing of it. Never a payload, a count of rows or a token.
+Everything comes from the database at the time of the request, so all workers answer the same and a
+crash loses nothing. Never a payload, a count of rows or a token.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fedclust_service.store import Tx
 
 FAILED_FOR = timedelta(days=7)
 EXPIRING_IN = timedelta(days=14)
-#: Of each kind of what needs attention.
-MOST_CONCERNS = 50
+#: The most items of each kind that need attention.
+MAX_CONCERNS = 50
 
 
 class AdminSite(Model):
-    """One site in one session. Byte counts are of bodies, HTTP's own lines left out."""
+    """One site in one session. Byte counts are of bodies, without HTTP headers."""
 
     name: str
     state: Literal["invited", "joined", "left", "excluded"]
@@ -73,7 +73,7 @@ class AdminSession(Model):
 
 
 class Attention(Model):
-    """Something to look at: since ``at``, or, for a token, until then."""
+    """Something to look at. ``at`` is when it began; for a token, when it ends."""
 
     kind: Literal["round-late", "round-stuck", "session-failed", "token-expiring"]
     subject: str
@@ -83,7 +83,7 @@ class Attention(Model):
 
 
 class Versions(Model):
-    """What runs here, and how many sites last joined a session with which SDK."""
+    """Versions of the service, and how many sites last joined a session with which SDK."""
 
     server: str
     python: str
@@ -93,7 +93,7 @@ class Versions(Model):
 
 
 class ClockSkew(Model):
-    """How far clocks are ahead of the coordinator's time, in seconds, and how far they may be.
+    """How far clocks are ahead of the coordinator's time, in seconds, and the limit.
 
     ``machine_s``: the clock of the machine that answers. ``database_s``: null on SQLite. ``fault``:
     the clock that is off by more than ``limit_s``.
@@ -108,8 +108,8 @@ class ClockSkew(Model):
 class Overview(Model):
     """The coordinator at one glance. Threads, clock and listening are of the process that answers.
 
-    ``listening``: whether it hears at once of what other workers change; null on SQLite, where
-    there is one process.
+    ``listening``: whether it learns of other workers' changes at once; null on SQLite, where there
+    is one process.
     """
 
     at: Timestamp
@@ -141,7 +141,7 @@ class AdminAuditEntry(Model):
 
 
 def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
-    """Return how the coordinator stands (operators); ``place`` is on the disk that may fill up."""
+    """Return the coordinator's state (operators); ``place`` is on the disk to measure."""
     require(actor, "admin.read")
     now = co.clock.now()
     free = shutil.disk_usage(place).free
@@ -155,7 +155,7 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
             now=now,
             failed_since=now - FAILED_FOR,
             expiring_by=now + EXPIRING_IN,
-            limit=MOST_CONCERNS,
+            limit=MAX_CONCERNS,
         )
         return Overview(
             at=now,

@@ -1,4 +1,4 @@
-"""What happened in a session, for whoever follows it: sealed audit entries, cut to the reader."""
+"""A session's events: sealed audit entries, limited to what the reader may see."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fedclust_service.store import Tx
 Value: TypeAlias = str | int | float | bool | None
 
 PAGE = 100
-#: The last event of a session; what is read or scrubbed later is in the audit trail alone.
+#: The last event of a session; later entries are only in the audit trail.
 END = frozenset({"session.completed", "session.failed", "session.cancelled"})
-#: What a site reads of everybody. The others are of its own doings or of the coordinator's.
+#: Events that a site reads about all sites.
 _FOR_SITES = END | {
     "session.created",
     "session.started",
@@ -32,8 +32,9 @@ _FOR_SITES = END | {
     "round.failed",
     "submission.stored",
 }
+#: Events that a site reads only about itself.
 _OF_ITS_OWN = frozenset({"submission.refused", "result.read"})
-#: And for the session's analyst and operators.
+#: Events that the session's analyst and operators read.
 _FOR_ALL = (
     _FOR_SITES
     | _OF_ITS_OWN
@@ -49,7 +50,7 @@ _SHOWN_TO_SITES = frozenset({"round", "phase", "site", "reason", "deadline"})
 
 @dataclass(frozen=True)
 class Event:
-    """One event: the sealed number, the audit trail's action, what the reader may know of it."""
+    """One event: the entry's number and action, and the details that the reader may see."""
 
     number: int
     action: str
@@ -64,9 +65,9 @@ class Batch:
     ----------
     events : tuple of Event
     last : int
-        The number from which to go on.
+        The number after which to continue.
     more : bool
-        Whether others can be read at once.
+        Whether more events can be read at once.
     ended : bool
         Whether no event will follow.
     """
@@ -78,9 +79,9 @@ class Batch:
 
 
 def read_events(co: Coordinator, token: str, session: str, after: int) -> Batch:
-    """Return a session's events behind number ``after``, at most :data:`PAGE`.
+    """Return a session's events after number ``after``, at most :data:`PAGE`.
 
-    Authenticates each time: a stream lives longer than a token may.
+    Every call authenticates, because a stream may live longer than its token.
 
     Raises
     ------
@@ -118,7 +119,7 @@ def _shown(actor: Actor, entry: AuditEntry) -> Event | None:
         if entry.action not in _FOR_SITES and not (own and entry.action in _OF_ITS_OWN):
             return None
         if entry.action == "submission.stored" and not own:
-            del data["at"]  # as in the rounds' lists: of others only that they answered
+            del data["at"]  # as in the lists of rounds: of other sites only that they answered
         data |= {key: value for key, value in entry.details.items() if key in _SHOWN_TO_SITES}
     if site is not None:
         data["site"] = site

@@ -8,8 +8,8 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
-#: Sessions whose last version is remembered, so that a change between reading and waiting is
-#: noticed. Of a session forgotten since then a waiter hears at the end of its wait.
+#: Sessions whose last version is remembered, so that no change between reading and waiting is lost.
+#: A waiter of a session that was dropped from here learns of the change when its wait ends.
 _REMEMBERED = 10_000
 
 
@@ -20,7 +20,7 @@ class _Waiter:
     seen: int
 
     def wake(self) -> None:
-        # A loop that has been closed meanwhile has nobody left to wake.
+        # The loop may have been closed meanwhile.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.event.set)
 
@@ -35,9 +35,9 @@ class Notifier:
         self._closed = False
 
     def bump(self, session: str, version: int) -> None:
-        """Record that a session has reached ``version``; wake whoever waits for it. Any thread."""
+        """Record a session's new version and wake those who wait for it. Any thread."""
         with self._lock:
-            # Two commits may report in the other order than they were made in.
+            # Two commits may report in the wrong order.
             newest = max(version, self._versions.pop(session, version))
             self._versions[session] = newest
             if len(self._versions) > _REMEMBERED:
@@ -52,7 +52,7 @@ class Notifier:
         Returns
         -------
         bool
-            True: it is newer; False: the time is over, or the notifier is closed.
+            True if it is newer; False if the time is over or the notifier is closed.
         """
         waiter = _Waiter(asyncio.get_running_loop(), asyncio.Event(), seen_version)
         with self._lock:
@@ -75,7 +75,7 @@ class Notifier:
         return not self.closed
 
     def waited_for(self) -> dict[str, int]:
-        """Return the sessions that are waited for, each with the newest version known of it."""
+        """Return the sessions that requests wait for, each with its newest known version."""
         with self._lock:
             return {
                 session: max(self._versions.get(session, 0), min(w.seen for w in waiters))
@@ -83,7 +83,7 @@ class Notifier:
             }
 
     def close(self) -> None:
-        """Wake everybody, now and from now on. Any thread."""
+        """Wake all waiters and end every later wait at once. Any thread."""
         with self._lock:
             self._closed = True
             waiting = [waiter for group in self._waiters.values() for waiter in group]
@@ -92,12 +92,12 @@ class Notifier:
 
     @property
     def closed(self) -> bool:
-        """Whether the process is shutting down (long polls answer 503)."""
+        """Whether the process is shutting down. Long polls then answer 503."""
         with self._lock:
             return self._closed
 
     @property
     def waiting(self) -> int:
-        """How many waits are under way."""
+        """The number of current waits."""
         with self._lock:
             return sum(len(group) for group in self._waiters.values())

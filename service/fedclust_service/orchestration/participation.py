@@ -1,10 +1,11 @@
-"""Sites join, leave, are excluded."""
+"""Sites join and leave sessions, and are excluded from them."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 from datetime import datetime
+from typing import Any
 
 from fedclust.algorithms.base import RuleViolation
 from fedclust.privacy.bands import band_limits
@@ -44,10 +45,10 @@ _GONE = (ParticipationState.LEFT, ParticipationState.EXCLUDED)
 def join(
     co: Coordinator, actor: Actor, session: str, body: JoinRequest
 ) -> tuple[ParticipationInfo, bool]:
-    """Join with consent (sites). False: this site had joined with the same body, or joins late.
+    """Join with consent (sites). False if the site had joined with the same body or joins late.
 
-    A site that comes back with another SDK is the same site: ``sdk_version`` and ``methods`` may
-    differ from those it joined with, as long as the session's version is among them.
+    A site may join again with another SDK: ``sdk_version`` and ``methods`` may differ, as long as
+    ``methods`` has the session's version.
     """
     require(actor, "session.join")
 
@@ -61,13 +62,8 @@ def join(
         _check_table(tx, actor, body)
         joined = dataclasses.replace(
             own,
+            **_declared(body),
             state=advance(PARTICIPATION_TRANSITIONS, own.state, ParticipationState.JOINED),
-            definition_sha256=body.definition_sha256,
-            two_sites_with=body.consents.two_sites_with,
-            protection_none=body.consents.protection_none,
-            features=body.features,
-            min_group_size=body.min_group_size,
-            size_band=body.size_band,
             table_id=body.table_id,
             separate_groups=body.separate_groups,
             sdk_version=body.sdk_version,
@@ -90,6 +86,18 @@ def join(
     return with_start(co, "participation.join", work)
 
 
+def _declared(body: JoinRequest) -> dict[str, Any]:
+    """Return the declarations that hold until the session ends."""
+    return {
+        "definition_sha256": body.definition_sha256,
+        "two_sites_with": body.consents.two_sites_with,
+        "protection_none": body.consents.protection_none,
+        "features": body.features,
+        "min_group_size": body.min_group_size,
+        "size_band": body.size_band,
+    }
+
+
 def _rejoin(
     uow: UnitOfWork, session: Session, own: Participation, body: JoinRequest
 ) -> ParticipationInfo:
@@ -99,23 +107,7 @@ def _rejoin(
             "This site joined the session with another protected table, which holds until the "
             f"session ends. {_FIND_TABLE}",
         )
-    asked = (
-        body.definition_sha256,
-        body.consents.two_sites_with,
-        body.consents.protection_none,
-        body.features,
-        body.min_group_size,
-        body.size_band,
-    )
-    stored = (
-        own.definition_sha256,
-        own.two_sites_with,
-        own.protection_none,
-        own.features,
-        own.min_group_size,
-        own.size_band,
-    )
-    if asked != stored:
+    if dataclasses.replace(own, **_declared(body)) != own:
         raise Refusal(
             "wrong-state",
             "This site has joined the session with another declaration, which holds until the "
@@ -190,7 +182,7 @@ def _check_consent(tx: Tx, actor: Actor, session: Session, body: JoinRequest) ->
 
 
 def _check_table(tx: Tx, actor: Actor, body: JoinRequest) -> None:
-    """Refuse a table that this site has not used before, unless it says that it means to."""
+    """Refuse a table that this site has not used before, unless it asks for separate groups."""
     if body.table_id is None or body.separate_groups:
         return
     used = tx.participations.tables_of(actor.name)
@@ -207,7 +199,7 @@ def _check_version(session: Session, body: JoinRequest) -> None:
     spoken = body.methods.get(session.algorithm, ())
     if session.method_version in spoken:
         return
-    # An SDK that has left the session's version behind goes back to the coordinator's own.
+    # An SDK that no longer supports the session's version goes back to the coordinator's version.
     later = bool(spoken) and min(spoken) > session.method_version
     command = "pip install" if later else "pip install --upgrade"
     wanted = f"fedclust{'==' if later else '>='}{server_version()}"
@@ -233,7 +225,7 @@ def _check_features(wanted: tuple[str, ...], definition: Definition, body: JoinR
         errors.append(
             FieldError(pointer="/features", rule="repeated-feature", message="name each once")
         )
-    # With a mask a site may lack features; every other rule for missing values needs them all.
+    # With missing="mask" a site may lack features; every other setting needs them all.
     absent_ones = [name for name in wanted if name not in set(body.features)]
     if definition.policy.missing != "mask":
         errors += [
@@ -275,7 +267,7 @@ def _info(session: Session, own: Participation) -> ParticipationInfo:
 
 
 def leave(co: Coordinator, actor: Actor, session: str) -> None:
-    """Decline or leave (sites); what was stored still counts. Idempotent."""
+    """Decline or leave (sites); stored answers still count. Idempotent."""
     require(actor, "session.join")
 
     def work(start: Start | None, uow: UnitOfWork) -> None:
@@ -286,7 +278,7 @@ def leave(co: Coordinator, actor: Actor, session: str) -> None:
 
 
 def exclude(co: Coordinator, actor: Actor, session: str, site: str) -> None:
-    """Exclude a site (its analyst, operators); what was stored still counts. Idempotent."""
+    """Exclude a site (its analyst, operators); stored answers still count. Idempotent."""
     require(actor, "session.manage")
 
     def work(start: Start | None, uow: UnitOfWork) -> None:
@@ -307,7 +299,7 @@ def _depart(
     target: ParticipationState,
     start: Start | None,
 ) -> None:
-    """A site goes: it is no longer waited for, which may close the open round or start one."""
+    """Remove a site, which may close the open round or start the session."""
     tx = uow.tx
     if own.state in _GONE:
         return
@@ -326,6 +318,6 @@ def _depart(
         if tx.submissions.summary(current.id, own.site) is None:
             tx.rounds.release(current.id, own.site)
         settle(uow, session, current)
-    # A session whose definition is damaged never starts, but its sites may go.
+    # A session with a damaged definition never starts, but its sites may leave.
     with contextlib.suppress(DataDamaged):
         start_if_complete(uow, session, actor, start)

@@ -1,4 +1,4 @@
-"""Tokens, and the operators, analysts and sites that they speak for."""
+"""Operators, analysts and sites, and their tokens."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _remedy(role: Role) -> str:
 
 
 def authenticate(co: Coordinator, token: str) -> Actor:
-    """Return who a bearer token speaks for; Refusal ``unauthenticated``."""
+    """Return the owner of a bearer token; Refusal ``unauthenticated``."""
     text, now = _parsed(token), co.clock.now()
     found = co.store.read("token.check", lambda tx: tx.tokens.with_owner(text.id))
     row, principal = _valid(co, text, found, now)
@@ -70,24 +70,24 @@ def read_as_site(
     *,
     recorded: bool = True,
 ) -> T:
-    """Authenticate and read what a site asks in every round, in one statement.
+    """Authenticate a site and read its session and round, in one statement.
 
     Parameters
     ----------
     name : str
-        Of the transaction.
+        The transaction's name.
     session : str
     number : int or None
-        Of the round; None for the latest.
+        The round's number; None for the latest.
     look : callable
-        Gets what the token's owner sees as a site.
+        Gets the session as the token's owner sees it as a site.
     recorded : bool
-        Whether this counts as a use of the token, which is noted every now and then.
+        Whether this counts as a use of the token.
 
     Raises
     ------
     Refusal
-        ``unauthenticated``, or what ``look`` raises.
+        ``unauthenticated``, or a refusal of ``look``.
     """
     text, now = _parsed(token), co.clock.now()
 
@@ -103,7 +103,7 @@ def read_as_site(
 
 
 def authenticate_again(co: Coordinator, tx: Tx, token: str) -> Actor:
-    """As :func:`authenticate`, in a transaction that goes on; a use that is not recorded."""
+    """Authenticate inside a transaction; this use of the token is not recorded."""
     text = _parsed(token)
     return _actor(*_valid(co, text, tx.tokens.with_owner(text.id), co.clock.now()))
 
@@ -117,7 +117,7 @@ def _parsed(token: str) -> TokenText:
         return read_token(token)
     except TokenError:
         raise _unauthenticated(
-            "This is not a token, or not all of it: copy it again, from fcs_, fca_ or fco_ on."
+            "This is not a complete token: copy it again, from fcs_, fca_ or fco_ on."
         ) from None
 
 
@@ -142,7 +142,6 @@ def _touch(co: Coordinator, row: Token, principal: Principal, now: datetime) -> 
     fresh = now - timedelta(seconds=co.limits.token_touch_s)
     if row.last_used_at is not None and row.last_used_at > fresh:
         return
-
     if row.id in co.touching:
         return
     co.touching.add(row.id)
@@ -151,7 +150,7 @@ def _touch(co: Coordinator, row: Token, principal: Principal, now: datetime) -> 
         uow.tx.tokens.touch_used(row.id, now)
         uow.tx.principals.touch_seen(principal.id, now)
 
-    # Whoever asks does not wait for it. One that fails is tried again with the next request.
+    # The request does not wait for this. After a failure the next request tries again.
     written = co.touches.commit("tokens", write)
     written.add_done_callback(lambda _: co.touching.discard(row.id))
 
@@ -174,7 +173,7 @@ def whoami(_co: Coordinator, actor: Actor) -> WhoAmI:
 def issue_token(
     co: Coordinator, actor: Actor, role: Role, name: str, body: TokenCreate
 ) -> TokenIssued:
-    """Issue a token beside those that are valid already (operators); its secret is shown once."""
+    """Issue another token (operators); its secret is shown only once."""
     require(actor, "token.issue")
 
     def work(uow: UnitOfWork) -> TokenIssued:
@@ -199,9 +198,9 @@ def _issue(
 
 
 def revoke_token(co: Coordinator, actor: Actor, role: Role, name: str, token_id: str) -> None:
-    """Revoke a token (operators); a second time changes nothing.
+    """Revoke a token (operators). Idempotent.
 
-    The last valid operator token stays: Refusal ``last-operator-token``.
+    The last valid operator token cannot be revoked: Refusal ``last-operator-token``.
     """
     require(actor, "token.revoke")
 
@@ -219,13 +218,13 @@ def revoke_token(co: Coordinator, actor: Actor, role: Role, name: str, token_id:
 
 
 def _lock(tx: Tx, role: Role) -> None:
-    """Let one transaction at a time take tokens from operators, so that each sees the others."""
+    """Make transactions that may remove an operator's last token run one after another."""
     if role is Role.OPERATOR:
         tx.principals.lock(role)
 
 
 def _keep_an_operator(uow: UnitOfWork, role: Role) -> None:
-    """Refuse what the transaction has done where no operator token is valid any more."""
+    """Refuse the transaction if it left no valid operator token."""
     if role is Role.OPERATOR and not uow.tx.tokens.any_valid(role, uow.now):
         raise Refusal(
             "last-operator-token",
@@ -236,10 +235,10 @@ def _keep_an_operator(uow: UnitOfWork, role: Role) -> None:
 
 
 def bootstrap_operator(co: Coordinator, name: str = "operator") -> str:
-    """Return a fresh operator token, made on the coordinator's own machine.
+    """Return a new operator token, made on the coordinator's machine.
 
-    The operator is registered where it is not yet, and enabled where it was disabled. Its earlier
-    tokens stay valid: revoke those that were lost.
+    This registers the operator if necessary and enables a disabled one. Earlier tokens stay valid:
+    revoke those that were lost.
     """
 
     def work(uow: UnitOfWork) -> str:
@@ -263,7 +262,7 @@ def bootstrap_operator(co: Coordinator, name: str = "operator") -> str:
 def create_principal(
     co: Coordinator, actor: Actor, role: Role, body: PrincipalCreate
 ) -> tuple[PrincipalInfo, bool]:
-    """Register a principal (operators). True: created; False: it was there already."""
+    """Register a principal (operators). False if the same request registered it before."""
     require(actor, "principal.create")
 
     def work(uow: UnitOfWork) -> tuple[PrincipalInfo, bool]:
@@ -301,7 +300,7 @@ def list_principals(
 
 
 def get_principal(co: Coordinator, actor: Actor, role: Role, name: str) -> PrincipalInfo:
-    """Return one; tokens' metadata is shown to operators only."""
+    """Return one principal; only operators see its tokens' metadata."""
     require(actor, f"{role.value}.read")
     return co.store.read("principal.get", lambda tx: _info(tx, actor, _named(tx, role, name)))
 
@@ -311,7 +310,7 @@ def patch_principal(
 ) -> PrincipalInfo:
     """Change a title, disable or enable (operators).
 
-    The last operator with a valid token stays enabled: Refusal ``last-operator-token``.
+    The last operator with a valid token cannot be disabled: Refusal ``last-operator-token``.
     """
     require(actor, "principal.change")
 

@@ -1,4 +1,4 @@
-"""What a result was made with: recorded, because the last bits depend on it."""
+"""The software and platform that made a result; its last bits depend on them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LIBRARIES = ("numpy", "scipy", "scikit-learn")
 
 
 def server_version() -> str:
-    """Return the version of the installed program."""
+    """Return the installed version of fedclust."""
     try:
         return version("fedclust")
-    except PackageNotFoundError:  # run from a source tree that was never installed
+    except PackageNotFoundError:  # a source tree that was never installed
         return "unknown"
 
 
@@ -23,8 +23,8 @@ def server_version() -> str:
 def platform_of() -> bytes:
     """Return the numerical platform of this process as canonical JSON.
 
-    Libraries by version; every BLAS that is loaded with its version and the kernel it has chosen
-    for this processor (two kernels differ in the last bits); Python, system and machine.
+    It holds the versions of the libraries; every loaded BLAS with its version and its kernel for
+    this processor, because two kernels differ in the last bits; Python, system and machine.
     """
     # threadpoolctl comes with scikit-learn, whose numerical libraries it then finds loaded.
     import threadpoolctl

@@ -1,4 +1,4 @@
-"""The result of a completed session, cut to what the reader may see."""
+"""The result of a completed session, limited to what the reader may see."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from fedclust_service.store import StoredResult, Tx
 def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None) -> ResultDocument:
     """Return the result; Refusal ``result-not-ready`` before completion. Reading is audited.
 
-    ``k``: of a sweep, the clustering with so many clusters alone; Refusal ``invalid`` where there
-    is none, naming those that there are.
+    ``k`` selects one clustering of a sweep. If there is none with so many clusters, Refusal
+    ``invalid`` names the available ones.
     """
     require(actor, "result.read")
 

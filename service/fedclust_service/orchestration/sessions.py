@@ -1,8 +1,8 @@
 """Create, read, start, cancel sessions; invite sites; move deadlines.
 
-``SessionInfo.stopped_because`` holds a stable code for every session that has ended
-(``converged``, ``max_rounds``, ``too_few_contributors``, ``cancelled``, ...) and ``failure``, for a
-failed one, the sentence that says what to do.
+``SessionInfo.stopped_because`` holds a stable code for every ended session (``converged``,
+``max_rounds``, ``too_few_contributors``, ``cancelled``, ...). For a failed session ``failure``
+holds a sentence that says what to do.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from fedclust_service.store import DataDamaged, Tx
 
 
 def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[SessionInfo, bool]:
-    """Define a session (analysts, operators). False: the same body and creator made it before."""
+    """Create a session (analysts, operators). False if the same request created it before."""
     require(actor, "session.create")
-    # Drawn outside the transaction: run again, it has to write the same definition.
+    # Drawn outside the transaction, which may run again and must write the same definition.
     seed = secrets.randbelow(MAX_SEED + 1)
     try:
         definition = freeze(body, seed)
@@ -78,15 +78,15 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
                 raise Refusal(
                     "name-taken",
                     "A session of this name was created with another definition or by somebody "
-                    "else. Names are never used again: choose another one.",
+                    "else. Names are never reused: choose another one.",
                 )
             return _info(tx, there, uow.now), False
         _require_registered(tx, body.sites, "/sites")
         if body.expires is not None and body.expires <= uow.now:
             past = FieldError(
-                pointer="/expires", rule="expires", message="a later time: this one has passed"
+                pointer="/expires", rule="expires", message="this time has passed: give a later one"
             )
-            raise Refusal("invalid", "No site could join the session.", [past])
+            raise Refusal("invalid", "With this expiry no site could join the session.", [past])
         session = tx.sessions.add(
             name=body.name,
             algorithm=body.algorithm,
@@ -112,7 +112,7 @@ def list_sessions(
     cursor: str | None = None,
     state: SessionState | None = None,
 ) -> Page:
-    """List what the actor may see, newest first."""
+    """List the sessions that the actor may see, newest first."""
     require(actor, "session.read")
     size = page_size(limit)
     after = read_cursor(cursor, row_number)
@@ -133,7 +133,7 @@ def list_sessions(
 
 
 def get_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
-    """Return a session that the actor may see; else Refusal ``not-found``."""
+    """Return a session; Refusal ``not-found`` if the actor may not see it."""
     require(actor, "session.read")
     now = co.clock.now()
 
@@ -180,7 +180,7 @@ def _invite(uow: UnitOfWork, actor: Actor, session: Session, sites: tuple[str, .
         if definition_of(session).policy.min_sites == 2:
             raise Refusal(
                 "wrong-state",
-                "With min_sites 2 the two sites have consented to each other: no third one can be "
+                "With min_sites 2 the two sites consented to each other: no third site can be "
                 "invited before the session has completed.",
             )
         if session.state is SessionState.RUNNING and not plan_or_refuse(session).method.joins_late:
@@ -215,7 +215,7 @@ def _move_deadline(uow: UnitOfWork, actor: Actor, session: Session, deadline: da
 
 
 def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
-    """Start with the sites that have joined, once they are the quorum. Idempotent."""
+    """Start with the sites that have joined; they must reach the quorum. Idempotent."""
     require(actor, "session.manage")
 
     def work(start: Start | None, uow: UnitOfWork) -> SessionInfo:
@@ -281,13 +281,13 @@ def _again(tx: Tx, session: Session) -> Session:
 
 
 def _info(tx: Tx, session: Session, now: datetime) -> SessionInfo:
-    """Return a session as it is shown by itself, with its definition: see `definition_of`."""
+    """Return one session as shown; raises as `definition_of` if its definition is unreadable."""
     definition_of(session)
     return SessionInfo(**dict(_entries(tx, [session], now)[0]))
 
 
 def _entries(tx: Tx, sessions: Sequence[Session], now: datetime) -> tuple[SessionEntry, ...]:
-    """Return sessions as they are shown: asked of the database together."""
+    """Return sessions as shown, read from the database together."""
     known = tx.overview.attendance([each.id for each in sessions])
     return tuple(_shown(each, known[each.id], now) for each in sessions)
 
