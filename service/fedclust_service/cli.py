@@ -22,14 +22,14 @@ from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.settings import Settings, SettingsError, load_settings
 
 if TYPE_CHECKING:
-    from fedclust_service.server import Opened
+    from fedclust_service.bootstrap import Opened
 
 app = typer.Typer(
     name="fedclust-service",
     help="The coordinator of fedclust.",
-    epilog="Every setting is a flag, a variable FEDCLUST_* and a line of .env; secrets are no "
-    "flags. Exit codes: 0 done, 1 failed, 2 usage, 3 settings, 4 address, 5 database, "
-    "6 schema older or newer, 7 another server on the database, 8 the clock is wrong.",
+    epilog="Every setting is a flag, a variable FEDCLUST_* and a line of .env, except that "
+    "secrets are no flags. Exit codes: 0 done, 1 failed, 2 usage, 3 settings, 4 address, "
+    "5 database, 6 schema older or newer, 7 another server on the database, 8 the clock is wrong.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -41,7 +41,7 @@ app.add_typer(db, name="db")
 app.add_typer(config, name="config")
 app.add_typer(audit, name="audit")
 
-#: A process list shows flags to everybody on the machine.
+#: Every user of the machine can see flags in the process list.
 _NO_FLAG = frozenset({"secret_key"})
 
 
@@ -58,7 +58,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        show = getattr(error, "show", None)  # wrong usage, as the parser words it
+        show = getattr(error, "show", None)  # wrong usage: the parser's message
         if show is None:
             raise
         show()
@@ -76,10 +76,9 @@ def _say(line: str) -> None:
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a flag for every setting, and the settings as its first argument.
+    """Give a command a flag for every field of :class:`Settings`.
 
-    A flag that cannot be told apart from a setting is one of the same name: the flags are made
-    from the fields of :class:`Settings`.
+    The command gets the settings as its first argument.
     """
     signature = inspect.signature(command, eval_str=True)
     own = list(signature.parameters.values())[1:]
@@ -119,21 +118,21 @@ def _flags() -> list[str]:
 
 TokenOut = Annotated[
     Path | None,
-    typer.Option(help="Write the token to this new file, mode 0600, instead of showing it."),
+    typer.Option(help="Write the token to this new file, mode 0600, instead of printing it."),
 ]
 
 
 @app.command()
 @with_settings
 def init(settings: Settings, token_out: TokenOut = None) -> None:
-    """Make the data directory, the secret key, the database and the first operator token."""
-    from fedclust_service.server import open_coordinator
+    """Create the data directory, the secret key, the database and the first operator token."""
+    from fedclust_service.bootstrap import open_coordinator
 
     _only_warnings(settings)
     with _new_file(token_out) as written:
         opened = open_coordinator(settings, serving=False)
         try:
-            _tell(opened, written)
+            _print_made(opened, written)
             if opened.operator_token is None:
                 _say("an operator exists already; `fedclust-service operator-token` makes a token")
             elif token_out is not None:
@@ -142,7 +141,7 @@ def init(settings: Settings, token_out: TokenOut = None) -> None:
             opened.close()
 
 
-def _tell(opened: Opened, written: TextIO | None = None) -> None:
+def _print_made(opened: Opened, written: TextIO | None = None) -> None:
     for line in opened.made:
         _say(line)
     if opened.operator_token is not None and written is not None:
@@ -152,14 +151,14 @@ def _tell(opened: Opened, written: TextIO | None = None) -> None:
 
 
 def _only_warnings(settings: Settings) -> None:
-    """Log no more than warnings: a command says in words what it has made."""
+    """Log only warnings: the command prints what it has made."""
     level = settings.log_level
     logging.configure("warning" if level == "info" else level, settings.log_format)
 
 
 @contextlib.contextmanager
 def _new_file(path: Path | None) -> Iterator[TextIO | None]:
-    """Open a file that is not there yet for its owner alone, before a token is made for it."""
+    """Create a file that only its owner can read, before a token is made for it."""
     if path is None:
         yield None
         return
@@ -182,21 +181,21 @@ def serve(
     settings: Settings,
     ready_file: Annotated[
         Path | None,
-        typer.Option(help="Written with the address once requests are answered."),
+        typer.Option(help="Write the address to this file once the server answers requests."),
     ] = None,
     accept_clock: Annotated[
         bool,
         typer.Option(
             "--accept-clock",
-            help="Serve although the clock is behind the last entry of the audit trail, which "
-            "was written while the clock was wrong.",
+            help="Serve although the clock is behind the last entry of the audit trail, because "
+            "the clock was wrong when that entry was written.",
         ),
     ] = False,
 ) -> None:
-    """Run the coordinator until it is told to end (SIGINT or SIGTERM).
+    """Run the coordinator until SIGINT or SIGTERM.
 
-    Makes what `init` would make where it is missing. The address is printed once requests are
-    answered: "listening on http://127.0.0.1:8400".
+    Creates what `init` creates, if it is missing. Prints the address once the server answers
+    requests: "listening on http://127.0.0.1:8400".
     """
     from fedclust_service import server
 
@@ -210,13 +209,13 @@ def operator_token(
     name: Annotated[str, typer.Option(help="The operator's name.")] = "operator",
     token_out: TokenOut = None,
 ) -> None:
-    """Print a fresh operator token, for instance in place of one that was lost.
+    """Print a new operator token, for example to replace a lost one.
 
-    Works beside a running coordinator. Tokens issued before stay valid.
+    Works while a coordinator runs. Earlier tokens stay valid.
     """
+    from fedclust_service.bootstrap import explained, open_coordinator
     from fedclust_service.orchestration import principals
     from fedclust_service.orchestration.access_queries import is_slug
-    from fedclust_service.server import explained, open_coordinator
 
     if not is_slug(name):
         raise typer.BadParameter("use a-z, 0-9 and -, at most 63", param_hint="--name")
@@ -225,7 +224,7 @@ def operator_token(
         opened = open_coordinator(settings, serving=False)
         try:
             for line in opened.made:
-                print(line, file=sys.stderr)  # the token alone is for a script
+                print(line, file=sys.stderr)  # stdout has only the token, for scripts
             with explained(settings):
                 token = opened.operator_token
                 if token is None or name != "operator":
@@ -241,12 +240,12 @@ def backup(
     settings: Settings,
     target: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
 ) -> None:
-    """Copy the SQLite database to a file, while it is being served or not.
+    """Copy the SQLite database to a file, even while a coordinator serves it.
 
-    The copy holds everything that was acknowledged before the command was given. The secret key
-    is not in it: keep that in another place.
+    The copy holds everything that was acknowledged before the command began. It does not hold the
+    secret key: keep that in another place.
     """
-    from fedclust_service.server import explained
+    from fedclust_service.bootstrap import explained
     from fedclust_service.store import backup as copies
 
     with explained(settings):
@@ -260,12 +259,12 @@ def restore(
     settings: Settings,
     source: Annotated[Path, typer.Argument(help="A file that `backup` wrote.")],
 ) -> None:
-    """Put a backup in the place of a SQLite database that was moved aside. Stop the server first.
+    """Restore a backup of an SQLite database. Stop the server and move the old database first.
 
-    The audit trail gets an entry that says so.
+    The audit trail records the restore.
     """
+    from fedclust_service.bootstrap import explained, open_coordinator
     from fedclust_service.orchestration.audit.trail import record_restore
-    from fedclust_service.server import explained, open_coordinator
     from fedclust_service.store import backup as copies
 
     with explained(settings):
@@ -273,7 +272,7 @@ def restore(
     _say(f"{made.path}: {made.size} bytes, schema {made.migration}")
     opened = open_coordinator(settings, serving=False)
     try:
-        _tell(opened)
+        _print_made(opened)
         with explained(settings):
             record_restore(opened.coordinator, made.sha256)
     finally:
@@ -283,8 +282,8 @@ def restore(
 @db.command("upgrade")
 @with_settings
 def db_upgrade(settings: Settings) -> None:
-    """Bring the database to this program's schema. Make a backup first; stop the coordinator."""
-    from fedclust_service.server import explained
+    """Upgrade the database to this program's schema. Stop the coordinator and back up first."""
+    from fedclust_service.bootstrap import explained
     from fedclust_service.store import migrate
 
     with explained(settings):
@@ -297,8 +296,8 @@ def db_upgrade(settings: Settings) -> None:
 @db.command("current")
 @with_settings
 def db_current(settings: Settings) -> None:
-    """Print the database's migration and the one that this program needs."""
-    from fedclust_service.server import explained
+    """Print the database's migration and the one of this program."""
+    from fedclust_service.bootstrap import explained
     from fedclust_service.store import migrate
 
     with explained(settings):
@@ -315,20 +314,21 @@ def audit_verify(
         str | None,
         typer.Option(
             metavar="HASH",
-            help="Noted elsewhere, such as NUMBER:HASH from a site's ledger: must be in it.",
+            help="A head noted elsewhere, such as NUMBER:HASH in a site's ledger, which the trail "
+            "must contain.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """Recompute the audit trail's chain; exit code 1 for an entry changed, removed or moved.
+    """Verify the audit trail's chain; exit code 1 if an entry was changed, removed or moved.
 
-    Works beside a running coordinator. Note the head that it prints outside this machine: a trail
-    that was cut at its end, or rewritten whole, is found by --head alone, or by a site's ledger.
+    Works while a coordinator runs. Note the printed head outside this machine: only --head or a
+    site's ledger reveals a trail that was cut at its end or rewritten completely.
     """
+    from fedclust_service.bootstrap import explained
     from fedclust_service.clock import StoreClock
     from fedclust_service.domain.audit_chain import Head
     from fedclust_service.orchestration.audit.trail import verify_trail
-    from fedclust_service.server import explained
     from fedclust_service.store import Store
 
     noted = None if head is None else Head.noted(head)
@@ -365,7 +365,7 @@ def config_show(
     settings: Settings,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """Print every setting as it is in force, secrets masked."""
+    """Print the current settings, with secrets masked."""
     shown = settings.shown()
     if as_json:
         _say(json.dumps(shown, indent=2))
@@ -377,12 +377,12 @@ def config_show(
 
 @app.command("openapi")
 def write_openapi(
-    out: Annotated[Path, typer.Option(help="Where to write it.")] = Path("openapi/openapi.json"),
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("openapi/openapi.json"),
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; fail if the file differs.")
+        bool, typer.Option("--check", help="Write nothing, and fail if the file differs.")
     ] = False,
 ) -> None:
-    """Write the API's description, or check that a written one is current."""
+    """Write the API's description, or check that the file is current."""
     from fedclust_service.http.app import openapi_text
 
     current = openapi_text()
@@ -400,11 +400,13 @@ def write_openapi(
 @app.command()
 def demo(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Where results and ledgers are left.")
+        Path, typer.Option("--dir", help="The folder for results and ledgers.")
     ] = Path("fedclust-demo"),
     keep_running: Annotated[
         bool | None,
-        typer.Option(help="Keep the coordinator up afterwards; by default on a terminal only."),
+        typer.Option(
+            help="Keep the coordinator running afterwards; by default only on a terminal."
+        ),
     ] = None,
 ) -> None:
     """Run a coordinator and four hospitals on this machine, with public data."""

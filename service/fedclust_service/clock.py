@@ -1,8 +1,8 @@
 """The time that the coordinator goes by. Leases, deadlines and retention need one time, not two.
 
-A store gives one `StoreClock` to everything that asks for the time. It starts from the database's
-clock on PostgreSQL, which all workers share, and from this machine's on SQLite, which one process
-serves. From there it counts this machine's monotonic clock: setting a clock moves nothing. Each
+Everything that asks for the time uses the store's `StoreClock`. It starts from the database's clock
+on PostgreSQL, which all workers share, and from this machine's clock on SQLite, which one process
+serves. From there it follows this machine's monotonic clock, so setting a clock changes nothing.
 `StoreClock.check` reads the clocks again, follows small corrections and refuses large ones.
 """
 
@@ -23,9 +23,9 @@ log = structlog.get_logger(__name__)
 
 #: Machines that keep time by NTP agree within this.
 WARNING_S = 2.0
-#: What is done once and for all by the clock waits until the clocks have agreed for so long.
+#: Irreversible actions wait until the clocks have agreed for this long.
 SETTLING_S = 3600.0
-# An answer that took longer says too little about the moment it was given to correct anything.
+# The time of a slower answer is too uncertain for a correction.
 _LONGEST_ROUND_TRIP_S = 1.0
 _FIRST_READINGS = 3
 
@@ -34,10 +34,10 @@ class Machine(Protocol):
     """The clocks of one machine."""
 
     def wall(self) -> datetime:
-        """Return the time of day, aware, in UTC; somebody may set it."""
+        """Return the time of day, aware, in UTC. A user can set this clock."""
 
     def monotonic(self) -> float:
-        """Return seconds since some moment; nobody can set them."""
+        """Return seconds since some moment. Nobody can set this clock."""
 
 
 class ThisMachine:
@@ -54,7 +54,7 @@ class ThisMachine:
 
 
 class ClockFault(StrEnum):
-    """Which clock is further from the coordinator's time than the limit."""
+    """The clock that differs from the coordinator's time by more than the limit."""
 
     MACHINE = "machine-clock"
     DATABASE = "database-clock"
@@ -62,14 +62,14 @@ class ClockFault(StrEnum):
 
 @dataclass(frozen=True)
 class Skew:
-    """How far other clocks were ahead of the coordinator's time when they were last read.
+    """How far other clocks were ahead of the coordinator's time at the last check.
 
     Attributes
     ----------
     machine_s : float
         This machine's clock.
     database_s : float or None
-        The database's; None on SQLite, which has none.
+        The database's clock; None on SQLite.
     """
 
     machine_s: float = 0.0
@@ -77,14 +77,14 @@ class Skew:
 
 
 class StoreClock:
-    """One store's time. Safe to share between threads; it never goes back.
+    """The time of one store. It never goes back, and threads may share it.
 
     Parameters
     ----------
     limit_s : float
-        A clock that is further off than this is not followed, and is a `fault`.
+        A clock that differs by more is a `fault` and is not followed.
     machine : Machine
-        Tests give one whose clocks they move.
+        Replaced in tests.
     """
 
     def __init__(self, limit_s: float = 60.0, machine: Machine | None = None) -> None:
@@ -94,16 +94,16 @@ class StoreClock:
         self._lock = threading.Lock()
         self._skew = Skew()
         self._anchor = (self._machine.wall(), self._machine.monotonic())
-        # How far off the anchor may be, because of a slow answer.
+        # The uncertainty of the anchor after a slow answer.
         self._doubt_s = 0.0
         self._last = self._anchor[0]
-        # The first and the last comparison since all clocks agree.
+        # The times of the first and the last comparison since all clocks agree.
         self._agreed: tuple[float, float] | None = (self._anchor[1], self._anchor[1])
 
     def follow(self, database: Callable[[], datetime] | None) -> None:
-        """Start anew, from the database's clock; from this machine's where ``database`` is None.
+        """Restart from the database's clock, or from this machine's if ``database`` is None.
 
-        What ``database`` raises is raised.
+        Exceptions of ``database`` go on to the caller.
         """
         self._database = database
         if database is None:
@@ -121,10 +121,9 @@ class StoreClock:
             return self._last
 
     def check(self) -> None:
-        """Read the clocks and compare them with the time. What the database raises is raised.
+        """Read the clocks and compare them with the time. The database's exceptions go on.
 
-        An answer of the database that took long is a fault where even that cannot explain it;
-        otherwise it says nothing of the database's clock.
+        A slow answer of the database is ignored, unless even the delay cannot explain it.
         """
         wall, at = self._machine.wall(), self._machine.monotonic()
         there = None if self._database is None else self._read_database(self._database)
@@ -153,22 +152,19 @@ class StoreClock:
 
     @property
     def skew(self) -> Skew:
-        """How far the other clocks were off at the last `check`."""
+        """How far the other clocks differed at the last `check`."""
         with self._lock:
             return self._skew
 
     @property
     def fault(self) -> ClockFault | None:
-        """Which clock is off by more than the limit. The time goes on without it."""
+        """The clock that differs by more than the limit, if any. The time ignores it."""
         with self._lock:
             return self._fault()
 
     @property
     def settled(self) -> bool:
-        """Whether all clocks have agreed for an hour, so that no single reading made the time.
-
-        An hour from one comparison to another: time in which none succeeded does not count.
-        """
+        """Whether all clocks have agreed for an hour between two comparisons."""
         with self._lock:
             return self._agreed is not None and self._agreed[1] - self._agreed[0] >= SETTLING_S
 
@@ -201,7 +197,7 @@ class StoreClock:
         return self._fault() or ("warning" if worst > WARNING_S else None)
 
     def _read_database(self, database: Callable[[], datetime]) -> tuple[float, datetime, float]:
-        """Return how long the answer took, the answer, and when it was given at this machine."""
+        """Return the answer's delay, the answer, and its moment by this machine's clock."""
         asked = self._machine.monotonic()
         time_there = database()
         took = self._machine.monotonic() - asked
@@ -209,7 +205,7 @@ class StoreClock:
 
 
 def _doubt(took_s: float) -> float:
-    """Return how far off an answer may be that took so long; 0 where it is exact enough."""
+    """Return the uncertainty of an answer with this delay; 0 for a fast one."""
     return took_s if took_s > _LONGEST_ROUND_TRIP_S else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Open connections: never more than the process has file descriptors for."""
+"""Accept connections within the limit on file descriptors."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-#: Descriptors for everything but connections. Measured: 15 when idle, 58 with every connection to
-#: SQLite in use; files that are being sent take 32, processes that aggregate a few.
+#: Descriptors for everything else. Measured: 15 when idle, 58 with every connection to SQLite in
+#: use. Downloads take up to 32, aggregation processes a few.
 RESERVED_DESCRIPTORS = 150
-#: Without a setting. A site keeps one or two connections open: enough for 1,000 sites that take
-#: part in two sessions. A long poll takes 25 KiB, a silent connection 4.
+#: The default limit. It is enough for 1,000 sites in two sessions, because a site keeps one or two
+#: connections open. A long poll takes 25 KiB, a silent connection 4 KiB.
 DEFAULT_CONNECTIONS = 4096
-#: Soft limits are not raised beyond this: a hard limit may be infinite, and a process that closes
-#: all its possible descriptors before it starts another takes seconds for 2**30 of them.
+#: The highest soft limit. The hard limit may be infinite, and closing 2**30 possible descriptors
+#: before starting a process takes seconds.
 _ENOUGH_DESCRIPTORS = 2**16
-#: Until the next attempt where no connection can be accepted.
+#: The pause after a failure to accept a connection.
 _ACCEPT_PAUSE_S = 0.01
 
 P = TypeVar("P", bound=asyncio.Protocol)
@@ -31,7 +31,7 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 def raise_descriptor_limit() -> int:
     """Raise the soft limit on file descriptors to the hard one and return it."""
-    if sys.platform == "win32":  # sockets are no descriptors there
+    if sys.platform == "win32":  # where sockets are no descriptors
         return _ENOUGH_DESCRIPTORS
     import resource
 
@@ -39,7 +39,7 @@ def raise_descriptor_limit() -> int:
     unlimited = resource.RLIM_INFINITY
     wanted = _ENOUGH_DESCRIPTORS if hard == unlimited else min(hard, _ENOUGH_DESCRIPTORS)
     if soft != unlimited and soft < wanted:
-        # macOS refuses more than the kernel's own limit.
+        # macOS refuses values above the kernel's limit.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -47,27 +47,27 @@ def raise_descriptor_limit() -> int:
 
 
 class Connections:
-    """Accepts connections and counts them; the one that is idle longest makes room for a new one.
+    """Accepts connections up to a limit; beyond it closes the one that is idle longest.
 
     A connection is idle while the server waits for the client: for TLS, for a request's head, or
-    for an answer to be read. Used in the event loop's thread alone.
+    for an answer to be read. Only the event loop's thread may use this class.
 
     Parameters
     ----------
     most : int
-        Where as many are open and none is idle, a new one is closed at once.
+        The limit. If none of the open connections is idle, a new one is closed at once.
 
     Attributes
     ----------
     evicted, refused : int
-        Idle connections that were closed to make room; new ones that were closed.
+        Number of idle connections closed for new ones, and of new ones closed at once.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.evicted = self.refused = 0
         self._open: set[Hashable] = set()
-        # In the order in which they became idle, each with what closes it.
+        # Idle connections in the order in which they became idle, each with its close function.
         self._idle: dict[Hashable, Callable[[], object]] = {}
         self._starting: set[asyncio.Task[None]] = set()
 
@@ -75,16 +75,16 @@ class Connections:
         return len(self._open)
 
     def idle(self, connection: Hashable, close: Callable[[], object]) -> None:
-        """Say that a connection waits for its client; while it stays idle it keeps its turn."""
+        """Mark a connection as idle; one that is idle already keeps its place."""
         if connection in self._open:
             self._idle[connection] = close
 
     def busy(self, connection: Hashable) -> None:
-        """Say that a connection has a request to answer."""
+        """Mark a connection as busy with a request."""
         self._idle.pop(connection, None)
 
     def leave(self, connection: Hashable) -> None:
-        """Say that a connection is closed."""
+        """Remove a closed connection."""
         self._idle.pop(connection, None)
         self._open.discard(connection)
 
@@ -102,17 +102,17 @@ class Connections:
         listener : socket
             Listening and not blocking.
         protocol : callable
-            Makes the protocol of a connection. The protocol says when it is idle, busy or closed.
+            Makes a connection's protocol, which reports when it is idle, busy or closed.
         tls : ssl.SSLContext or None
         handshake_s : float
-            A TLS handshake that takes longer is given up.
+            Longest TLS handshake.
         """
         loop = asyncio.get_running_loop()
         while True:
             try:
                 connection, _ = await loop.sock_accept(listener)
             except OSError as error:
-                # Something else in the process has taken the reserved descriptors, too.
+                # Something in the process has used even the reserved descriptors.
                 log.error("accept_failed", exc_info=error)
                 self._evict()
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
@@ -122,7 +122,7 @@ class Connections:
             else:
                 self.refused += 1
                 connection.close()
-            # One at a time: a queue of new connections holds no open request up.
+            # Let open requests run between two new connections.
             await asyncio.sleep(0)
 
     def _evict(self) -> bool:

@@ -1,4 +1,4 @@
-"""How ``fedclust-service`` ends: exit codes, and the error that carries one."""
+"""Exit codes of ``fedclust-service``, and the error that carries one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes of every command."""
+    """The exit codes of all commands."""
 
     OK = 0
     FAILED = 1
@@ -20,7 +20,7 @@ class Exit(IntEnum):
 
 
 class StartFailure(Exception):
-    """The coordinator cannot run: one line for its operator, and the exit code."""
+    """The coordinator cannot run; has a line for the operator and the exit code."""
 
     def __init__(self, code: Exit, message: str) -> None:
         super().__init__(message)

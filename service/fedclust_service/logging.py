@@ -1,6 +1,6 @@
 """Structured logs on stderr: ids, states and times; never a payload, a token or a query.
 
-Lines that repeat are counted instead: what a client can cause in a loop must not fill the disk.
+Repeated lines are counted instead of written, so that a client cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any, TextIO
 
 import structlog
 
-#: Repetitions are counted for so long, then the count is written.
+#: How often the counts of repeated lines are written.
 _INTERVAL_S = 10.0
-#: Lines in an interval before they are counted only: of a warning or an error one, of one caller's
-#: requests with the same route and status as many as no site needs, 15 kB.
+#: Lines of one kind that are written in an interval: one warning or error, and of a caller's
+#: requests with the same route and status more than any site needs (15 kB).
 _MOST_FAILURES, _MOST_REQUESTS = 1, 50
 _REQUEST_FIELDS = frozenset({"event", "level", "logger", "route", "status", "actor"})
 _CHANGING_FIELDS = frozenset({"timestamp", "request_id"})
 _Kind = frozenset[tuple[str, str]]
-#: Uvicorn's own lines repeat ours, or name addresses and raw paths.
+#: Uvicorn's lines repeat ours or contain addresses and raw paths.
 _QUIET = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "alembic", "sqlalchemy.engine")
 
 
@@ -53,8 +53,8 @@ def configure(level: str = "info", form: str = "json") -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
-    # Ours are written without passing through the standard library, which would make a record of
-    # each, copy it, and take it apart again: with every request that takes as long as reading it.
+    # Our lines bypass the standard library: making and formatting a record for each request takes
+    # as long as reading the request.
     structlog.configure(
         processors=[*_shared(), functools.partial(_rendered, renderer, repeats)],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
@@ -71,7 +71,7 @@ def configure(level: str = "info", form: str = "json") -> None:
 
 
 def through_logging() -> None:
-    """Hand structlog's records to the standard library's logging, handlers as they are."""
+    """Send structlog's records to the standard library's logging and its current handlers."""
     structlog.configure(
         processors=[*_shared(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,
@@ -81,7 +81,7 @@ def through_logging() -> None:
 
 
 def _admitted(repeats: Repeats, record: logging.LogRecord) -> bool:
-    """Whether to write a library's line; its text may differ each time, its place does not."""
+    """Whether to write a library's line. Lines from the same place count as one kind."""
     if record.levelno < logging.WARNING:
         return True
     place = f"{record.name}:{record.lineno}"
@@ -89,21 +89,21 @@ def _admitted(repeats: Repeats, record: logging.LogRecord) -> bool:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Tells of a line that could not be written without repeating it."""
+    """Reports a line that could not be written, without its text."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Write who wrote it; the standard library would print traceback and arguments."""
+        """Write the logger's name; the standard library would print traceback and arguments."""
         self.write(_lost(record.name))
 
     def write(self, line: str) -> None:
-        """Write a line whole, whoever else writes; nobody fails because it cannot be written."""
+        """Write a complete line. Failures to write are ignored."""
         with self.lock or contextlib.nullcontext(), contextlib.suppress(OSError, ValueError):
             self.stream.write(line + "\n")
             self.stream.flush()
 
 
 class _Lines:
-    """What structlog hands a line to that has been rendered."""
+    """The logger that writes structlog's rendered lines."""
 
     def __init__(self, handler: _Handler, name: str = "") -> None:
         self.name = name
@@ -113,13 +113,13 @@ class _Lines:
 class Repeats:
     """Decides which lines are written and counts the others. Thread-safe.
 
-    A line repeats another one if all that can be told apart is when it was written and for which
-    request. Of requests only route, status and caller are compared: clients choose the rest.
+    Lines are of one kind if they differ only in time and request id. For requests only route,
+    status and caller are compared, because clients choose the rest.
 
     Parameters
     ----------
     monotonic : callable
-        A clock, in seconds.
+        Returns seconds.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -139,7 +139,7 @@ class Repeats:
             return self._seen[kind] <= (_MOST_REQUESTS if requested else _MOST_FAILURES)
 
     def counted(self) -> list[dict[str, Any]]:
-        """Return what was left out, once after each interval."""
+        """Return lines with the counts of omitted lines, once after each interval."""
         with self._lock:
             now = self._monotonic()
             if now < self._ends:
@@ -166,7 +166,7 @@ def _rendered(
         counts = [{**line, "timestamp": event["timestamp"]} for line in repeats.counted()]
         lines = [*counts, event] if repeats.admits(event) else counts
         rendered = [str(renderer(logger, name, line)) for line in lines]
-    except Exception:  # a value that cannot be shown, whose own error may repeat it
+    except Exception:  # the error of a value that cannot be shown may repeat it
         return _lost(logger.name)
     if not rendered:
         raise structlog.DropEvent
@@ -178,7 +178,7 @@ def _lost(name: str) -> str:
 
 
 def _thread_died(died: threading.ExceptHookArgs) -> None:
-    """Tell of a thread's end in the logs' own form: the interpreter's would repeat a value."""
+    """Log that a thread has died; the interpreter's message could repeat a value."""
     name = None if died.thread is None else died.thread.name
     structlog.get_logger(__name__).error("thread_died", thread=name, exc_info=died.exc_value)
 
@@ -191,7 +191,7 @@ def _warned(
     file: TextIO | None = None,  # noqa: ARG001
     line: str | None = None,  # noqa: ARG001
 ) -> None:
-    """Tell of a library's warning: its kind and place, not its text, which may repeat a value."""
+    """Log the type and place of a library's warning; its text may repeat a value."""
     where = f"{Path(filename).name}:{lineno}"
     structlog.get_logger(__name__).warning("warned", kind=category.__name__, where=where)
 
@@ -210,22 +210,22 @@ def _shared() -> list[structlog.typing.Processor]:
 def _exception_type(
     _logger: Any, _name: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Replace a traceback by where it was raised: an exception's text may repeat a value.
+    """Replace an exception by its type and place: its text may repeat a value.
 
-    SQLAlchemy's errors, for one, carry the statement's parameters.
+    SQLAlchemy's errors, for example, contain the statement's parameters.
     """
     info = event.pop("exc_info", None)
     if info is True:
         info = sys.exc_info()
     error = info[1] if isinstance(info, tuple) else info
     if isinstance(error, BaseException):
-        # Not "exception": renderers for people take what stands there for a traceback's text.
+        # Not "exception": console renderers expect a traceback's text under that key.
         event["raised"] = exception_chain(error)
     return event
 
 
 def exception_chain(error: BaseException) -> list[str]:
-    """Return type and place of an exception and of each one it came from; no message."""
+    """Return type and place, without messages, of an exception and of its causes."""
     chain: list[str] = []
     current: BaseException | None = error
     while current is not None and len(chain) < 10:

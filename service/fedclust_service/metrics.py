@@ -1,9 +1,8 @@
-"""What the coordinator counts, in Prometheus' text form.
+"""The coordinator's metrics in Prometheus' text form.
 
-A process counts its own requests, transactions and aggregations: each of several workers on
-PostgreSQL is scraped by itself. What stands in the database (sessions, rounds, leases) is read
-while a scrape is answered, and is the same from every worker. No label names a session, a site or
-anything else that a caller chooses.
+Each process counts its own requests, transactions and aggregations, so each worker on PostgreSQL is
+scraped separately. Sessions, rounds and leases are read from the database during the scrape and are
+the same from every worker. No label has a value that a caller can choose, such as a name.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ if TYPE_CHECKING:
     from fedclust_service.orchestration.coordinator import Coordinator
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-#: A method that HTTP does not know is counted as one: callers could invent any number.
+#: Other methods are counted as "other", because callers could invent any number of them.
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-# A task request waits up to 25 s on purpose.
+# A task request may wait up to 25 s.
 _HTTP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _STREAM_BUCKETS = (1.0, 10.0, 60.0, 600.0, 3_600.0, 21_600.0, 86_400.0)
 _AGGREGATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0)
 
 
 class Metrics:
-    """The counts of one process. An :class:`~.orchestration.observer.Observer`; thread-safe.
+    """The metrics of one process. A thread-safe :class:`~.orchestration.observer.Observer`.
 
     Parameters
     ----------
     co : Coordinator
-        Its observer becomes this object.
+        Gets this object as its observer.
     connections : Connections
     """
 
@@ -124,18 +123,18 @@ class Metrics:
         self._aggregations.labels(method, end).observe(seconds)
 
     def text(self) -> bytes:
-        """Return everything as :data:`CONTENT_TYPE`; reads the database."""
+        """Return all metrics as :data:`CONTENT_TYPE`; reads the database."""
         return generate_latest(self._registry)
 
 
 class _State(Collector):
-    """What is read at the moment of a scrape."""
+    """The metrics that are read during a scrape."""
 
     def __init__(self, co: Coordinator, connections: Connections) -> None:
         self._co, self._connections = co, connections
 
     def describe(self) -> Iterator[Metric]:
-        """Register without reading anything."""
+        """Return nothing, so that registering reads nothing."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -221,7 +220,7 @@ class _State(Collector):
             for key, text in texts.items()
         }
         for name, each in sorted(self._co.store.metrics().items()):
-            # A call that found every connection taken was not attempted once.
+            # A call that got no connection had no attempt.
             repeated = max(0, each.attempts - each.calls)
             values = (each.calls, repeated, each.failures, each.seconds)
             for key, value in zip(texts, values, strict=True):
@@ -232,7 +231,7 @@ class _State(Collector):
         now = self._co.clock.now()
         sessions, rounds = tx.sessions.counts(), tx.rounds.counts(now)
         unsealed = tx.chain.waiting()
-        # Complete before the transaction ends.
+        # A list, so that everything is read before the transaction ends.
         return iter(
             [
                 _by_state(

@@ -14,7 +14,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "FEDCLUST_"
-#: Read by the site's and analyst's own commands, which may share a shell with the coordinator.
+#: Settings of the sites' and analysts' commands, which may share a shell with the coordinator.
 CLIENT_VARIABLES = frozenset(
     PREFIX + name
     for name in (
@@ -36,11 +36,11 @@ Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
 class SettingsError(ValueError):
-    """The settings do not make a coordinator. The message names each setting, never its value."""
+    """The settings are invalid. The message names each setting, never its value."""
 
 
 class Settings(BaseSettings):
-    """Everything that can be set. Each field's description is the help of its flag."""
+    """All settings. Each field's description is the help of its flag."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, hide_input_in_errors=True
@@ -89,8 +89,8 @@ class Settings(BaseSettings):
         tuple[Network, ...],
         NoDecode,
         Field(
-            description="Networks (CIDR, separated by commas) of the reverse proxy that ends TLS; "
-            "X-Forwarded-* headers are believed from there only."
+            description="Networks (CIDR, separated by commas) of the reverse proxy that terminates "
+            "TLS; X-Forwarded-* headers are accepted only from there."
         ),
     ] = ()
     body_limit: Annotated[
@@ -113,8 +113,8 @@ class Settings(BaseSettings):
         Field(
             ge=1,
             le=2**16,
-            description="Requests of one token that are answered at a time, bodies under way "
-            "included; those that wait for news are counted apart.",
+            description="Concurrent requests of one token, including those whose bodies still "
+            "arrive; long polls and event streams are counted separately.",
         ),
     ] = 16
     waits_per_token: Annotated[
@@ -122,8 +122,8 @@ class Settings(BaseSettings):
         Field(
             ge=1,
             le=2**16,
-            description="Long polls and event streams of one token that are open at a time: one "
-            "for each session that a site takes part in or an analyst watches.",
+            description="Concurrent long polls and event streams of one token: one for each "
+            "session that a site takes part in or an analyst watches.",
         ),
     ] = 64
     long_poll_max: Annotated[
@@ -138,19 +138,19 @@ class Settings(BaseSettings):
         Field(
             ge=0,
             le=2**53,
-            description="Size of a round's answers, in bytes, from which they are aggregated in a "
-            "process of their own, so that requests need not wait.",
+            description="Rounds whose answers have at least this many bytes are aggregated in a "
+            "separate process, so that requests need not wait.",
         ),
     ] = 32 * 2**20
     lease_s: Annotated[Seconds, Field(description="Lease on a round being aggregated, s.")] = 30.0
-    sweep_every_s: Annotated[
-        Seconds, Field(description="How often deadlines are looked at, s.")
-    ] = 1.0
+    sweep_every_s: Annotated[Seconds, Field(description="How often deadlines are checked, s.")] = (
+        1.0
+    )
     clock_limit_s: Annotated[
         Seconds,
         Field(
-            description="How far a machine's clock may be from the coordinator's time, s; beyond "
-            "that the coordinator does not start, or is not ready."
+            description="How far a machine's clock may differ from the coordinator's time, s; "
+            "beyond that the coordinator does not start, or is not ready."
         ),
     ] = 60.0
     retention_days: Annotated[
@@ -158,8 +158,8 @@ class Settings(BaseSettings):
         Field(
             ge=0,
             le=36_500,
-            description="Days that an ended session's payloads are kept; then "
-            "they are scrubbed. Hashes and receipts stay.",
+            description="Days after a session's end until its payloads are deleted. Hashes and "
+            "receipts stay.",
         ),
     ] = 30
     log_level: Annotated[
@@ -206,7 +206,7 @@ class Settings(BaseSettings):
 
     @property
     def tls(self) -> bool:
-        """Whether this process ends TLS itself."""
+        """Whether this process terminates TLS."""
         return self.tls_cert is not None
 
     @property
@@ -216,13 +216,13 @@ class Settings(BaseSettings):
 
     @property
     def store_url(self) -> str:
-        """The database, the default filled in. May hold a password: never print it."""
+        """The database's URL. It may hold a password: never print it."""
         if self.database_url is not None:
             return self.database_url.get_secret_value()
         return f"sqlite:///{self.data_dir / 'fedclust.db'}"
 
     def check_listening(self) -> None:
-        """Refuse to listen where tokens would cross a network in the clear.
+        """Refuse to listen on a network without TLS.
 
         Raises
         ------
@@ -276,7 +276,7 @@ class Settings(BaseSettings):
 
 
 def _no_password() -> str:
-    # Without this the interpreter would ask on the terminal, and a service would hang.
+    # Otherwise the interpreter would ask on the terminal, and a service would hang.
     raise SettingsError(
         "tls_key is encrypted: use a key without a passphrase, readable by you only"
     )
@@ -297,7 +297,7 @@ def is_loopback(host: str) -> bool:
 
 
 def masked_url(url: str) -> str:
-    """Return a database URL without its password and query, fit to be printed."""
+    """Return a database URL without its password and query."""
     scheme, _, rest = url.partition("://")
     rest = rest.partition("?")[0]
     account, at, place = rest.rpartition("@")
@@ -310,12 +310,12 @@ def masked_url(url: str) -> str:
 def load_settings(
     flags: Mapping[str, str | None], env_file: Path | None = Path(".env")
 ) -> Settings:
-    """Read flags, the environment, ``.env``, secret files: the first that names a setting wins.
+    """Read flags, the environment, ``.env`` and secret files; the first value of a setting wins.
 
     Raises
     ------
     SettingsError
-        A value is refused, or a ``FEDCLUST_*`` variable or file is not a setting.
+        A value is invalid, or a ``FEDCLUST_*`` variable or file is no setting.
     """
     written = dotenv_values(env_file) if env_file else {}
     folder = _secrets_folder(flags, written)
@@ -355,7 +355,7 @@ def _faults(error: ValidationError) -> list[str]:
     faults = []
     for item in error.errors(include_url=False, include_input=False):
         name = str(item["loc"][0]) if item["loc"] else "settings"
-        # Our own validators' texts hold no value; a standard-library error's might.
+        # Messages of our validators contain no value; the standard library's may.
         ours = item["type"] != "value_error" or name != "behind_proxy"
         faults.append(f"{name}: {item['msg'] if ours else 'use networks such as 10.0.0.0/24'}")
     return faults

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from fedclust_service.bootstrap import open_coordinator
 from fedclust_service.clock import SETTLING_S, ClockFault, StoreClock
 from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.orchestration.sweeper import sweep
-from fedclust_service.server import open_coordinator
 from fedclust_service.settings import load_settings
 from fedclust_service.store import Store, StoreUnavailable, Tx
 from support.clock import BEGIN, ManualClock, ManualMachine, SetMachine

@@ -38,7 +38,7 @@ def create_app(
     coordinator: Coordinator,
     settings: Settings,
     connections: Connections,
-    passing: Sequence[type[Exception]] = (),
+    temporary: Sequence[type[Exception]] = (),
 ) -> FastAPI:
     """Return the ASGI application of a coordinator.
 
@@ -49,7 +49,7 @@ def create_app(
     settings : Settings
     connections : Connections
         The connections that the requests use.
-    passing : sequence of exception types
+    temporary : sequence of exception types
         Temporary failures of the store, which are answered with 503 and Retry-After.
     """
     app = describe_app()
@@ -61,8 +61,8 @@ def create_app(
     app.state.service = Service(coordinator, settings, metrics, threads)
     app.add_exception_handler(DataDamaged, _damaged)
     app.add_exception_handler(DefinitionError, _outdated)
-    for kind in passing:
-        app.add_exception_handler(kind, _passing)
+    for kind in temporary:
+        app.add_exception_handler(kind, _temporary)
     budgets = Budgets(
         # A quarter of the connections stays free for requests that are answered at once.
         wait=Budget(settings.waits_per_token, max(1, connections.most * 3 // 4), _WAIT_RETRY_S),
@@ -116,7 +116,7 @@ def _outdated(request: Request, error: Exception) -> Response:  # noqa: ARG001  
     return problems.refused(outdated(), problems.request_id(request))
 
 
-def _passing(request: Request, error: Exception) -> Response:
+def _temporary(request: Request, error: Exception) -> Response:
     problems.log_failure(error)
     refusal = Refusal(
         "unavailable",

@@ -1,0 +1,235 @@
+"""Open a coordinator: its data directory, secret keys, database and clock."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from fedclust_service.clock import ClockFault, StoreClock
+from fedclust_service.domain.access import Role
+from fedclust_service.domain.tokens import SecretKeys
+from fedclust_service.exit_codes import Exit, StartFailure
+from fedclust_service.orchestration import principals
+from fedclust_service.orchestration.audit.trail import record_accepted_clock
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.core import Limits
+from fedclust_service.settings import MIN_KEY_LENGTH, Settings, SettingsError, load_settings
+from fedclust_service.store import (
+    SchemaProblem,
+    Store,
+    StoreError,
+    StoreLocked,
+    UrlRefused,
+)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A coordinator ready to start.
+
+    ``made`` says in sentences what was created for it; ``operator_token`` is set if no operator
+    existed before.
+    """
+
+    coordinator: Coordinator
+    made: tuple[str, ...] = ()
+    operator_token: str | None = None
+
+    def close(self) -> None:
+        """Stop the coordinator and close the database."""
+        self.coordinator.stop()
+        self.coordinator.store.close()
+
+
+def open_coordinator(
+    settings: Settings,
+    *,
+    serving: bool,
+    clock: StoreClock | None = None,
+    accept_clock: bool = False,
+) -> Opened:
+    """Open the database and the secret key, and create what is missing.
+
+    Parameters
+    ----------
+    settings : Settings
+    serving : bool
+        Whether this process will serve requests.
+    clock : StoreClock, optional
+    accept_clock : bool
+        Whether an operator confirms the time although the last audit entry is later.
+
+    Raises
+    ------
+    StartFailure
+    """
+    clock = clock or StoreClock(settings.clock_limit_s)
+    made = _make_data_dir(settings)
+    keys, made_key = _secret_keys(settings, make=True)
+    if made_key:
+        made.append(f"wrote a secret key to {settings.key_file}")
+    with explained(settings):
+        store = Store.open(settings.store_url, clock, serving=serving)
+    coordinator = Coordinator(store=store, keys=keys, limits=_limits(settings))
+    token = None
+    try:
+        with explained(settings):
+            if serving:
+                _check_clock(coordinator, accept=accept_clock)
+            if not _has_operator(store):
+                token = principals.bootstrap_operator(coordinator)
+            elif made_key:
+                made.append(
+                    f"{settings.key_file} was missing: tokens issued before are not valid under "
+                    "the new key; restore it from a backup, or issue new ones"
+                )
+    except BaseException:
+        store.close()
+        raise
+    return Opened(coordinator, tuple(made), token)
+
+
+def _check_clock(co: Coordinator, *, accept: bool) -> None:
+    """Refuse to serve if this machine's clock or the last audit entry contradicts the time."""
+    limit_s, ahead_s = co.clock.limit_s, co.clock.skew.machine_s
+    if co.clock.fault is ClockFault.MACHINE:
+        raise StartFailure(
+            Exit.CLOCK,
+            f"this machine's clock is {_span(ahead_s)} {_side(ahead_s)} the database's, and "
+            f"{limit_s:g} s are allowed: set both machines' clocks, by NTP for instance, or "
+            "--clock-limit-s",
+        )
+    last = co.store.read("clock.last_entry", lambda tx: tx.audit.list(1))
+    behind_s = (last[0].at - co.clock.now()).total_seconds() if last else 0.0
+    if behind_s <= limit_s:
+        return
+    if not accept:
+        source = "this machine's" if co.store.single_process else "the database's"
+        raise StartFailure(
+            Exit.CLOCK,
+            f"{source} clock is {_span(behind_s)} behind the last entry of the audit trail, and "
+            f"{limit_s:g} s are allowed: set it. If it is right, the entry was written while it "
+            "was wrong: start once with --accept-clock",
+        )
+    record_accepted_clock(co, behind_s)
+
+
+def _side(ahead_s: float) -> str:
+    return "ahead of" if ahead_s > 0 else "behind"
+
+
+def _span(seconds: float) -> str:
+    """Return a length of time in a fitting unit, such as ``31 days``."""
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if abs(seconds) >= 2 * length:
+            return f"{abs(seconds) / length:.0f} {unit}"
+    return f"{abs(seconds):.1f} s"
+
+
+def _has_operator(store: Store) -> bool:
+    return bool(store.read("has_operator", lambda tx: tx.principals.list(Role.OPERATOR, 1)))
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        aggregation_timeout_s=settings.aggregation_timeout_s,
+        aggregation_process_bytes=settings.aggregation_process_bytes,
+        lease_s=settings.lease_s,
+        sweep_every_s=settings.sweep_every_s,
+        retention_days=settings.retention_days,
+    )
+
+
+def _make_data_dir(settings: Settings) -> list[str]:
+    path = settings.data_dir
+    if path.is_dir():
+        return []
+    try:
+        path.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        raise StartFailure(
+            Exit.DATABASE, f"the data directory {path} cannot be made: {error.strerror}"
+        ) from None
+    return [f"made the data directory {path}"]
+
+
+def _secret_keys(settings: Settings, *, make: bool) -> tuple[SecretKeys, bool]:
+    if settings.secret_key:
+        return SecretKeys([key.get_secret_value().encode() for key in settings.secret_key]), False
+    path, made = settings.key_file, False
+    try:
+        if make and not path.exists():
+            made = _write_key(path)
+        lines = path.read_text("ascii").split()
+    except UnicodeDecodeError:
+        lines = []
+    except OSError as error:
+        raise StartFailure(
+            Exit.SETTINGS, f"the secret key {path} cannot be used: {error.strerror}"
+        ) from None
+    if not lines or any(len(line) < MIN_KEY_LENGTH for line in lines):
+        raise StartFailure(
+            Exit.SETTINGS,
+            f"the secret key {path} holds no key of at least {MIN_KEY_LENGTH} characters: "
+            "restore it from a backup, or move it away and issue new tokens",
+        )
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        raise StartFailure(Exit.SETTINGS, f"others may read the secret key: run chmod 600 {path}")
+    return SecretKeys([line.encode() for line in lines]), made
+
+
+def reload_keys(co: Coordinator, settings: Settings) -> None:
+    """Read the secret keys again; keep the current ones if the new ones cannot be used."""
+    folder = None if settings.secrets_dir is None else str(settings.secrets_dir)
+    try:
+        now = load_settings({"data_dir": str(settings.data_dir), "secrets_dir": folder})
+        co.keys = _secret_keys(now, make=False)[0]
+    except (SettingsError, StartFailure) as error:
+        log.error("secret_keys_not_reloaded", why=str(error))
+        return
+    log.info("secret_keys_reloaded", keys=len(co.keys))
+
+
+def _write_key(path: Path) -> bool:
+    """Write a new key file atomically; False if another process was first."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(48) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)  # fails if the file exists
+        except FileExistsError:
+            return False
+    finally:
+        draft.unlink()
+    return True
+
+
+@contextlib.contextmanager
+def explained(settings: Settings) -> Iterator[None]:
+    """Turn the store's errors into a StartFailure."""
+    where = settings.shown()["database_url"]
+    try:
+        yield
+    except StoreLocked:
+        raise StartFailure(
+            Exit.LOCKED,
+            f"another coordinator serves {where}: stop it, or use another data directory",
+        ) from None
+    except SchemaProblem as error:
+        raise StartFailure(Exit.SCHEMA, str(error)) from None
+    except UrlRefused as error:
+        raise StartFailure(Exit.SETTINGS, f"database_url: {error}") from None
+    except StoreError as error:
+        raise StartFailure(Exit.DATABASE, f"the database {where} cannot be used: {error}") from None
