@@ -201,104 +201,106 @@ def simulate(
         The session failed; the reason is that of the service.
     """
     _check_names(sites, persons)
-    names = sorted(sites)
     masking = (policy or {}).get("missing") == "mask"
     if isinstance(features, Mapping):
         sites, features = _spread_out(sites, features, masking)
     definition = _define(method, sites, config, policy, features, seed)
     plan = plan_of(definition)
-    tables = {
-        site: _table(sites[site], definition, (persons or {}).get(site), site) for site in names
+    owners = persons or {}
+    parts = {
+        name: _read_site(plan, definition, name, sites[name], owners.get(name))
+        for name in sorted(sites)
     }
-    rows, masks = {}, {}
-    for site in names:
-        rows[site], held = _data(plan, sites[site], tables[site], (persons or {}).get(site), site)
-        masks[site] = engine.has_features(plan, held)
+    masks = {name: part.mask for name, part in parts.items()}
     engine.check_installed(plan, "site")
     engine.check_installed(plan, "coordinator")
-    engine.check_roster(plan, names, masks)
-    memories: dict[str, Memory] = {site: {} for site in names}
+    engine.check_roster(plan, list(parts), masks)
+    result, trace = _run(plan, parts, arrival)
+
+    def labelled(of: Result) -> dict[str, NDArray[np.int64]]:
+        return {
+            name: engine.label(plan, of, part.table.X, part.memory, name, part.mask)
+            for name, part in parts.items()
+        }
+
+    by_k = {entry.n_clusters: labelled(entry.result) for entry in result.sweep or ()}
+    labels = labelled(result) if result.n_clusters is None else by_k[result.n_clusters]
+    memories = {name: part.memory for name, part in parts.items()}
+    return SimulationResult(result, labels, trace, definition, plan, memories, masks, by_k)
+
+
+@dataclass
+class _Site:
+    """A simulated site: its rows, what it computes from, its features and its memory."""
+
+    name: str
+    table: Table
+    points: Points
+    mask: NDArray[np.bool_]
+    memory: Memory = field(default_factory=dict)
+
+
+def _run(
+    plan: Plan,
+    sites: Mapping[str, _Site],
+    arrival: Callable[[int, list[str]], Sequence[str]] | None,
+) -> tuple[Result, tuple[TraceEntry, ...]]:
+    """Run all rounds; return the result and every answer."""
+    names, masks = list(sites), {name: site.mask for name, site in sites.items()}
     trace: list[TraceEntry] = []
     step: Next | Done = engine.start(plan, names, masks)
     while isinstance(step, Next):
         state = codec.decode_model(EngineState, codec.encode_model(step.state))
         addressed = names if step.task.sites is None else sorted(step.task.sites)
-        answers = []
-        for site in addressed:
-            entry, memories[site] = _answer(
-                plan,
-                step,
-                state.round,
-                site,
-                rows[site],
-                memories[site],
-                masks[site],
-            )
-            trace.append(entry)
-            answers.append(Contribution(site, entry.payload, p=plan.policy.min_group_size))
+        entries = {name: _answer(plan, step, state.round, sites[name]) for name in addressed}
+        trace += entries.values()
+        order = addressed
         if arrival is not None:
             order = list(arrival(state.round, list(addressed)))
             if sorted(order) != addressed:
                 raise ValueError("arrival must return each of the round's sites once")
-            answers = [answers[addressed.index(site)] for site in order]
+        p = plan.policy.min_group_size
+        answers = [Contribution(name, entries[name].payload, p=p) for name in order]
         step = engine.advance(plan, state, answers, names, masks)
-    result = codec.decode_model(Result, codec.encode_model(step.result))
-
-    def labelled(of: Result) -> dict[str, NDArray[np.int64]]:
-        return {
-            site: engine.label(plan, of, tables[site].X, memories[site], site, masks[site])
-            for site in names
-        }
-
-    by_k = {entry.n_clusters: labelled(entry.result) for entry in result.sweep or ()}
-    labels = labelled(result) if result.n_clusters is None else by_k[result.n_clusters]
-    return SimulationResult(result, labels, tuple(trace), definition, plan, memories, masks, by_k)
+    return codec.decode_model(Result, codec.encode_model(step.result)), tuple(trace)
 
 
-def _answer(
-    plan: Plan,
-    step: Next,
-    round_number: int,
-    site: str,
-    data: Points,
-    memory: Memory,
-    mask: NDArray[np.bool_],
-) -> tuple[TraceEntry, Memory]:
+def _answer(plan: Plan, step: Next, round_number: int, site: _Site) -> TraceEntry:
     """Let a site answer a task; task and answer pass through the bytes that would travel."""
-    common, part = engine.write_task(plan, _SESSION, round_number, step.task, site)
+    common, part = engine.write_task(plan, _SESSION, round_number, step.task, site.name)
     sent = codec.decode(codec.encode({"common": common, "site": part}))
     task = engine.read_task(plan, sent["common"], sent["site"])
-    p = plan.policy.min_group_size
     payload: Model | None
-    payload, memory = engine.local_step(
+    payload, site.memory = engine.local_step(
         plan,
         task,
-        data,
-        site=site,
+        site.points,
+        site=site.name,
         round_number=round_number,
-        p=p,
+        p=plan.policy.min_group_size,
         size_band=None,
-        memory=codec.decode(codec.encode(memory)),
-        mask=mask,
+        memory=codec.decode(codec.encode(site.memory)),
+        mask=site.mask,
     )
     body = payload_bytes(payload)
     payload = payload_from_bytes(engine.phase(plan, task.phase), body)
-    entry = TraceEntry(round_number, task.phase, site, task, payload, len(body or b""))
-    return entry, memory
+    return TraceEntry(round_number, task.phase, site.name, task, payload, len(body or b""))
 
 
-def _data(
-    plan: Plan, source: Source, table: Table, persons: Any, site: str
-) -> tuple[Points, tuple[str, ...]]:
-    """Return what a site computes from, and the features that it has."""
+def _read_site(
+    plan: Plan, definition: Definition, name: str, source: Source, persons: Any
+) -> _Site:
+    """Read a site's rows, and form what it computes from."""
+    table = _table(source, definition, persons, name)
     try:
         if len(table.X):
             p = plan.policy.min_group_size
-            return site_data(plan, source, table, p, person=persons)
+            points, held = site_data(plan, source, table, p, person=persons)
+        else:
+            points, held = row_points(table.X), table.features
     except DataError as error:
-        raise RuleViolation(error.rule, f"site {site!r}: {error}") from None
-    empty = row_points(table.X)
-    return empty, table.features
+        raise RuleViolation(error.rule, f"site {name!r}: {error}") from None
+    return _Site(name, table, points, engine.has_features(plan, held))
 
 
 def _define(

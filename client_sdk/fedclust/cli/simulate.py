@@ -22,6 +22,8 @@ from fedclust.cli.output_files import (
 from fedclust.cli.result_output import show_result
 from fedclust.cli.session_file import read_json
 from fedclust.report.tables import bounds_of
+from fedclust.simulate import SimulationResult
+from fedclust.simulate import simulate as run
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -76,9 +78,6 @@ def simulate(
         outputs = [(labels_dir / f"{name}.csv", is_labels) for name in files]
         check_outputs(outputs, list(files.values()))
     wanted = o.names(features) if features else None
-    # Imported here: numpy and scipy take a while, and other commands do without.
-    from fedclust.simulate import simulate as run
-
     try:
         with line:
             found = run(algorithm, rows, config=options, policy=rules, features=wanted, seed=seed)
@@ -90,9 +89,13 @@ def simulate(
             write_labels(labels_dir / f"{name}.csv", labels, None, None)
     if report is not None:
         found.save_report(report)
-    if not as_json:
+    if as_json:
+        print_json(_facts(found))
+    else:
         show_result(found.result_)
-        return
+
+
+def _facts(found: SimulationResult) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "clusters": len(found.cluster_centers_),
         "rounds": found.n_rounds_,
@@ -108,7 +111,7 @@ def simulate(
         facts["recommendation"] = found.result_.recommendation
     if found.result_.bounds is not None:
         facts["bounds"] = bounds_of(found.result_.bounds)
-    print_json(facts)
+    return facts
 
 
 def _files(given: list[str], option: str) -> dict[str, Path]:
