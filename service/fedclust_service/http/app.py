@@ -70,7 +70,7 @@ def create_app(
         request=Budget(settings.requests_per_token, connections.most, _REQUEST_RETRY_S),
     )
     app.add_middleware(
-        EdgeMiddleware, body_limit=settings.body_limit, counts=metrics, budgets=budgets
+        EdgeMiddleware, body_limit=settings.body_limit, metrics=metrics, budgets=budgets
     )
     return app
 

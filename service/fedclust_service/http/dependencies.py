@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Path, Request, params
 from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 
@@ -88,7 +88,7 @@ def actor_of(request: Request, _: Annotated[object, Depends(bearer)] = None) -> 
     return context.actor
 
 
-def allowed(action: str) -> Any:
+def allowed(action: str) -> params.Depends:
     """Return a dependency that checks one of :data:`access.PERMISSIONS`.
 
     Use cases check again. This check comes before the body is read.
@@ -100,7 +100,7 @@ def allowed(action: str) -> Any:
         require(actor, action)
         return actor
 
-    return Depends(check)
+    return params.Depends(check)
 
 
 CoordinatorOf = Annotated[Coordinator, Depends(_coordinator)]

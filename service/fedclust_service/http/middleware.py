@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,6 +20,7 @@ from fedclust_service.http import problems
 from fedclust_service.http.budgets import Budgets
 from fedclust_service.http.dependencies import token_of
 from fedclust_service.http.request_context import RequestContext, attach_context
+from fedclust_service.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -42,22 +43,6 @@ _HEADERS = {
 _HSTS = "max-age=31536000"
 
 
-class Counts(Protocol):
-    """The interface through which requests are counted."""
-
-    def requested(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count an answered request; ``route`` is the template, never the path."""
-
-    def over_budget(self, kind: str) -> None:
-        """Count a request that was refused because too many of its kind are open."""
-
-    def stream_began(self) -> None:
-        """Count a stream that has begun."""
-
-    def stream_ended(self, seconds: float) -> None:
-        """Count a stream that has ended."""
-
-
 class EdgeMiddleware:
     """ASGI middleware around the whole application.
 
@@ -66,14 +51,14 @@ class EdgeMiddleware:
     app : ASGI application
     body_limit : int
         In bytes. A body with a larger declared length is refused unread.
-    counts : Counts
+    metrics : Metrics
     budgets : Budgets
     """
 
-    def __init__(self, app: ASGIApp, body_limit: int, counts: Counts, budgets: Budgets) -> None:
+    def __init__(self, app: ASGIApp, body_limit: int, metrics: Metrics, budgets: Budgets) -> None:
         self.app = app
         self.body_limit = body_limit
-        self.counts = counts
+        self.metrics = metrics
         self.budgets = budgets
         self.drains = asyncio.Semaphore(_MAX_DRAINS)
 
@@ -93,7 +78,7 @@ class EdgeMiddleware:
 
         def answered(status: int) -> None:
             seconds, route = time.perf_counter() - started, _template(inner)
-            self.counts.requested(scope["method"], route, status, seconds)
+            self.metrics.requested(scope["method"], route, status, seconds)
             _write_line("request", scope["method"], route, inner, status, seconds, context)
 
         def began(status: int) -> None:
@@ -101,7 +86,7 @@ class EdgeMiddleware:
             if context.stream:
                 streaming = time.perf_counter()
                 answered(status)
-                self.counts.stream_began()
+                self.metrics.stream_began()
 
         exchange = _Exchange(scope, receive, send, context, self.body_limit, began, self.drains)
         try:
@@ -113,7 +98,7 @@ class EdgeMiddleware:
                 answered(exchange.status)
             else:
                 seconds = time.perf_counter() - streaming
-                self.counts.stream_ended(seconds)
+                self.metrics.stream_ended(seconds)
                 route = _template(inner)
                 _write_line("stream_ended", "GET", route, inner, exchange.status, seconds, context)
 
@@ -124,7 +109,7 @@ class EdgeMiddleware:
         if refusal is None and caller is not None:
             refusal = budget.enter(caller)
             if refusal is not None:
-                self.counts.over_budget(kind)
+                self.metrics.over_budget(kind)
         if refusal is not None:
             response = problems.refused(refusal, context.request_id)
             await response(scope, exchange.receive, exchange.send)

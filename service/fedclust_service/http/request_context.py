@@ -32,6 +32,10 @@ class RequestContext:
     actor: Actor | None = None
     stream: bool = False
 
+    def identify(self, actor: Actor) -> None:
+        """Note who sent the request."""
+        self.actor = actor
+
 
 def attach_context(scope: Scope, context: RequestContext) -> None:
     """Store a context in a request's scope."""

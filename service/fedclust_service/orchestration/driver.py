@@ -56,12 +56,12 @@ from fedclust_service.orchestration.observer import AggregationEnd
 from fedclust_service.orchestration.provenance import platform_of
 from fedclust_service.orchestration.round_lifecycle import (
     FAILURE_MESSAGES,
+    check_tasks,
     end_session,
     fail_damaged,
     fail_session,
     open_round,
 )
-from fedclust_service.orchestration.tasks import check_tasks
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
 from fedclust_service.store import DataDamaged, StoreError, StoreFault, Tx
 

@@ -345,7 +345,8 @@ def _named(tx: Tx, role: Role, name: str) -> Principal:
 def _info(tx: Tx, actor: Actor, principal: Principal) -> PrincipalInfo:
     tokens = None
     if sees_tokens(actor):
-        tokens = tuple(_token_info(each) for each in tx.tokens.list_for(principal.id))
+        rows = tx.tokens.list_for(principal.id)
+        tokens = tuple(TokenInfo.model_validate(each, from_attributes=True) for each in rows)
     return PrincipalInfo(
         name=principal.name,
         title=principal.title,
@@ -353,16 +354,6 @@ def _info(tx: Tx, actor: Actor, principal: Principal) -> PrincipalInfo:
         created_at=principal.created_at,
         last_seen_at=principal.last_seen_at,
         tokens=tokens,
-    )
-
-
-def _token_info(token: Token) -> TokenInfo:
-    return TokenInfo(
-        id=token.id,
-        created_at=token.created_at,
-        expires_at=token.expires_at,
-        revoked_at=token.revoked_at,
-        last_used_at=token.last_used_at,
     )
 
 

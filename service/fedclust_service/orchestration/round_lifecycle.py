@@ -6,6 +6,7 @@ Every function runs inside a transaction that holds the session's lock.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from fedclust.algorithms import engine
@@ -28,7 +29,7 @@ from fedclust_service.domain.round import (
 from fedclust_service.domain.session import SESSION_TRANSITIONS, Session, SessionState
 from fedclust_service.domain.transition import advance
 from fedclust_service.orchestration.access_queries import roster_of
-from fedclust_service.orchestration.aggregation import Opening
+from fedclust_service.orchestration.aggregation import Opening, task_digests
 from fedclust_service.orchestration.definitions import definition_of, plan_for
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork
 from fedclust_service.store import DataDamaged, Tx
@@ -64,6 +65,14 @@ FAILURE_MESSAGES = {
         "it. Ask the operator to restore an earlier backup, or create the session again."
     ),
 }
+
+
+def check_tasks(current: Round, addressees: Sequence[Addressee]) -> None:
+    """Raise DataDamaged unless each stored task has its digest."""
+    digests = task_digests(current.common, (each.site_part for each in addressees))
+    for each, digest in zip(addressees, digests, strict=True):
+        if digest != each.task_digest:
+            raise DataDamaged("task", each.site)
 
 
 def open_round(uow: UnitOfWork, session: Session, opening: Opening) -> Round:

@@ -20,10 +20,10 @@ from fedclust_service.domain.session import Participation, Session, SessionState
 from fedclust_service.domain.submission import Submission
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.definitions import plan_or_refuse, smallest_p
-from fedclust_service.orchestration.round_lifecycle import settle
+from fedclust_service.orchestration.principals import read_as_site
+from fedclust_service.orchestration.round_lifecycle import check_tasks, settle
 from fedclust_service.orchestration.tasks import (
     TaskView,
-    check_tasks,
     own_view,
     seen_by,
     view_without_task,
@@ -90,17 +90,29 @@ class _Checked:
     refused: Refusal | None
 
 
-def foreseen(tx: Tx, seen: Seen | None) -> Admitted | None:
-    """Return what :func:`submit` would look up first, if a submission is welcome.
+def admit(
+    co: Coordinator,
+    token: str,
+    session: str,
+    number: int,
+    identified: Callable[[Actor], None],
+) -> tuple[Actor, Admitted | None]:
+    """Authenticate a site before its body is read, and run the checks that need no body.
 
-    A caller that reads the database anyway passes the result to :func:`submit`. None if something
-    was stored or is to be refused: only the digest of the body decides which.
+    None if they fail or an answer is stored: which of both it is, only the body's digest decides.
+    ``identified`` gets the caller before its role is checked.
     """
-    try:
-        admitted = _admit(tx, seen, "")
-    except Refusal:
-        return None
-    return admitted if isinstance(admitted, Admitted) else None
+
+    def look(tx: Tx, actor: Actor, seen: Seen | None) -> tuple[Actor, Admitted | None]:
+        identified(actor)
+        require(actor, "submission.put")
+        try:
+            admitted = _admit(tx, seen, "")
+        except Refusal:
+            return actor, None
+        return actor, admitted if isinstance(admitted, Admitted) else None
+
+    return read_as_site(co, token, "submission.look", session, number, look)
 
 
 def submit(
@@ -125,7 +137,7 @@ def submit(
         The round's number.
     body : Body
     seen : Admitted, optional
-        The result of :func:`foreseen`. The refusals and their order are still those of the moment
+        The result of :func:`admit`. The refusals and their order are still those of the moment
         at which the body had arrived.
 
     Returns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from fedclust.wire import codec
@@ -11,8 +11,10 @@ from fedclust_service.domain.access import Actor, absent, require
 from fedclust_service.domain.round import Addressee, Round, RoundState, TaskStatus, status_of
 from fedclust_service.domain.session import Participation, Session
 from fedclust_service.orchestration.access_queries import is_row_number, is_slug
-from fedclust_service.orchestration.aggregation import task_digests
-from fedclust_service.store import AskedOf, DataDamaged, Seen, Tx
+from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.orchestration.principals import read_as_site
+from fedclust_service.orchestration.round_lifecycle import check_tasks
+from fedclust_service.store import AskedOf, Seen, Tx
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,28 @@ class TaskView:
     response: TaskResponse
     etag: str
     version: int
+
+
+def read_task(
+    co: Coordinator,
+    token: str,
+    session: str,
+    known: Collection[str],
+    identified: Callable[[Actor], None],
+    *,
+    recorded: bool,
+) -> TaskView:
+    """Authenticate a site and return what it should do now, as :func:`task_view` does.
+
+    ``identified`` gets the caller before its role is checked; ``recorded`` is that of
+    :func:`read_as_site`.
+    """
+
+    def look(tx: Tx, actor: Actor, seen: Seen | None) -> TaskView:
+        identified(actor)
+        return task_view(tx, actor, seen, known)
+
+    return read_as_site(co, token, "task.view", session, None, look, recorded=recorded)
 
 
 def task_view(tx: Tx, actor: Actor, seen: Seen | None, known: Collection[str] = ()) -> TaskView:
@@ -91,14 +115,6 @@ def view_without_task(session: Session, own: Participation, seen: AskedOf | None
     if status is TaskStatus.WORK and addressee is not None:
         digest = addressee.task_digest
     return TaskView(response, _etag(response, digest), session.version)
-
-
-def check_tasks(current: Round, addressees: Sequence[Addressee]) -> None:
-    """Raise DataDamaged unless each stored task has its digest."""
-    digests = task_digests(current.common, (each.site_part for each in addressees))
-    for each, digest in zip(addressees, digests, strict=True):
-        if digest != each.task_digest:
-            raise DataDamaged("task", each.site)
 
 
 def _document(current: Round, addressee: Addressee) -> TaskDocument:

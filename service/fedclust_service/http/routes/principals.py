@@ -24,6 +24,7 @@ from fedclust_service.orchestration import principals
 PrincipalName = Annotated[str, Path(pattern=SLUG, description="The name it was registered with.")]
 
 
+# Longer than a screen because a route is its decorator: six routes with their descriptions.
 def _router(role: Role, readers: str) -> APIRouter:
     one, many = role.value, f"{role.value}s"
     article = "a" if role is Role.SITE else "an"

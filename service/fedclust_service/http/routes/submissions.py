@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from fedclust.wire.models import Receipt
-from fedclust_service.domain.access import Actor, require
 from fedclust_service.http.bodies import (
     AUDIT_HEAD_HEADER,
     BINARY,
@@ -29,8 +28,7 @@ from fedclust_service.http.dependencies import (
 )
 from fedclust_service.http.describe import BINARY_CONTENT, BODY_PROBLEMS, described, ref
 from fedclust_service.http.request_context import context_of
-from fedclust_service.orchestration import principals, submissions
-from fedclust_service.orchestration.submissions import Admitted
+from fedclust_service.orchestration import submissions
 
 TASK_ETAG = "Fedclust-Task-ETag"
 
@@ -75,15 +73,8 @@ async def put_submission(
     number: RoundNumber,
 ) -> Response:
     co, token = service_of(request).coordinator, bearer_token(request)
-
-    # Before the body is read, one transaction reads the caller and the round.
-    def look(tx: Any, actor: Actor, seen: Any) -> tuple[Actor, Admitted | None]:
-        context_of(request).actor = actor
-        require(actor, "submission.put")
-        return actor, submissions.foreseen(tx, seen)
-
-    asking = (co, token, "submission.look", session, number, look)
-    actor, seen = await for_site(request, lambda: principals.read_as_site(*asking))
+    asking = (co, token, session, number, context_of(request).identify)
+    actor, seen = await for_site(request, lambda: submissions.admit(*asking))
     content, media = await either_body(request)
     body = submissions.Body(content, media, check_repeated_keys if media == JSON else None)
     stored = await for_site(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import Response
 
 from fedclust.wire.models import TaskResponse
-from fedclust_service.domain.access import Actor
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import (
     AUDIT_HEAD_HEADER,
@@ -28,7 +27,7 @@ from fedclust_service.http.dependencies import (
 )
 from fedclust_service.http.describe import BINARY_CONTENT, described, ref
 from fedclust_service.http.request_context import context_of
-from fedclust_service.orchestration import principals, tasks
+from fedclust_service.orchestration import tasks
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.tasks import TaskView
 
@@ -85,16 +84,11 @@ async def get_task(
     token, media = bearer_token(request), negotiate(request, [JSON, BINARY])
     known = _etags(request)
     ends = time.monotonic() + min(wait, service.settings.long_poll_max)
-
-    def view_of(tx: Any, actor: Actor, seen: Any) -> TaskView:
-        context_of(request).actor = actor
-        return tasks.task_view(tx, actor, seen, known)
+    asking = (co, token, session, known, context_of(request).identify)
 
     # Each look authenticates again: the token may have been revoked during the wait.
     def look(recorded: bool) -> tuple[TaskView, Response | None]:
-        asking = (co, token, "task.view", session, None, view_of)
-        view = principals.read_as_site(*asking, recorded=recorded)
-        return _shown(co, view, known, media)
+        return _shown(co, tasks.read_task(*asking, recorded=recorded), known, media)
 
     view, response = await for_site(request, lambda: look(True))
     while response is None:
