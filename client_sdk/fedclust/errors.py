@@ -37,6 +37,8 @@ No message holds a token, a payload or a value of the data.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Literal
 
 from fedclust.wire.problems import FieldError, Problem
@@ -48,6 +50,15 @@ class FedclustError(Exception):
 
 class UsageError(FedclustError, ValueError):
     """An address, option, certificate or token file that cannot be used as given."""
+
+
+@contextmanager
+def writing(path: object) -> Iterator[None]:
+    """Turn an error while a file is written into a UsageError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
 # --- at the site ----------------------------------------------------------------------------------

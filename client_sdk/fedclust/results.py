@@ -18,7 +18,7 @@ from fedclust.algorithms.base import HistoryEntry, Memory, Model, Quality, Resul
 from fedclust.algorithms.columns import columns_of
 from fedclust.data import LabelRows, Source, Table
 from fedclust.definition import DefinitionError, plan_of
-from fedclust.errors import UsageError
+from fedclust.errors import UsageError, writing
 from fedclust.privacy.files import FileDamaged, read_sealed, write_atomically, write_sealed
 from fedclust.report import Facts, Plots, facts_of_document, report_bytes
 from fedclust.report.tables import plain
@@ -216,10 +216,8 @@ class SiteResult(ResultAttributes):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without labels; :meth:`load` reads it."""
         file = _File(definition=self.definition, document=self.document, site=self.site)
-        try:
+        with writing(path):
             write_sealed(Path(path), codec.encode_model(file))
-        except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SiteResult:
@@ -266,11 +264,11 @@ def document_at(document: ResultDocument, n_clusters: int) -> ResultDocument:
 def write_report(facts: Facts, path: Path) -> None:
     """Write a report atomically; UsageError if that fails or for an unknown ending."""
     try:
-        write_atomically(path, report_bytes(facts, path.name))
+        content = report_bytes(facts, path.name)
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    with writing(path):
+        write_atomically(path, content)
 
 
 def centroid_table(document: ResultDocument) -> bytes:

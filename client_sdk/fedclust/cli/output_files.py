@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedclust.errors import UsageError
+from fedclust.errors import UsageError, writing
 from fedclust.privacy.files import write_atomically
 from fedclust.report.tables import FORMATS
 from fedclust.results import SiteResult
@@ -73,12 +73,10 @@ def check_outputs(outputs: Sequence[Output], inputs: Sequence[Path]) -> None:
             raise UsageError(f"{path} cannot be written: it is not a file")
         if path.resolve() in taken:
             raise UsageError(f"{path} would be overwritten: name another file for the output")
-        try:
+        with writing(path):
             if path.exists():
                 _refuse_stranger(path, known)
             _try_writing(path)
-        except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror}") from None
         taken.append(path.resolve())
 
 
@@ -107,10 +105,8 @@ def _try_writing(path: Path) -> None:
 
 def write(path: Path, data: bytes) -> None:
     """Write a file atomically; UsageError where it cannot be written."""
-    try:
+    with writing(path):
         write_atomically(path, data)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def write_labels(

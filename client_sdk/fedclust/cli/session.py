@@ -163,7 +163,9 @@ def show_all(
         known = overviews(client, state=state)
         found = late_first(list(client.sessions(state)), known)
     if as_json:
-        print_json([{**each.model_dump(mode="json"), **_told(known, each)} for each in found])
+        print_json(
+            [{**each.model_dump(mode="json"), **_overview_fields(known, each)} for each in found]
+        )
         return
     show_table(
         ["session", "method", "state", "round", "joined", "answered", "late", "why"],
@@ -385,7 +387,7 @@ def _row(info: SessionEntry, told: SessionOverview | None) -> list[object]:
     ]
 
 
-def _told(known: Mapping[str, SessionOverview], info: SessionEntry) -> dict[str, Any]:
+def _overview_fields(known: Mapping[str, SessionOverview], info: SessionEntry) -> dict[str, Any]:
     """Return what operators read beyond the session, for ``--json``."""
     told = known.get(info.name)
     return {} if told is None else {"standing": told.model_dump(mode="json")}
@@ -398,7 +400,7 @@ def _show(
     known: Mapping[str, SessionOverview] = MappingProxyType({}),
 ) -> None:
     if as_json:
-        shown = {**info.model_dump(mode="json"), **_told(known, info)}
+        shown = {**info.model_dump(mode="json"), **_overview_fields(known, info)}
         print_json({**shown, "rounds": [each.model_dump(mode="json") for each in rounds]})
         return
     frozen = info.definition
@@ -446,7 +448,7 @@ def _show_sites(info: SessionInfo, told: SessionOverview | None) -> None:
         show_table(
             ["site", "takes part", "answered", "late"],
             [
-                (site.name, site.state, _said(site.answered), _said(site.late))
+                (site.name, site.state, _yes_or_no(site.answered), _yes_or_no(site.late))
                 for site in info.sites
             ],
         )
@@ -468,7 +470,7 @@ def _show_sites(info: SessionInfo, told: SessionOverview | None) -> None:
             (
                 each.name,
                 shown[each.name].state,
-                _said(shown[each.name].answered),
+                _yes_or_no(shown[each.name].answered),
                 ago(each.late_since, now),
                 f"{ago(each.last_seen_at, now)} ago" if each.last_seen_at else "never",
                 each.sdk_version,
@@ -482,5 +484,5 @@ def _show_sites(info: SessionInfo, told: SessionOverview | None) -> None:
     )
 
 
-def _said(answer: bool | None) -> str:
+def _yes_or_no(answer: bool | None) -> str:
     return "" if answer is None else "yes" if answer else "no"

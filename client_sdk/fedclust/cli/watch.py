@@ -69,7 +69,7 @@ class Watcher:
     ) -> None:
         self._client, self._session, self._every = client, session, every_s
         self._as_json, self._sleep = as_json, sleep
-        self._told: set[tuple[Any, ...]] = set()
+        self._shown: set[tuple[Any, ...]] = set()
         self._state: str | None = None
         self._number = 0
         self._last_event: int | None = None
@@ -88,7 +88,7 @@ class Watcher:
     def _look(self) -> SessionInfo:
         info = self._client.session(self._session)
         for event in self._changes(info):
-            self._tell(event)
+            self._show(event)
         return info
 
     def _listen(self) -> None:
@@ -110,15 +110,15 @@ class Watcher:
 
     def _changes(self, info: SessionInfo) -> Iterator[dict[str, Any]]:
         for site in info.sites:
-            if site.state != "invited" and (site.name, site.state) not in self._told:
-                self._told.add((site.name, site.state))
+            if site.state != "invited" and (site.name, site.state) not in self._shown:
+                self._shown.add((site.name, site.state))
                 yield {"event": f"site.{site.state}", "site": site.name}
         if info.state != self._state and info.state not in _ENDED:
             waiting = [site.name for site in info.sites if site.state == "invited"]
             self._state = info.state
             yield {"event": f"session.{info.state}", "waiting_for": waiting or None}
-        if info.cannot_start and (info.cannot_start,) not in self._told:
-            self._told.add((info.cannot_start,))
+        if info.cannot_start and (info.cannot_start,) not in self._shown:
+            self._shown.add((info.cannot_start,))
             yield {"event": "session.cannot_start", "why": info.cannot_start}
         while info.round is not None and self._number <= info.round:
             # Also report rounds that opened and closed between two looks.
@@ -149,11 +149,11 @@ class Watcher:
             events.append({"event": f"round.{seen.state}", "why": seen.close_reason})
         for event in events:
             mark = (seen.number, event["event"], event.get("site"))
-            if mark not in self._told:
-                self._told.add(mark)
+            if mark not in self._shown:
+                self._shown.add(mark)
                 yield known | event
 
-    def _tell(self, event: dict[str, Any]) -> None:
+    def _show(self, event: dict[str, Any]) -> None:
         if self._as_json:
             print_json({key: value for key, value in event.items() if value is not None})
             flush_out()

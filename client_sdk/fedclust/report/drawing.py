@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from fedclust.errors import UsageError
+from fedclust.errors import UsageError, writing
 from fedclust.privacy.files import write_atomically
 
 __all__ = ["PALETTE", "Axis", "Figure", "frame", "line_chart", "short", "tag", "text", "ticks"]
@@ -99,10 +99,8 @@ class Figure:
         if target.suffix.lower() not in (".svg", ".png"):
             raise UsageError(f"{path}: a figure's file ends in .svg or .png")
         content = self.png() if target.suffix.lower() == ".png" else f"{self.svg}\n".encode()
-        try:
+        with writing(path):
             write_atomically(target, content)
-        except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
 class Axis:

@@ -26,7 +26,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class CodecError(ValueError):
-    """The bytes are not the binary form, or a value has no place in it."""
+    """The bytes are not the binary form, or a value cannot be encoded."""
 
 
 def encode(tree: Tree) -> bytes:
@@ -59,7 +59,7 @@ def _plain(tree: Tree) -> Any:
 
 
 def decode(data: bytes) -> Tree:
-    """Read the binary form; CodecError where it is cut short, too deep or lies about a shape."""
+    """Decode the binary form; CodecError for truncated, too deep or inconsistent data."""
     try:
         raw = msgpack.unpackb(data, use_list=False, raw=False, object_pairs_hook=_distinct)
     except CodecError:
@@ -100,14 +100,14 @@ def _array(raw: dict[str, Any]) -> np.ndarray[Any, Any]:
     if not whole or len(shape) > 4 or not isinstance(data, bytes):
         raise CodecError("an array needs a shape of at most 4 whole numbers and its raw bytes")
     dtype = np.dtype(_DTYPES[name])
-    # Compared before anything is allocated: a claimed shape costs a sender nothing.
+    # Compared before anything is allocated, since a sender can claim any shape.
     if math.prod(shape) * dtype.itemsize != len(data):
         raise CodecError("an array's bytes do not fill its shape")
     if dtype.kind == "b" and data.strip(b"\0\1"):
         raise CodecError("a boolean is one byte, 0 or 1")
     try:
         return np.frombuffer(data, dtype=dtype).reshape(shape)
-    except (ValueError, OverflowError):  # nothing of everything: [0, 2**62]
+    except (ValueError, OverflowError):  # such as [0, 2**62]
         raise CodecError("an array's shape is too large") from None
 
 
@@ -150,5 +150,5 @@ def sha256(data: bytes) -> str:
 
 
 def task_digest(common: Tree, site: Tree) -> str:
-    """Return the digest that a submission names: what the site was asked, whole."""
+    """Return the digest of a task, which a submission names."""
     return sha256(encode({"common": common, "site": site}))

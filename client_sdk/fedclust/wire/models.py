@@ -1,4 +1,4 @@
-"""What travels: strict models of every request and response body of protocol version 1."""
+"""Strict models of every request and response body of protocol version 1."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _read_time(value: Any) -> Any:
         time = datetime.fromisoformat(value)
         if time.tzinfo is not None:
             return time.astimezone(UTC)
-    except (ValueError, OverflowError):  # no time, or one that UTC has no year for
+    except (ValueError, OverflowError):  # not a time, or out of range in UTC
         pass
     raise PydanticCustomError("time", "a time must be RFC 3339 with a UTC offset")
 
@@ -46,7 +46,7 @@ Timestamp = Annotated[
     PlainSerializer(_write_time, return_type=str),
 ]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-#: One line of text: a NUL has no place in a PostgreSQL text, a line break none in a log.
+#: One line of text: PostgreSQL texts cannot contain NUL, and logs are written by line.
 _LINE = StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
 Line = Annotated[str, _LINE, Visible]
 #: Fewest and most characters of one to five sentences.
@@ -71,7 +71,7 @@ TaskStatus = Literal["invited", "waiting", "work", "answered", "left", "ended"]
 
 
 class WhoAmI(Model):
-    """Who a token speaks for, and what this coordinator is."""
+    """The account of a token, and the versions of this coordinator."""
 
     role: Role
     name: str
@@ -122,7 +122,7 @@ class TokenCreate(Model):
 
 
 class TokenIssued(Model):
-    """The only time that a token's secret is shown."""
+    """A new token with its secret, which is shown only here."""
 
     id: str
     token: str
@@ -133,7 +133,7 @@ class TokenIssued(Model):
 
 
 class PhaseInfo(Model):
-    """A phase of a method and, line by line, what leaves a site in it."""
+    """A phase of a method and every field that leaves a site in it."""
 
     name: str
     summary: str
@@ -194,7 +194,7 @@ class Definition(SessionCreate):
 
 
 class SitePresence(Model):
-    """Of another site: its name and whether it takes part and has answered. Nothing more."""
+    """What others see of a site: its name, and whether it takes part and has answered."""
 
     name: Slug
     state: ParticipationState
@@ -203,11 +203,11 @@ class SitePresence(Model):
 
 
 class SessionEntry(Model):
-    """A session as a list shows it, and as it is once it was cancelled.
+    """A session in a list, or after it was cancelled.
 
-    ``definition``: null where what is stored is damaged. ``cannot_start``: why the method cannot
-    serve the sites that have joined, and what to change; for analysts and operators who read the
-    session by itself, while it recruits.
+    ``definition`` is null if the stored one is damaged. ``cannot_start`` says why the method cannot
+    serve the sites that have joined, and what to change; only analysts and operators who read a
+    single recruiting session see it.
     """
 
     name: Slug
@@ -226,7 +226,7 @@ class SessionEntry(Model):
 
 
 class SessionInfo(SessionEntry):
-    """A session as its analyst, an operator or one of its sites reads it."""
+    """A session, for its analyst, its sites and operators."""
 
     definition: Definition
 
@@ -239,21 +239,21 @@ class SessionPatch(Model):
 
 
 class Consents(Model):
-    """What a site agrees to beyond the definition itself."""
+    """Express consents beyond the definition itself."""
 
     two_sites_with: Slug | None = None
     protection_none: bool = False
 
 
 class Participation(Model):
-    """A site joins: what it consents to, what it has, and what its SDK speaks.
+    """A site joins: its consent, its features and size, and the versions of its SDK.
 
     Attributes
     ----------
     table_id : str or None
-        The random id of the site's protected table; null where it computes without one.
+        The random id of the site's protected table; null without one.
     separate_groups : bool
-        Whether the site joins with another table than before, knowing what that tells.
+        Whether the site knowingly joins with another table than before.
     """
 
     definition_sha256: Sha256
@@ -268,7 +268,7 @@ class Participation(Model):
 
 
 class ParticipationInfo(Model):
-    """A site's participation as the site itself reads it."""
+    """A site's participation, for the site itself."""
 
     session: Slug
     site: Slug
@@ -283,7 +283,7 @@ class ParticipationInfo(Model):
 
 
 class TaskDocument(Model):
-    """What a site is asked in a round. ``digest`` covers ``common`` and ``site``."""
+    """The task of a site in a round. ``digest`` covers ``common`` and ``site``."""
 
     phase: str
     digest: Sha256
@@ -292,7 +292,7 @@ class TaskDocument(Model):
 
 
 class Progress(Model):
-    """How far the round is; outside the task's ETag."""
+    """The progress of a round. It does not change the task's ETag."""
 
     answered: int
     addressed: int
@@ -300,7 +300,7 @@ class Progress(Model):
 
 
 class TaskResponse(Model):
-    """A site's view of its session: what to do now."""
+    """What a site has to do now in a session."""
 
     session_state: SessionState
     status: TaskStatus
@@ -325,7 +325,7 @@ class AuditHead(Model):
 
 
 class Receipt(Model):
-    """Proof that a submission is stored, durably."""
+    """Proof that a submission is stored durably."""
 
     session: Slug
     site: Slug
@@ -337,7 +337,7 @@ class Receipt(Model):
 
 
 class RoundSite(Model):
-    """Whether a site has answered a round. A site reads only names and states."""
+    """Whether a site has answered a round. Sites see only names and states."""
 
     name: Slug
     answered: bool
@@ -365,7 +365,7 @@ class RoundInfo(Model):
 
 
 class Page(Model):
-    """A page of a list; ``next`` is the cursor of the following one."""
+    """A page of a list; ``next`` is the cursor of the next page."""
 
     items: tuple[Any, ...]
     next: str | None = None
@@ -375,7 +375,7 @@ class Page(Model):
 
 
 class ProvenanceEntry(Model):
-    """One submission that the result rests on. Sites read their own alone."""
+    """A submission that the result was computed from. A site sees only its own."""
 
     round: int
     site: Slug
@@ -383,7 +383,7 @@ class ProvenanceEntry(Model):
 
 
 class Provenance(Model):
-    """What the result was made from and with."""
+    """The inputs and versions that the result was computed from."""
 
     definition_sha256: Sha256
     algorithm: str
@@ -396,7 +396,7 @@ class Provenance(Model):
 
 
 class ResultDocument(Model):
-    """``result`` is :class:`fedclust.algorithms.base.Result`, cut to what the reader may see."""
+    """``result`` is a :class:`fedclust.algorithms.base.Result`, as far as its reader may see."""
 
     session: Slug
     completed_at: Timestamp

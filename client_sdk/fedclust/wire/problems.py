@@ -1,4 +1,4 @@
-"""The catalogue of problem types (RFC 9457), shared by the coordinator and the SDK."""
+"""Problem types (RFC 9457), shared by the coordinator and the SDK."""
 
 from __future__ import annotations
 

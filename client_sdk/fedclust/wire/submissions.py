@@ -1,4 +1,4 @@
-"""Submission bodies: written by a site, read by the coordinator, in JSON or in binary."""
+"""Bodies of submissions in JSON or in the binary form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class SubmissionError(ValueError):
-    """A body that cannot be read as what it should be; ``errors`` names the fields."""
+    """A body that does not fit its model; ``errors`` names the fields."""
 
     def __init__(self, errors: list[FieldError]) -> None:
         super().__init__("the body is not a valid submission")
@@ -44,7 +44,7 @@ def submission_model(payload: type[Model]) -> type[BaseModel]:
 
 
 def read_head(body: bytes, media: str) -> SubmissionHead:
-    """Read which phase and task a body answers, and nothing else; SubmissionError."""
+    """Read only the phase and the task that a body answers; SubmissionError."""
     head = read_body(_Head, body, media)
     return SubmissionHead(phase=head.phase, task_digest=head.task_digest)
 
@@ -71,7 +71,7 @@ def read_body(model: type[M], body: bytes, media: str) -> M:
 
 
 def write_submission(phase: str, digest: str, payload: Model | None, media: str = BINARY) -> bytes:
-    """Return the body that a site sends; the same bytes for the same payload."""
+    """Return the body that a site sends; equal payloads give equal bytes."""
     tree = {
         "phase": phase,
         "task_digest": digest,
@@ -81,7 +81,7 @@ def write_submission(phase: str, digest: str, payload: Model | None, media: str 
 
 
 def payload_bytes(payload: Model | None) -> bytes | None:
-    """Return the form that payloads are stored in, whichever form they came in."""
+    """Return the stored form of a payload."""
     return None if payload is None else codec.encode_model(payload)
 
 
@@ -97,7 +97,7 @@ def field_errors(error: ValidationError, at: str = "", *, union: bool = False) -
     ``union`` places begin with the name of one of its models, which is left out.
     """
     errors = []
-    if error.error_count() > 10_000:  # to write down millions takes minutes, and gigabytes
+    if error.error_count() > 10_000:  # listing millions takes minutes and gigabytes
         return [FieldError(pointer=at, rule="too-many-errors", message="nearly all of it is wrong")]
     for item in error.errors(include_url=False, include_context=False, include_input=False)[:20]:
         location, message = list(item["loc"][union:]), item["msg"]
@@ -111,7 +111,7 @@ def field_errors(error: ValidationError, at: str = "", *, union: bool = False) -
 
 
 def pointer(location: Iterable[str | int]) -> str:
-    """Return a JSON pointer of our own names alone: other keys of a map are the sender's."""
+    """Return a JSON pointer that contains only known names; other keys are the sender's."""
     known = _field_names(Model)
     return "".join(f"/{part}" for part in location if isinstance(part, int) or part in known)
 
