@@ -76,12 +76,12 @@ def open_coordinator(
     keys, made_key = _secret_keys(settings, make=True)
     if made_key:
         made.append(f"wrote a secret key to {settings.key_file}")
-    with explained(settings):
+    with explain_store_errors(settings):
         store = Store.open(settings.store_url, clock, serving=serving)
     coordinator = Coordinator(store=store, keys=keys, limits=_limits(settings))
     token = None
     try:
-        with explained(settings):
+        with explain_store_errors(settings):
             if serving:
                 _check_clock(coordinator, accept=accept_clock)
             if not _has_operator(store):
@@ -217,7 +217,7 @@ def _write_key(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def explained(settings: Settings) -> Iterator[None]:
+def explain_store_errors(settings: Settings) -> Iterator[None]:
     """Turn the store's errors into a StartFailure."""
     where = settings.shown()["database_url"]
     try:

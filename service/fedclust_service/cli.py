@@ -213,7 +213,7 @@ def operator_token(
 
     Works while a coordinator runs. Earlier tokens stay valid.
     """
-    from fedclust_service.bootstrap import explained, open_coordinator
+    from fedclust_service.bootstrap import explain_store_errors, open_coordinator
     from fedclust_service.orchestration import principals
     from fedclust_service.orchestration.access_queries import is_slug
 
@@ -225,7 +225,7 @@ def operator_token(
         try:
             for line in opened.made:
                 print(line, file=sys.stderr)  # stdout has only the token, for scripts
-            with explained(settings):
+            with explain_store_errors(settings):
                 token = opened.operator_token
                 if token is None or name != "operator":
                     token = principals.bootstrap_operator(opened.coordinator, name)
@@ -245,10 +245,10 @@ def backup(
     The copy holds everything that was acknowledged before the command began. It does not hold the
     secret key: keep that in another place.
     """
-    from fedclust_service.bootstrap import explained
+    from fedclust_service.bootstrap import explain_store_errors
     from fedclust_service.store import backup as copies
 
-    with explained(settings):
+    with explain_store_errors(settings):
         made = copies.backup(settings.store_url, target)
     _say(f"{made.path}: {made.size} bytes, schema {made.migration}, SHA-256 {made.sha256}")
 
@@ -263,17 +263,17 @@ def restore(
 
     The audit trail records the restore.
     """
-    from fedclust_service.bootstrap import explained, open_coordinator
+    from fedclust_service.bootstrap import explain_store_errors, open_coordinator
     from fedclust_service.orchestration.audit.trail import record_restore
     from fedclust_service.store import backup as copies
 
-    with explained(settings):
+    with explain_store_errors(settings):
         made = copies.restore(source, settings.store_url)
     _say(f"{made.path}: {made.size} bytes, schema {made.migration}")
     opened = open_coordinator(settings, serving=False)
     try:
         _print_made(opened)
-        with explained(settings):
+        with explain_store_errors(settings):
             record_restore(opened.coordinator, made.sha256)
     finally:
         opened.close()
@@ -283,10 +283,10 @@ def restore(
 @with_settings
 def db_upgrade(settings: Settings) -> None:
     """Upgrade the database to this program's schema. Stop the coordinator and back up first."""
-    from fedclust_service.bootstrap import explained
+    from fedclust_service.bootstrap import explain_store_errors
     from fedclust_service.store import migrate
 
-    with explained(settings):
+    with explain_store_errors(settings):
         before = migrate.current(settings.store_url)
         migrate.upgrade(settings.store_url)
         after = migrate.current(settings.store_url)
@@ -297,10 +297,10 @@ def db_upgrade(settings: Settings) -> None:
 @with_settings
 def db_current(settings: Settings) -> None:
     """Print the database's migration and the one of this program."""
-    from fedclust_service.bootstrap import explained
+    from fedclust_service.bootstrap import explain_store_errors
     from fedclust_service.store import migrate
 
-    with explained(settings):
+    with explain_store_errors(settings):
         found = migrate.current(settings.store_url)
     _say(f"database: {found or 'empty'}")
     _say(f"program:  {migrate.head()}")
@@ -325,7 +325,7 @@ def audit_verify(
     Works while a coordinator runs. Note the printed head outside this machine: only --head or a
     site's ledger reveals a trail that was cut at its end or rewritten completely.
     """
-    from fedclust_service.bootstrap import explained
+    from fedclust_service.bootstrap import explain_store_errors
     from fedclust_service.clock import StoreClock
     from fedclust_service.domain.audit_chain import Head
     from fedclust_service.orchestration.audit.trail import verify_trail
@@ -334,7 +334,7 @@ def audit_verify(
     noted = None if head is None else Head.noted(head)
     if head is not None and noted is None:
         raise typer.BadParameter("give 64 hexadecimal digits, or NUMBER:HASH", param_hint="--head")
-    with explained(settings):
+    with explain_store_errors(settings):
         store = Store.open(settings.store_url, StoreClock(), create=False)
         try:
             verdict, waiting = verify_trail(store, noted)

@@ -1,11 +1,10 @@
-"""``fedclust-service demo``: a coordinator and four hospitals as separate processes, here.
+"""``fedclust-service demo``: a coordinator and four hospitals as processes on this machine.
 
 Nothing is mocked. The coordinator is ``fedclust-service serve``, each hospital is ``fedclust
-participate`` with its own token, file and journal, and all talk over HTTP on the loopback
-interface. The data are scikit-learn's breast-cancer records (Wolberg, Street and Mangasarian,
-1995), divided unevenly and reproducibly. The hospitals take part in one session after another,
-each of another method. In the end what these found is compared with k-means on all rows together,
-which no real consortium could compute.
+participate`` with its own token, file and journal, and they use HTTP on the loopback interface.
+The data are scikit-learn's breast-cancer records (Wolberg, Street and Mangasarian, 1995), divided
+unevenly and reproducibly. The hospitals take part in one session for each method. At the end, the
+results are compared with k-means on all rows together, which no real consortium could compute.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from fedclust.client import Client
 from fedclust.errors import FedclustError
 from fedclust.wire.models import PhaseInfo, RoundInfo, SessionCreate, SessionInfo
 
-#: The sessions, one after another, and the method of each; the last is the baseline.
+#: The sessions in order, each with its method; the last is the baseline.
 SESSIONS = {"breast-fkm": "fkm", "breast-kfed": "kfed", "breast-lloyd": "lloyd"}
 ANALYST = "ada"
 SPLIT_SEED = 2026
-#: Share of all malignant and of all benign records. The cancer centre sees other patients than
-#: the small hospitals: each hospital alone would find other clusters.
+#: Each hospital's share of all malignant and of all benign records. The cancer centre has other
+#: patients than the small hospitals, so each hospital alone would find other clusters.
 SHARES = {
     "cancer-centre": (0.60, 0.22),
     "city-hospital": (0.22, 0.38),
@@ -53,12 +52,12 @@ _START_S, _SESSION_S = 30.0, 120.0
 
 
 class DemoFailure(Exception):
-    """A part of the demo failed; the message says which, and where its output is."""
+    """A part of the demo failed; the message names it and its output."""
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """One hospital's records. ``diagnosis`` (0 malignant, 1 benign) is never given to it."""
+    """One hospital's records. The hospital never gets ``diagnosis`` (0 malignant, 1 benign)."""
 
     name: str
     ids: tuple[str, ...]
@@ -67,7 +66,7 @@ class Cohort:
 
 
 def cohorts() -> tuple[tuple[str, ...], list[Cohort]]:
-    """Return the feature names and the four hospitals' records; the same every time."""
+    """Return the feature names and the four hospitals' records, always the same."""
     from sklearn.datasets import load_breast_cancer
 
     data = load_breast_cancer()
@@ -93,10 +92,10 @@ def run(directory: Path, keep_running: bool | None = None, out: Console | None =
     Parameters
     ----------
     directory : Path
-        Where everything is left. An earlier demo's is emptied; any other must be empty.
+        The folder for all files. An earlier demo's folder is emptied; any other must be empty.
     keep_running : bool, optional
-        Whether the coordinator stays up until Ctrl-C, so that ``/docs`` can be looked at. By
-        default it does on a terminal and not in CI.
+        Whether the coordinator runs until Ctrl-C, so that you can open ``/docs``. By default only
+        on a terminal and not in CI.
     out : rich Console, optional
     """
     out = out or Console(highlight=False)
@@ -133,11 +132,11 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
     out.print(f"K={K}, {len(features)} features, standard scaling")
     sessions = [analyst.create_session(_definition(name, features, hospitals)) for name in SESSIONS]
     for session in sessions:
-        out.print(f"{session.name}: what every hospital consents to has the SHA-256")
+        out.print(f"{session.name}: every hospital consents to the definition with the SHA-256")
         out.print(f"  {session.definition_sha256}")
     _show_disclosures(analyst, sessions, out)
 
-    out.rule("[bold]3. four hospitals take part, each a process of its own")
+    out.rule("[bold]3. four hospitals take part, each in its own process")
     for session in sessions:
         began = time.monotonic()
         out.print(f"[bold]{session.name}[/bold]")
@@ -147,7 +146,7 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
         }
         _watch(analyst, session.name, processes, place, out)
         seconds = time.monotonic() - began
-        out.print(f"{seconds:.1f} s, most of it the start of four Python processes")
+        out.print(f"{seconds:.1f} s, mostly to start four Python processes")
 
     out.rule("[bold]4. compared with k-means on all rows together")
     _compare(place, hospitals, {name: analyst.result(name).result for name in SESSIONS}, out)
@@ -157,7 +156,7 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
     again = f"fedclust-service serve --data-dir {place.shown / 'coordinator'}"
     address = f"{server.url}/docs"
     if keep_running:
-        out.print(f"the API, to be tried out:  {address}", soft_wrap=True)
+        out.print(f"to try out the API, open:  {address}", soft_wrap=True)
         out.print(f"with the analyst's token:  {token}", soft_wrap=True)
         out.print("[bold]press Ctrl-C to stop[/bold]")
         with contextlib.suppress(KeyboardInterrupt):
@@ -215,7 +214,7 @@ class _Place:
         return self.root / name / file
 
     def write(self, features: Sequence[str], hospitals: Sequence[Cohort]) -> None:
-        """Write each hospital's file, record numbers first, numbers as they read back exactly."""
+        """Write each hospital's file with record numbers and exact values."""
         self.coordinator.mkdir()
         for hospital in hospitals:
             path = self.site(hospital.name, "hospital.csv")
@@ -235,7 +234,7 @@ class _Place:
             file.write(token + "\n")
 
     def labels(self, session: str, hospital: Cohort) -> NDArray[np.int64]:
-        """Read the labels that a hospital wrote for its own records, in the cohort's order."""
+        """Read the labels of a hospital's records, in the cohort's order."""
         path = self.site(hospital.name, f"{session}/labels.csv")
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file))[1:]
@@ -244,17 +243,17 @@ class _Place:
 
     @property
     def shown(self) -> Path:
-        """The directory as the reader would type it."""
+        """The directory relative to the current one."""
         return Path(os.path.relpath(self.root))
 
     def left(self) -> Iterator[str]:
-        """Yield what lies where, a path a line: one that is broken is of no use."""
+        """Yield the files to look at, each path on a line of its own so that it is not broken."""
         some = self.shown / min(SHARES, key=lambda name: sum(SHARES[name]))
         first = some / next(iter(SESSIONS))
         for path, text in (
-            (first / "labels.csv", "record and cluster; they never left the hospital"),
+            (first / "labels.csv", "record and cluster; they never leave the hospital"),
             (first / "result.fedclust", "labels new rows: fedclust predict"),
-            (some / "journal", "all that was sent: fedclust ledger show --journal-dir ..."),
+            (some / "journal", "everything sent: fedclust ledger show --journal-dir ..."),
             (first / "participate.log", "consent screen and progress"),
             (self.coordinator, "the coordinator's database and log"),
         ):
@@ -271,7 +270,7 @@ def _command(module: str, *arguments: str) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return an environment in which the user's own fedclust settings do not interfere."""
+    """Return the environment without the user's fedclust settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDCLUST_")}
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
 
@@ -279,7 +278,7 @@ def _environment() -> dict[str, str]:
 def _start(
     command: Sequence[str], log: Path, directory: Path, stack: ExitStack
 ) -> subprocess.Popen[bytes]:
-    """Start a process that ends, at the latest, with ``stack``."""
+    """Start a process that ends with ``stack`` at the latest."""
     with log.open("ab") as file:
         process = subprocess.Popen(  # noqa: S603 - our own programs, no shell
             command,
@@ -352,7 +351,7 @@ def _tail(log: Path, lines: int = 12) -> str:
 
 @contextlib.contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM unwind the stack too, so that no process is left behind."""
+    """Make SIGTERM unwind the stack too, so that no process is left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -379,19 +378,19 @@ def _cohort_table(hospitals: Sequence[Cohort]) -> Table:
 
 
 def _show_disclosures(analyst: Client, sessions: Sequence[SessionInfo], out: Console) -> None:
-    """Print what leaves every hospital, in the words of its consent screen; repeat no phase."""
+    """Print what leaves every hospital, as its consent screen says; each phase once."""
     definition = sessions[0].definition
     names = ", ".join(definition.sites)
-    out.print(f"\nwhat each of {names} discloses, to the coordinator alone:")
-    told: list[PhaseInfo] = []
+    out.print(f"\nwhat each of {names} discloses to the coordinator:")
+    shown: list[PhaseInfo] = []
     for session in sessions:
         method = analyst.algorithm(session.definition.algorithm)
         out.print(f"[bold]{session.name}[/bold]: {method.title}")
         for phase in method.phases:
-            if phase in told:
+            if phase in shown:
                 out.print(f"{phase.name}: as above")
                 continue
-            told.append(phase)
+            shown.append(phase)
             out.print(f"{phase.name}: {phase.summary}")
             table = Table.grid(padding=(0, 2))
             for line in phase.discloses:
@@ -411,7 +410,7 @@ def _watch(
     place: _Place,
     out: Console,
 ) -> None:
-    """Print each round when it has closed, until every hospital has its labels."""
+    """Print each closed round until every hospital has its labels."""
     printed, give_up = 0, time.monotonic() + _SESSION_S
     while True:
         running = any(process.poll() is None for process in processes.values())

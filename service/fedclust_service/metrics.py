@@ -90,7 +90,7 @@ class Metrics:
             buckets=_AGGREGATION_BUCKETS,
             registry=self._registry,
         )
-        self._registry.register(_State(co, connections))
+        self._registry.register(_ScrapeCollector(co, connections))
         ProcessCollector(registry=self._registry)
         co.observer = self
 
@@ -127,7 +127,7 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class _State(Collector):
+class _ScrapeCollector(Collector):
     """The metrics that are read during a scrape."""
 
     def __init__(self, co: Coordinator, connections: Connections) -> None:

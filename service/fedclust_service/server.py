@@ -22,7 +22,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from fedclust_service.bootstrap import explained, open_coordinator, reload_keys
+from fedclust_service.bootstrap import explain_store_errors, open_coordinator, reload_keys
 from fedclust_service.connections import (
     DEFAULT_CONNECTIONS,
     RESERVED_DESCRIPTORS,
@@ -135,7 +135,7 @@ def _loop_failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     log.error("loop_error", exc_info=context.get("exception"))
 
 
-def room_for_connections(settings: Settings) -> Connections:
+def connections_within_limit(settings: Settings) -> Connections:
     """Raise the limit on file descriptors and return the connections that it allows.
 
     Raises
@@ -203,7 +203,7 @@ def serve(
     StartFailure
     """
     context = _checked(settings)
-    connections = room_for_connections(settings)
+    connections = connections_within_limit(settings)
     if ready_file is not None and not ready_file.parent.is_dir():
         raise StartFailure(Exit.SETTINGS, f"the folder of the ready file {ready_file} is missing")
     listener = listen(settings.host, settings.port)
@@ -214,7 +214,7 @@ def serve(
                 say(line)
             if opened.operator_token is not None:
                 say(f"operator token (shown once): {opened.operator_token}")
-            with explained(settings):
+            with explain_store_errors(settings):
                 _run(settings, opened.coordinator, connections, listener, context, say, ready_file)
         finally:
             if ready_file is not None:
@@ -259,7 +259,7 @@ def _run(
 
     def ending() -> None:
         coordinator.ask_to_stop()
-        _end_by(settings.shutdown_grace_s + _CLOSING_SECONDS)
+        _exit_after(settings.shutdown_grace_s + _CLOSING_SECONDS)
 
     reload = functools.partial(reload_keys, coordinator, settings)
     # Everything allocated so far stays: without freezing it, each full collection would block all
@@ -269,7 +269,7 @@ def _run(
     Server(config, connections, ready, ending, reload).run(sockets=[listener])
 
 
-def _end_by(seconds: float) -> None:
+def _exit_after(seconds: float) -> None:
     """End the process after this time even if it still waits, for example for the database.
 
     Everything acknowledged is committed; the rest is rolled back, as after a power cut.

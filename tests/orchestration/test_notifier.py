@@ -135,7 +135,7 @@ def test_a_commit_of_another_process_wakes(
     if not told:
         # A pooler in transaction mode takes LISTEN and forwards nothing.
         assert here.co.listener is not None
-        here.co.listener._tell = lambda *_: None  # type: ignore[method-assign]
+        here.co.listener._dispatch = lambda *_: None  # type: ignore[method-assign]
 
     async def main() -> bool:
         waiting = asyncio.create_task(here.co.notifier.wait("heart", version, PATIENCE_S))

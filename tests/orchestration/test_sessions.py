@@ -219,7 +219,7 @@ def test_who_joins_or_leaves_while_the_first_round_is_made(
     sessions.start_session(office.co, ANALYST, "heart")
     asked = rounds.get_round(office.co, ANALYST, "heart", 1)
     assert [each.name for each in asked.sites] == ["b", "c", "d", "e"]
-    seen = office.store.read("t", lambda tx: tx.exchange.seen("heart", "e", 1))
+    seen = office.store.read("t", lambda tx: tx.site_views.by_name("heart", "e", 1))
     assert decode(seen.round.addressee.site_part) == {"rank": 3}
 
 

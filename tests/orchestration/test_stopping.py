@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from fedclust_service.domain.round import Round, RoundState
 from fedclust_service.orchestration.core import Limits
+from fedclust_service.store import StoreUnavailable
 from support import tally
 from support.office import Office
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, eventually
 
 
 def latest(office: Office) -> Round:
@@ -48,3 +51,28 @@ def test_nobody_waits_for_the_lease_of_one_that_stopped(both_office: Office) -> 
     office.answer_all("heart")
     office.another().driver.run_once()
     assert office.tally("heart")[0].tolist() == [1, 1, 1]
+
+
+def test_a_stop_writes_what_waits_and_ends_all_threads(both_office: Office) -> None:
+    office = both_office
+    before = set(threading.enumerate())
+    office.co.start()
+    office.session()
+    inside, go_on, written = threading.Event(), threading.Event(), []
+
+    def hold(_: object) -> None:
+        inside.set()
+        go_on.wait(PATIENCE_S)
+
+    office.co.submissions.commit("heart", hold)
+    assert inside.wait(PATIENCE_S)
+    last = office.co.submissions.commit("heart", lambda _: written.append("last"))
+    threading.Timer(0.1, go_on.set).start()
+    office.co.stop(PATIENCE_S)
+    assert last.done()
+    assert written == ["last"]
+    with pytest.raises(StoreUnavailable):
+        office.co.submissions.commit("heart", hold)
+    eventually(
+        lambda: not [each for each in set(threading.enumerate()) - before if each.is_alive()]
+    )

@@ -314,22 +314,28 @@ def test_what_a_site_asks_is_read_in_one_statement(store: Store) -> None:
         first, second = tx.rounds.get(session.id, 1), tx.rounds.get(session.id, 2)
         stored = tx.sessions.get(session.name)
         seen = (stored, own, (first, part, answer))
-        assert tx.exchange.seen(session.name, "zurich", 1) == seen
-        assert tx.exchange.seen(session.name, "zurich") == (stored, own, (second, None, None))
-        assert tx.exchange.seen(session.name, "zurich", 3) == (stored, own, None)
-        assert tx.exchange.seen(session.name, "basel", 1) == (stored, None, (first, None, None))
-        assert tx.exchange.seen("none", "zurich", 1) is None
-        asking = tx.exchange.asking("t-zurich", session.name, 1)
+        assert tx.site_views.by_name(session.name, "zurich", 1) == seen
+        assert tx.site_views.by_name(session.name, "zurich") == (stored, own, (second, None, None))
+        assert tx.site_views.by_name(session.name, "zurich", 3) == (stored, own, None)
+        assert tx.site_views.by_name(session.name, "basel", 1) == (
+            stored,
+            None,
+            (first, None, None),
+        )
+        assert tx.site_views.by_name("none", "zurich", 1) is None
+        asking = tx.site_views.by_token("t-zurich", session.name, 1)
         assert asking == (*tx.tokens.with_owner("t-zurich"), seen)
         for number in (1, None):
-            other = tx.exchange.asking("t-basel", "none", number)
+            other = tx.site_views.by_token("t-basel", "none", number)
             assert other == (*tx.tokens.with_owner("t-basel"), None)
             assert other.token.revoked_at == at(7)
-            assert tx.exchange.asking("t-none", session.name, number) is None
+            assert tx.site_views.by_token("t-none", session.name, number) is None
 
     store.read("read", read)
-    locked = store.run_tx("lock", lambda tx: tx.exchange.seen(session.name, "zurich", 1, lock=True))
-    assert locked == store.read("t", lambda tx: tx.exchange.seen(session.name, "zurich", 1))
+    locked = store.run_tx(
+        "lock", lambda tx: tx.site_views.by_name(session.name, "zurich", 1, lock=True)
+    )
+    assert locked == store.read("t", lambda tx: tx.site_views.by_name(session.name, "zurich", 1))
 
 
 def test_a_round_number_is_given_once(store: Store) -> None:

@@ -64,7 +64,7 @@ def local_coordinator(
     co = opened.coordinator
     listener = server.listen(read.host, read.port)
     started = threading.Event()
-    connections = server.room_for_connections(read)
+    connections = server.connections_within_limit(read)
     config = server.http_config(server.build_app(co, read, connections), read)
     running = server.Server(config, connections, started.set, co.ask_to_stop)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -139,7 +139,7 @@ class Office:
         """Return what a site is told."""
 
         def work(tx: Any) -> tasks.TaskView:
-            return tasks.task_view(tx, site(who), tasks.seen_by(tx, site(who), name))
+            return tasks.task_view(tx, site(who), tasks.site_view(tx, site(who), name))
 
         return self.store.read("test.view", work)
 
@@ -171,7 +171,7 @@ class Office:
         """Return the digest of a site's task; of no task where it has none."""
 
         def work(tx: Any) -> str | None:
-            asked = tx.exchange.seen(name, who, number).round
+            asked = tx.site_views.by_name(name, who, number).round
             return asked.addressee.task_digest if asked and asked.addressee else None
 
         return self.store.read("test.digest", work) or codec.sha256(b"none")

@@ -111,8 +111,8 @@ def require(actor: Actor, action: str) -> None:
 
 def absent(what: str) -> Refusal:
     """Return the refusal for what does not exist or the actor may not see."""
-    detail = f"There is no {what} of this name that this token may see: "
-    return Refusal("not-found", detail + "check the name, and whose token it is.")
+    detail = f"There is no {what} of this name that this token may see: check name and token."
+    return Refusal("not-found", detail)
 
 
 # --- which rows a role reaches --------------------------------------------------------------------

@@ -36,7 +36,7 @@ class Budget:
         if self._all >= self.most:
             return Refusal(
                 "unavailable",
-                "The coordinator has no place for more requests of this kind. Try again.",
+                "The coordinator has too many open requests of this kind. Try again.",
                 retry_after_s=self.retry_after_s,
             )
         if self._open[token] >= self.each:

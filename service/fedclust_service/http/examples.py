@@ -26,30 +26,20 @@ _PARAMETERS: dict[str, Any] = {
 _BODY = "$response.body#/"
 #: Links: operation -> where its answer holds the parameters of other operations, and which ones.
 _LEADS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
-    "create_site": (
-        {"name": f"{_BODY}name"},
-        ("get_site", "change_site", "issue_site_token"),
-    ),
-    "create_analyst": (
-        {"name": f"{_BODY}name"},
-        ("get_analyst", "change_analyst", "issue_analyst_token"),
-    ),
-    "create_operator": (
-        {"name": f"{_BODY}name"},
-        ("get_operator", "change_operator", "issue_operator_token"),
-    ),
-    "issue_site_token": (
-        {"name": "$request.path.name", "token_id": f"{_BODY}id"},
-        ("revoke_site_token",),
-    ),
-    "issue_analyst_token": (
-        {"name": "$request.path.name", "token_id": f"{_BODY}id"},
-        ("revoke_analyst_token",),
-    ),
-    "issue_operator_token": (
-        {"name": "$request.path.name", "token_id": f"{_BODY}id"},
-        ("revoke_operator_token",),
-    ),
+    **{
+        f"create_{one}": (
+            {"name": f"{_BODY}name"},
+            (f"get_{one}", f"change_{one}", f"issue_{one}_token"),
+        )
+        for one in ("site", "analyst", "operator")
+    },
+    **{
+        f"issue_{one}_token": (
+            {"name": "$request.path.name", "token_id": f"{_BODY}id"},
+            (f"revoke_{one}_token",),
+        )
+        for one in ("site", "analyst", "operator")
+    },
     "create_session": (
         {"session": f"{_BODY}name"},
         (

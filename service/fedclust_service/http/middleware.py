@@ -44,7 +44,7 @@ _HSTS = "max-age=31536000"
 
 
 class EdgeMiddleware:
-    """ASGI middleware around the whole application.
+    """ASGI middleware around the application.
 
     Parameters
     ----------

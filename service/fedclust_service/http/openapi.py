@@ -74,9 +74,9 @@ _TAGS = {
     "submissions": "A site's answer to a round, exactly once.",
     "rounds": "Rounds without payloads.",
     "results": "The clustering.",
-    "events": "What happens, as it happens, and the hashes that vouch for it.",
-    "admin": "What operators watch.",
-    "health": "For whoever watches the process.",
+    "events": "A session's events as they happen, and the hashes of the audit trail.",
+    "admin": "Pages for operators.",
+    "health": "For monitoring.",
 }
 
 

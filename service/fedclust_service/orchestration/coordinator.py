@@ -60,7 +60,7 @@ class Coordinator(CoordinatorCore):
         self.store.on_touch(self._changed)
         self.listener = self.store.listener(
             changed=self.notifier.bump,
-            sealed=self.sealer.hear,
+            sealed=self.sealer.head_changed,
             waited_for=self.notifier.waited_for,
             reread_s=self.limits.reread_s,
         )

@@ -111,7 +111,7 @@ class Driver(BackgroundThread):
         self._co = co
         self._lock = threading.Lock()
         #: The rounds taken, each with its process; None while it is being taken.
-        self._in_hand: dict[int, tuple[_Work, AggregationProcess] | None] = {}
+        self._taken_rounds: dict[int, tuple[_Work, AggregationProcess] | None] = {}
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Driver(BackgroundThread):
 
     def _taken(self) -> list[tuple[_Work, AggregationProcess]]:
         with self._lock:
-            return [each for each in self._in_hand.values() if each is not None]
+            return [each for each in self._taken_rounds.values() if each is not None]
 
     def _give_back(self, work: _Work) -> None:
         """End a lease early. Its holder can write no more, and no driver has to wait for it."""
@@ -183,9 +183,12 @@ class Driver(BackgroundThread):
             return False
         beating, process = threading.Event(), AggregationProcess()
         with self._lock:
-            self._in_hand[work.round.id] = (work, process)
+            self._taken_rounds[work.round.id] = (work, process)
         heart = threading.Thread(
-            target=self._beat, args=(work, process, beating), name="fedclust-heartbeat", daemon=True
+            target=self._heartbeat,
+            args=(work, process, beating),
+            name="fedclust-heartbeat",
+            daemon=True,
         )
         heart.start()
         try:
@@ -202,7 +205,7 @@ class Driver(BackgroundThread):
         finally:
             beating.set()
             with self._lock:
-                self._in_hand.pop(work.round.id, None)
+                self._taken_rounds.pop(work.round.id, None)
         return True
 
     def _take(self) -> _Work | None:
@@ -218,9 +221,9 @@ class Driver(BackgroundThread):
             if each.lease is not None and each.lease.expires_at > now:
                 continue
             with self._lock:
-                if each.id in self._in_hand:
+                if each.id in self._taken_rounds:
                     continue
-                self._in_hand[each.id] = None
+                self._taken_rounds[each.id] = None
             work: _Work | None = None
             try:
                 work = commit(self._co, "driver.take", functools.partial(self._lease, each))
@@ -233,7 +236,7 @@ class Driver(BackgroundThread):
             finally:
                 if work is None:
                     with self._lock:
-                        self._in_hand.pop(each.id, None)
+                        self._taken_rounds.pop(each.id, None)
             if work is not None:
                 return work
         return None
@@ -358,11 +361,13 @@ class Driver(BackgroundThread):
 
     # --- the lease --------------------------------------------------------------------------------
 
-    def _beat(self, work: _Work, process: AggregationProcess, done: threading.Event) -> None:
+    def _heartbeat(self, work: _Work, process: AggregationProcess, done: threading.Event) -> None:
         with _logged_as(work):
-            self._keep(work, process, done)
+            self._renew_until_done(work, process, done)
 
-    def _keep(self, work: _Work, process: AggregationProcess, done: threading.Event) -> None:
+    def _renew_until_done(
+        self, work: _Work, process: AggregationProcess, done: threading.Event
+    ) -> None:
         limits = self._co.limits
         until = work.taken_at + timedelta(seconds=limits.aggregation_timeout_s)
         while not done.wait(limits.beat_s):

@@ -134,14 +134,14 @@ def _check_state(session: Session, own: Participation, now: datetime) -> None:
     if expires is not None and now >= expires:
         raise Refusal(
             "session-expired",
-            f"No site joins this session since {expires:%Y-%m-%d %H:%M} UTC, when it expired. Ask "
-            "the analyst for a new session.",
+            f"The session expired at {expires:%Y-%m-%d %H:%M} UTC: no site can join it. Ask the "
+            "analyst for a new session.",
         )
     if session.state is SessionState.RUNNING and not plan_or_refuse(session).method.joins_late:
         raise Refusal(
             "late-joining-refused",
-            "The session has started, and its method takes no site after that. Ask the analyst "
-            "for a new session.",
+            "The session has started, and sites cannot join its method later. Ask the analyst for "
+            "a new session.",
         )
 
 
@@ -150,8 +150,8 @@ def _check_consent(tx: Tx, actor: Actor, session: Session, body: JoinRequest) ->
     if body.definition_sha256 != session.definition_sha256:
         raise Refusal(
             "consent-mismatch",
-            "The consent names another definition than this session's. Read the session again, "
-            "look at what it asks, and consent to that.",
+            "The consent names another definition than this session's. Read the session again "
+            "and consent to its definition.",
         )
     _check_version(session, body)
     _check_features(tuple(each.name for each in definition.features), definition, body)
@@ -206,7 +206,7 @@ def _check_version(session: Session, body: JoinRequest) -> None:
     raise Refusal(
         "version-unsupported",
         f"The session runs version {session.method_version} of {session.algorithm}, which this "
-        f"SDK does not name among its own. Install one that does with: "
+        f"SDK does not support. Install one that does with: "
         f'{command} "{wanted}"',
     )
 
@@ -216,14 +216,18 @@ def _check_features(wanted: tuple[str, ...], definition: Definition, body: JoinR
     known = set(wanted)
     errors += [
         FieldError(
-            pointer=f"/features/{index}", rule="unknown-feature", message="not of this session"
+            pointer=f"/features/{index}",
+            rule="unknown-feature",
+            message="the session has no such feature",
         )
         for index, name in enumerate(body.features)
         if name not in known
     ]
     if len(set(body.features)) < len(body.features):
         errors.append(
-            FieldError(pointer="/features", rule="repeated-feature", message="name each once")
+            FieldError(
+                pointer="/features", rule="repeated-feature", message="give each feature once"
+            )
         )
     # With missing="mask" a site may lack features; every other setting needs them all.
     absent_ones = [name for name in wanted if name not in set(body.features)]
@@ -304,7 +308,7 @@ def _depart(
     if own.state in _GONE:
         return
     if session.state.ended:
-        raise Refusal("wrong-state", "The session has ended: nothing is asked of its sites.")
+        raise Refusal("wrong-state", "The session has ended: a site cannot leave it any more.")
     gone = dataclasses.replace(
         own,
         state=advance(PARTICIPATION_TRANSITIONS, own.state, target),

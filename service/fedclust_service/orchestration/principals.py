@@ -34,7 +34,7 @@ from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.paging import name_in_list, page_size, read_cursor
 from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
-from fedclust_service.store import Seen, Tx
+from fedclust_service.store import SiteView, Tx
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ def read_as_site(
     name: str,
     session: str,
     number: int | None,
-    look: Callable[[Tx, Actor, Seen | None], T],
+    look: Callable[[Tx, Actor, SiteView | None], T],
     *,
     recorded: bool = True,
 ) -> T:
@@ -92,7 +92,7 @@ def read_as_site(
     text, now = _parsed(token), co.clock.now()
 
     def work(tx: Tx) -> tuple[Token, Principal, T]:
-        asking = tx.exchange.asking(text.id, session, number)
+        asking = tx.site_views.by_token(text.id, session, number)
         row, principal = _valid(co, text, asking and asking[:2], now)
         return row, principal, look(tx, _actor(row, principal), asking and asking.seen)
 

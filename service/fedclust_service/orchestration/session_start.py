@@ -61,7 +61,9 @@ def with_start(co: CoordinatorCore, name: str, work: Callable[[Start | None, Uni
             return commit(co, name, functools.partial(work, start))
         except StartDue as due:
             start = _make_start(due.session, due.joined)
-    raise Refusal("unavailable", "Sites are joining all at once. Ask again.", retry_after_s=1)
+    raise Refusal(
+        "unavailable", "Other sites are joining at this moment. Try again.", retry_after_s=1
+    )
 
 
 def _make_start(session: Session, joined: tuple[Participation, ...]) -> Start:

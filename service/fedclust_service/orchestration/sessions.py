@@ -163,7 +163,7 @@ def patch_session(co: Coordinator, actor: Actor, name: str, body: SessionPatch) 
             _invite(uow, actor, session, body.invite)
         if body.deadline is not None:
             _move_deadline(uow, actor, session, body.deadline)
-        return _info(uow.tx, _again(uow.tx, session), uow.now)
+        return _info(uow.tx, _reloaded(uow.tx, session), uow.now)
 
     return commit(co, "session.change", work)
 
@@ -276,7 +276,7 @@ def _invitation(session: Session, site: str, now: datetime) -> Participation:
     return Participation(session.id, site, ParticipationState.INVITED, invited_at=now)
 
 
-def _again(tx: Tx, session: Session) -> Session:
+def _reloaded(tx: Tx, session: Session) -> Session:
     return tx.sessions.get_by_id(session.id) or session
 
 

@@ -25,11 +25,11 @@ from fedclust_service.orchestration.round_lifecycle import check_tasks, settle
 from fedclust_service.orchestration.tasks import (
     TaskView,
     own_view,
-    seen_by,
+    site_view,
     view_without_task,
 )
 from fedclust_service.orchestration.unit_of_work import UnitOfWork
-from fedclust_service.store import AskedOf, Seen, Tx
+from fedclust_service.store import RoundView, SiteView, Tx
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def admit(
     ``identified`` gets the caller before its role is checked.
     """
 
-    def look(tx: Tx, actor: Actor, seen: Seen | None) -> tuple[Actor, Admitted | None]:
+    def look(tx: Tx, actor: Actor, seen: SiteView | None) -> tuple[Actor, Admitted | None]:
         identified(actor)
         require(actor, "submission.put")
         try:
@@ -150,7 +150,7 @@ def submit(
     if seen is None:
         found = co.store.read(
             "submission.look",
-            lambda tx: _admit(tx, seen_by(tx, actor, session, number), digest),
+            lambda tx: _admit(tx, site_view(tx, actor, session, number), digest),
         )
         if isinstance(found, Submitted):
             done: Future[Submitted] = Future()
@@ -169,7 +169,7 @@ def submit(
 
     def write(uow: UnitOfWork) -> Submitted | Refusal:
         # Checks (1) to (4) again: the round may have closed since.
-        admitted = _admit(uow.tx, seen_by(uow.tx, actor, session, number, lock=True), digest)
+        admitted = _admit(uow.tx, site_view(uow.tx, actor, session, number, lock=True), digest)
         if isinstance(admitted, Submitted):
             return admitted
         return _store(uow, actor, admitted, checked)
@@ -212,30 +212,31 @@ def _store(
     settled = settle(uow, session, current)
     view = None
     if settled.state is not RoundState.FAILED:  # the session ends with a failed round
-        asked = AskedOf(settled, admitted.addressee, answer)
+        asked = RoundView(settled, admitted.addressee, answer)
         view = view_without_task(session, admitted.own, asked)
     return _submitted(session, answer, settled, view, created=True)
 
 
-def _admit(tx: Tx, seen: Seen | None, digest: str) -> Submitted | Admitted:
+def _admit(tx: Tx, seen: SiteView | None, digest: str) -> Submitted | Admitted:
     """Run the checks (1) to (4): stored before, session, round, addressed."""
     session, own = own_view(seen)
     asked, addressee, stored = (seen and seen.round) or (None, None, None)
     if asked is not None and stored is not None:
         if stored.sha256 == digest:
-            latest = tx.exchange.seen(session.name, own.site)
+            latest = tx.site_views.by_name(session.name, own.site)
             view = view_without_task(session, own, latest and latest.round)
             return _submitted(session, stored, asked, view, created=False)
         raise Refusal(
             "submission-differs",
-            "Keep what was sent first: a site answers a round once. Wait for the next task.",
+            "This site has answered the round with other contents, which stay. Wait for the next "
+            "task.",
         )
     if session.state is not SessionState.RUNNING:
         raise Refusal(
             "wrong-state",
             "The session has not started: wait for a task."
             if session.state is SessionState.RECRUITING
-            else "The session has ended: nothing more is to be sent.",
+            else "The session has ended: send no more answers.",
         )
     if asked is None or asked.state is not RoundState.COLLECTING:
         current = tx.rounds.latest(session.id)
@@ -247,7 +248,7 @@ def _admit(tx: Tx, seen: Seen | None, digest: str) -> Submitted | Admitted:
     if addressee is None or addressee.released:
         raise Refusal(
             "not-addressed",
-            "This round does not ask this site for anything. Wait for a task that does.",
+            "This round does not address this site. Wait for the next task.",
         )
     return Admitted(session, own, asked, addressee)
 
@@ -300,9 +301,9 @@ def _other_phase(plan: Plan, name: str) -> Refusal:
         error = FieldError(
             pointer="/phase", rule="unknown-phase", message="the method has no such phase"
         )
-        return Refusal("invalid", "Name the phase as the task does.", [error])
+        return Refusal("invalid", "Send the phase that the task names.", [error])
     return Refusal(
-        "task-mismatch", "This round is of another phase. Read the task again and answer that."
+        "task-mismatch", "This round has another phase. Read the task again and answer it."
     )
 
 

@@ -14,7 +14,7 @@ from fedclust_service.orchestration.access_queries import is_row_number, is_slug
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.principals import read_as_site
 from fedclust_service.orchestration.round_lifecycle import check_tasks
-from fedclust_service.store import AskedOf, Seen, Tx
+from fedclust_service.store import RoundView, SiteView, Tx
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ def read_task(
     :func:`read_as_site`.
     """
 
-    def look(tx: Tx, actor: Actor, seen: Seen | None) -> TaskView:
+    def look(tx: Tx, actor: Actor, seen: SiteView | None) -> TaskView:
         identified(actor)
         return task_view(tx, actor, seen, known)
 
     return read_as_site(co, token, "task.view", session, None, look, recorded=recorded)
 
 
-def task_view(tx: Tx, actor: Actor, seen: Seen | None, known: Collection[str] = ()) -> TaskView:
+def task_view(tx: Tx, actor: Actor, seen: SiteView | None, known: Collection[str] = ()) -> TaskView:
     """Return what a site should do now in its own session.
 
     ``known`` are the ETags that the site has. A view with one of them has no task and no progress.
@@ -74,25 +74,25 @@ def task_view(tx: Tx, actor: Actor, seen: Seen | None, known: Collection[str] = 
     return replace(view, response=view.response.model_copy(update=more))
 
 
-def seen_by(
+def site_view(
     tx: Tx, actor: Actor, session: str, number: int | None = None, *, lock: bool = False
-) -> Seen | None:
+) -> SiteView | None:
     """Return what a site sees of a session and one of its rounds, the latest by default."""
     if not is_slug(session):
         return None
     # No round has the number 0.
     number = number if number is None or is_row_number(number) else 0
-    return tx.exchange.seen(session, actor.name, number, lock=lock)
+    return tx.site_views.by_name(session, actor.name, number, lock=lock)
 
 
-def own_view(seen: Seen | None) -> tuple[Session, Participation]:
+def own_view(seen: SiteView | None) -> tuple[Session, Participation]:
     """Return a site's session and participation; Refusal ``not-found`` if it has none."""
     if seen is None or seen.own is None:
         raise absent("session")
     return seen.session, seen.own
 
 
-def view_without_task(session: Session, own: Participation, seen: AskedOf | None) -> TaskView:
+def view_without_task(session: Session, own: Participation, seen: RoundView | None) -> TaskView:
     """Return a site's view with its ETag, but without task and progress."""
     current, addressee, answer = seen or (None, None, None)
     status = status_of(

@@ -23,27 +23,27 @@ from fedclust_service.store.errors import (
     Unwritable,
     UrlRefused,
 )
-from fedclust_service.store.exchange import Seen
 from fedclust_service.store.listen import Listener
 from fedclust_service.store.results import StoredResult, StoredState
-from fedclust_service.store.rounds import AskedOf, RoundChanges
+from fedclust_service.store.rounds import RoundChanges, RoundView
+from fedclust_service.store.site_views import SiteView
 from fedclust_service.store.store import Store, TxMetrics
 from fedclust_service.store.tx import Tx
 
 __all__ = [
     "AlreadyExists",
-    "AskedOf",
     "ConstraintViolated",
     "DataDamaged",
     "DatabaseDamaged",
     "Listener",
     "NotOurDatabase",
     "RoundChanges",
+    "RoundView",
     "SchemaMissing",
     "SchemaNewer",
     "SchemaOlder",
     "SchemaProblem",
-    "Seen",
+    "SiteView",
     "Store",
     "StoreBusy",
     "StoreError",

@@ -40,7 +40,7 @@ _MOVE = update(tables.audit_chain).where(tables.audit_chain.c.id == _ONE)
 
 
 @dataclass(frozen=True)
-class Look:
+class ChainState:
     """The state of the chain before a sealer starts.
 
     Attributes
@@ -57,7 +57,7 @@ class Look:
     lease_expires_at: datetime | None
     waiting: bool
 
-    def free(self, holder: str, now: datetime) -> bool:
+    def may_seal(self, holder: str, now: datetime) -> bool:
         """Whether ``holder`` may seal: no other process holds a valid lease."""
         if self.lease_holder in (None, holder) or self.lease_expires_at is None:
             return True
@@ -96,13 +96,15 @@ class AuditChain:
         self._connection = connection
         self._heads = heads
 
-    def look(self, *, lock: bool = False) -> Look:
+    def state(self, *, lock: bool = False) -> ChainState:
         """Return the head, its lease, and whether entries wait."""
         row = self._connection.execute(_LOCK_HEAD if lock else _HEAD).first()
         if row is None:
             raise StoreError("the audit trail's head is gone: run fedclust-service audit verify")
         waiting = self._connection.execute(_WAITING).first() is not None
-        return Look(Head(row.number, row.hash), row.lease_holder, row.lease_expires_at, waiting)
+        return ChainState(
+            Head(row.number, row.hash), row.lease_holder, row.lease_expires_at, waiting
+        )
 
     def seal(self, holder: str, now: datetime, expires_at: datetime, limit: int) -> Batch | None:
         """Number and chain at most ``limit`` committed entries; None if another has the lease.
@@ -111,10 +113,10 @@ class AuditChain:
         other process numbers at the same time. An entry that commits late, with a smaller id than
         a sealed one, has no number yet and gets the next.
         """
-        look = self.look(lock=True)
-        if not look.free(holder, now):
+        state = self.state(lock=True)
+        if not state.may_seal(holder, now):
             return None
-        head, marks = look.head, []
+        head, marks = state.head, []
         subjects: dict[str, int] = {}
         a = tables.audit
         query = self._records().where(a.c.number.is_(None)).order_by(a.c.id).limit(limit)
@@ -129,7 +131,7 @@ class AuditChain:
         self._connection.execute(_MOVE, {**said, **lease})
         if marks:
             self._heads.append(head.number)
-        return Batch(look.head.number, head, subjects, len(marks) == limit)
+        return Batch(state.head.number, head, subjects, len(marks) == limit)
 
     def release(self, holder: str | None = None) -> None:
         """End the lease of ``holder`` early; without ``holder``, the lease of a dead process."""

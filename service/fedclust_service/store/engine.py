@@ -93,7 +93,7 @@ def _make_file(path: Path) -> None:
     except OSError as error:
         raise Unwritable(f"cannot write {path}: {error.strerror}") from None
     if not os.access(path.parent, os.W_OK):
-        raise Unwritable(f"cannot write in {path.parent}: SQLite keeps its log beside the file")
+        raise Unwritable(f"cannot write in {path.parent}: SQLite keeps its log in that folder")
 
 
 def _sqlite(path: Path, busy_timeout_s: float, pool_size: int) -> Engines:

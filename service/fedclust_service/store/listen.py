@@ -96,7 +96,7 @@ class Listener(BackgroundThread):
                         for channel in (_SESSIONS, _HEAD):
                             connection.exec_driver_sql(f"LISTEN {channel}")
                         self._connected, pause = True, _FIRST_PAUSE_S
-                        self._hear(connection)
+                        self._listen(connection)
                     except BaseException:
                         connection.invalidate()
                         raise
@@ -109,7 +109,7 @@ class Listener(BackgroundThread):
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
         self._connected = False
 
-    def _hear(self, connection: Connection) -> None:
+    def _listen(self, connection: Connection) -> None:
         driver: Any = connection.connection.driver_connection
         due = time.monotonic()
         while not self._stopping.is_set():
@@ -117,9 +117,9 @@ class Listener(BackgroundThread):
                 self._read_again()
                 due = time.monotonic() + self._reread_s
             for each in driver.notifies(timeout=_LOOK_S, stop_after=1):
-                self._tell(each.channel, each.payload)
+                self._dispatch(each.channel, each.payload)
 
-    def _tell(self, channel: str, payload: str) -> None:
+    def _dispatch(self, channel: str, payload: str) -> None:
         if channel == _HEAD:
             self._sealed(int(payload))
         else:

@@ -45,7 +45,7 @@ class RoundChanges(TypedDict, total=False):
     metrics: dict[str, float]
 
 
-class AskedOf(NamedTuple):
+class RoundView(NamedTuple):
     """A round as one site sees it: the site's part of the task, if any, and its answer, if any."""
 
     round: Round
@@ -308,9 +308,9 @@ def _lease_values(lease: Lease) -> dict[str, Any]:
     }
 
 
-def asked_of(found: Row, part: Row, answer: Row) -> AskedOf:
+def round_view(found: Row, part: Row, answer: Row) -> RoundView:
     """Return a round with a site's part and answer, from their columns."""
-    return AskedOf(
+    return RoundView(
         _round(found),
         Addressee(**part) if part["site"] is not None else None,
         Submission(**answer) if answer["site"] is not None else None,

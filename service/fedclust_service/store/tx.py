@@ -11,12 +11,12 @@ from sqlalchemy import Connection
 
 from fedclust_service.store.audit import Audit
 from fedclust_service.store.audit_chain import AuditChain
-from fedclust_service.store.exchange import Exchange
 from fedclust_service.store.overview import OverviewQueries
 from fedclust_service.store.principals import Principals, Tokens
 from fedclust_service.store.results import Results, States
 from fedclust_service.store.rounds import Rounds
 from fedclust_service.store.sessions import Participations, Sessions
+from fedclust_service.store.site_views import SiteViews
 from fedclust_service.store.submissions import Submissions
 
 
@@ -59,8 +59,8 @@ class Tx:
         return Rounds(self._connection)
 
     @functools.cached_property
-    def exchange(self) -> Exchange:
-        return Exchange(self._connection)
+    def site_views(self) -> SiteViews:
+        return SiteViews(self._connection)
 
     @functools.cached_property
     def submissions(self) -> Submissions:

@@ -21,14 +21,13 @@ log = structlog.get_logger(__name__)
 #: The ``reasons`` of `/readyz`, and what the operator should know or do.
 REASONS = {
     "shutting-down": "The coordinator is shutting down.",
-    "thread-ended": "The thread that aggregates or the one that watches deadlines has ended: "
-    "restart.",
-    "machine-clock": "This machine's clock disagrees with the coordinator's time: set the clock, "
+    "thread-ended": "A background thread has ended: restart the coordinator.",
+    "machine-clock": "This machine's clock differs from the coordinator's time: set the clock, "
     "or restart the coordinator if it is right.",
     "database-clock": "The database's clock was set while the coordinator ran: set it back, or "
     "restart the coordinator if it is right.",
     "database-damaged": "The database is damaged: move it aside and restore a backup.",
-    "database-unchecked": "The check of the database that began with the process goes on: wait.",
+    "database-unchecked": "The check of the database at the start of the process still runs: wait.",
     "database-read-only": "The last write failed: the database is read-only.",
     "database-cannot-be-opened": "The last write failed: the database cannot be opened.",
     "database-permission-refused": "The last write failed: the database refuses permission.",

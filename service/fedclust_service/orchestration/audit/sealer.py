@@ -64,7 +64,7 @@ class Sealer(BackgroundThread):
             self._co.store.run_tx("seal.take_over", lambda tx: tx.chain.release())
         super().start()
 
-    def hear(self, number: int) -> None:
+    def head_changed(self, number: int) -> None:
         """Read the trail now if some process sealed a head that is newer. Any thread."""
         if self._head is None or number > self._head.number:
             self._heard.set()
@@ -79,12 +79,12 @@ class Sealer(BackgroundThread):
     def run_once(self) -> bool:
         """Seal all entries in the calling thread and wake streams; False if another one seals."""
         co = self._co
-        look = co.store.read("seal.look", lambda tx: tx.chain.look())
-        self._announce(look.head)
-        if not look.waiting:
+        state = co.store.read("seal.look", lambda tx: tx.chain.state())
+        self._announce(state.head)
+        if not state.waiting:
             return True
         self._found_at = time.monotonic()
-        if not look.free(co.holder, co.clock.now()):
+        if not state.may_seal(co.holder, co.clock.now()):
             return False
         while True:
             batch = co.store.run_tx("seal", self._seal)
@@ -139,8 +139,8 @@ class Sealer(BackgroundThread):
     def _release(self) -> None:
         co = self._co
         try:
-            look = co.store.read("seal.look", lambda tx: tx.chain.look())
-            if look.lease_holder == co.holder:
+            state = co.store.read("seal.look", lambda tx: tx.chain.state())
+            if state.lease_holder == co.holder:
                 co.store.run_tx("seal.release", lambda tx: tx.chain.release(co.holder))
         except StoreError as error:
             log.warning("sealer_store_error", error=type(error).__name__)

@@ -19,25 +19,25 @@ from fedclust_service.store.principals import (
     to_principal,
     to_token,
 )
-from fedclust_service.store.rounds import PARTS, AskedOf, asked_of
+from fedclust_service.store.rounds import PARTS, RoundView, round_view
 from fedclust_service.store.sessions import COLUMNS, to_participation, to_session
 from fedclust_service.store.submissions import SUMMARY
 
 
-class Seen(NamedTuple):
+class SiteView(NamedTuple):
     """A session as one site sees it: its participation and one round."""
 
     session: Session
     own: Participation | None
-    round: AskedOf | None
+    round: RoundView | None
 
 
-class Asking(NamedTuple):
+class TokenView(NamedTuple):
     """A token, its owner, and the session as the owner sees it."""
 
     token: Token
     owner: Principal
-    seen: Seen | None
+    seen: SiteView | None
 
 
 _SESSION = [*labelled(COLUMNS), *labelled(tables.participations.c)]
@@ -80,13 +80,13 @@ _LOCK = select(tables.sessions.c.id).where(tables.sessions.c.name == bindparam("
 _LOCK = _LOCK.with_for_update(key_share=True)
 
 
-class Exchange:
+class SiteViews:
     """Reads what sites ask for. ``number`` None means the latest round."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def asking(self, token_id: str, name: str, number: int | None = None) -> Asking | None:
+    def by_token(self, token_id: str, name: str, number: int | None = None) -> TokenView | None:
         """Return a token with its owner, and the session as a site with the owner's name sees it.
 
         None if there is no such token. Revoked and expired tokens are found too.
@@ -96,11 +96,11 @@ class Exchange:
         if row is None:
             return None
         shown, owner, *rest = split(row, TOKEN_COLUMNS, PRINCIPAL_COLUMNS, *_SESSION_PARTS, *PARTS)
-        return Asking(to_token(shown), to_principal(owner), _seen(*rest))
+        return TokenView(to_token(shown), to_principal(owner), _seen(*rest))
 
-    def seen(
+    def by_name(
         self, name: str, site: str, number: int | None = None, *, lock: bool = False
-    ) -> Seen | None:
+    ) -> SiteView | None:
         """Return a session as a site sees it; ``lock`` locks it as `Sessions.lock` does."""
         asked = {"session": name, "site": site, "number": number}
         if lock and self._connection.dialect.name != "sqlite":
@@ -111,11 +111,11 @@ class Exchange:
         return None if row is None else _seen(*split(row, *_SESSION_PARTS, *PARTS))
 
 
-def _seen(shown: Any, own: Any, *parts: Any) -> Seen | None:
+def _seen(shown: Any, own: Any, *parts: Any) -> SiteView | None:
     if shown["id"] is None:
         return None
-    return Seen(
+    return SiteView(
         to_session(shown),
         to_participation(own) if own["site"] is not None else None,
-        asked_of(*parts) if parts[0]["id"] is not None else None,
+        round_view(*parts) if parts[0]["id"] is not None else None,
     )
