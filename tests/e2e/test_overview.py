@@ -12,7 +12,7 @@ import pytest
 
 from fedclust import Client
 from fedclust.cli import main as cli
-from fedclust.cli.overview import ago, size
+from fedclust.cli.overview import ago
 from support.clock import ManualClock
 from support.inprocess import local_coordinator
 from support.world import World
@@ -96,7 +96,3 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_ago(seconds: float, text: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert ago(now - timedelta(seconds=seconds), now) == text
-
-
-def test_size() -> None:
-    assert [size(n) for n in (0, 999, 1000, 2_500_000)] == ["0 B", "999 B", "1.0 kB", "2.5 MB"]

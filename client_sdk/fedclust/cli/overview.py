@@ -83,11 +83,3 @@ def ago(time: datetime | None, now: datetime) -> str:
         if seconds >= length:
             return f"{int(seconds // length)} {unit}"
     return f"{int(seconds)} s"
-
-
-def size(count: int) -> str:
-    """Return a number of bytes for people."""
-    for unit, length in (("MB", 1_000_000), ("kB", 1_000)):
-        if count >= length:
-            return f"{count / length:.1f} {unit}"
-    return f"{count} B"

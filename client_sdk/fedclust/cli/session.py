@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.filesize import decimal
 
 from fedclust import errors
 from fedclust.algorithms.base import Result
@@ -26,7 +27,7 @@ from fedclust.cli.console import (
     write_out,
 )
 from fedclust.cli.output_files import check_outputs, check_report, is_document, is_report, write
-from fedclust.cli.overview import SessionOverview, ago, late_first, overviews, size
+from fedclust.cli.overview import SessionOverview, ago, late_first, overviews
 from fedclust.cli.result_output import show_result
 from fedclust.cli.session_file import definition, read_object
 from fedclust.cli.watch import Watcher
@@ -475,8 +476,8 @@ def _show_sites(info: SessionInfo, told: SessionOverview | None) -> None:
                 f"{ago(each.last_seen_at, now)} ago" if each.last_seen_at else "never",
                 each.sdk_version,
                 each.refusals or None,
-                size(each.bytes_in),
-                size(each.bytes_out),
+                decimal(each.bytes_in),
+                decimal(each.bytes_out),
             )
             for each in sorted(told.sites, key=lambda site: site.late_since is None)
             if each.name in shown  # others were invited between the two requests
