@@ -110,7 +110,7 @@ def grouped_in_memory(path: Path, n: int) -> float:
     """Return the time that grouping takes in memory, in groups as large as those of n persons."""
     persons = read_persons(path, FEATURES)
     (block,) = persons.blocks()
-    return timed(lambda: form_table_by_blocks(persons.describe(), [block.sources], P, n))
+    return timed(lambda: form_table_by_blocks(persons.describe(P), [block.sources], P, n))
 
 
 _FIGURES = ("n", "decoding, s", "pass, s", "labels, s", "groups", "private, MiB", "peak, MiB")
@@ -131,7 +131,7 @@ def limited(path: Path) -> dict[str, Any]:
     def form() -> None:
         persons = read_persons(source, FEATURES)
         blocks = (block.sources for block in persons.blocks())
-        table = form_table_by_blocks(persons.describe(), blocks, P, persons.n_persons)
+        table = form_table_by_blocks(persons.describe(P), blocks, P, persons.n_persons)
         found.append(len(table_points(persons, table).X))
 
     def label() -> None:

@@ -114,10 +114,10 @@ def test_newcomers_with_yes_no_columns_wait_for_2p() -> None:
         return {name: np.append(row, i % 2) for i, (name, row) in enumerate(rows.items())}
 
     site = Memory()
-    site.update(people(60))
+    site.update(people(90))
 
-    assert site.update(people(60) | people(9, 100)).waiting == 9
-    assert site.update(people(60) | people(10, 100)).groups == 1
+    assert site.update(people(90) | people(9, 100)).waiting == 9
+    assert site.update(people(90) | people(10, 100)).groups == 1
 
 
 def test_newcomers_follow_the_pinned_rules() -> None:
@@ -310,7 +310,7 @@ def test_a_correction_that_is_taken_back_gives_no_real_record() -> None:
     site, people = Memory(p=6), persons(60)
     site.update(people)
     group = [name for name in people if site.group_of(name) == 0][:6]
-    changed = people | {name: people[name] + [3.0, 0.0, 0.0] for name in group}
+    changed = people | {name: people[name] + [3.1, 0.0, 0.0] for name in group}
     assert site.update(changed).corrected == 1
 
     back = people | {group[0]: changed[group[0]]}

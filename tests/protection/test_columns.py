@@ -12,13 +12,14 @@ from fedclust.protection.columns import (
     Source,
     describe_columns,
     level_codes,
+    round_means,
 )
 
 FloatArray = NDArray[np.float64]
 
 
 def _numeric(values: FloatArray, *, fences: bool = True) -> NumericColumn:
-    (column,) = describe_columns([Source("x", values)], fences=fences)
+    (column,) = describe_columns([Source("x", values)], 5, fences=fences)
     assert isinstance(column, NumericColumn)
     return column
 
@@ -61,8 +62,39 @@ def test_fences_are_three_interquartile_ranges_from_the_quartiles() -> None:
     assert _numeric(mostly_alike).upper == np.inf
 
 
+def test_fences_keep_a_minority_that_is_no_lone_extreme() -> None:
+    rng = np.random.default_rng(0)
+    places = np.repeat([0.0, 20.0, 40.0], [80, 10, 10])
+    values = places + rng.normal(size=100)
+
+    column = _numeric(np.append(values, 1e6))
+
+    assert values.max() < column.upper < 100.0
+    assert _numeric(np.append(np.arange(100.0), np.full(9, 1e6))).upper == 81.0 + 3.0 * 54.0
+
+
+def test_a_typing_error_does_not_make_a_fine_step() -> None:
+    column = _numeric(np.append(np.arange(100) % 2.0, 0.5))
+
+    assert column.values == (0.0, 1.0)
+    assert round_means(column, np.array([0.0, 0.4, 0.5, 0.6, 1.0, 7.0])).tolist() == [
+        *(0.0, 0.0, 0.0),
+        *(1.0, 1.0, 1.0),
+    ]
+
+
+def test_few_values_without_a_grid_are_what_a_group_releases() -> None:
+    doses = np.array([0.0, 2.5, 10.0, 40.0])
+    column = _numeric(np.repeat(doses, 20))
+
+    assert column.values == tuple(doses)
+    means = np.array([0.0, 1.0, 6.0, 6.5, 24.9, 25.1, 40.0])
+    assert round_means(column, means).tolist() == [0.0, 0.0, 2.5, 10.0, 10.0, 40.0, 40.0]
+    assert _numeric(np.repeat(doses, 4)).values == (), "none is common"
+
+
 def test_two_numbers_are_levels_whatever_they_are() -> None:
-    (column,) = describe_columns([Source("sex", np.array([2.0, 1.0, 2.0, np.nan]))])
+    (column,) = describe_columns([Source("sex", np.array([2.0, 1.0, 2.0, np.nan]))], 5)
 
     assert column == LevelColumn(("sex",), 2, ((1.0, 2.0),))
 
@@ -71,7 +103,7 @@ def test_columns_that_are_never_both_yes_are_one_column() -> None:
     blood = np.array([0, 1, 2, 3, 0, 1, 2, 3])
     sources = [Source(f"blood={level}", (blood == level).astype(float)) for level in range(4)]
 
-    (column,) = describe_columns(sources)
+    (column,) = describe_columns(sources, 5)
 
     assert isinstance(column, LevelColumn)
     assert column.names == tuple(source.name for source in sources)
@@ -85,7 +117,7 @@ def test_nested_columns_are_one_ordinal_column() -> None:
     cuts = (70.0, 65.0, 75.0)
     sources = [Source(f">={cut:g}", (age >= cut).astype(float)) for cut in cuts]
 
-    (column,) = describe_columns(sources)
+    (column,) = describe_columns(sources, 5)
 
     assert isinstance(column, LevelColumn)
     assert column.n_levels == 4
@@ -97,7 +129,7 @@ def test_nested_columns_are_one_ordinal_column() -> None:
 def test_a_person_who_fits_no_level_has_none() -> None:
     first = np.array([1.0, 0.0, 0.0, 1.0])
     second = np.array([0.0, 1.0, 0.0, 0.0])
-    (column,) = describe_columns([Source("a", first), Source("b", second)])
+    (column,) = describe_columns([Source("a", first), Source("b", second)], 5)
     assert isinstance(column, LevelColumn)
 
     codes = level_codes(column, [np.array([1.0, 1.0, np.nan]), np.array([1.0, 0.0, 0.0])])
@@ -109,6 +141,6 @@ def test_columns_that_go_together_freely_stay_apart() -> None:
     first = np.array([0.0, 0.0, 1.0, 1.0])
     second = np.array([0.0, 1.0, 0.0, 1.0])
 
-    columns = describe_columns([Source("a", first), Source("b", second)])
+    columns = describe_columns([Source("a", first), Source("b", second)], 5)
 
     assert len(columns) == 2

@@ -137,7 +137,7 @@ def test_bounds_levels_and_transforms_of_the_session_change_nothing_that_is_read
 
     assert one.columns == other.columns
     assert one.marks == other.marks
-    assert one.describe() == other.describe()
+    assert one.describe(5) == other.describe(5)
 
 
 def test_what_the_session_does_not_know_is_warned_of_here() -> None:
@@ -316,8 +316,8 @@ def test_a_sample_of_a_sorted_file_describes_its_columns(monkeypatch: pytest.Mon
 
     found = read_persons(Dataset(frame, out_of_core=True), features)
 
-    x, rare_column, last = found.describe()
-    whole = read_persons(frame, features).describe()[0]
+    x, rare_column, last = found.describe(5)
+    whole = read_persons(frame, features).describe(5)[0]
     assert isinstance(x, NumericColumn)
     assert isinstance(whole, NumericColumn)
     assert x.step == whole.step

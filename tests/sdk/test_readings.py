@@ -178,7 +178,7 @@ def test_a_constant_column_that_turns_into_yes_and_no_is_served() -> None:
     first = pd.DataFrame({"s": np.zeros(N), "x": RNG.normal(size=N)})
     features = (Feature(name="s", kind="binary"), Feature(name="x"))
     persons = read_persons(first, features)
-    columns = persons.describe()
+    columns = persons.describe(5)
     assert isinstance(columns[0], NumericColumn)
     points, _ = _points(first, *features)
     assert set(points.X[:, 0]) == {0.0}

@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 from fedclust.protection.columns import Source
 
 FloatArray = NDArray[np.float64]
-MAKERS = ("whole", "decimals", "continuous", "skewed", "constant", "yes-no", "codes", "levels")
+MAKERS = (
+    *("whole", "decimals", "continuous", "skewed", "constant"),
+    *("yes-no", "codes", "levels", "doses"),
+)
 
 
 @st.composite
@@ -46,6 +49,10 @@ def _values(kind: str, n: int, rng: np.random.Generator) -> FloatArray:
             return np.full(n, 0.1)
         case "yes-no":
             return (rng.random(n) < rng.choice([0.02, 0.3, 0.5])).astype(np.float64)
+        case "doses":
+            values = rng.choice([-7.3, 0.0, 0.1, 10.0], n)
+            values[: rng.integers(0, 3)] = 0.7
+            return values
         case "codes":
             return rng.choice([1.0, 2.0], n)
         case _:

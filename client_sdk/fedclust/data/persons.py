@@ -130,12 +130,12 @@ class SitePersons:
         """
         return self._blocks()
 
-    def describe(self, *, fences: bool = True) -> tuple[TableColumn, ...]:
+    def describe(self, p: int, *, fences: bool = True) -> tuple[TableColumn, ...]:
         """Return how a table of these persons releases its columns.
 
         Of a source that stays on disk a sample spread over all of it decides.
         """
-        return describe_columns(self.sample, fences=fences)
+        return describe_columns(self.sample, p, fences=fences)
 
     def codes(self) -> dict[str, tuple[str, ...] | None]:
         """Return the codes of each column by name; None for numbers."""

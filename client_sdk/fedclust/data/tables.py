@@ -101,7 +101,7 @@ def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
     """
     blocks = (block.sources for block in persons.blocks())
     try:
-        table = form_table_by_blocks(persons.describe(), blocks, p, persons.n_persons)
+        table = form_table_by_blocks(persons.describe(p), blocks, p, persons.n_persons)
     except TooFewPersons:
         return _nobody(plan)
     return table_points(persons, table)
@@ -118,7 +118,7 @@ def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, T
     ------
     DataError
     """
-    columns, labels = persons.describe(), []
+    columns, labels = persons.describe(p), []
     first = 0
 
     def grouped() -> Iterator[tuple[list[FloatArray], IntArray]]:

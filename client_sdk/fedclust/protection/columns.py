@@ -23,13 +23,20 @@ __all__ = [
     "grid_values",
     "level_codes",
     "numeric_values",
+    "round_means",
     "source_names",
 ]
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
-#: A value beyond the quartiles by this many interquartile ranges counts as that fence.
+#: A value beyond the quartiles by this many interquartile ranges counts as that fence,
 _FENCE = 3.0
+#: unless it is nearer to the median than twice the value that this share of the persons is beyond,
+#: or 2p of them where these are more: what so many persons have is no lone extreme.
+_TAIL = 0.05
+#: A numeric column of at most so many common values releases one of these.
+_MOST_COMMON = 20
 #: A mean is rounded to at most this part of the column's standard deviation. A quarter cost up to
 #: .03 of inertia where clusters are narrow beside the column's spread.
 _STEP_SHARE = 0.1
@@ -68,6 +75,9 @@ class NumericColumn:
     origin : float
     lower, upper : float
         The fences: values beyond them count as these. Infinite where there is none.
+    values : tuple of float
+        Where nearly all persons have one of a few values, these: a group releases the one that is
+        nearest to its mean. Empty for other columns.
     """
 
     name: str
@@ -75,6 +85,7 @@ class NumericColumn:
     origin: float
     lower: float
     upper: float
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,13 +117,17 @@ def source_names(column: TableColumn) -> tuple[str, ...]:
     return (column.name,) if isinstance(column, NumericColumn) else column.names
 
 
-def describe_columns(sources: Sequence[Source], *, fences: bool = True) -> tuple[TableColumn, ...]:
+def describe_columns(
+    sources: Sequence[Source], p: int, *, fences: bool = True
+) -> tuple[TableColumn, ...]:
     """Decide how the columns of a source are released.
 
     Parameters
     ----------
     sources : sequence of Source
         Of the same persons.
+    p : int
+        The least number of persons behind every released number.
     fences : bool
         Whether extremes count as a fence. Without fences, lone extremes are not protected.
 
@@ -131,11 +146,11 @@ def describe_columns(sources: Sequence[Source], *, fences: bool = True) -> tuple
             continue
         # Sorted: sums do not depend on the order of the persons.
         values = np.sort(source.values[~np.isnan(source.values)])
-        distinct = values[np.append(True, values[1:] != values[:-1])[: len(values)]]
-        if len(distinct) == 2:
+        begins = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
+        if len(begins) == 2:
             two_valued.append(source)
         else:
-            numeric[source.name] = _describe_numeric(source.name, values, distinct, fences=fences)
+            numeric[source.name] = _describe_numeric(source.name, values, begins, p, fences=fences)
     for column in _tie_yes_no(two_valued):
         levels[column.names[0]] = column
     found: list[TableColumn] = []
@@ -151,21 +166,32 @@ def describe_columns(sources: Sequence[Source], *, fences: bool = True) -> tuple
 
 
 def _describe_numeric(
-    name: str, values: FloatArray, distinct: FloatArray, *, fences: bool
+    name: str, values: FloatArray, begins: IntArray, p: int, *, fences: bool
 ) -> NumericColumn:
-    """Describe a column by its values and its distinct values, both sorted."""
+    """Describe a column by its sorted values, and the places where other values begin."""
     if not len(values):
         return NumericColumn(name, 1.0, 0.0, -np.inf, np.inf)
-    lower, upper = -np.inf, np.inf
-    places = np.array([0.25, 0.75]) * (len(values) - 1)
-    below, above = values[np.floor(places).astype(int)], values[np.ceil(places).astype(int)]
-    first, third = below + (above - below) * (places % 1.0)
-    if fences and third > first:
-        lower = float(first - _FENCE * (third - first))
-        upper = float(third + _FENCE * (third - first))
-    grid, origin = _grid(distinct)
+    lower, upper = _fences(values, p) if fences else (-np.inf, np.inf)
+    grid, origin = _grid(values[begins])
     spread = float(np.clip(values, lower, upper).std())
-    return NumericColumn(name, max(grid, _below(spread)), origin, lower, upper)
+    counts = np.diff(begins, append=len(values))
+    common = counts >= p
+    few = 2 <= common.sum() <= _MOST_COMMON and counts[~common].sum() < p
+    held = tuple(values[begins[common]].tolist()) if few else ()
+    return NumericColumn(name, max(grid, _below(spread)), origin, lower, upper, held)
+
+
+def _fences(values: FloatArray, p: int) -> tuple[float, float]:
+    """Return the fences of sorted values; infinite where half of them are alike."""
+    tail = min(0.25, max(_TAIL, 2 * p / len(values)))
+    places = np.array([tail, 0.25, 0.5, 0.75, 1.0 - tail]) * (len(values) - 1)
+    below, above = values[np.floor(places).astype(int)], values[np.ceil(places).astype(int)]
+    low, first, middle, third, high = below + (above - below) * (places % 1.0)
+    if not third > first:
+        return -np.inf, np.inf
+    lower = min(first - _FENCE * (third - first), low - (middle - low))
+    upper = max(third + _FENCE * (third - first), high + (high - middle))
+    return float(lower), float(upper)
 
 
 def _grid(values: FloatArray) -> tuple[float, float]:
@@ -204,6 +230,23 @@ def _below(spread: float) -> float:
 def numeric_values(column: NumericColumn, values: FloatArray) -> FloatArray:
     """Return values (n,) with those beyond the fences put on them; NaN stays."""
     return np.clip(values, column.lower, column.upper)
+
+
+def round_means(column: NumericColumn, means: FloatArray) -> FloatArray:
+    """Return what groups release for their means (m,), less the column's origin.
+
+    That is the nearest multiple of the step; or the nearest common value, of two the lower.
+    """
+    # Nine decimals first: a mean half-way between two values is rounded the same everywhere.
+    if column.values:
+        common = np.array(column.values)
+        whole = means + column.origin
+        lower = np.clip(np.searchsorted(common, whole) - 1, 0, len(common) - 2)
+        parts = (whole - common[lower]) / (common[lower + 1] - common[lower])
+        return np.asarray(common[lower + (np.round(parts, 9) > 0.5)])
+    if column.step > 0.0:
+        means = np.rint(np.round(means / column.step, 9)) * column.step
+    return means + column.origin
 
 
 def grid_values(column: NumericColumn, values: FloatArray) -> FloatArray:

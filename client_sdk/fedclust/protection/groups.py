@@ -33,6 +33,8 @@ _BLOCK = 1_000
 _MOST_FOR_WARD = 50_000
 #: Passes over a block's persons that look for a better group. Later passes move few persons.
 _SWEEPS = 2
+#: Groups next to one that is dissolved, which its rows may join.
+_NEIGHBOURS = 16
 #: Steps of the power iteration that finds a principal axis. A rough axis is enough to cut along.
 _POWER_STEPS = 2
 #: Rows of a part that its axis is found from.
@@ -149,6 +151,8 @@ def _tree_groups(rows: FloatArray, mass: IntArray, least: int) -> IntArray:
         groups.attach(branch)
     groups.halve(least)
     groups.exchange(least)
+    groups.dissolve(least)
+    groups.exchange(least)
     return groups.labels
 
 
@@ -229,21 +233,70 @@ class _Groups:
 
     def halve(self, least: int) -> None:
         """Split groups of twice the least size or more where that leaves the least inertia."""
-        pending = [int(group) for group in np.flatnonzero(self.weights >= 2 * least)]
+        for group in np.flatnonzero(self.weights >= 2 * least):
+            self._replace([int(group)], self._pieces(np.flatnonzero(self.labels == group), least))
+
+    def dissolve(self, least: int) -> None:
+        """Give a group's rows to its neighbours, and split these, where that lowers the inertia."""
+        for group in np.flatnonzero(self.weights):
+            if not self.weights[group]:
+                continue  # It has gone to its neighbours meanwhile.
+            gaps = ((self.means - self.means[group]) ** 2).sum(axis=1)
+            gaps[(self.weights == 0.0) | (np.arange(len(gaps)) == group)] = np.inf
+            near = np.argsort(gaps, kind="stable")[: min(_NEIGHBOURS, np.isfinite(gaps).sum())]
+            if not len(near):
+                return
+            rows = np.flatnonzero(self.labels == group)
+            homes = near[self._homes(rows, self.means[near], self.weights[near])]
+            before, pieces = [rows], []
+            for home in np.unique(homes):
+                before.append(np.flatnonzero(self.labels == home))
+                pieces += self._pieces(np.sort(np.append(before[-1], rows[homes == home])), least)
+            saved = sum(map(self._inertia, before)) - sum(map(self._inertia, pieces))
+            if saved > 1e-9 * self._inertia(rows):
+                self._replace([int(group), *np.unique(homes).tolist()], pieces)
+
+    def _homes(self, rows: IntArray, means: FloatArray, weights: FloatArray) -> IntArray:
+        """Return which group each row joins, one after another; changes means and weights."""
+        homes = np.empty(len(rows), dtype=np.int64)
+        for place, row in enumerate(rows):
+            mass = float(self.mass[row])
+            gaps = ((means - self.rows[row]) ** 2).sum(axis=1)
+            homes[place] = home = int((gaps * weights * mass / (weights + mass)).argmin())
+            weights[home] += mass
+            means[home] += (self.rows[row] - means[home]) * mass / weights[home]
+        return homes
+
+    def _inertia(self, members: IntArray) -> float:
+        rows, mass = self.rows[members], self.mass[members].astype(np.float64)
+        mean = (rows * mass[:, None]).sum(axis=0) / mass.sum()
+        return float((((rows - mean) ** 2).sum(axis=1) * mass).sum())
+
+    def _pieces(self, members: IntArray, least: int) -> list[IntArray]:
+        """Halve members until no part weighs twice the least size, as far as they can be cut."""
+        pieces, pending = [], [members]
         while pending:
-            group = pending.pop()
-            members = np.flatnonzero(self.labels == group)
-            upper = _best_half(self.rows[members], self.mass[members], least)
+            part = pending.pop()
+            upper = None
+            if self.mass[part].sum() >= 2 * least:
+                upper = _best_half(self.rows[part], self.mass[part], least)
             if upper is None:
-                continue
-            new = len(self.weights)
-            self.labels[members[upper]] = new
-            self.means = np.vstack([self.means, np.zeros(self.rows.shape[1])])
-            self.weights = np.append(self.weights, 0.0)
-            for each in (group, new):
-                self._measure(each)
-                if self.weights[each] >= 2 * least:
-                    pending.append(each)
+                pieces.append(part)
+            else:
+                pending += [part[upper], np.delete(part, upper)]
+        return pieces
+
+    def _replace(self, groups: list[int], pieces: list[IntArray]) -> None:
+        """Make ``pieces`` groups in place of ``groups``."""
+        more = max(len(pieces) - len(groups), 0)
+        groups = [*groups, *range(len(self.weights), len(self.weights) + more)]
+        self.means = np.vstack([self.means, np.zeros((more, self.rows.shape[1]))])
+        self.weights = np.append(self.weights, np.zeros(more))
+        self.weights[groups] = 0.0
+        for group, members in zip(groups, pieces, strict=False):
+            self.labels[members] = group
+        for group in groups[: len(pieces)]:
+            self._measure(group)
 
     def exchange(self, least: int) -> None:
         """Move rows to other groups where that lowers the sum of squares.
@@ -260,7 +313,7 @@ class _Groups:
                 gaps = ((self.means - self.rows[row]) ** 2).sum(axis=1)
                 saved = gaps[old] * self.weights[old] * mass / rest
                 costs = gaps * self.weights * mass / (self.weights + mass)
-                costs[(self.weights + mass >= 2 * least)] = np.inf
+                costs[(self.weights + mass >= 2 * least) | (self.weights == 0.0)] = np.inf
                 costs[old] = np.inf
                 new = int(costs.argmin())
                 if costs[new] >= saved * (1.0 - 1e-9):

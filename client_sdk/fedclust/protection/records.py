@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.protection.columns import NumericColumn, TableColumn
+from fedclust.protection.columns import NumericColumn, TableColumn, round_means
 
 __all__ = ["GroupSums", "Spread", "release_counts"]
 
@@ -90,18 +90,15 @@ class GroupSums:
         Returns
         -------
         (m,) or (m, L) float64
-            Rounded means, NaN where a person of the group has no value; or counts, zeros there.
+            Rounded means or common values, NaN where a person of the group has no value; or
+            counts, zeros there.
         """
         complete = (self.complete == sizes) & (sizes > 0)
         if not isinstance(self.column, NumericColumn):
             counts = np.where(complete[:, None], self.sums, 0.0).astype(np.int64)
             return release_counts(counts, p).astype(np.float64)
         means = self.sums / np.maximum(self.complete, 1)
-        if self.column.step > 0.0:
-            # Nine decimals first: a mean half-way between two steps is rounded the same everywhere.
-            steps = np.rint(np.round(means / self.column.step, 9))
-            means = steps * self.column.step
-        return np.where(complete, means + self.column.origin, np.nan)
+        return np.where(complete, round_means(self.column, means), np.nan)
 
     def share(self) -> float | None:
         """Return the share of a numeric column's variance within groups, rounded."""

@@ -39,6 +39,12 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
+#: Groups are of 2p persons where at least this share of the columns can release counts,
+_COUNTED_SHARE = 0.1
+#: and where there are at least so many times p persons: some seven groups of 2p.
+_COUNTED_PERSONS = 20
+
+
 class TooFewPersons(ValueError):
     """A site has fewer than p persons: it has no table and answers every round empty."""
 
@@ -166,7 +172,7 @@ def form_table(sources: Sequence[Source], p: int, *, fences: bool = True) -> Pro
     TooFewPersons
         If there are fewer than ``p`` persons.
     """
-    columns = describe_columns(sources, fences=fences)
+    columns = describe_columns(sources, p, fences=fences)
     return form_table_by_blocks(columns, [sources], p, len(sources[0].values))
 
 
@@ -221,11 +227,12 @@ def group_persons(
     n = len(encoded[0])
     if n < p:
         raise TooFewPersons(f"{n} persons: a group has at least {p}")
-    counted = any(
+    counted = sum(
         isinstance(column, LevelColumn) and _second(values, column.n_levels) >= p
         for column, values in zip(columns, encoded, strict=True)
     )
-    least = least_group_size(n_persons or n, p, has_levels=counted)
+    larger = _gain_from_counts(counted, len(columns), n_persons or n, p)
+    least = least_group_size(n_persons or n, p, has_levels=larger)
     points = place_persons(columns, encoded)
     missing = np.stack([np.isnan(each) for each in encoded])
     if not missing.any():
@@ -246,6 +253,15 @@ def group_persons(
 def has_levels(columns: Sequence[TableColumn]) -> bool:
     """Return whether a table has yes/no columns or columns of levels."""
     return any(isinstance(column, LevelColumn) for column in columns)
+
+
+def _gain_from_counts(counted: int, n_columns: int, n: int, p: int) -> bool:
+    """Whether groups of 2p, which release counts, tell more than groups of p.
+
+    All columns pay for the larger groups, so that they need enough columns with counts, and enough
+    persons: few groups mix what many keep apart.
+    """
+    return counted >= _COUNTED_SHARE * n_columns and counted > 0 and n >= _COUNTED_PERSONS * p
 
 
 def _second(codes: FloatArray, n_levels: int) -> int:
@@ -393,11 +409,12 @@ def unite_groups(table: ProtectedTable, p: int) -> ProtectedTable:
         raise TooFewPersons(f"{n} persons: a group has at least {p}")
     blocks = (values[None] if values.ndim == 1 else _shares(values).T for values in table.released)
     points = _side_by_side(table.columns, blocks, len(table.sizes))
-    counted = any(
+    counted = sum(
         values.ndim == 2 and np.sort(values.sum(axis=0))[-2:].min() >= p
         for values in table.released
     )
-    least = least_group_size(n, p, has_levels=counted)
+    larger = _gain_from_counts(counted, len(table.columns), n, p)
+    least = least_group_size(n, p, has_levels=larger)
     labels = form_groups(points, least, table.sizes)
     m = int(labels.max()) + 1
     sizes = np.bincount(labels, weights=table.sizes, minlength=m).astype(np.int64)

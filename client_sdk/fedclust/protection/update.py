@@ -254,7 +254,7 @@ class _Update:
         if self.sample is not None:
             shown = self.under_pinned_names({each.name: each for each in self.sample})
         new = [source for name, source in shown.items() if name not in pinned]
-        described = describe_columns(new, fences=cohort.fences)
+        described = describe_columns(new, cohort.p, fences=cohort.fences)
         self.columns += described
         self.pinned += [None] * len(described)
         for column in self.columns:
@@ -336,9 +336,8 @@ class _Update:
         for column, pinned, values in zip(self.columns, self.pinned, persons.values, strict=True):
             if pinned is not None and isinstance(column, NumericColumn):
                 _drop_two_values(column, values)
-        groups = group_persons(
-            self.columns, persons.values, self.cohort.p, max(len(persons), self.n_persons)
-        )
+        n = max(len(self.cohort.keys) + len(persons), self.n_persons)
+        groups = group_persons(self.columns, persons.values, self.cohort.p, n)
         persons, groups = self.with_left_over(persons, groups)
         self.sizes = np.concatenate([self.sizes, np.bincount(groups)])
         groups = groups + len(self.sizes) - (int(groups.max()) + 1)

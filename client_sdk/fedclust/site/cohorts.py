@@ -502,7 +502,8 @@ def _decoded(path: Path, data: bytes, check: str) -> Record:
 
 def _column(raw: Mapping[str, Any]) -> NumericColumn | LevelColumn:
     if "step" in raw:
-        return NumericColumn(*(raw[name] for name in ("name", "step", "origin", "lower", "upper")))
+        fences, common = (raw["lower"], raw["upper"]), tuple(raw["values"])
+        return NumericColumn(raw["name"], raw["step"], raw["origin"], *fences, common)
     values = tuple(tuple(each) for each in raw["values"])
     return LevelColumn(tuple(raw["names"]), raw["n_levels"], values)
 
