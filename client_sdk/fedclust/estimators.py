@@ -200,10 +200,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _take_part(
         self, X: Any, persons: Any, coordinator: Site, session: str, consent: _Consent
     ) -> Self:
-        given: dict[str, Any] = {"person": persons}
-        smallest = self._smallest()
-        if smallest >= 2:
-            given["min_group_size"] = smallest
+        given: dict[str, Any] = {"person": persons, "min_group_size": self._smallest()}
         definition = coordinator.check(session, X, **given).definition
         method, config = self._session()
         for name, own, there in (
@@ -342,9 +339,10 @@ class FederatedKMeans(
         Unlike scikit-learn's k-means, sessions scale by default.
     missing : {"drop", "impute", "mask"}
     min_group_size : int
-        Fewest persons behind anything that a site sends. 1 is plain k-means, in this process.
+        Fewest persons behind every number that a site sends, at least 3.
     policy : mapping, optional
-        The rest of a session's policy, such as ``{"protection": "none", "max_rounds": 20}``.
+        The rest of a session's policy, such as ``{"max_rounds": 20}``; ``{"protection": "none"}``
+        computes with exact rows, as plain k-means does.
     options : mapping, optional
         The rest of the method's options, such as ``{"candidates": 4}``.
     features : sequence of mapping or str, optional
