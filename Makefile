@@ -53,7 +53,7 @@ openapi: $(DEV_STAMP)
 
 docs: $(DEV_STAMP)
 	$(BIN)/python docs/render.py
-	$(BIN)/python -m fedclust_service.domain.diagram > docs/states.md
+	$(BIN)/python docs/states.py > docs/states.md
 
 # The words after `bench` name parts: benchmarks/<part>.py. Without any, all of them run.
 ifeq (bench,$(firstword $(MAKECMDGOALS)))

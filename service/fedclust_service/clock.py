@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Protocol
 
 import structlog
 
@@ -30,23 +29,15 @@ _LONGEST_ROUND_TRIP_S = 1.0
 _FIRST_READINGS = 3
 
 
-class Machine(Protocol):
-    """The clocks of one machine."""
-
-    def wall(self) -> datetime:
-        """Return the time of day, aware, in UTC. A user can set this clock."""
-
-    def monotonic(self) -> float:
-        """Return seconds since some moment. Nobody can set this clock."""
-
-
-class ThisMachine:
+class Machine:
     """The clocks of the machine that the process runs on."""
 
     def wall(self) -> datetime:
+        """Return the time of day, aware, in UTC. A user can set this clock."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
+        """Return seconds since some moment. Nobody can set this clock."""
         # Linux stops CLOCK_MONOTONIC while the machine is suspended.
         if sys.platform == "linux":
             return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -89,7 +80,7 @@ class StoreClock:
 
     def __init__(self, limit_s: float = 60.0, machine: Machine | None = None) -> None:
         self.limit_s = limit_s
-        self._machine: Machine = machine or ThisMachine()
+        self._machine = machine or Machine()
         self._database: Callable[[], datetime] | None = None
         self._lock = threading.Lock()
         self._skew = Skew()

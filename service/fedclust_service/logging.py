@@ -70,16 +70,6 @@ def configure(level: str = "info", form: str = "json") -> None:
     warnings.showwarning = _warned
 
 
-def through_logging() -> None:
-    """Send structlog's records to the standard library's logging and its current handlers."""
-    structlog.configure(
-        processors=[*_shared(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.stdlib.BoundLogger,
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=True,
-    )
-
-
 def _admitted(repeats: Repeats, record: logging.LogRecord) -> bool:
     """Whether to write a library's line. Lines from the same place count as one kind."""
     if record.levelno < logging.WARNING:

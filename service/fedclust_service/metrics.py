@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from fedclust_service.connections import Connections
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
-from fedclust_service.orchestration.observer import AggregationEnd
+from fedclust_service.orchestration.observer import AggregationEnd, Observer
 from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.store import StoreError, Tx
 
@@ -35,7 +35,7 @@ _STREAM_BUCKETS = (1.0, 10.0, 60.0, 600.0, 3_600.0, 21_600.0, 86_400.0)
 _AGGREGATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0)
 
 
-class Metrics:
+class Metrics(Observer):
     """The metrics of one process. A thread-safe :class:`~.orchestration.observer.Observer`.
 
     Parameters

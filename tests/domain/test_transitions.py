@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import runpy
 from enum import StrEnum
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from fedclust_service.domain import diagram
 from fedclust_service.domain.round import ROUND_TRANSITIONS, RoundState
 from fedclust_service.domain.session import (
     PARTICIPATION_TRANSITIONS,
@@ -24,6 +24,7 @@ TABLES = [
     (ROUND_TRANSITIONS, RoundState),
 ]
 PAGE = Path(__file__).parents[2] / "docs" / "states.md"
+DRAWN = runpy.run_path(str(PAGE.with_suffix(".py")))
 
 Table = tuple[Transition, ...]
 
@@ -57,11 +58,11 @@ def test_nothing_leaves_an_ended_session() -> None:
 
 
 def test_the_page_is_what_the_tables_render() -> None:
-    assert PAGE.read_text(encoding="utf-8") == diagram.page()
+    assert PAGE.read_text(encoding="utf-8") == DRAWN["page"]()
 
 
 def test_the_diagram_draws_every_row() -> None:
-    drawn = diagram.diagram(SESSION_TRANSITIONS, SessionState)
+    drawn = DRAWN["diagram"](SESSION_TRANSITIONS, SessionState)
     assert "[*] --> recruiting" in drawn
     for row in SESSION_TRANSITIONS:
         assert f"{row.source.value} --> {row.target.value}: {row.why}" in drawn

@@ -9,11 +9,11 @@ import pytest
 import structlog
 
 from fedclust.algorithms.registry import METHODS
-from fedclust_service import logging
 from fedclust_service.orchestration import definitions
 from fedclust_service.store import Store
 from support import tally
 from support.clock import ManualClock
+from support.logs import through_logging
 from support.office import Office
 
 
@@ -45,7 +45,7 @@ def logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.LogCaptureFixture:
     """Return ``caplog`` with the service's lines in it, whatever a test before has configured."""
-    logging.through_logging()
+    through_logging()
     for name, module in list(sys.modules.items()):
         # A logger keeps the configuration under which it was used first.
         if name.startswith("fedclust_service.orchestration") and hasattr(module, "log"):

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from fedclust_service.clock import StoreClock, ThisMachine
+from fedclust_service.clock import Machine, StoreClock
 
 BEGIN = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 
 
-class ManualMachine:
+class ManualMachine(Machine):
     """A machine whose clocks stand still until they are moved. Safe to share between threads."""
 
     def __init__(self, start: datetime = BEGIN) -> None:
@@ -40,7 +40,7 @@ class ManualMachine:
             self._wall += timedelta(seconds=seconds)
 
 
-class SetMachine(ThisMachine):
+class SetMachine(Machine):
     """This machine with its clock set ahead; time passes as it does, and faster when told to."""
 
     def __init__(self, ahead_s: float = 0.0) -> None:
@@ -81,9 +81,9 @@ WRONG_TIME = """
 import sys
 from datetime import timedelta
 from pathlib import Path
-from fedclust_service.clock import ThisMachine
+from fedclust_service.clock import Machine
 from fedclust_service.cli import main
-right, ahead = ThisMachine.wall, Path(sys.argv.pop(1))
-ThisMachine.wall = lambda self: right(self) + timedelta(seconds=float(ahead.read_text()))
+right, ahead = Machine.wall, Path(sys.argv.pop(1))
+Machine.wall = lambda self: right(self) + timedelta(seconds=float(ahead.read_text()))
 sys.exit(main())
 """

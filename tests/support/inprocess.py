@@ -19,10 +19,11 @@ from typing import Any
 
 import httpx
 
-from fedclust_service import logging, server
+from fedclust_service import server
 from fedclust_service.clock import StoreClock
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.settings import Settings, load_settings
+from support.logs import through_logging
 from support.patience import PATIENCE_S
 from support.world import NOBODY
 
@@ -57,7 +58,7 @@ def local_coordinator(
     place: Path, *, clock: StoreClock | None = None, threads: bool = False, **settings: str
 ) -> Iterator[LocalCoordinator]:
     """Serve a new coordinator on a free port for the length of a ``with`` block."""
-    logging.through_logging()
+    through_logging()
     flags = {"data_dir": str(place / "coordinator"), "port": "0", **settings}
     read = load_settings(flags, env_file=None)
     opened = server.open_coordinator(read, serving=True, clock=clock)

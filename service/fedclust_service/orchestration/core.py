@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fedclust_service.clock import StoreClock
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.orchestration.notifier import Notifier
-from fedclust_service.orchestration.observer import NullObserver, Observer
+from fedclust_service.orchestration.observer import Observer
 from fedclust_service.store import Store
 
 
@@ -100,7 +100,7 @@ class CoordinatorCore:
     keys: SecretKeys
     limits: Limits = field(default_factory=Limits)
     notifier: Notifier = field(default_factory=Notifier)
-    observer: Observer = field(default_factory=NullObserver, repr=False)
+    observer: Observer = field(default_factory=Observer, repr=False)
     holder: str = field(default_factory=new_holder)
     aggregation_due: threading.Event = field(
         default_factory=threading.Event, init=False, repr=False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -21,7 +20,7 @@ from fedclust_service.store.submissions import Submissions
 
 
 class Tx:
-    """The repositories of one transaction, each made when it is first used.
+    """The repositories of one transaction.
 
     MUST NOT be kept beyond the function it was given to.
 
@@ -37,54 +36,18 @@ class Tx:
         self._scrubbed: list[int] = []
         self._heads: list[int] = []
         self.now = now
-
-    @functools.cached_property
-    def principals(self) -> Principals:
-        return Principals(self._connection, self.now)
-
-    @functools.cached_property
-    def tokens(self) -> Tokens:
-        return Tokens(self._connection)
-
-    @functools.cached_property
-    def sessions(self) -> Sessions:
-        return Sessions(self._connection, self._touched)
-
-    @functools.cached_property
-    def participations(self) -> Participations:
-        return Participations(self._connection)
-
-    @functools.cached_property
-    def rounds(self) -> Rounds:
-        return Rounds(self._connection)
-
-    @functools.cached_property
-    def site_views(self) -> SiteViews:
-        return SiteViews(self._connection)
-
-    @functools.cached_property
-    def submissions(self) -> Submissions:
-        return Submissions(self._connection, self._scrubbed)
-
-    @functools.cached_property
-    def states(self) -> States:
-        return States(self._connection)
-
-    @functools.cached_property
-    def results(self) -> Results:
-        return Results(self._connection)
-
-    @functools.cached_property
-    def audit(self) -> Audit:
-        return Audit(self._connection)
-
-    @functools.cached_property
-    def chain(self) -> AuditChain:
-        return AuditChain(self._connection, self._heads)
-
-    @functools.cached_property
-    def overview(self) -> OverviewQueries:
-        return OverviewQueries(self._connection)
+        self.principals = Principals(connection, now)
+        self.tokens = Tokens(connection)
+        self.sessions = Sessions(connection, self._touched)
+        self.participations = Participations(connection)
+        self.rounds = Rounds(connection)
+        self.site_views = SiteViews(connection)
+        self.submissions = Submissions(connection, self._scrubbed)
+        self.states = States(connection)
+        self.results = Results(connection)
+        self.audit = Audit(connection)
+        self.chain = AuditChain(connection, self._heads)
+        self.overview = OverviewQueries(connection)
 
     @property
     def touched(self) -> list[tuple[str, int]]:

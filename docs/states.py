@@ -1,6 +1,6 @@
 """Render the tables of transitions as the page ``docs/states.md``.
 
-``python -m fedclust_service.domain.diagram > docs/states.md`` writes the page; a test compares it.
+``python docs/states.py > docs/states.md`` writes the page; a test compares it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEAD = """\
 # States
 
 Rendered from the tables in `service/fedclust_service/domain/` by
-`python -m fedclust_service.domain.diagram`. Do not edit: change the tables.
+`python docs/states.py`. Do not edit: change the tables.
 """
 
 _SESSION = """\
