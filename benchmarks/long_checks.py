@@ -1,4 +1,7 @@
-"""The tests that are too long for every change, or that hold a process against a clock."""
+"""The tests that are too long for every change, or that hold a process against a clock.
+
+And properties with other random examples than those of every change.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "long", *sys.argv[1:]]
-    sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
+    codes = [
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", *which, *sys.argv[1:]], cwd=ROOT, check=False
+        ).returncode
+        for which in (["-m", "long"], ["-m", "hypothesis", "--hypothesis-profile=other"])
+    ]
+    sys.exit(max(codes))
 
 
 if __name__ == "__main__":

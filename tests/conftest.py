@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from fedclust_service.store import Store
 from support import forked
 from support.clock import ManualClock
 from support.databases import BOTH, PostgresServer, SqliteFiles
 
-# A machine with other work to do is slow, not wrong.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
+# The same examples in every run, and no limits of time: a machine with other work to do is slow,
+# not wrong. `make bench long_checks` looks for other examples.
+settings.register_profile(
+    "same",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "other", settings.get_profile("same"), derandomize=False, max_examples=500, print_blob=True
+)
+settings.load_profile("same")
+with contextlib.suppress(ImportError):
+    from hypothesis.internal.conjecture import providers
+
+    # Otherwise it draws constants of all modules imported so far, which differ with the order of
+    # the tests.
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.fixture(scope="session", autouse=True)

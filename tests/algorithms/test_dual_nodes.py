@@ -333,7 +333,7 @@ def test_scip_agrees(symmetry: Symmetry, part: bool, weights: np.ndarray | None)
     assert scip.bound <= ours.value
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(0, 6))
 def test_small_quadratic_programs_end_at_a_proven_minimum(seed: int, size: int, faces: int) -> None:
     rng = np.random.default_rng(seed)

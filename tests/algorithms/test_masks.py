@@ -90,7 +90,7 @@ def test_the_evaluation_measures_what_labels_and_centroids_say() -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_weighted_points_are_measured_over_what_they_share_with_their_centroid(seed: int) -> None:
     """Two sites' sums, the quality and the profile, point by point; -1 where nothing is shared."""
     rng = np.random.default_rng(seed)

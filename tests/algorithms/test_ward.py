@@ -37,7 +37,7 @@ def test_a_weight_counts_as_so_many_rows_at_one_place(seed: int) -> None:
     np.testing.assert_allclose(_in_order(found), _in_order(means), rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     arrays(np.float64, st.tuples(st.integers(1, 24), st.integers(1, 3)), elements=st.floats(-3, 3)),
     st.integers(1, 24),

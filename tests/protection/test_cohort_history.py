@@ -167,6 +167,4 @@ class Site(RuleBasedStateMachine):
 
 
 TestSite = Site.TestCase
-TestSite.settings = settings(
-    max_examples=30, stateful_step_count=20, deadline=None, phases=[Phase.reuse, Phase.generate]
-)
+TestSite.settings = settings(max_examples=30, stateful_step_count=20, phases=[Phase.generate])

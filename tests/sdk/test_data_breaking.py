@@ -84,7 +84,7 @@ def written(frame: pd.DataFrame, folder: Path, rows: int) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=4, deadline=None, phases=[Phase.generate])
+@settings(max_examples=4, phases=[Phase.generate])
 @given(st.lists(CELL, min_size=1, max_size=9), st.integers(1, 10))
 def test_the_matrix_is_the_same_whatever_the_source_and_the_blocks(
     cells: list[dict[str, Any]], rows: int

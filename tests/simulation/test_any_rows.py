@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -56,7 +56,7 @@ def sessions(draw: st.DrawFn) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
 @given(session=sessions())
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12)
 def test_a_session_ends_well_or_says_why(
     method: str, options: dict[str, Any], session: dict[str, Any]
 ) -> None:
@@ -65,7 +65,7 @@ def test_a_session_ends_well_or_says_why(
 
 @pytest.mark.parametrize(("method", "options"), SWEEPS, ids=SWEEP_IDS)
 @given(session=sessions())
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 def test_so_does_a_sweep(method: str, options: dict[str, Any], session: dict[str, Any]) -> None:
     """Each example is as many as it has Ks."""
     _ends_well_or_says_why(method, options, session)
