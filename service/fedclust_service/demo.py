@@ -48,7 +48,7 @@ SHARES = {
 }
 K = 2
 _MARKER = ".fedclust-demo"
-_START_S, _SESSION_S = 30.0, 120.0
+_START_S, _SESSION_S = 120.0, 600.0
 
 
 class DemoFailure(Exception):

@@ -30,7 +30,7 @@ def world_of(server: ServerProcess) -> World:
 
 
 def ready(server: ServerProcess) -> httpx.Response:
-    return httpx.get(f"{server.base_url}/readyz", trust_env=False)
+    return httpx.get(f"{server.base_url}/readyz", timeout=PATIENCE_S, trust_env=False)
 
 
 def test_two_bytes_of_a_payload(tmp_path: Path) -> None:

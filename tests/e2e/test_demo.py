@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from fedclust_service.demo import SESSIONS, SHARES
-from support.patience import PATIENCE_S, eventually
+from support.patience import PATIENCE_S
 from support.server import clean_environment
 
 PROGRAM = "import sys, fedclust_service.cli as cli; sys.exit(cli.main())"
@@ -55,7 +55,10 @@ def test_the_demo_runs_and_leaves_what_it_says(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 def test_the_demo_takes_its_processes_along_when_it_is_stopped(tmp_path: Path) -> None:
     process = start(tmp_path / "demo", "--keep-running")
-    eventually(lambda: children_of(tmp_path))
+    assert process.stdout is not None
+    # In the midst of a session: its processes run, and none is just being started.
+    assert any("4 of 4 answered" in line for line in process.stdout)
+    assert children_of(tmp_path)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode != 0

@@ -8,8 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -21,6 +20,7 @@ from fedclust_service.http import app, middleware
 from fedclust_service.http.budgets import Budget
 from support.clock import ManualClock
 from support.inprocess import local_coordinator
+from support.patience import PATIENCE_S, eventually
 from support.pki import Authority
 from support.server import running_server
 from support.world import World
@@ -29,7 +29,6 @@ from .conftest import Running, populate
 from .test_connections import begun, everything, parts
 
 TASK = "/v1/sessions/heart/task"
-PATIENCE_S = 60.0
 
 
 @contextlib.contextmanager
@@ -94,13 +93,6 @@ def metric(running: Running, name: str) -> float:
     return next(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
-def until(holds: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
-
-
 def slug(answer: bytes) -> tuple[int, str, dict[str, str]]:
     status, headers, body = parts(answer)
     return status, Problem.model_validate_json(body).slug, headers
@@ -141,8 +133,8 @@ def test_silent_connections_make_room_before_tls_too(tmp_path: Path) -> None:
     with running_server(tmp_path / "server", *flags) as server, Flood(server.base_url) as flood:
         silent = [flood.connect() for _ in range(20)]
         trusting = ssl.create_default_context(cafile=tmp_path / "pki" / "ca.pem")
-        with httpx.Client(base_url=server.base_url, verify=trusting, trust_env=False) as client:
-            assert client.get("/healthz").status_code == 200
+        with httpx.Client(verify=trusting, timeout=PATIENCE_S, trust_env=False) as client:
+            assert client.get(f"{server.base_url}/healthz").status_code == 200
         for connection in silent[:13]:
             assert everything(connection) == b""
         assert "Error" not in server.output()
@@ -153,7 +145,7 @@ def test_long_polls_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
     with small(tmp_path, **limits) as running, Flood(running.world.base_url) as flood:
         request = poll(running, "north")
         held = [flood.connect(request) for _ in range(3)]
-        until(lambda: metric(running, "fedclust_waiting_requests") == 3)
+        eventually(lambda: metric(running, "fedclust_waiting_requests") == 3)
         for header in ("Authorization: Bearer", "authorization:bearer  "):
             refused = flood.connect(poll(running, "north", header, "Connection: close"))
             status, problem, headers = slug(everything(refused))
@@ -163,12 +155,12 @@ def test_long_polls_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
         # What the token asks without waiting is counted apart; another site waits as it likes.
         assert running.world.request("GET", "/v1/whoami", "north").status_code == 200
         flood.connect(poll(running, "south"))
-        until(lambda: metric(running, "fedclust_waiting_requests") == 4)
+        eventually(lambda: metric(running, "fedclust_waiting_requests") == 4)
         served(running, "south")
         running.world.ok("POST", "/v1/sessions/heart/cancel", "ada")
         for connection in held:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
-        until(lambda: metric(running, "fedclust_waiting_requests") == 0)
+        eventually(lambda: metric(running, "fedclust_waiting_requests") == 0)
         assert running.world.request("GET", f"{TASK}?wait=25", "north").status_code == 200
 
 
@@ -176,7 +168,7 @@ def test_waiting_requests_of_all_tokens_leave_a_fourth_of_the_connections(tmp_pa
     with small(tmp_path, max_connections=8) as running, Flood(running.world.base_url) as flood:
         for site in ("north", "south", "west") * 2:
             flood.connect(poll(running, site))
-        until(lambda: metric(running, "fedclust_waiting_requests") == 6)
+        eventually(lambda: metric(running, "fedclust_waiting_requests") == 6)
         refused = running.world.request("GET", f"{TASK}?wait=25", "south")
         assert refused.status_code == 503
         assert int(refused.headers["Retry-After"]) > 0
@@ -192,7 +184,7 @@ def test_bodies_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
         served(running, "south")
         slow.pop().close()
         # North's own answer finds the place that is free now.
-        until(lambda: running.world.request("GET", "/v1/whoami", "north").status_code == 200)
+        eventually(lambda: running.world.request("GET", "/v1/whoami", "north").status_code == 200)
         served(running, "north")
         assert running.stored() == 2
 
@@ -206,7 +198,7 @@ def test_of_refused_bodies_a_few_are_read_to_their_end(
     with small(tmp_path) as running, Flood(running.world.base_url) as flood:
         request = begun(running, "Content-Length: 9").replace(b"Bearer fcs", b"Bearer nobody")
         sending = [flood.connect(request) for _ in range(4)]
-        until(lambda: len(select.select(sending, [], [], 0)[0]) == 3)
+        eventually(lambda: len(select.select(sending, [], [], 0)[0]) == 3)
         answered = select.select(sending, [], [], 0)[0]
         assert [parts(everything(each))[0] for each in answered] == [401] * 3
         (drained,) = set(sending) - set(answered)
@@ -265,7 +257,8 @@ def test_without_descriptors_idle_connections_still_make_room(tmp_path: Path) ->
                 flood.connect()
             alive = httpx.get(f"{server.base_url}/healthz", trust_env=False, timeout=PATIENCE_S)
             assert alive.status_code == 200
-        assert server.output().count('"event": "accept_failed"') == 1
+        # Once in each interval of the log.
+        assert 1 <= server.output().count('"event": "accept_failed"') < 10
         assert len(server.output()) < 10_000
 
 

@@ -13,7 +13,7 @@ from fedclust_service.store import StoreUnavailable, Tx
 from support.clock import ManualClock
 from support.databases import PostgresServer
 from support.inprocess import LocalCoordinator, local_coordinator
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, eventually
 from support.world import World
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -54,8 +54,16 @@ def test_a_session_is_counted_and_nobody_is_named(tmp_path: Path) -> None:
         world.request("BREW", "/v1/whoami", "north")
         world.request("GET", f"/{world.tokens['north']}")
         world.request("GET", "/v1/sessions/no-such-session", "ada")
-        text = local.http().get("/metrics").text
         rounds = world.ok("GET", "/v1/sessions/heart/rounds?limit=100", "ada")["items"]
+        counted = {"method": "lloyd", "end": "written"}
+
+        def all_counted() -> bool:
+            # The driver counts after it has told that the session is over.
+            aggregated = value(scrape(local), "fedclust_aggregation_seconds_count", **counted)
+            return aggregated == len(rounds)
+
+        eventually(all_counted)
+        text = local.http().get("/metrics").text
     samples = read(text)
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
     for family in text_string_to_metric_families(text):
@@ -73,7 +81,6 @@ def test_a_session_is_counted_and_nobody_is_named(tmp_path: Path) -> None:
     assert value(samples, "fedclust_audit_unsealed") >= 0
     assert value(samples, "fedclust_database_up") == 1
     assert value(samples, "fedclust_threads_alive") == 1
-    counted = {"method": "lloyd", "end": "written"}
     assert value(samples, "fedclust_aggregation_seconds_count", **counted) == n
     total = sum(each["aggregation_s"] for each in rounds)
     assert value(samples, "fedclust_aggregation_seconds_sum", **counted) == pytest.approx(total)

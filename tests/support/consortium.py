@@ -47,7 +47,7 @@ class Consortium:
         options: Options | None = None,
     ) -> Consortium:
         """Register an analyst and sites, with a token each."""
-        options = options or Options()
+        options = options or Options(timeout_s=PATIENCE_S, give_up_after_s=PATIENCE_S)
         with Client(url, operator_token, options) as operator:
             operator.add("analysts", "ada")
             tokens = {}

@@ -6,6 +6,7 @@ claimed is checked against what a wiretap between them saw, and against ``simula
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -148,7 +149,10 @@ def shake(
 
 
 class _Killer:
-    """Kills one victim after another, each after a random number of further requests."""
+    """Kills one victim after another, each after a random number of further requests.
+
+    Until the last has been killed, no other request passes: the session is not faster.
+    """
 
     def __init__(
         self,
@@ -163,19 +167,45 @@ class _Killer:
         self._tap, self._server, self._sites = tap, server, sites
         self._victims, self._rng, self._report = victims, rng, report
         self._between = requests_between
-        self._passed = threading.Semaphore(0)
-        tap.on_request = lambda _: self._passed.release()
+        self._moved = threading.Condition()
+        #: How many more requests may pass.
+        self._open = 0.0
+        tap.on_request = self._keep_back
+
+    def _keep_back(self, _: Exchange) -> None:
+        with self._moved:
+            kills = self._report.coordinator_kills
+            while self._open <= 0 and kills == self._report.coordinator_kills:
+                assert self._moved.wait(PATIENCE_S)
+            # What has waited while the coordinator was killed is lost with its connection.
+            self._open -= kills == self._report.coordinator_kills
+            self._moved.notify_all()
+
+    def _let_pass(self, requests: float) -> None:
+        with self._moved:
+            self._open = requests
+            self._moved.notify_all()
 
     def run(self) -> None:
+        try:
+            self._kill_all()
+        finally:
+            self._let_pass(math.inf)
+
+    def _kill_all(self) -> None:
         for victim in self._victims:
-            for _ in range(int(self._rng.integers(1, self._between + 1))):
-                arrived = self._passed.acquire(timeout=PATIENCE_S)
-                assert arrived, "the session stands still"
+            self._let_pass(int(self._rng.integers(1, self._between + 1)))
+            with self._moved:
+                passed = self._moved.wait_for(lambda: self._open == 0, PATIENCE_S)
+            assert passed, "the session stands still"
             # Up to about as long as a request and an aggregation take.
             time.sleep(float(self._rng.uniform(0, 0.04)))
             if victim == "coordinator":
-                self._server.restart()  # SIGKILL first
-                self._report.coordinator_kills += 1
+                self._server.kill()
+                with self._moved:
+                    self._report.coordinator_kills += 1
+                    self._moved.notify_all()
+                self._server.start()
             else:
                 running = [site for site in self._sites.values() if site.running()]
                 assert running, "all sites have ended before the last kill"

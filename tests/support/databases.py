@@ -97,7 +97,7 @@ class PostgresServer:
             cut = connection.execute(
                 text(
                     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-                    " WHERE datname = :name"
+                    " WHERE datname = :name AND backend_type = 'client backend'"
                 ),
                 {"name": name},
             )
