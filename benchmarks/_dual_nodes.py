@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
-from fedclust.algorithms.dual_nodes import solve_node
-from fedclust.algorithms.dual_region import Region, Symmetry
+from fedclust.methods.dual.feasible_set import Region, Symmetry
+from fedclust.methods.dual.node_problem import solve_node
 
 FloatArray = NDArray[np.float64]
 

@@ -28,11 +28,11 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from fedclust import Site
-from fedclust.algorithms import engine
-from fedclust.algorithms.base import Contribution, Next, SiteData
-from fedclust.algorithms.engine import EngineState, Plan
+from fedclust import Site, engine
 from fedclust.definition import plan_of
+from fedclust.engine import EngineState, Plan
+from fedclust.schema.method import SiteData
+from fedclust.schema.task import Contribution, Next
 from fedclust.wire import codec
 from fedclust.wire.models import Definition
 from fedclust.wire.submissions import payload_bytes, payload_from_bytes

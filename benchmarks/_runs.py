@@ -73,8 +73,8 @@ def run(part: str, jobs: Sequence[Job], code: str) -> list[Record]:
 def fingerprint(*files: str) -> str:
     """Return a hash of the algorithms and of ``files``: a change makes old records worthless."""
     package = ROOT / "client_sdk" / "fedclust"
-    parts = ("algorithms", "privacy", "protection")
-    paths = [path for part in parts for path in (package / part).glob("*.py")]
+    parts = ("engine", "methods", "numeric", "protection", "schema")
+    paths = [path for part in parts for path in (package / part).rglob("*.py")]
     paths += [Path(__file__).with_name(name) for name in ("_data.py", "_baselines.py")]
     paths += [Path(file) for file in files]
     digest = hashlib.sha256()

@@ -26,13 +26,14 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from _report import write  # noqa: E402
-from fedclust.algorithms import engine  # noqa: E402
-from fedclust.algorithms.assigning import squared_distances  # noqa: E402
-from fedclust.algorithms.base import Contribution, Next, Totals  # noqa: E402
-from fedclust.algorithms.lloyd import Cells  # noqa: E402
+from fedclust import engine  # noqa: E402
 from fedclust.client import Client  # noqa: E402
 from fedclust.definition import freeze, plan_of  # noqa: E402
-from fedclust.privacy.bands import size_band  # noqa: E402
+from fedclust.methods.lloyd import Cells  # noqa: E402
+from fedclust.numeric.distances import squared_distances  # noqa: E402
+from fedclust.protection.size_bands import size_band  # noqa: E402
+from fedclust.schema.method import Totals  # noqa: E402
+from fedclust.schema.task import Contribution, Next  # noqa: E402
 from fedclust.wire.codec import canonical_json  # noqa: E402
 from fedclust.wire.models import Participation, SessionCreate  # noqa: E402
 from fedclust.wire.submissions import BINARY, write_submission  # noqa: E402

@@ -28,8 +28,9 @@ from _hospitals import heart
 from _report import write
 from _runs import Job, Record, fingerprint, run
 from fedclust import simulate
-from fedclust.algorithms import preparation
-from fedclust.algorithms.base import Points, RunConfig
+from fedclust.engine import preparation
+from fedclust.schema.points import Points
+from fedclust.schema.run_config import RunConfig
 
 warnings.simplefilter("ignore")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedclust.privacy.ledger import Ledger
 from fedclust.protection.columns import Source
 from fedclust.site.cohorts import CohortStore
+from fedclust.site.ledger import Ledger
 
 
 def _timed(what: str, work: Callable[[], object]) -> None:

@@ -30,7 +30,8 @@ from _dual_nodes import agreement
 from _report import write
 from _runs import Job, Record, fingerprint, run
 from fedclust import simulate
-from fedclust.algorithms import dual, dual_nodes
+from fedclust.methods import dual
+from fedclust.methods.dual import node_problem
 
 warnings.simplefilter("ignore")
 
@@ -162,7 +163,7 @@ def timed(sites: Rows, config: dict[str, Any], room: float, protection: str) -> 
         "max_rounds": 5_000,
         "protection": protection,
     }
-    solve, advance = dual_nodes.solve_node, dual.advance
+    solve, advance = node_problem.solve_node, dual.multiplier_update.advance
     nodes: list[float] = []
     steps: list[float] = []
 
@@ -174,10 +175,10 @@ def timed(sites: Rows, config: dict[str, Any], room: float, protection: str) -> 
 
     # The kernel's first call in a process loads or compiles it.
     warm = np.zeros((3, d))
-    region = dual.Region(np.full(d, -1.5), np.full(d, 1.5), np.eye(2, d), "none")
+    region = dual.feasible_set.Region(np.full(d, -1.5), np.full(d, 1.5), np.eye(2, d), "none")
     solve(warm, np.zeros((2, d)), region, solver="branch_and_bound", node_limit=10, start=None)
     with (
-        mock.patch.object(dual_nodes, "solve_node", partial(timing, nodes, solve)),
+        mock.patch.object(node_problem, "solve_node", partial(timing, nodes, solve)),
         mock.patch.object(dual, "advance", partial(timing, steps, advance)),
     ):
         found = simulate(
@@ -483,10 +484,10 @@ def central(_: int) -> None:
                 "gap %": record["gap"],
             }
         )
-    region = dual.Region(np.full(4, -1.5), np.full(4, 1.5), np.zeros((4, 4)), "none")
+    region = dual.feasible_set.Region(np.full(4, -1.5), np.full(4, 1.5), np.zeros((4, 4)), "none")
     for limit in CENTRAL_NODES:
         began = time.perf_counter()
-        found = dual_nodes.solve_node(
+        found = node_problem.solve_node(
             X, np.zeros((4, 4)), region, solver="scip", node_limit=limit, start=None
         )
         rows.append(

@@ -28,8 +28,8 @@ from _hospitals import Masked
 from _report import write
 from _runs import Job, Record, fingerprint, run, spread
 from fedclust import SimulationResult, simulate
-from fedclust.algorithms.masked import LocalCentroids
-from fedclust.algorithms.metaclustering import Meta, cluster
+from fedclust.methods.common.partial_features import LocalCentroids
+from fedclust.methods.overlap.meta_clustering import Meta, cluster
 
 warnings.simplefilter("ignore")
 

@@ -29,7 +29,7 @@ from _hospitals import Masked
 from _report import write
 from _runs import Job, Record, fingerprint, run, spread
 from fedclust import SimulationResult, simulate
-from fedclust.algorithms.forces import forces, merge_tree
+from fedclust.methods.overlap_oneshot.agglomeration import forces, merge_tree
 from overlap import LOADERS, N_CLUSTERS, OPEN, PROTECTED, centroids_found
 
 warnings.simplefilter("ignore")

@@ -21,12 +21,13 @@ from sklearn.metrics import pairwise_distances_argmin_min
 from _data import mnist
 from _report import write
 from _runs import Job, Record, fingerprint, run
-from fedclust.algorithms.base import Feature, Points
-from fedclust.algorithms.kmeans import weighted_kmeans
-from fedclust.algorithms.points import table_points, total_variances
+from fedclust.engine.site_points import table_points
+from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.columns import Source
 from fedclust.protection.resolution import resolution_warning
 from fedclust.protection.table import form_table
+from fedclust.schema.feature import Feature
+from fedclust.schema.points import Points, total_variances
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

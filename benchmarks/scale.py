@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from _report import write
-from fedclust.algorithms.base import Feature
 from fedclust.data import Dataset, LabelRows
 from fedclust.data.persons import read_persons
-from fedclust.data.rows import Rows
-from fedclust.data.tables import table_points
+from fedclust.data.row_source import Rows
+from fedclust.data.site_data import table_points
 from fedclust.protection.table import form_table_by_blocks
+from fedclust.schema.feature import Feature
 
 D, K, P = 32, 16, 5
 FEATURES = tuple(Feature(name=f"x{j}") for j in range(D))

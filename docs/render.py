@@ -14,10 +14,10 @@ from typing import Any
 
 from typer.main import get_command
 
-from fedclust.algorithms.engine import all_phases
-from fedclust.algorithms.registry import METHODS
 from fedclust.cli.main import app
 from fedclust.cli.options import Connection, field_names
+from fedclust.engine import all_phases
+from fedclust.methods.registry import METHODS
 from fedclust.wire.problems import CATALOGUE
 
 DOCS = Path(__file__).parent

@@ -28,26 +28,25 @@ from fedclust.simulate import SimulationResult, simulate
 
 if TYPE_CHECKING:
     from fedclust import errors as errors
-    from fedclust.algorithms.base import Feature as Feature
-    from fedclust.algorithms.base import MethodFailure as MethodFailure
-    from fedclust.algorithms.base import Policy as Policy
-    from fedclust.algorithms.base import RuleViolation as RuleViolation
     from fedclust.client import Client as Client
     from fedclust.errors import FedclustError as FedclustError
-    from fedclust.results import SiteResult as SiteResult
+    from fedclust.schema.errors import MethodFailure, RuleViolation
+    from fedclust.schema.feature import Feature
+    from fedclust.schema.policy import Policy
     from fedclust.site import Site as Site
+    from fedclust.site.result import SiteResult
 
     __version__: str
 
 _LAZY = {
     "Client": "fedclust.client",
-    "Feature": "fedclust.algorithms.base",
+    "Feature": "fedclust.schema.feature",
     "FedclustError": "fedclust.errors",
-    "MethodFailure": "fedclust.algorithms.base",
-    "Policy": "fedclust.algorithms.base",
-    "RuleViolation": "fedclust.algorithms.base",
+    "MethodFailure": "fedclust.schema.errors",
+    "Policy": "fedclust.schema.policy",
+    "RuleViolation": "fedclust.schema.errors",
     "Site": "fedclust.site",
-    "SiteResult": "fedclust.results",
+    "SiteResult": "fedclust.site.result",
 }
 
 __all__ = [

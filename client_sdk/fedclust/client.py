@@ -6,6 +6,7 @@ Every method is one request; the coordinator refuses what a role may not do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
@@ -13,9 +14,8 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from fedclust._http import Http, Options, Reply, Take
-from fedclust.algorithms.base import Model
 from fedclust.errors import ProtocolError
-from fedclust.privacy.ledger import read_head
+from fedclust.schema.model import Model
 from fedclust.wire import codec, models
 from fedclust.wire.submissions import BINARY, JSON
 
@@ -275,3 +275,9 @@ def _parse(model: type[M], body: bytes, media: str) -> M:
             f"the answer is no {model.__name__} of protocol {models.PROTOCOL_VERSION}: "
             "the coordinator may be of another version, or something else answers there"
         ) from None
+
+
+def read_head(headers: Mapping[str, str]) -> str | None:
+    """Return ``NUMBER:HASH`` of the coordinator's audit trail as an answer tells it, or None."""
+    told = headers.get("Fedclust-Audit-Head", "")
+    return told if re.fullmatch(r"[0-9]{1,15}:[0-9a-f]{64}", told) else None

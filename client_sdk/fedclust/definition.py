@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 from pydantic import RootModel, ValidationError
 
-from fedclust.algorithms import sweep
-from fedclust.algorithms.base import Feature, Model, RuleViolation, RunConfig
-from fedclust.algorithms.columns import columns_of
-from fedclust.algorithms.engine import Plan
-from fedclust.algorithms.options import form_of, forms
-from fedclust.algorithms.registry import METHODS
+from fedclust.engine import Plan, sweep
+from fedclust.methods.common.options import form_of, forms
+from fedclust.methods.registry import METHODS
+from fedclust.schema.encoding import columns_of
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.feature import Feature
+from fedclust.schema.model import Model
+from fedclust.schema.run_config import RunConfig
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust.wire.models import PURPOSE_CHARACTERS, Definition, SessionCreate
 from fedclust.wire.problems import FieldError

@@ -34,15 +34,15 @@ from sklearn.base import (
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedclust.algorithms.assigning import centroid_squares
-from fedclust.consent import ConsentRequest
 from fedclust.data import load
 from fedclust.data.frame import is_frame
 from fedclust.definition import LEAST_GROUP
 from fedclust.errors import DataError
-from fedclust.results import SiteResult
+from fedclust.methods.common.assign import centroid_squares
 from fedclust.simulate import SimulationResult, simulate
 from fedclust.site import Site
+from fedclust.site.consent import ConsentRequest
+from fedclust.site.result import SiteResult
 from fedclust.wire.models import Definition
 
 __all__ = ["FederatedKMeans", "FederatedSpectralClustering"]

@@ -14,30 +14,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import ValidationError
 
-from fedclust.algorithms import engine
-from fedclust.algorithms.base import (
-    Contribution,
-    Done,
-    Feature,
-    Memory,
-    Model,
-    Next,
-    Points,
-    Policy,
-    Result,
-    RuleViolation,
-    SiteTask,
-)
-from fedclust.algorithms.columns import columns_of
-from fedclust.algorithms.engine import EngineState, Plan
-from fedclust.algorithms.points import row_points
-from fedclust.algorithms.separation import Separation, separation
+from fedclust import engine
+from fedclust.data.site_data import site_data
 from fedclust.data.table import Source, Table, load
-from fedclust.data.tables import site_data
 from fedclust.definition import DefinitionError, freeze, plan_of
+from fedclust.engine import EngineState, Plan
 from fedclust.errors import DataError
+from fedclust.numeric.separation import Separation, separation
 from fedclust.report import Facts
-from fedclust.results import ResultAttributes
+from fedclust.report.result_attributes import ResultAttributes
+from fedclust.schema.encoding import columns_of
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.feature import Feature
+from fedclust.schema.model import Memory, Model
+from fedclust.schema.points import Points, row_points
+from fedclust.schema.policy import Policy
+from fedclust.schema.result import Result
+from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, SessionCreate
 from fedclust.wire.submissions import field_errors, payload_bytes, payload_from_bytes

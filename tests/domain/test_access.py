@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from fedclust.algorithms.base import Result
+from fedclust.schema.result import Result
 from fedclust_service.domain.access import (
     PERMISSIONS,
     Actor,

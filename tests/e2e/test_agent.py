@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedclust import Site, simulate
 from fedclust._http import Http, Options
 from fedclust.cli.agent_worker import Agent, Entries, Entry
-from fedclust.privacy.ledger import Ledger
+from fedclust.site.ledger import Ledger
 from support import forked
 from support.consortium import Consortium, columns, read_labels, write_csv
 from support.patience import PATIENCE_S

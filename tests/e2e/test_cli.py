@@ -20,7 +20,7 @@ from fedclust import Site, simulate
 from fedclust._http import Http, Options
 from fedclust.cli.agent_worker import Agent, Entries, Entry
 from fedclust.client import Client
-from fedclust.results import SiteResult
+from fedclust.site.result import SiteResult
 from fedclust_service.orchestration.admin import AdminAuditEntry
 from support import forked
 from support.patience import PATIENCE_S, eventually

@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import Site, simulate
-from fedclust.algorithms.preparation import Moments
 from fedclust.client import Client
+from fedclust.engine.preparation import Moments
 from fedclust.errors import Invalid, SitesUnsuitable
-from fedclust.results import SiteResult
+from fedclust.site.result import SiteResult
 from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Participation
 from fedclust.wire.submissions import BINARY, write_submission

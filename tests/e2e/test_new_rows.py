@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import simulate
-from fedclust.results import SiteResult
+from fedclust.site.result import SiteResult
 from support.consortium import Consortium, declared
 from support.methods import ALL, IDS, TRIED
 from support.server import running_server

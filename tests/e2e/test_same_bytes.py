@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import simulate
-from fedclust.results import SiteResult, centroid_table
+from fedclust.report.tables import centroid_table
+from fedclust.site.result import SiteResult
 from fedclust.wire.codec import to_tree
 from support.consortium import Consortium, declared
 from support.crash import shared

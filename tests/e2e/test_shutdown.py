@@ -26,7 +26,7 @@ POLLS, STREAMS = 20, 5
 #: Aggregates the first round and does not come to an end with the second.
 STUCK = """
 import sys, threading
-from fedclust.algorithms import engine
+from fedclust import engine
 advance, calls = engine.advance, iter(range(9))
 def stuck(*args):
     return advance(*args) if next(calls) == 0 else threading.Event().wait()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedclust import simulate
-from fedclust.algorithms.lloyd import VERSION
+from fedclust.methods.lloyd import VERSION
 from fedclust.wire.codec import canonical_json, sha256, to_tree
 from fedclust_service.store import migrate
 from support.consortium import Command, Consortium, columns, write_csv
@@ -31,7 +31,7 @@ import dataclasses, importlib.metadata, sys
 release, spoken = {release!r}, {spoken}
 real = importlib.metadata.version
 importlib.metadata.version = lambda name: release if name == "fedclust" else real(name)
-from fedclust.algorithms.registry import METHODS
+from fedclust.methods.registry import METHODS
 METHODS["lloyd"] = dataclasses.replace(METHODS["lloyd"], version=spoken)
 from {module} import main
 sys.exit(main())

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from fedclust import Site
-from fedclust.algorithms.base import Result
-from fedclust.algorithms.options import form_of, forms
-from fedclust.algorithms.registry import METHODS
 from fedclust.definition import plan_of, read_definition
+from fedclust.methods.common.options import form_of, forms
+from fedclust.methods.registry import METHODS
+from fedclust.schema.result import Result
 from fedclust.wire import codec
 from fedclust.wire.problems import CATALOGUE, Problem
 from support.inprocess import local_coordinator

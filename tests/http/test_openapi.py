@@ -14,9 +14,10 @@ import pytest
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from fedclust.algorithms import engine
-from fedclust.algorithms.base import Model, Result
-from fedclust.algorithms.registry import METHODS
+from fedclust import engine
+from fedclust.methods.registry import METHODS
+from fedclust.schema.model import Model
+from fedclust.schema.result import Result
 from fedclust.wire import codec
 from fedclust.wire.models import (
     Participation,

@@ -225,7 +225,7 @@ def test_a_request_that_outlasts_the_grace_of_a_shutdown_is_told(tmp_path: Path)
 
 AGGREGATES_FOR_EVER = """
 import sys, threading
-from fedclust.algorithms import engine
+from fedclust import engine
 engine.advance = lambda *_: threading.Event().wait()
 from fedclust_service.cli import main
 sys.exit(main())
@@ -255,7 +255,7 @@ import sys
 from fedclust_service.orchestration import aggregation_process
 child = '''
 import threading
-from fedclust.algorithms import engine
+from fedclust import engine
 from fedclust_service.orchestration import aggregation_process
 pipe = open({pipe!r}, "w")
 def advance(*_):

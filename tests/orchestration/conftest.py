@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from fedclust.algorithms.registry import METHODS
+from fedclust.methods.registry import METHODS
 from fedclust_service.orchestration import definitions
 from fedclust_service.store import Store
 from support import tally

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import structlog
 
-from fedclust.algorithms import engine
+from fedclust import engine
 from fedclust.definition import canonical, freeze, plan_of
 from fedclust.wire import codec
 from fedclust.wire.models import SessionCreate
@@ -47,8 +47,8 @@ ALWAYS = Limits(aggregation_process_bytes=0, heartbeat_s=0.01, driver_poll_s=0.0
 WITH_TALLY = """
 import sys, threading
 sys.path.insert(0, {tests!r})
-from fedclust.algorithms.base import MethodFailure
-from fedclust.algorithms.registry import METHODS
+from fedclust.schema.errors import MethodFailure
+from fedclust.methods.registry import METHODS
 from fedclust_service.orchestration import aggregation_process
 from support import tally
 METHODS[tally.NAME] = tally.method()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedclust.algorithms.base import MethodFailure
-from fedclust.algorithms.registry import METHODS
+from fedclust.methods.registry import METHODS
+from fedclust.schema.errors import MethodFailure
 from fedclust_service.domain.round import Round, RoundState
 from fedclust_service.orchestration import (
     definitions,

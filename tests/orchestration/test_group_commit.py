@@ -247,7 +247,7 @@ def test_a_connection_lost_in_the_commit_is_told_to_all(both_office: Office) -> 
 
 _CHILD = """
 import os, signal, sys, threading
-from fedclust.algorithms.registry import METHODS
+from fedclust.methods.registry import METHODS
 from fedclust.wire.submissions import BINARY
 from fedclust_service.clock import StoreClock
 from fedclust_service.orchestration import submissions

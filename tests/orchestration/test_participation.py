@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedclust.algorithms.registry import METHODS
+from fedclust.methods.registry import METHODS
 from fedclust.wire.models import Consents
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, rounds, sessions

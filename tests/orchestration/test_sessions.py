@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedclust.algorithms.registry import METHODS
+from fedclust.methods.registry import METHODS
 from fedclust.wire.codec import canonical_json, decode, sha256
 from fedclust.wire.models import SessionPatch
 from fedclust_service.domain.access import Role

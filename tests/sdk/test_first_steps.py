@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from fedclust._http import Http
-from fedclust.algorithms.base import Feature, Policy
 from fedclust.cli import main as cli
 from fedclust.cli.session_file import definition, slug
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError, tls_failure
+from fedclust.schema.feature import Feature
+from fedclust.schema.policy import Policy
 from fedclust.wire.models import SessionCreate
 from support.purpose import PURPOSE
 

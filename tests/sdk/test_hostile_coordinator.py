@@ -18,13 +18,13 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 
-from fedclust import Site, errors
-from fedclust.algorithms import engine
-from fedclust.algorithms.base import Model, Space
-from fedclust.algorithms.evaluation import EvaluationTask
-from fedclust.algorithms.fkm_answers import CandidatesTask, SeedsTask
-from fedclust.algorithms.lloyd import CellsTask, Step, StepTask
-from fedclust.algorithms.preparation import PreparationTask
+from fedclust import Site, engine, errors
+from fedclust.engine.evaluation import EvaluationTask
+from fedclust.engine.preparation import PreparationTask
+from fedclust.methods.fkm.messages import CandidatesTask, SeedsTask
+from fedclust.methods.lloyd import CellsTask, Step, StepTask
+from fedclust.schema.model import Model
+from fedclust.schema.space import Space
 from fedclust.site.cohorts import CohortStore
 from fedclust.wire import codec, models
 from fedclust.wire.submissions import BINARY, read_submission

@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclust import errors
-from fedclust.places import state_directory
-from fedclust.privacy import files
-from fedclust.privacy.files import FileLock, read_sealed, write_sealed
-from fedclust.privacy.ledger import Ledger
+from fedclust import durable_files, errors
+from fedclust.durable_files import FileLock, read_sealed, write_sealed
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import Source
 from fedclust.protection.recognition import Blocks
 from fedclust.site.cohorts import CohortStore, Draft
+from fedclust.site.ledger import Ledger
+from fedclust.site.paths import state_directory
 from support.cohorts import persons, sources_of
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -199,7 +198,7 @@ def test_a_crash_leaves_the_old_state_or_the_new_one(
             raise Crashed
         os.fsync(descriptor)
 
-    monkeypatch.setattr(files, "sync", sync)
+    monkeypatch.setattr(durable_files, "sync", sync)
     with contextlib.suppress(Crashed):
         hospital.store.keep(draft, hospital.ledger)
     monkeypatch.undo()

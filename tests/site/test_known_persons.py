@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fedclust import errors
-from fedclust.algorithms.base import Feature
-from fedclust.privacy.ledger import Ledger
 from fedclust.protection.cohort import Cohort
+from fedclust.schema.feature import Feature
 from fedclust.site.cohorts import CohortStore
+from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import Reading, draft_table
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -20,16 +20,17 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedclust import errors
-from fedclust.algorithms import engine
-from fedclust.algorithms.base import Contribution, Memory, Next, Points
-from fedclust.algorithms.dual_answers import digest_of
-from fedclust.answers import compute
-from fedclust.consent import ConsentRequest
-from fedclust.privacy.ledger import Ledger
+from fedclust import engine, errors
+from fedclust.methods.dual.messages import digest_of
 from fedclust.protection.cohort import Cohort
+from fedclust.schema.model import Memory
+from fedclust.schema.points import Points
+from fedclust.schema.task import Contribution, Next
 from fedclust.site import cohorts
 from fedclust.site.cohorts import CohortStore
+from fedclust.site.compute import compute
+from fedclust.site.consent import ConsentRequest
+from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import Reading
 from fedclust.wire import codec
 from fedclust.wire.models import TaskDocument

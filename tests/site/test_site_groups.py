@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import errors
-from fedclust.algorithms.base import Feature
-from fedclust.privacy.ledger import Ledger
-from fedclust.reports import Preview
+from fedclust.schema.feature import Feature
 from fedclust.site.cohorts import CohortStore
+from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import Reading, draft_table
+from fedclust.site.progress import Preview
 from support.fake_coordinator import FakeCoordinator
 
 RNG = np.random.default_rng(3)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust import simulate
-from fedclust.privacy.ledger import Ledger
+from fedclust.site.ledger import Ledger
 from fedclust.wire.codec import encode, sha256, to_tree
 from fedclust.wire.models import ResultDocument
 from support.consortium import Command, Consortium, declared, read_labels, write_csv

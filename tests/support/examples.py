@@ -14,8 +14,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedclust.algorithms import engine
-from fedclust.algorithms.registry import METHODS
+from fedclust import engine
+from fedclust.methods.registry import METHODS
 from fedclust.wire.submissions import BINARY, JSON, read_head, read_submission, write_submission
 from support.clock import ManualClock
 from support.inprocess import local_coordinator

@@ -16,11 +16,11 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust import engine
 from fedclust._http import Http, Options
-from fedclust.algorithms import engine
-from fedclust.algorithms.base import Contribution, Done
-from fedclust.algorithms.engine import EngineState
 from fedclust.definition import canonical, freeze, plan_of
+from fedclust.engine import EngineState
+from fedclust.schema.task import Contribution, Done
 from fedclust.site import Site
 from fedclust.wire import codec, models
 from fedclust.wire.problems import CONTENT_TYPE, problem

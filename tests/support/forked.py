@@ -44,7 +44,12 @@ KNOWN = (("-c", SERVICE), ("-c", WRONG_TIME), ("-c", SITE), ("-m", "fedclust.cli
 
 _MODULES = (
     *("fedclust_service.cli", "fedclust_service.server", "fedclust_service.http.app"),
-    *("fedclust.cli.main", "fedclust.answers", "fedclust.reports", "fedclust.estimators"),
+    *(
+        "fedclust.cli.main",
+        "fedclust.site.compute",
+        "fedclust.site.progress",
+        "fedclust.estimators",
+    ),
     *("uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.on", "uvicorn.loops.auto"),
     *("alembic.command", "alembic.ddl.impl", "sqlalchemy.dialects.sqlite.pysqlite"),
     *("sqlalchemy.dialects.postgresql.psycopg", "sklearn.cluster", "scipy.optimize"),

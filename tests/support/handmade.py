@@ -13,9 +13,9 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms import engine
+from fedclust import engine
 from fedclust.definition import plan_of
-from fedclust.privacy.bands import size_band
+from fedclust.protection.size_bands import size_band
 from fedclust.wire.codec import task_digest, to_tree
 from fedclust.wire.models import Definition
 from fedclust.wire.submissions import JSON, write_submission

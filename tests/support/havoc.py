@@ -23,11 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.engine import make_url
 
-from fedclust import __version__, simulate
-from fedclust.algorithms import engine
-from fedclust.algorithms.registry import METHODS
+from fedclust import __version__, engine, simulate
 from fedclust.definition import plan_of, read_definition
-from fedclust.privacy.bands import size_band
+from fedclust.methods.registry import METHODS
+from fedclust.protection.size_bands import size_band
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, payload_bytes, write_submission
 from fedclust_service.clock import StoreClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedclust.privacy.ledger import Ledger
+from fedclust.site.ledger import Ledger
 
 
 def body_lines(directory: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fedclust.algorithms.registry import METHODS
+from fedclust.methods.registry import METHODS
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.algorithms.base import Feature, Policy
+from fedclust.schema.feature import Feature
+from fedclust.schema.policy import Policy
 from fedclust.wire import codec
 from fedclust.wire.models import Consents, Participation, SessionCreate, SessionInfo
 from fedclust.wire.submissions import BINARY, JSON, write_submission

@@ -7,7 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedclust.algorithms.base import Feature, Points, Policy, RunConfig, Space
+from fedclust.schema.feature import Feature
+from fedclust.schema.points import Points
+from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.space import Space
 from support.rounds import data_of, plan_for
 
 

@@ -9,20 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedclust.algorithms import engine, lloyd
-from fedclust.algorithms.base import (
-    Contribution,
-    Feature,
-    Memory,
-    Next,
-    Points,
-    Policy,
-    Result,
-    SiteTask,
-)
-from fedclust.algorithms.engine import Plan
+from fedclust import engine
 from fedclust.data import load
-from fedclust.data.tables import site_data
+from fedclust.data.site_data import site_data
+from fedclust.engine import Plan
+from fedclust.methods import lloyd
+from fedclust.schema.feature import Feature
+from fedclust.schema.model import Memory
+from fedclust.schema.points import Points
+from fedclust.schema.policy import Policy
+from fedclust.schema.result import Result
+from fedclust.schema.task import Contribution, Next, SiteTask
 
 
 def plan_for(

@@ -19,12 +19,12 @@ import pandas as pd
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedclust.algorithms.base import Feature
-from fedclust.privacy.ledger import Ledger
 from fedclust.protection import update
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import NumericColumn
+from fedclust.schema.feature import Feature
 from fedclust.site.cohorts import CohortStore
+from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import Reading, draft_table
 from support.fake_coordinator import EPOCH
 

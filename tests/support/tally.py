@@ -13,23 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.arrays import FloatVector
-from fedclust.algorithms.base import (
-    Contribution,
-    Done,
-    Memory,
-    Method,
-    MethodFailure,
-    Model,
-    Next,
-    Phase,
-    Points,
-    Result,
-    RuleViolation,
-    RunConfig,
-    SiteTask,
-    Task,
-)
+from fedclust.numeric.arrays import FloatVector
+from fedclust.schema.errors import MethodFailure, RuleViolation
+from fedclust.schema.method import Method
+from fedclust.schema.model import Memory, Model
+from fedclust.schema.points import Points
+from fedclust.schema.result import Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import Contribution, Done, Next, Phase, SiteTask, Task
 
 NAME = "tally"
 

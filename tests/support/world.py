@@ -21,11 +21,10 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust import __version__
-from fedclust.algorithms import engine
-from fedclust.algorithms.registry import METHODS
+from fedclust import __version__, engine
 from fedclust.definition import plan_of, read_definition
-from fedclust.privacy.bands import size_band
+from fedclust.methods.registry import METHODS
+from fedclust.protection.size_bands import size_band
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, JSON, write_submission
 from support.patience import PATIENCE_S

@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 from pydantic import ValidationError
 
-from fedclust.algorithms.base import Feature
+from fedclust.schema.feature import Feature
 from fedclust.wire.models import PrincipalCreate, PrincipalPatch
 
 GOOD = [

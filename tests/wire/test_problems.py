@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from fedclust.algorithms.base import Model
+from fedclust.schema.model import Model
 from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
 from fedclust.wire.submissions import field_errors
 

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from fedclust import places
 from fedclust.cli import options as o
 from fedclust.cli.agent_worker import Agent, Entries, Entry
 from fedclust.cli.console import (
@@ -27,7 +26,7 @@ from fedclust.cli.console import (
 from fedclust.cli.help_text import epilog
 from fedclust.cli.output_files import check_outputs, is_labels, is_result
 from fedclust.errors import ConsentDeclined, UsageError
-from fedclust.site import Site
+from fedclust.site import Site, paths
 
 app = typer.Typer(
     help="Answer all sessions that this site has consented to, for as long as they last.",
@@ -56,7 +55,7 @@ def agent(
     """Answer rounds as they come; a session's error ends that session alone."""
     if context.invoked_subcommand is not None:
         return
-    directory = journal_dir or places.default_directory()
+    directory = journal_dir or paths.default_directory()
     stopping = threading.Event()
 
     def stop(*_: object) -> None:
@@ -100,7 +99,7 @@ def add(
     """Consent to a session and leave it to the agent; one that runs takes it up by itself."""
     outputs = ((labels_out, is_labels), (result_out, is_result))
     check_outputs(outputs, (data, *how.inputs))
-    directory = journal_dir or places.default_directory()
+    directory = journal_dir or paths.default_directory()
     with connection.site(journal_dir) as site, ProgressLine() as line:
         request = site.check(session, how.of(data, line.read), **persons.given)
     consent_screen(request, full=full)
@@ -127,7 +126,7 @@ def add(
 @o.command(app, "list", "fedclust agent list --json")
 def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> None:
     """List the sessions that were left to the agent, and how they stand."""
-    entries = Entries(journal_dir or places.default_directory()).read()
+    entries = Entries(journal_dir or paths.default_directory()).read()
     if as_json:
         print_json(entries)
         return
@@ -144,7 +143,7 @@ def remove(session: o.Session, journal_dir: o.JournalDir = None, as_json: o.AsJs
 
     A running agent answers no further round of it, and lets go of it within half a minute.
     """
-    if not Entries(journal_dir or places.default_directory()).drop(session):
+    if not Entries(journal_dir or paths.default_directory()).drop(session):
         raise UsageError(f"{session} was not left to the agent: fedclust agent list shows which")
     said = f"{session}: the agent answers no more; fedclust participate can go on with it"
     conclude(said, {"session": session, "state": "removed"}, as_json)

@@ -12,15 +12,15 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from fedclust import errors
-from fedclust.algorithms.base import Model
 from fedclust.cli.console import SLOW_S, rows_read
 from fedclust.cli.output_files import check_outputs, is_labels, is_result, write_outputs
-from fedclust.consent import ConsentRequest
 from fedclust.data import Dataset
 from fedclust.data.mapping import OnRead, ReadOptions
-from fedclust.journal import state_errors
-from fedclust.privacy.files import FileLock, LockHeld, private_directory, write_atomically
+from fedclust.durable_files import FileLock, LockHeld, private_directory, write_atomically
+from fedclust.schema.model import Model
 from fedclust.site import Progress, Site
+from fedclust.site.consent import ConsentRequest
+from fedclust.site.journal import state_errors
 from fedclust.wire.models import Sha256, Timestamp
 
 _FILE, _LOCK = "agent.json", "agent.lock"

@@ -9,19 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from fedclust.algorithms.engine import Plan
-from fedclust.answers import accepted_plan, count_usable
 from fedclust.cli import options as o
 from fedclust.cli.console import ProgressLine, consent_screen, out, print_json, show, show_table
 from fedclust.cli.session_file import read_definition
-from fedclust.consent import ConsentRequest
 from fedclust.data.persons import read_persons
 from fedclust.data.profile import ColumnProfile, Profile, profile
-from fedclust.data.tables import held_features, measure_persons, session_rows, site_data
+from fedclust.data.site_data import held_features, measure_persons, session_rows, site_data
 from fedclust.definition import freeze, plan_of
+from fedclust.engine import Plan
 from fedclust.errors import DataError, DisclosureError, UsageError
-from fedclust.privacy.bands import size_band
 from fedclust.protection.figures import TableFigures
+from fedclust.protection.size_bands import size_band
+from fedclust.site.compute import accepted_plan, count_usable
+from fedclust.site.consent import ConsentRequest
 from fedclust.wire.models import SessionCreate
 
 app = typer.Typer(rich_markup_mode=None)

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from fedclust.algorithms.base import Feature
 from fedclust.cli import options as o
 from fedclust.cli.console import (
     ProgressLine,
@@ -23,12 +22,13 @@ from fedclust.cli.console import (
 )
 from fedclust.cli.session_file import read_definition
 from fedclust.errors import ConsentDeclined, PersonsRefused, UsageError
-from fedclust.journal import state_errors
-from fedclust.places import default_directory
-from fedclust.privacy.ledger import Ledger
 from fedclust.protection.columns import source_names
 from fedclust.protection.table import TooFewPersons
+from fedclust.schema.feature import Feature
 from fedclust.site.cohorts import CohortStore, Record
+from fedclust.site.journal import state_errors
+from fedclust.site.ledger import Ledger
+from fedclust.site.paths import default_directory
 from fedclust.site.prepare import Reading, draft_table
 
 app = typer.Typer(

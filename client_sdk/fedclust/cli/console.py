@@ -19,9 +19,9 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from fedclust import errors, site
-from fedclust.consent import ConsentRequest
 from fedclust.data import DataWarning
 from fedclust.site import Preview
+from fedclust.site.consent import ConsentRequest
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY
 

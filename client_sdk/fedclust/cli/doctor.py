@@ -18,16 +18,17 @@ from urllib.request import getproxies, proxy_bypass
 
 import typer
 
-from fedclust import errors, journal, places
+from fedclust import errors
 from fedclust._http import Http, tls_context
-from fedclust.answers import accepted_plan
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, out, show
 from fedclust.cli.help_text import exit_code
 from fedclust.client import Client
 from fedclust.data import load
-from fedclust.privacy.files import FileLock, private_directory
-from fedclust.privacy.ledger import Ledger
+from fedclust.durable_files import FileLock, private_directory
+from fedclust.site import journal, paths
+from fedclust.site.compute import accepted_plan
+from fedclust.site.ledger import Ledger
 from fedclust.wire.models import PROTOCOL_VERSION, Definition
 
 app = typer.Typer(rich_markup_mode=None)
@@ -118,8 +119,8 @@ def _findings(
             return Finding(check, "failed", str(error))
 
     yield look("versions", _versions)
-    yield look("journal", lambda: _journal(journal_dir or places.default_directory()))
-    yield look("disk", lambda: _disk(journal_dir or places.default_directory()))
+    yield look("journal", lambda: _journal(journal_dir or paths.default_directory()))
+    yield look("disk", lambda: _disk(journal_dir or paths.default_directory()))
     definition: Definition | None = None
     try:
         yield Finding("proxy", "ok", _proxy(connection))

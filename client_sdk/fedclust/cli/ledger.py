@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from fedclust import errors, journal, places
+from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.console import err, ledger_screen, out, print_json, show, write_out
 from fedclust.client import Client
-from fedclust.privacy.ledger import Ledger
+from fedclust.site import journal, paths
+from fedclust.site.ledger import Ledger
 
 app = typer.Typer(help="What left this site.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -23,7 +24,7 @@ def ledger_show(
     as_json: o.AsJson = False,
 ) -> None:
     """Show every body that left: one line each, and those whose outcome is not known yet."""
-    directory = journal_dir or places.default_directory()
+    directory = journal_dir or paths.default_directory()
     with journal.state_errors(directory):
         lines = list(Ledger(directory).read())
         lines += [a.entry(journal.Outcome()) for a, o_ in journal.recorded(directory) if o_ is None]
@@ -63,7 +64,7 @@ def ledger_verify(
     Each line carries the last known head of the coordinator's audit trail.
     --against-coordinator detects whether that trail was cut or rewritten since.
     """
-    directory = journal_dir or places.default_directory()
+    directory = journal_dir or paths.default_directory()
     ledger = Ledger(directory)
     with journal.state_errors(directory):
         faults = [f"line {fault.line}: {fault.message}" for fault in ledger.verify(head)]

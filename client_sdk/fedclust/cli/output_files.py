@@ -12,10 +12,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fedclust.durable_files import write_atomically
 from fedclust.errors import UsageError, writing
-from fedclust.privacy.files import write_atomically
 from fedclust.report.tables import FORMATS
-from fedclust.results import SiteResult
+from fedclust.site.result import SiteResult
 
 #: Says whether the beginning of a file shows that a command wrote it: only then is it replaced.
 Known = Callable[[bytes], bool]

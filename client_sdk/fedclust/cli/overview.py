@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from pydantic import ConfigDict
 
-from fedclust.algorithms.base import Model
 from fedclust.client import Client
+from fedclust.schema.model import Model
 from fedclust.wire.models import SessionEntry, Timestamp
 
 

@@ -36,11 +36,11 @@ from fedclust.cli.output_files import (
     write_outputs,
 )
 from fedclust.cli.result_output import MORE_ROUNDS, show_bounds
-from fedclust.consent import ConsentRequest
 from fedclust.errors import UsageError
 from fedclust.report.tables import bounds_of
-from fedclust.results import SiteResult
 from fedclust.site import Preview
+from fedclust.site.consent import ConsentRequest
+from fedclust.site.result import SiteResult
 from fedclust.wire import codec
 
 app = typer.Typer(rich_markup_mode=None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedclust.algorithms.base import Bounds, Result, SweepEntry
 from fedclust.cli.console import err, out, show, show_facts, show_table
+from fedclust.schema.result import Bounds, Result, SweepEntry
 
 _MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "stability")
 #: What a number of rounds leaves out.

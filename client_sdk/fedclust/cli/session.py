@@ -14,7 +14,6 @@ import typer
 from rich.filesize import decimal
 
 from fedclust import errors
-from fedclust.algorithms.base import Result
 from fedclust.cli import options as o
 from fedclust.cli.cluster_options import Clusters, OneK, read_clusters
 from fedclust.cli.console import (
@@ -31,9 +30,11 @@ from fedclust.cli.overview import SessionOverview, ago, late_first, overviews
 from fedclust.cli.result_output import show_result
 from fedclust.cli.session_file import definition, read_object
 from fedclust.cli.watch import Watcher
-from fedclust.consent import feature_text
 from fedclust.report import facts_of_document
-from fedclust.results import centroid_table, document_at, write_report
+from fedclust.report.tables import centroid_table, write_report
+from fedclust.schema.result import Result
+from fedclust.site.consent import feature_text
+from fedclust.site.result import document_at
 from fedclust.wire import codec
 from fedclust.wire.models import (
     Definition,

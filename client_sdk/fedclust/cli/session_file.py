@@ -10,9 +10,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedclust.algorithms.base import Feature, Model, Policy, Slug
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.errors import UsageError
+from fedclust.schema.feature import Feature
+from fedclust.schema.model import Model, Slug
+from fedclust.schema.policy import Policy
 from fedclust.wire import codec
 from fedclust.wire.models import SessionCreate
 

@@ -1,7 +1,7 @@
 """A site's rows: where they come from, and how they match a session's features."""
 
+from fedclust.data.chunks import DataWarning
 from fedclust.data.mapping import Dataset
-from fedclust.data.raw import DataWarning
 from fedclust.data.sql import SqlQuery
 from fedclust.data.table import LabelRows, Source, Table, load
 

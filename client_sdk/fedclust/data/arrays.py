@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.data.raw import Chunk, Origin
+from fedclust.data.chunks import Chunk, Origin
 
 
 class ArrayReader:

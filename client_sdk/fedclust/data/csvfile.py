@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from fedclust.data.chunks import Chunk, Origin
 from fedclust.data.mapping import ColumnsFile
-from fedclust.data.raw import Chunk, Origin
 from fedclust.errors import DataError
 
 _DELIMITERS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedclust.data.arrays import refuse_shape, refuse_text, unmasked
+from fedclust.data.chunks import Chunk, Origin
 from fedclust.data.frame import frame_chunk
-from fedclust.data.raw import Chunk, Origin
 from fedclust.errors import DataError
 
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.data.chunks import MISSING, Cells
 from fedclust.data.mapping import canonical_code, number_or_none
-from fedclust.data.raw import MISSING, Cells
 
 _PLAIN_NUMBER: Final = frozenset("0123456789+-.eE ")
 _DATE: Final = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")

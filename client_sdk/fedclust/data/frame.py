@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.data.raw import Cells, Chunk, Origin
+from fedclust.data.chunks import Cells, Chunk, Origin
 
 
 def is_frame(source: Any) -> bool:

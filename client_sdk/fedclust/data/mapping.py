@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, FiniteFloat, StringConstraints, ValidationError
 
-from fedclust.algorithms.base import Feature, Model
 from fedclust.errors import DataError, UsageError
+from fedclust.schema.feature import Feature
+from fedclust.schema.model import Model
 
 Text = Annotated[str, StringConstraints(max_length=256)]
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.data.raw import Cells, Chunk, Origin, extra_missing
+from fedclust.data.chunks import Cells, Chunk, Origin, extra_missing
 
 
 class ParquetReader:

@@ -16,12 +16,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.base import Feature
+from fedclust.data.chunks import MISSING, Origin
 from fedclust.data.mapping import Dataset
-from fedclust.data.raw import MISSING, Origin
 from fedclust.data.readings import FeatureReading
 from fedclust.data.remarks import Remarks
-from fedclust.data.rows import Block, Rows, column_mark, spread
+from fedclust.data.row_source import Block, Rows, column_mark, spread
 from fedclust.errors import DataError
 from fedclust.protection.columns import (
     Source,
@@ -30,6 +29,7 @@ from fedclust.protection.columns import (
     few_distinct,
 )
 from fedclust.protection.table import person_values
+from fedclust.schema.feature import Feature
 
 __all__ = ["PersonBlock", "SiteColumn", "SitePersons", "person_keys", "read_persons"]
 

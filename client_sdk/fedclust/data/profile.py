@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.base import Feature
 from fedclust.data.readings import FeatureReading
-from fedclust.data.rows import Block, Fault, Rows
+from fedclust.data.row_source import Block, Fault, Rows
 from fedclust.errors import DataError, DisclosureError
+from fedclust.schema.feature import Feature
 
 State = Literal["ok", "warning", "lacking", "refused"]
 

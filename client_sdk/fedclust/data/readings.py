@@ -15,12 +15,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.base import Feature, Points
-from fedclust.algorithms.points import released_points
 from fedclust.data.mapping import ColumnMap, canonical_code, level_name, number_or_none
+from fedclust.engine.site_points import released_points
 from fedclust.errors import DataError
 from fedclust.protection.columns import NumericColumn, TableColumn
 from fedclust.protection.table import ProtectedTable
+from fedclust.schema.feature import Feature
+from fedclust.schema.points import Points
 
 __all__ = ["FeatureReading", "session_points", "values_of_rows"]
 

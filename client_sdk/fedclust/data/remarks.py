@@ -6,9 +6,9 @@ import warnings
 
 import numpy as np
 
+from fedclust.data.chunks import DataWarning
 from fedclust.data.profile import IdWatch, count_unknown, count_values, limits
-from fedclust.data.raw import DataWarning
-from fedclust.data.rows import Block, Rows
+from fedclust.data.row_source import Block, Rows
 
 __all__ = ["Remarks"]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedclust.data.arrays import ArrayReader
+from fedclust.data.chunks import Origin, Reader
 from fedclust.data.csvfile import CsvReader
 from fedclust.data.daskdata import DaskArrayReader, DaskFrameReader, is_dask
 from fedclust.data.frame import FrameReader, is_frame
 from fedclust.data.mapping import ColumnsFile
 from fedclust.data.parquet import ParquetReader
-from fedclust.data.raw import Origin, Reader
 from fedclust.data.sql import SqlQuery, SqlReader
 
 _PARQUET: Final = (".parquet", ".pq")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from fedclust.data.raw import Chunk, Origin, extra_missing
+from fedclust.data.chunks import Chunk, Origin, extra_missing
 from fedclust.errors import DataError, UsageError
 
 #: Where the database's address is looked for, if no file holds it: a command line is visible to

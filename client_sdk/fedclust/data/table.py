@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.base import Feature
-from fedclust.algorithms.columns import columns_of
+from fedclust.data.chunks import Origin
 from fedclust.data.mapping import Dataset
 from fedclust.data.persons import person_keys
-from fedclust.data.raw import Origin
-from fedclust.data.rows import BLOCK, Block, Rows
+from fedclust.data.row_source import BLOCK, Block, Rows
+from fedclust.schema.encoding import columns_of
+from fedclust.schema.feature import Feature
 
 #: An array (n, d) whose columns are the session's features in their order; a pandas or Dask
 #: DataFrame or Dask array; the path of a CSV, Parquet or SQL file; a SqlQuery; or any of these in a
@@ -31,7 +31,7 @@ class Table:
     Attributes
     ----------
     X : (n, d) float64
-        The session's columns, as ``algorithms.columns.encode`` gives them: NaN where missing.
+        The session's columns, as ``schema.encoding.encode`` gives them: NaN where missing.
     features : tuple of str
         Those that the source has; the columns of the others are NaN.
     persons : (n,) int64 or None

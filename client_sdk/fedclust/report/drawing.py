@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from fedclust.durable_files import write_atomically
 from fedclust.errors import UsageError, writing
-from fedclust.privacy.files import write_atomically
 
 __all__ = ["PALETTE", "Axis", "Figure", "frame", "line_chart", "short", "tag", "text", "ticks"]
 

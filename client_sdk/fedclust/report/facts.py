@@ -10,8 +10,8 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms.base import Result
-from fedclust.algorithms.columns import Column, columns_of
+from fedclust.schema.encoding import Column, columns_of
+from fedclust.schema.result import Result
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 
 __all__ = ["Cluster", "Entry", "Facts", "facts_of_document"]

@@ -5,11 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
-from fedclust.algorithms.base import Bounds
+import numpy as np
+
+from fedclust.durable_files import write_atomically
+from fedclust.errors import UsageError, writing
 from fedclust.report.facts import Cluster, Entry, Facts
+from fedclust.schema.encoding import columns_of
+from fedclust.schema.result import Bounds
+from fedclust.wire.models import ResultDocument
 
 __all__ = ["FORMATS", "csv_text", "json_text", "plain", "report_bytes"]
 
@@ -125,3 +131,30 @@ def plain(text: str) -> str:
     Some languages also use the wide forms of the signs.
     """
     return f"'{text}" if text.lstrip()[:1] in _SIGNS else text
+
+
+def write_report(facts: Facts, path: Path) -> None:
+    """Write a report atomically; UsageError if that fails or for an unknown ending."""
+    try:
+        content = report_bytes(facts, path.name)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+    with writing(path):
+        write_atomically(path, content)
+
+
+def centroid_table(document: ResultDocument) -> bytes:
+    """Return a result's centroids as CSV: cluster, size (or empty), columns in own units.
+
+    A level's column is named ``feature=level`` and holds shares. Cluster numbers are the labels,
+    from 0.
+    """
+    centroids: Any = np.asarray(document.result["centroids_original"], dtype=np.float64)
+    sizes = document.result.get("sizes") or (None,) * len(centroids)
+    columns = columns_of(document.features)
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["cluster", "size", *(plain(column.name) for column in columns)])
+    for cluster, (size, centroid) in enumerate(zip(sizes, centroids.tolist(), strict=True)):
+        writer.writerow([cluster, "" if size is None else size, *map(repr, centroid)])
+    return text.getvalue().encode()

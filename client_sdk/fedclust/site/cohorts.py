@@ -29,8 +29,7 @@ from typing import Any
 import numpy as np
 
 from fedclust import errors
-from fedclust.places import state_directory
-from fedclust.privacy.files import (
+from fedclust.durable_files import (
     FileDamaged,
     FileLock,
     LockHeld,
@@ -38,11 +37,12 @@ from fedclust.privacy.files import (
     read_sealed,
     write_sealed,
 )
-from fedclust.privacy.ledger import Ledger
 from fedclust.protection.cohort import ARRAYS, Cohort, CohortRefused, PinnedColumn
 from fedclust.protection.columns import LevelColumn, NumericColumn, Source, source_names
 from fedclust.protection.recognition import Blocks, find_cohort
 from fedclust.protection.update import Change, two_cohorts, update_cohort
+from fedclust.site.ledger import Ledger
+from fedclust.site.paths import state_directory
 
 __all__ = ["CohortStore", "Draft", "Record", "cohort_refusals"]
 
@@ -105,7 +105,7 @@ class CohortStore:
     Parameters
     ----------
     directory : Path, optional
-        By default ``cohorts`` in :func:`fedclust.places.state_directory`.
+        By default ``cohorts`` in :func:`fedclust.site.paths.state_directory`.
     patience_s : float
         How long to wait for another process.
     """

@@ -14,24 +14,24 @@ from typing import Any
 import numpy as np
 
 from fedclust import errors
-from fedclust.algorithms.base import Feature, Points
-from fedclust.algorithms.engine import Plan
-from fedclust.algorithms.points import row_points
-from fedclust.algorithms.registry import METHODS
-from fedclust.answers import count_usable
-from fedclust.consent import ConsentRequest
 from fedclust.data import LabelRows, Source, Table
 from fedclust.data.persons import SiteColumn, SitePersons, read_persons
-from fedclust.data.tables import held_features, site_data, table_points
-from fedclust.privacy.bands import size_band
-from fedclust.privacy.ledger import Ledger
+from fedclust.data.site_data import held_features, site_data, table_points
+from fedclust.engine import Plan
+from fedclust.methods.registry import METHODS
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import Source as TableSource
 from fedclust.protection.columns import source_names
 from fedclust.protection.figures import TableFigures, measure_table
 from fedclust.protection.recognition import other_file, person_rows
+from fedclust.protection.size_bands import size_band
 from fedclust.protection.table import TooFewPersons
+from fedclust.schema.feature import Feature
+from fedclust.schema.points import Points, row_points
 from fedclust.site.cohorts import CohortStore, Draft, cohort_refusals
+from fedclust.site.compute import count_usable
+from fedclust.site.consent import ConsentRequest
+from fedclust.site.ledger import Ledger
 from fedclust.wire.models import Participation, SessionInfo
 
 __all__ = ["Prepared", "Reading", "consent_request", "declare", "draft_table", "prepare"]

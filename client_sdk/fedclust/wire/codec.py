@@ -16,7 +16,7 @@ import msgpack
 import numpy as np
 from pydantic import BaseModel
 
-from fedclust.algorithms.base import Tree
+from fedclust.schema.model import Tree
 
 CONTENT_TYPE = "application/vnd.fedclust.v1+msgpack"
 _DTYPES = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "bool": "|b1"}

@@ -8,16 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from fedclust.algorithms.base import (
-    Disclosure,
-    Feature,
-    FeatureName,
-    Model,
-    Policy,
-    Slug,
-    Tree,
-    Visible,
-)
+from fedclust.schema.feature import Feature
+from fedclust.schema.model import FeatureName, Model, Slug, Tree, Visible
+from fedclust.schema.policy import Policy
+from fedclust.schema.task import Disclosure
 
 PROTOCOL_VERSION = 1
 MAX_SEED = 2**53 - 1
@@ -396,7 +390,7 @@ class Provenance(Model):
 
 
 class ResultDocument(Model):
-    """``result`` is a :class:`fedclust.algorithms.base.Result`, as far as its reader may see."""
+    """``result`` is a :class:`fedclust.schema.result.Result`, as far as its reader may see."""
 
     session: Slug
     completed_at: Timestamp

@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedclust.algorithms.base import Model, Phase
+from fedclust.schema.model import Model
+from fedclust.schema.task import Phase
 from fedclust.wire import codec
 from fedclust.wire.models import SubmissionHead
 from fedclust.wire.problems import FieldError

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from fedclust.algorithms.base import Result
+from fedclust.schema.result import Result
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.session import Participation, ParticipationState
 

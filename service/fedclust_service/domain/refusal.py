@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedclust.privacy.rules import RuleViolation
+from fedclust.schema.errors import RuleViolation
 from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
 
 #: Rules of `privacy` about contents that would disclose too much.

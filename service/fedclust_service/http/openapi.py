@@ -15,9 +15,11 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from fedclust.algorithms import engine, sweep
-from fedclust.algorithms.base import Method, Result
-from fedclust.algorithms.registry import METHODS
+from fedclust import engine
+from fedclust.engine import sweep
+from fedclust.methods.registry import METHODS
+from fedclust.schema.method import Method
+from fedclust.schema.result import Result
 from fedclust.wire import models
 from fedclust.wire.codec import CONTENT_TYPE as BINARY
 from fedclust.wire.problems import CATALOGUE, PREFIX, Problem

@@ -18,9 +18,11 @@ from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BaseModel, Field, RootModel, create_model
 
-from fedclust.algorithms import engine, sweep
-from fedclust.algorithms.base import Phase, Result
-from fedclust.algorithms.registry import METHODS
+from fedclust import engine
+from fedclust.engine import sweep
+from fedclust.methods.registry import METHODS
+from fedclust.schema.result import Result
+from fedclust.schema.task import Phase
 from fedclust.wire import models
 from fedclust_service.orchestration import admin
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from fedclust.algorithms.base import Model
+from fedclust.schema.model import Model
 from fedclust.wire.models import Page, Timestamp
 from fedclust_service.domain.access import Actor, AuditEntry, require
 from fedclust_service.domain.overview import SessionOverview, SiteOverview

@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms import engine
-from fedclust.algorithms.base import Contribution, Done, MethodFailure, Next
-from fedclust.algorithms.engine import EngineState, Plan
+from fedclust import engine
+from fedclust.engine import EngineState, Plan
+from fedclust.schema.errors import MethodFailure
+from fedclust.schema.task import Contribution, Done, Next
 from fedclust.wire import codec
 from fedclust.wire.submissions import payload_from_bytes
 from fedclust_service.logging import exception_chain

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.algorithms import engine
-from fedclust.algorithms.engine import Plan
+from fedclust import engine
 from fedclust.definition import DefinitionError, plan_of, read_definition
+from fedclust.engine import Plan
 from fedclust.wire import codec
 from fedclust.wire.models import Definition
 from fedclust_service.domain.refusal import Refusal

@@ -20,8 +20,8 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from fedclust.algorithms.engine import Plan
 from fedclust.definition import DefinitionError
+from fedclust.engine import Plan
 from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
 from fedclust_service.domain.round import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fedclust.algorithms.base import Result
+from fedclust.schema.result import Result
 from fedclust.wire import codec
 from fedclust.wire.models import (
     Provenance,

@@ -9,9 +9,9 @@ import dataclasses
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from fedclust.algorithms import engine
-from fedclust.algorithms.base import Phase
+from fedclust import engine
 from fedclust.definition import DefinitionError
+from fedclust.schema.task import Phase
 from fedclust_service.domain.access import Actor
 from fedclust_service.domain.round import (
     ROUND_TRANSITIONS,

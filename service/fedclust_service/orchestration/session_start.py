@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fedclust.algorithms import engine
-from fedclust.algorithms.base import MethodFailure, RuleViolation
+from fedclust import engine
+from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust_service.domain.access import Actor
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.session import (

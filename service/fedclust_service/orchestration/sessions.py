@@ -12,9 +12,9 @@ import secrets
 from collections.abc import Sequence
 from datetime import datetime
 
-from fedclust.algorithms import engine
-from fedclust.algorithms.base import RuleViolation
+from fedclust import engine
 from fedclust.definition import DefinitionError, canonical, freeze, plan_of, request_hash
+from fedclust.schema.errors import RuleViolation
 from fedclust.wire import codec
 from fedclust.wire.models import (
     MAX_SEED,

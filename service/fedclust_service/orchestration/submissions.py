@@ -6,9 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from fedclust.algorithms import engine
-from fedclust.algorithms.base import Model, RuleViolation
-from fedclust.algorithms.engine import Plan
+from fedclust import engine
+from fedclust.engine import Plan
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.model import Model
 from fedclust.wire import codec
 from fedclust.wire.models import Receipt
 from fedclust.wire.problems import FieldError

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from starlette.responses import Response
 
-from fedclust.algorithms import engine
-from fedclust.algorithms.base import Method
-from fedclust.algorithms.registry import METHODS
+from fedclust import engine
+from fedclust.methods.registry import METHODS
+from fedclust.schema.method import Method
 from fedclust.wire.models import AlgorithmInfo, Page, PhaseInfo, WhoAmI
 from fedclust_service.http.bodies import reply
 from fedclust_service.http.dependencies import ActorOf, Authenticated, CoordinatorOf

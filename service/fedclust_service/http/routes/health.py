@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from fedclust.algorithms.base import Model
+from fedclust.schema.model import Model
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import reply
 from fedclust_service.http.dependencies import service_of

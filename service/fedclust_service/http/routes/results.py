@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from fedclust.results import centroid_table
+from fedclust.report.tables import centroid_table
 from fedclust.wire.models import ResultDocument
 from fedclust_service.http.bodies import (
     BINARY,

@@ -1,1 +1,0 @@
-"""Methods: pure functions of payloads and rows. No I/O, no HTTP, no clock, no database."""

@@ -1,0 +1,374 @@
+"""A source read by its own columns, a block of rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.data.chunks import Chunk, Origin
+from fedclust.data.decode import ColumnRule, Decoder, Wrong
+from fedclust.data.mapping import ColumnMap, Dataset, canonical_code, check_mapping
+from fedclust.data.readings import FeatureReading, values_of_rows
+from fedclust.data.sources import describe, open_reader
+from fedclust.data.sql import SqlReader
+from fedclust.errors import DataError
+from fedclust.schema.encoding import encode
+from fedclust.schema.feature import Feature
+
+#: Rows in a block unless another number is asked for.
+BLOCK: Final = 65_536
+
+
+@dataclass(frozen=True)
+class Block:
+    """A run of rows.
+
+    Attributes
+    ----------
+    start : int
+        Index of the first.
+    values : tuple of (n,) float64
+        For each of the session's features the site's own column: numbers in the unit here, or
+        places in the decoder's codes; NaN where missing.
+    text : dict of str to list of str
+        The columns that were asked for as they stand.
+    numbers : sequence of int or None
+        The line of each row, in a file of lines.
+    """
+
+    start: int
+    values: tuple[NDArray[np.float64], ...] = field(repr=False)
+    text: dict[str, list[str]] = field(default_factory=dict, repr=False)
+    numbers: Sequence[int] | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.values[0])
+
+
+@dataclass
+class Fault:
+    """A rule that rows of one column break: where first, and how many.
+
+    ``first`` is the line or row as messages number it, in the file ``part`` where the source is
+    several; ``index`` the row's index in the whole source.
+    """
+
+    column: str
+    rule: str
+    message: str
+    first: int
+    index: int
+    count: int = 0
+    part: str | None = None
+
+    def error(self, origin: Origin, others: int = 0) -> DataError:
+        """Return it as an error; ``others`` says how many more columns have faults."""
+        rows = "1 row" if self.count == 1 else f"{self.count} rows, of which this is the first"
+        what, mark, advice = self.message.partition("; ")
+        message = f"{what}: {rows}{mark}{advice}"
+        if others:
+            message += f"; {others} more column{'s'[: others > 1]} with faults: see fedclust check"
+        return DataError(
+            self.part or origin.source,
+            self.rule,
+            message,
+            column=self.column,
+            row=self.first,
+            count=self.count,
+            unit=origin.unit,
+        )
+
+
+class Rows:
+    """A source, opened: which of the session's features it has a column for, and its rows.
+
+    Parameters
+    ----------
+    source : Source or Dataset
+    features : sequence of Feature
+    text : sequence of str
+        Columns, by their names here, that are kept as they stand; never features.
+    lacking : bool
+        Whether the source may lack columns (``missing: mask``).
+    codes : mapping of str to (sequence of str or None), optional
+        By column here: the codes that it was read with before, None for numbers. Other codes are
+        missing values.
+
+    Attributes
+    ----------
+    features : tuple of Feature
+    readings : tuple of FeatureReading
+        How each feature follows from its column.
+    decoders : dict of str to Decoder
+        By feature, of those that there is a column for.
+    columns : tuple of str
+        The features that there is a column for.
+    local : dict of str to str
+        Each feature's column here.
+    min_present : float
+        The share of values below which a feature counts as lacking.
+
+    Raises
+    ------
+    DataError
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        features: Sequence[Feature],
+        *,
+        text: Sequence[str] = (),
+        lacking: bool = False,
+        codes: Mapping[str, Sequence[str] | None] | None = None,
+    ) -> None:
+        dataset = source if isinstance(source, Dataset) else Dataset(source)
+        options, self.file = dataset.options, dataset.options.resolved()
+        self._on_read = dataset.on_read
+        self.features, self._text = tuple(features), tuple(dict.fromkeys(text))
+        self.min_present = self.file.min_present
+        names = [feature.name for feature in features]
+        unknown = sorted(set(options.sentinels) - set(names))
+        if unknown:
+            message = f"sentinels are given for {unknown[0]!r}: the session has no such feature"
+            raise DataError(describe(dataset.source), "mapping", message)
+        check_mapping(self.file, features, options.mapping_name)
+        self.rules = {name: self.file.features.get(name, ColumnMap()) for name in names}
+        self.local = {name: self.rules[name].column or name for name in names}
+        origin = Origin(describe(dataset.source))
+        for name in self._text:
+            if name in names or name in self.local.values():
+                message = "it identifies rows or persons and may not be a feature of the session"
+                raise origin.fault("reserved-column", message, column=name)
+        wanted = [*self.local.values(), *self._text]
+        self.reader = open_reader(
+            dataset.source, self.file, names, wanted, self._text, options.sql_url_file
+        )
+        try:
+            self.columns = self._there(lacking)
+        except DataError:
+            if isinstance(self.reader, SqlReader):
+                self.reader.close()
+            raise
+        self.readings = tuple(
+            FeatureReading.of(
+                feature,
+                self.rules[feature.name],
+                self.local[feature.name] if feature.name in self.columns else None,
+            )
+            for feature in features
+        )
+        self.decoders = {
+            reading.feature.name: self._decoder(reading, codes or {})
+            for reading in self.readings
+            if reading.column is not None
+        }
+        self._faults: dict[tuple[int, Wrong], Fault] = {}
+
+    @property
+    def origin(self) -> Origin:
+        """Where the rows come from, for messages."""
+        return self.reader.origin
+
+    @property
+    def faults(self) -> list[Fault]:
+        """What was wrong since the last beginning: by feature, then by row."""
+        ordered = sorted(self._faults.items(), key=lambda each: (each[0][0], each[1].index))
+        return [fault for _, fault in ordered]
+
+    def scan(self, rows: int = BLOCK) -> Iterator[Block]:
+        """Yield the blocks with values that break a rule as they came; ``faults`` tells which."""
+        self._faults = {}
+        start, waiting, held = 0, [], 0
+        self._tell(0, self.reader.n_rows)
+        for block in self._decoded(rows):
+            waiting.append(block)
+            held += len(block)
+            self._tell(start + held, self.reader.n_rows)
+            while held >= rows:
+                whole = _joined(waiting)
+                yield _part(whole, start, 0, rows)
+                start, held = start + rows, held - rows
+                waiting = [_part(whole, start, rows, len(whole))] if held else []
+        if held:
+            yield _part(_joined(waiting), start, 0, held)
+        elif not start:
+            below = " below the header" if self.reader.origin.unit == "line" else ""
+            raise self.origin.fault("no-rows", f"there are no rows{below}")
+        self._tell(start + held, start + held)
+
+    def _tell(self, done: int, n_rows: int | None) -> None:
+        if self._on_read is not None:
+            self._on_read(self.origin.source, done, n_rows)
+
+    def refuse(self) -> None:
+        """Raise the first fault in the session's order of features, if there is any."""
+        found = self.faults
+        if found:
+            others = len({fault.column for fault in found}) - 1
+            raise found[0].error(self.origin, others)
+
+    def held(self, shares: NDArray[np.float64], lacking: bool, least: float) -> tuple[str, ...]:
+        """Return the features that the site has, from the share of values in each (d,).
+
+        Raises
+        ------
+        DataError
+            Where it has none; or without ``lacking``, where a share is below ``least``.
+        """
+        named = [
+            (feature.name, share)
+            for feature, share in zip(self.features, shares.tolist(), strict=True)
+        ]
+        if not lacking:
+            for name, share in named:
+                if share < least:
+                    message = f"{share:.1%} of its rows have a value, and --min-present asks for "
+                    message += f"{least:.1%}; only a session with missing: mask does without it"
+                    column = self.local[name]
+                    raise self.origin.fault("too-few-present", message, column=column)
+            return tuple(name for name, _ in named)
+        found = tuple(name for name, share in named if share > 0 and share >= least)
+        if not found:
+            message = "it has none of the session's features"
+            if not self.columns:
+                message += "; docs/data.md says how columns of other names are found"
+            raise self.origin.fault("no-features", message)
+        return found
+
+    def rule(self, feature: str) -> ColumnRule:
+        """Return how a feature's column is read."""
+        return self.decoders[feature].rule
+
+    def coded(self, feature: str) -> Sequence[str] | None:
+        """Return the codes of a feature's column so far; None for numbers."""
+        decoder = self.decoders.get(feature)
+        return decoder.codes if decoder is not None and decoder.rule.coded else None
+
+    def session_values(self, block: Block) -> tuple[NDArray[Any], ...]:
+        """Return each feature's values (n,) in the session's units and levels.
+
+        Float64, NaN where missing or unknown; of a categorical feature int64, the place of the
+        level, -1 where missing or unknown. Values outside the bounds stay as they are.
+        """
+        found: list[NDArray[Any]] = []
+        for reading, values in zip(self.readings, block.values, strict=True):
+            own = values_of_rows(reading, values, self.coded(reading.feature.name))
+            if reading.feature.kind == "categorical":
+                own = np.where(np.isnan(own), -1.0, own).astype(np.int64)
+            found.append(own)
+        return tuple(found)
+
+    def matrix(self, block: Block) -> NDArray[np.float64]:
+        """Return a block's rows in the session's columns (n, d), NaN where missing."""
+        values = [
+            # Below the bound there may be no logarithm.
+            own if feature.transform == "none" else np.maximum(own, feature.lower or 0.0)
+            for feature, own in zip(self.features, self.session_values(block), strict=True)
+        ]
+        return encode(self.features, values)
+
+    def _decoder(
+        self, reading: FeatureReading, codes: Mapping[str, Sequence[str] | None]
+    ) -> Decoder:
+        feature, column = reading.feature, str(reading.column)
+        own = self.rules[feature.name]
+        # The code of 1 after that of 0: logic between yes/no columns is looked for among these.
+        mapped = sorted(own.levels, key=lambda code: own.levels[code] == 1)
+        declared = [canonical_code(code) for code in (*mapped, *(feature.levels or ()))]
+        pinned = column in codes
+        known = codes.get(column) if pinned else declared
+        rule = ColumnRule(
+            coded=known is not None
+            if pinned
+            else feature.kind == "categorical" or bool(own.levels),
+            markers=frozenset(text.strip() for text in (*self.file.missing, *own.missing)),
+            sentinels=frozenset(own.sentinels),
+            decimal_mark=self.file.decimal,
+        )
+        return Decoder(rule, textual=self.reader.textual, codes=known or (), closed=pinned)
+
+    def _there(self, lacking: bool) -> tuple[str, ...]:
+        """Return the features with a column; DataError where one has to be there and is not."""
+        without = [name for name, rule in self.rules.items() if rule.lacking]
+        if without and not lacking:
+            message = "the mapping says that this site lacks it, and the session needs it"
+            raise self.origin.fault("missing-column", message, column=without[0])
+        header = set(self.reader.header)
+        there = [
+            name
+            for name, column in self.local.items()
+            if name not in without and (not lacking or column in header)
+        ]
+        self.origin.columns(self.reader.header, [self.local[n] for n in there], self._text)
+        return tuple(there)
+
+    def _decoded(self, rows: int) -> Iterator[Block]:
+        wanted = [self.local[name] for name in self.columns]
+        at = 0
+        for chunk in self.reader.chunks(wanted, self._text, rows):
+            if chunk.n:
+                yield self._block(chunk, at)
+                at += chunk.n
+
+    def _block(self, chunk: Chunk, at: int) -> Block:
+        values: list[NDArray[np.float64]] = []
+        for place, feature in enumerate(self.features):
+            if feature.name not in self.columns:
+                values.append(np.full(chunk.n, np.nan))
+                continue
+            column = self.local[feature.name]
+            found = self.decoders[feature.name](chunk.cells[column])
+            values.append(found.values)
+            for wrong, places in found.wrong.items():
+                first = int(places[0])
+                number = (at if chunk.part is None else chunk.start) + first
+                if chunk.numbers is not None:
+                    number = chunk.numbers[first]
+                fault = self._faults.setdefault(
+                    (place, wrong), Fault(column, *wrong, number, at + first, part=chunk.part)
+                )
+                fault.count += len(places)
+        return Block(at, tuple(values), chunk.text, chunk.numbers)
+
+
+def column_mark(start: int, values: NDArray[np.uint64]) -> int:
+    """Return a number that tells these values (n,) of a column, in this order, from others.
+
+    Those of consecutive runs add up, modulo 2^64, to that of all. Every value is multiplied by an
+    odd number of its row: another value anywhere, or rows in another order, give another sum.
+    """
+    places = spread(np.arange(start, start + len(values), dtype=np.uint64)) | np.uint64(1)
+    return int(np.einsum("i,i->", places, values))
+
+
+def spread(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return numbers spread over all of 64 bits: the first half of the splitmix64 finaliser."""
+    mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+
+
+def _joined(blocks: list[Block]) -> Block:
+    if len(blocks) == 1:
+        return blocks[0]
+    columns = zip(*(block.values for block in blocks), strict=True)
+    text = {name: [v for block in blocks for v in block.text[name]] for name in blocks[0].text}
+    numbers = None
+    if blocks[0].numbers is not None:
+        numbers = [number for block in blocks for number in block.numbers or ()]
+    return Block(blocks[0].start, tuple(map(np.concatenate, columns)), text, numbers)
+
+
+def _part(block: Block, at: int, start: int, stop: int) -> Block:
+    if start == 0 and stop == len(block):
+        return Block(at, block.values, block.text, block.numbers)
+    return Block(
+        at,
+        tuple(values[start:stop] for values in block.values),
+        {name: values[start:stop] for name, values in block.text.items()},
+        None if block.numbers is None else block.numbers[start:stop],
+    )

@@ -1,0 +1,177 @@
+"""What the engine computes from at a site: the points of its protected table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.data.persons import SitePersons, read_persons
+from fedclust.data.readings import session_points
+from fedclust.data.table import LabelRows, Table, load
+from fedclust.engine import Plan
+from fedclust.errors import DataError
+from fedclust.protection.figures import TableFigures, measure_table
+from fedclust.protection.table import (
+    ProtectedTable,
+    TooFewPersons,
+    encode_sources,
+    form_table_by_blocks,
+    group_persons,
+    release_blocks,
+)
+from fedclust.schema.points import Points, row_points
+
+__all__ = [
+    "form_points",
+    "held_features",
+    "measure_persons",
+    "session_rows",
+    "site_data",
+    "table_points",
+]
+
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def session_rows(
+    plan: Plan, source: Any, *, person: Any = None, id_column: str | None = None
+) -> Table | LabelRows:
+    """Return a site's rows: in memory with ``protection: none``, else to be read for labels.
+
+    Raises
+    ------
+    DataError
+    """
+    lacking = plan.policy.missing == "mask"
+    if plan.policy.protection == "none":
+        return load(source, plan.features, person=person, id_column=id_column, lacking=lacking)
+    return LabelRows(source, plan.features, id_column, lacking)
+
+
+def site_data(
+    plan: Plan,
+    source: Any,
+    rows: Table | LabelRows,
+    p: int,
+    *,
+    person: Any = None,
+    id_column: str | None = None,
+) -> tuple[Points, tuple[str, ...]]:
+    """Return what a site computes from, and the features that it has.
+
+    Parameters
+    ----------
+    plan : Plan
+    source : Source
+    rows : Table or LabelRows
+        See :func:`session_rows`.
+    p : int
+    person, id_column
+        As in :func:`fedclust.data.persons.read_persons`.
+
+    Raises
+    ------
+    DataError
+    """
+    if plan.policy.protection == "none":
+        assert isinstance(rows, Table)  # noqa: S101  (session_rows)
+        lower = [-np.inf if column.lower is None else column.lower for column in plan.columns]
+        upper = [np.inf if column.upper is None else column.upper for column in plan.columns]
+        return row_points(np.clip(rows.X, lower, upper)), rows.features
+    lacking = plan.policy.missing == "mask"
+    persons = read_persons(
+        source, plan.features, person=person, id_column=id_column, lacking=lacking
+    )
+    points = form_points(plan, persons, p)
+    return points, held_features(plan, persons, points)
+
+
+def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
+    """Form the protected table of persons, and return its points; none for fewer than p persons.
+
+    Raises
+    ------
+    DataError
+    """
+    blocks = (block.sources for block in persons.blocks())
+    try:
+        table = form_table_by_blocks(persons.describe(p), blocks, p, persons.n_persons)
+    except TooFewPersons:
+        return _nobody(plan)
+    return table_points(persons, table)
+
+
+def _nobody(plan: Plan) -> Points:
+    return row_points(np.empty((0, len(plan.columns))))
+
+
+def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, TableFigures | None]:
+    """Return what :func:`form_points` does, and how close that table is to the persons.
+
+    Raises
+    ------
+    DataError
+    """
+    columns, labels = persons.describe(p), []
+    first = 0
+
+    def grouped() -> Iterator[tuple[list[FloatArray], IntArray]]:
+        nonlocal first
+        for block in persons.blocks():
+            encoded = encode_sources(columns, block.sources)
+            groups = group_persons(columns, encoded, p, persons.n_persons)
+            # Kept for the second pass, in half the memory.
+            labels.append((first + groups).astype(np.int32))
+            first += int(groups.max()) + 1
+            yield encoded, groups
+
+    try:
+        table = release_blocks(columns, grouped(), p)
+    except TooFewPersons:
+        return _nobody(plan), None
+    blocks = (
+        (block.sources, groups.astype(np.int64))
+        for block, groups in zip(persons.blocks(), labels, strict=True)
+    )
+    return table_points(persons, table), measure_table(table, blocks)
+
+
+def table_points(persons: SitePersons, table: ProtectedTable) -> Points:
+    """Return a site's table as points in the session's columns; DataError where it cannot be."""
+    return session_points(table, persons.readings, persons.codes(), persons.source)
+
+
+def held_features(plan: Plan, persons: SitePersons, points: Points) -> tuple[str, ...]:
+    """Return the features that the site has, by the header and what its groups release.
+
+    Raises
+    ------
+    DataError
+        Where it has none; or, in a session that needs every feature, where fewer persons than
+        ``min_present`` are in groups that release one.
+    """
+    lacking = plan.policy.missing == "mask"
+    held = []
+    for reading in persons.readings:
+        name = reading.feature.name
+        places = [j for j, column in enumerate(plan.columns) if column.feature == name]
+        released = ~np.isnan(points.X[:, places]).any(axis=1)
+        share = points.sizes[released].sum() / points.n if points.n else 1.0
+        if reading.column is None or (lacking and (not share or share < persons.min_present)):
+            continue
+        if share < persons.min_present:
+            message = f"{share:.1%} of the persons are in groups that release it, and "
+            message += f"--min-present asks for {persons.min_present:.1%}; only a session with "
+            message += "missing: mask does without it"
+            raise DataError(persons.source, "too-few-present", message, column=reading.column)
+        held.append(name)
+    if not held:
+        message = "it has none of the session's features; docs/data.md says how columns of other "
+        message += "names are found"
+        raise DataError(persons.source, "no-features", message)
+    return tuple(held)

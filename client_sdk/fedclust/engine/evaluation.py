@@ -1,0 +1,458 @@
+"""The closing round: how good the final centroids are, over the sites' points.
+
+What it computes
+    Inertia and sizes; the simplified silhouette, the mean over persons of (b - a) / max(a, b) with
+    a the distance to the own centroid and b to the nearest other one (Hruschka, de Castro &
+    Campello, "Evolutionary algorithms for clustering gene-expression data", 2004), 0 where both
+    are 0; and the Davies-Bouldin index (Davies & Bouldin, "A cluster separation measure", 1979)
+    with distances to the centroids. With one cluster the last two are null. Each cluster's means
+    and standard deviations (Chan, Golub & LeVeque, 1979), to which each site's variance within
+    groups is added.
+
+    Where sites lack features, a squared distance is the mean over the features that point and
+    centroid share, times d. Where points go with prototypes, both indices are null: they judge
+    clusters by their centroids.
+
+It is the last round of every session whose method ends in centroids, unless ``evaluate`` is
+false; it is outside ``max_rounds``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
+from fedclust.methods.common.finalize import merged
+from fedclust.methods.common.task_checks import check_centroids
+from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntVector
+from fedclust.numeric.distances import BLOCK, masked_squares, nearest
+from fedclust.numeric.moments import Moments, merge_moments, no_moments
+from fedclust.protection.message_checks import check_empty, check_means, check_shape
+from fedclust.protection.resolution import resolution_warning
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.model import Model
+from fedclust.schema.points import Points, total_variances
+from fedclust.schema.result import Profile, Quality, Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import binary_columns, scaled_bounds
+from fedclust.schema.task import Contribution, Disclosure, Phase, SiteTask, Task
+
+NAME = "evaluate"
+_SLACK = 1e-9
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class EvaluationTask(Model):
+    """Measure your points against these centroids.
+
+    Attributes
+    ----------
+    centroids : (K, d) float64
+        Scaled, no two equal.
+    mask : (K, d) bool or None
+        Where the centroids are known; None: everywhere.
+    prototypes : (M, d) float64 or None
+        Points go with the nearest of these, where there are any, and not with the centroids.
+    prototype_centroids : (M,) int64 or None
+        The centroid of each prototype.
+    """
+
+    centroids: FloatMatrix
+    mask: BoolMatrix | None = None
+    prototypes: FloatMatrix | None = None
+    prototype_centroids: IntVector | None = None
+
+
+class Evaluation(Model):
+    """A site's part of the quality: additive.
+
+    Attributes
+    ----------
+    counts : (K,) int64
+        Persons.
+    points : (K,) int64
+    costs, distances, silhouettes : (K,) float64
+        Squared distances, distances and silhouette terms, weighted by persons and added up. With
+        one centroid ``silhouettes`` is 0.
+    means, m2 : (K, d) float64
+        Of each cluster's points, scaled: mean and sum of squared deviations from it.
+    within : (d,) float64
+        Variance within the site's groups, scaled.
+    """
+
+    counts: IntVector
+    points: IntVector
+    costs: FloatVector
+    distances: FloatVector
+    silhouettes: FloatVector
+    means: FloatMatrix
+    m2: FloatMatrix
+    within: FloatVector
+
+
+PHASE = Phase(
+    name=NAME,
+    once=True,
+    optional=True,
+    summary="Sizes and quality of the final clusters.",
+    task=EvaluationTask,
+    payload=Evaluation,
+    discloses=(
+        Disclosure(
+            field="counts",
+            shape="K numbers",
+            meaning="How many of your persons are in each final cluster.",
+            identifies="Sums over whole groups.",
+        ),
+        Disclosure(
+            field="points",
+            shape="K numbers",
+            meaning="How many of your groups are in each final cluster.",
+            identifies="Counts of whole groups.",
+        ),
+        Disclosure(
+            field="costs",
+            shape="K numbers",
+            meaning="How far the groups' records lie from their centroid, squared and added up.",
+            identifies="Sums over whole groups.",
+        ),
+        Disclosure(
+            field="distances",
+            shape="K numbers",
+            meaning="How far the groups' records lie from their centroid, added up.",
+            identifies="Sums over whole groups.",
+        ),
+        Disclosure(
+            field="silhouettes",
+            shape="K numbers",
+            meaning=(
+                "How much closer the groups' records lie to their own centroid than to the next "
+                "one, between -1 and 1 a person, added up."
+            ),
+            identifies="Sums over whole groups.",
+        ),
+        Disclosure(
+            field="means",
+            shape="K x d numbers",
+            meaning="The mean of each column over these records, scaled.",
+            identifies="Means over whole groups.",
+        ),
+        Disclosure(
+            field="m2",
+            shape="K x d numbers",
+            meaning="How widely these records are spread: squared deviations, added up.",
+            identifies="Sums over whole groups.",
+        ),
+        Disclosure(
+            field="within",
+            shape="d numbers",
+            meaning=(
+                "The variance of each column within the groups, from the share that is released "
+                "once with the table."
+            ),
+            identifies="Describes all your persons together.",
+        ),
+    ),
+)
+
+
+def task(raw: Result) -> Task:
+    """Return the task that evaluates a method's outcome."""
+    firsts, cells = merged(raw.centroids, raw.mask)
+    of = raw.prototype_labels
+    return Task(
+        NAME,
+        EvaluationTask(
+            centroids=raw.centroids[firsts],
+            mask=None if raw.mask is None else raw.mask[firsts],
+            prototypes=raw.prototypes,
+            prototype_centroids=None if of is None else cells[np.array(of, dtype=np.int64)],
+        ),
+    )
+
+
+def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool = False) -> None:
+    """Refuse what the definition does not provide for; RuleViolation.
+
+    ``prototypes``: whether the method tells clusters apart by prototypes.
+    """
+    asked: EvaluationTask = task.common
+    check_centroids(asked.centroids, asked.mask, config)
+    given = asked.prototypes is not None and len(asked.prototypes) > 0
+    if (asked.prototypes is None) != (asked.prototype_centroids is None) or given > prototypes:
+        message = "the method does not tell clusters apart like this"
+        raise RuleViolation("task", message, "/parameters/prototypes")
+
+
+# --- Local step -----------------------------------------------------------------------------------
+
+
+def local_step(task: SiteTask, points: Points, config: RunConfig) -> Evaluation | None:
+    """Measure a site's scaled points against the task's centroids."""
+    common: EvaluationTask = task.common
+    centroids, mask = common.centroids, common.mask
+    check_shape(centroids, (len(centroids), points.X.shape[1]), "/parameters/centroids")
+    if mask is not None:
+        check_shape(mask, centroids.shape, "/parameters/mask")
+    labels = _labels(common, points, config)
+    if not (labels >= 0).any():
+        return None
+    shared = config.mask & (np.True_ if mask is None else mask)
+    shared = np.broadcast_to(shared, centroids.shape)
+    # What masked_squares multiplies by.
+    factor = centroids.shape[1] / np.maximum(shared.sum(axis=1), 1)
+    distances, silhouettes = _measure(common, points, labels, shared, factor, config)
+    plain = cluster_sums(points, labels, np.where(config.mask, centroids, 0.0))
+    costs = plain.costs
+    if not shared.all():
+        costs = _masked_costs(points, labels, centroids, shared) * factor
+    m2 = np.zeros(centroids.shape)
+    for j in range(centroids.shape[1]):
+        column = (points.X[:, j] - np.append(plain.means[:, j], 0.0)[labels]) ** 2
+        m2[:, j] = np.bincount(labels + 1, weights=column * points.sizes, minlength=len(m2) + 1)[1:]
+    return Evaluation(
+        counts=plain.counts,
+        points=np.bincount(labels + 1, minlength=len(centroids) + 1)[1:].astype(np.int64),
+        costs=costs,
+        distances=distances,
+        silhouettes=silhouettes,
+        means=plain.means,
+        m2=m2,
+        within=points.within * total_variances(points),
+    )
+
+
+def _labels(common: EvaluationTask, points: Points, config: RunConfig) -> IntArray:
+    """Return the centroid (m,) that each point goes with; -1 where they share no feature."""
+    if common.prototypes is not None and common.prototype_centroids is not None:
+        shape = (len(common.prototype_centroids), points.X.shape[1])
+        check_shape(common.prototypes, shape, "/parameters/prototypes")
+        of = common.prototype_centroids
+        if len(of) and not 0 <= of.min() <= of.max() < len(common.centroids):
+            at = "/parameters/prototype_centroids"
+            raise RuleViolation("prototypes", "a prototype belongs to one of the centroids", at)
+        return np.asarray(of[nearest(points.X, common.prototypes)])
+    own = config.mask
+    known = None if common.mask is None else common.mask[:, own]
+    if known is not None and not known.any():
+        return np.full(len(points.X), -1, dtype=np.int64)
+    return nearest(points.X[:, own], common.centroids[:, own], known)
+
+
+def _masked_costs(
+    points: Points, labels: IntArray, centroids: FloatArray, shared: NDArray[np.bool_]
+) -> FloatArray:
+    apart = np.where(shared[labels], points.X - centroids[labels], 0.0)
+    squares = np.einsum("ij,ij->i", apart, apart) * points.sizes
+    sums = np.bincount(labels + 1, weights=squares, minlength=len(centroids) + 1)[1:]
+    return np.asarray(sums, dtype=np.float64)
+
+
+def _measure(
+    common: EvaluationTask,
+    points: Points,
+    labels: IntArray,
+    shared: NDArray[np.bool_],
+    factor: FloatArray,
+    config: RunConfig,
+) -> tuple[FloatArray, FloatArray]:
+    """Return sums of distances and of silhouette terms, each (K,), over persons."""
+    centroids = common.centroids
+    n_clusters = len(centroids)
+    distances, silhouettes = np.zeros(n_clusters), np.zeros(n_clusters)
+    for begin in range(0, len(labels), BLOCK):
+        chosen = begin + np.flatnonzero(labels[begin : begin + BLOCK] >= 0)
+        if not len(chosen):
+            continue
+        own, rows, sizes = labels[chosen], points.X[chosen], points.sizes[chosen]
+        # Directly, not expanded: a point on its centroid is at distance 0 wherever that is.
+        offsets = np.where(shared[own], rows - centroids[own], 0.0)
+        a = np.sqrt(np.einsum("ij,ij->i", offsets, offsets) * factor[own])
+        distances += np.bincount(own, weights=a * sizes, minlength=n_clusters)
+        if n_clusters > 1 and common.prototypes is None:
+            squares = masked_squares(rows, config.mask, centroids, common.mask)
+            squares[np.arange(len(rows)), own] = np.inf
+            b = np.sqrt(squares.min(axis=1))
+            b = np.where(np.isfinite(b), b, a)
+            widest = np.maximum(a, b)
+            terms = np.divide(b - a, widest, out=np.zeros_like(a), where=widest > 0)
+            silhouettes += np.bincount(own, weights=terms * sizes, minlength=n_clusters)
+    return distances, silhouettes
+
+
+# --- Check ----------------------------------------------------------------------------------------
+
+
+def check(task: SiteTask, payload: Evaluation, config: RunConfig) -> None:
+    """Check a site's evaluation at either end; RuleViolation."""
+    n_clusters, d = task.common.centroids.shape
+    check_shape(payload.counts, (n_clusters,), "/counts")
+    check_shape(payload.points, (n_clusters,), "/points")
+    check_shape(payload.within, (d,), "/within")
+    check_sizes(payload.counts, config)
+    _refuse(payload.points > payload.counts, "points", "there are more groups than persons")
+    _refuse((payload.points > 0) != (payload.counts > 0), "points", "groups have persons")
+    for name in ("costs", "distances", "silhouettes"):
+        values = getattr(payload, name)
+        check_shape(values, (n_clusters,), f"/{name}")
+        check_empty(payload.counts, values, f"/{name}")
+    # Cauchy-Schwarz: a sum of n terms is at most the root of n times the sum of their squares.
+    # Rounding is of the size of the coordinates, not of the distances.
+    norms = 1.0 + np.sqrt((task.common.centroids**2).sum(axis=1))
+    widest = np.sqrt(payload.counts * np.maximum(payload.costs, 0.0))
+    wide = payload.distances > widest * (1.0 + _SLACK) + _SLACK * payload.counts * norms
+    wrong = (payload.costs < 0) | (payload.distances < 0) | wide
+    _refuse(wrong, "distances", "the distances do not fit the cost")
+    wrong = np.abs(payload.silhouettes) > payload.counts * (1.0 + _SLACK)
+    _refuse(wrong, "silhouettes", "the silhouette is outside -1 to 1 a person")
+    for name in ("means", "m2"):
+        values = getattr(payload, name)
+        check_shape(values, (n_clusters, d), f"/{name}")
+        check_empty(payload.counts, values, f"/{name}")
+        foreign = np.asarray(((values != 0) & ~config.mask).any(axis=1))
+        _refuse(foreign, name, "a lacking feature must be 0")
+    lower, upper = scaled_bounds(config)
+    counts = np.where(config.mask, payload.counts[:, None], 0)
+    check_means(counts, payload.means, lower, upper, "/means")
+    _refuse(np.asarray((payload.m2 < 0).any(axis=1)), "m2", "a spread is negative")
+    if (payload.within < 0).any():
+        raise RuleViolation("within", "a variance is negative", "/within")
+
+
+def _refuse(wrong: NDArray[np.bool_], name: str, message: str) -> None:
+    if wrong.any():
+        cluster = int(np.flatnonzero(wrong)[0])
+        raise RuleViolation(name, f"cluster {cluster}: {message}", f"/{name}/{cluster}")
+
+
+# --- Aggregation ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Quality, sizes (K,) and profile of the distinct centroids, in the task's order; warnings."""
+
+    quality: Quality | None
+    sizes: tuple[int, ...]
+    site_sizes: dict[str, tuple[int, ...]]
+    profile: Profile | None
+    warnings: tuple[str, ...]
+
+
+def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunConfig) -> Outcome:
+    """Add up what the sites measured; contributions sorted by site."""
+    firsts, _ = merged(raw.centroids, raw.mask)
+    centroids = raw.centroids[firsts]
+    mask = None if raw.mask is None else raw.mask[firsts]
+    n_clusters = len(centroids)
+    judged = n_clusters > 1 and raw.prototypes is None
+    sent: dict[str, Evaluation] = {
+        c.site: c.payload for c in contributions if c.payload is not None
+    }
+    counts = np.zeros(n_clusters, dtype=np.int64)
+    costs, distances, silhouettes = np.zeros((3, n_clusters))
+    within = 0.0
+    d = centroids.shape[1]
+    for site, payload in sent.items():
+        counts = counts + payload.counts
+        costs = costs + payload.costs
+        distances = distances + payload.distances
+        silhouettes = silhouettes + payload.silhouettes
+        shared = config.masks.get(site, config.mask) & (np.True_ if mask is None else mask)
+        shared = np.broadcast_to(shared, centroids.shape)
+        spread = (payload.within * shared).sum(axis=1) * d / np.maximum(shared.sum(axis=1), 1)
+        within += float(payload.counts @ spread)
+    n = int(counts.sum())
+    quality = None
+    if n:
+        inertia = float(costs.sum())
+        quality = Quality(
+            inertia=inertia,
+            share_within=within / (inertia + within) if within > 0.0 else 0.0,
+            simplified_silhouette=float(silhouettes.sum() / n) if judged else None,
+            davies_bouldin=_davies_bouldin(centroids, mask, counts, distances) if judged else None,
+            n_rows=n,
+        )
+    return Outcome(
+        quality=quality,
+        sizes=tuple(int(count) for count in counts),
+        site_sizes={site: tuple(int(n) for n in each.counts) for site, each in sent.items()},
+        profile=_profile(sent, config),
+        warnings=_warnings(raw, centroids, list(sent.values())),
+    )
+
+
+def _warnings(raw: Result, centroids: FloatArray, sent: Sequence[Evaluation]) -> tuple[str, ...]:
+    """Return the warning that clusters are finer than the sites' groups, where they are.
+
+    Where prototypes tell clusters apart, centroids say nothing of how fine these are.
+    """
+    if not sent or raw.prototypes is not None:
+        return ()
+    warning = resolution_warning(
+        np.stack([each.counts for each in sent]),
+        np.stack([each.points for each in sent]),
+        np.stack([each.costs for each in sent]),
+        np.stack([each.within for each in sent]),
+        centroids,
+    )
+    return () if warning is None else (warning,)
+
+
+def _davies_bouldin(
+    centroids: FloatArray, mask: NDArray[np.bool_] | None, counts: IntArray, distances: FloatArray
+) -> float | None:
+    """Return the index over the clusters that hold persons; None with fewer than two of them."""
+    filled = counts > 0
+    if filled.sum() < 2:
+        return None
+    spread = distances[filled] / counts[filled]
+    known = np.ones_like(centroids, dtype=np.bool_) if mask is None else mask
+    apart = np.stack(
+        [
+            np.sqrt(masked_squares(centroids[k][None], known[k], centroids, known))[0]
+            for k in np.flatnonzero(filled)
+        ]
+    )[:, filled]
+    # Clusters that share no feature, or that do not differ in those, are not compared.
+    np.fill_diagonal(apart, np.inf)
+    apart[apart == 0] = np.inf
+    return float(((spread[:, None] + spread[None, :]) / apart).max(axis=1).mean())
+
+
+def _profile(sent: dict[str, Evaluation], config: RunConfig) -> Profile | None:
+    """Return means and standard deviations of each cluster and of all persons, in own units."""
+    if not sent:
+        return None
+    n_clusters, d = next(iter(sent.values())).means.shape
+    clusters = no_moments((n_clusters, d))
+    for site, payload in sent.items():
+        has = np.asarray(config.masks.get(site, config.mask))
+        counts = np.where(has, payload.counts[:, None], 0).astype(np.float64)
+        spread = payload.m2 + counts * payload.within
+        clusters = merge_moments(clusters, Moments(counts, payload.means, spread))
+    whole = no_moments((d,))
+    for k in range(n_clusters):
+        whole = merge_moments(whole, Moments(clusters.n[k], clusters.mean[k], clusters.m2[k]))
+    known = clusters.n > 0
+    return Profile(
+        known=known,
+        means=np.where(known, config.space.to_original(clusters.mean), 0.0),
+        deviations=np.where(known, _deviations(clusters, config), 0.0),
+        overall_means=config.space.to_original(whole.mean),
+        overall_deviations=_deviations(whole, config),
+    )
+
+
+def _deviations(moments: Moments, config: RunConfig) -> FloatArray:
+    """Return standard deviations in own units; those of shares follow from the shares."""
+    means = config.space.to_original(moments.mean)
+    variances = moments.m2 / np.maximum(moments.n, 1.0) * config.space.scale**2
+    shares = np.clip(means * (1.0 - means), 0.0, None)
+    return np.sqrt(np.where(binary_columns(config.columns), shares, variances))

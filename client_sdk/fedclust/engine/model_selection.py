@@ -1,0 +1,160 @@
+"""Choosing K: what several numbers of clusters are compared by, and which one is recommended.
+
+What it computes
+    Beside the quality of every K, which the closing evaluation measures, its **stability**: how
+    far k-means from different random starts agrees. The coordinator labels the cells that the
+    sites sent in their first answer for the largest K, each a point of its weight, from ten single
+    k-means++ starts, and takes the mean adjusted Rand index (Hubert & Arabie, "Comparing
+    partitions", 1985) of all pairs, every row counting as its cell. 1: all alike; 0: as by chance.
+    It needs nothing that was not sent anyway, and sees cells, not rows: clusters finer than these
+    it cannot tell apart.
+
+The recommendation is one rule: the highest simplified silhouette. Stability and the Davies-Bouldin
+index are evidence for or against it, and are said beside it where they disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.numeric.canonical import ascending, lowest
+from fedclust.numeric.distances import nearest
+from fedclust.numeric.random import server_rng
+from fedclust.numeric.weighted_kmeans import restarts, single_starts
+from fedclust.schema.result import SweepEntry
+
+_STARTS = 10
+#: Two silhouettes no further apart are as good as equal (a reading aid, no test).
+_CLOSE = 0.02
+#: Kaufman & Rousseeuw, "Finding groups in data", 1990, table 4: no substantial structure below.
+_WEAK = 0.25
+#: Below it the starts disagree on more than a few rows in a hundred.
+_STABLE = 0.9
+
+
+# --- stability ------------------------------------------------------------------------------------
+
+
+def stability(
+    means: NDArray[np.float64], counts: NDArray[np.int64], n_clusters: int, seed: int
+) -> float | None:
+    """Return how far k-means of cells from different starts agrees.
+
+    Parameters
+    ----------
+    means : (m, d) float64
+        Of every cell that was sent.
+    counts : (m,) int64, positive
+    n_clusters : int
+        K.
+    seed : int
+        The session's.
+
+    Returns
+    -------
+    float or None
+        The mean adjusted Rand index over pairs of starts; None where there are no more than K
+        distinct cells, which any start tells apart, and where so many starts would be dear
+        (``weighted_kmeans.restarts``).
+    """
+    if len(np.unique(means, axis=0)) <= n_clusters:
+        return None
+    if restarts(len(means), means.shape[1], n_clusters) < _STARTS:
+        return None
+    weights = counts.astype(np.float64)
+    rngs = [server_rng(seed, f"stability-{n_clusters}-{start}") for start in range(_STARTS)]
+    found = single_starts(means, weights, n_clusters, rngs)
+    labellings = [nearest(means, centroids) for centroids in found]
+    agreements = [agreement(a, b, counts) for a, b in combinations(labellings, 2)]
+    return float(np.mean(agreements))
+
+
+def agreement(a: NDArray[np.int64], b: NDArray[np.int64], counts: NDArray[np.int64]) -> float:
+    """Return the adjusted Rand index of two labellings (m,) of cells of ``counts`` (m,) rows."""
+    table = np.zeros((int(a.max()) + 1, int(b.max()) + 1))
+    np.add.at(table, (a, b), counts)
+    together = _pairs(table).sum()
+    in_a, in_b = _pairs(table.sum(axis=1)).sum(), _pairs(table.sum(axis=0)).sum()
+    by_chance = in_a * in_b / max(float(_pairs(table.sum())), 1.0)
+    most = (in_a + in_b) / 2.0
+    return 1.0 if most == by_chance else float((together - by_chance) / (most - by_chance))
+
+
+def _pairs(rows: Any) -> Any:
+    return rows * (rows - 1.0) / 2.0
+
+
+# --- recommendation -------------------------------------------------------------------------------
+
+
+def recommend(entries: Sequence[SweepEntry]) -> tuple[int, str]:
+    """Return the recommended K, and why, in sentences for the analyst.
+
+    The highest simplified silhouette; of equal ones the smallest K. Where nothing was measured the
+    highest stability; where that is unknown too, the smallest K.
+    """
+    judged = [entry for entry in entries if entry.simplified_silhouette is not None]
+    if not judged:
+        best = _first(entries, [-_known(entry.stability) for entry in entries])
+        return best.n_clusters, (
+            f"K = {best.n_clusters}: quality was not measured. "
+            f"{_stability_says(best, entries) or 'Nothing tells the numbers of clusters apart.'}"
+        )
+    by_k = sorted(judged, key=lambda entry: entry.n_clusters)
+    ranked = [by_k[i] for i in ascending([-_known(e.simplified_silhouette) for e in by_k])]
+    best = ranked[0]
+    score = _known(best.simplified_silhouette)
+    says = [f"K = {best.n_clusters} has the highest simplified silhouette, {score:.3f}"]
+    close = [e for e in ranked[1:] if score - _known(e.simplified_silhouette) < _CLOSE]
+    if len(ranked) > 1:
+        second = ranked[1]
+        says[0] += f" (next: K = {second.n_clusters}, {_known(second.simplified_silhouette):.3f})"
+    says[0] += "."
+    if close:
+        others = ", ".join(str(e.n_clusters) for e in sorted(close, key=lambda e: e.n_clusters))
+        says.append(f"That is close: within {_CLOSE} of it lie K = {others}.")
+    says += [line for line in (_index_says(best, judged), _stability_says(best, entries)) if line]
+    if score < _WEAK:
+        says.append(f"Below {_WEAK} no K gives clusters that stand clearly apart.")
+    return best.n_clusters, " ".join(says)
+
+
+def _index_says(best: SweepEntry, judged: Sequence[SweepEntry]) -> str | None:
+    indexed = [entry for entry in judged if entry.davies_bouldin is not None]
+    if best.davies_bouldin is None or len(indexed) < 2:
+        return None
+    least = _first(indexed, [_known(entry.davies_bouldin) for entry in indexed])
+    if least.n_clusters == best.n_clusters:
+        return f"Davies-Bouldin agrees: lowest there, {best.davies_bouldin:.3f}."
+    return (
+        f"Davies-Bouldin disagrees: {best.davies_bouldin:.3f} there, lowest at "
+        f"K = {least.n_clusters}, {_known(least.davies_bouldin):.3f}."
+    )
+
+
+def _stability_says(best: SweepEntry, entries: Sequence[SweepEntry]) -> str | None:
+    if best.stability is None:
+        return None
+    if best.stability >= _STABLE:
+        return f"Different starts agree on it (stability {best.stability:.2f})."
+    known = [entry for entry in entries if entry.stability is not None]
+    most = _first(known, [-_known(entry.stability) for entry in known])
+    line = f"Different starts disagree on it (stability {best.stability:.2f}"
+    if most.n_clusters != best.n_clusters:
+        line += f"; highest at K = {most.n_clusters}, {_known(most.stability):.2f}"
+    return f"{line})."
+
+
+def _first(entries: Sequence[SweepEntry], values: Sequence[float]) -> SweepEntry:
+    """Return the entry of the lowest value; of equal ones the smallest K."""
+    by_k = sorted(range(len(entries)), key=lambda i: entries[i].n_clusters)
+    return entries[by_k[int(lowest([values[i] for i in by_k]))]]
+
+
+def _known(value: float | None) -> float:
+    return -np.inf if value is None else value

@@ -1,0 +1,277 @@
+"""The preparation round: federated means and variances, before any method starts.
+
+What it computes
+    Every site sends n, and for each feature the number of persons with a value, their mean and
+    their sum of squared deviations M2. The server merges (n, mean, M2) pairwise (Chan, Golub &
+    LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979):
+    raw sums of squares are wrong by 7 % at an offset of 1e8. ddof 0; imputed values count in n and
+    add nothing to M2; a constant feature gets scale 1, a categorical one the same in all its
+    levels.
+
+One bad site
+    Whatever one site sends must not decide the scale. A site stands apart in a number where its
+    values lie more than 10 times as far from the sites' median mean as those of the median site.
+    Mean and variance of that number are merged without it, and scaled values count as at most 3
+    standard deviations from the mean. Elsewhere the limit is 100: fewer than one person in 10,000
+    is farther away (Chebyshev).
+
+It is round 1 of every session with ``scaling: standard`` or ``missing: impute``, whatever the
+method, and outside ``max_rounds``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedclust.numeric.arrays import FloatVector, IntVector
+from fedclust.numeric.moments import Moments as SetMoments
+from fedclust.numeric.moments import merge_moments, no_moments
+from fedclust.protection.message_checks import check_moments, check_shape
+from fedclust.protection.size_bands import check_not_above
+from fedclust.schema.encoding import feature_names
+from fedclust.schema.errors import MethodFailure, RuleViolation
+from fedclust.schema.model import Model
+from fedclust.schema.points import Points
+from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import (
+    CONSTANT,
+    binary_columns,
+    declared_space,
+    own_bounds,
+    standard_scale,
+)
+from fedclust.schema.space import Space
+from fedclust.schema.task import Contribution, Disclosure, Phase, Task
+
+NAME = "prepare"
+#: From how many times the median site's distance on a site stands apart; it takes as many sites.
+_APART, _FEWEST_SITES = 10.0, 3
+#: How many standard deviations a value lies from the mean at most: where the sites agree, and
+#: where one stands apart.
+_LIMIT, _LIMIT_APART = 100.0, 3.0
+#: With these, a value missing of a feature that a site has is imputed with the federated mean.
+_IMPUTES = ("impute", "mask")
+
+
+class PreparationTask(Model):
+    """Nothing but the question: everything else is in the definition."""
+
+
+class Moments(Model):
+    """A site's points, column by column, in own units.
+
+    Attributes
+    ----------
+    n : int
+        Persons who take part.
+    observed : (d,) int64
+        Persons in groups that release the column.
+    mean, m2 : (d,) float64
+        Over these; 0 where there are none.
+    """
+
+    n: Annotated[int, Field(ge=1)]
+    observed: IntVector
+    mean: FloatVector
+    m2: FloatVector
+
+
+PHASE = Phase(
+    name=NAME,
+    once=True,
+    summary="Means and variances of every feature, to put all sites' rows on one scale.",
+    task=PreparationTask,
+    payload=Moments,
+    discloses=(
+        Disclosure(
+            field="n",
+            shape="one number",
+            meaning="How many of your persons take part.",
+            identifies="The size of your cohort; no person.",
+        ),
+        Disclosure(
+            field="observed",
+            shape="d numbers",
+            meaning="For each column, how many of these persons are in groups that release it.",
+            identifies="How complete your records are; no person.",
+        ),
+        Disclosure(
+            field="mean",
+            shape="d numbers",
+            meaning=(
+                "For each column, the mean over the groups' records, in its own unit. A column is "
+                "a feature, after its transform, or a level of one: its share."
+            ),
+            identifies=(
+                "Describes all your persons together. Every site learns the mean over all sites, "
+                "which of a feature that your site alone has is yours."
+            ),
+        ),
+        Disclosure(
+            field="m2",
+            shape="d numbers",
+            meaning=(
+                "For each column, the sum of squared deviations from that mean, completed by the "
+                "variance within groups."
+            ),
+            identifies="How widely all your persons together are spread; as for the means.",
+        ),
+    ),
+)
+
+
+def needed(policy: Policy) -> bool:
+    """Return whether a session has a preparation round."""
+    return policy.scaling == "standard" or policy.missing in _IMPUTES
+
+
+def task() -> Task:
+    """Return the task of round 1."""
+    return Task(NAME, PreparationTask())
+
+
+def local_step(points: Points, config: RunConfig) -> Moments | None:
+    """Return the moments of a site's points (m, d) in own units, NaN where missing.
+
+    The spread is completed by the variance within groups, so that a scale is that of persons.
+    """
+    known = ~np.isnan(points.X)
+    weights = points.sizes[:, None] * known
+    n = weights.sum(axis=0)
+    if not n.any():
+        return None
+    X = np.where(known, points.X, 0.0)
+    mean = (weights * X).sum(axis=0) / np.maximum(n, 1)
+    m2 = (weights * (X - mean) ** 2).sum(axis=0) / (1.0 - points.within)
+    lower, upper = own_bounds(config.columns)
+    with np.errstate(invalid="ignore", over="ignore"):
+        # Values within bounds cannot spread wider than this, however the share is rounded.
+        widest = np.where(np.isfinite(upper - lower), n * (upper - mean) * (mean - lower), np.inf)
+    return Moments(n=points.n, observed=n, mean=mean, m2=np.minimum(m2, np.maximum(widest, 0.0)))
+
+
+def check(payload: Moments, config: RunConfig) -> None:
+    """Check a site's moments at either end; RuleViolation."""
+    d = len(config.columns)
+    for name in ("observed", "mean", "m2"):
+        check_shape(getattr(payload, name), (d,), f"/{name}")
+    lower, upper = own_bounds(config.columns)
+    check_moments(
+        payload.observed,
+        payload.mean,
+        payload.m2,
+        n=payload.n,
+        p=config.p,
+        lower=lower,
+        upper=upper,
+    )
+    foreign = np.flatnonzero((payload.observed > 0) & ~config.mask)
+    if foreign.size:
+        feature = int(foreign[0])
+        message = f"feature {feature}: the site joined without it"
+        raise RuleViolation("mask", message, f"/observed/{feature}")
+    if config.policy.missing not in _IMPUTES and (payload.observed != payload.n).any():
+        feature = int(np.flatnonzero(payload.observed != payload.n)[0])
+        raise RuleViolation(
+            "complement",
+            f"feature {feature}: rows without a value are dropped in this session, so every "
+            "feature is observed in all rows",
+            f"/observed/{feature}",
+        )
+    if config.size_band is not None:
+        check_not_above(payload.n, config.size_band)
+
+
+def merge(
+    contributions: Sequence[Contribution], config: RunConfig
+) -> tuple[Space, tuple[str, ...]]:
+    """Return the common space from all sites' moments; contributions sorted by site.
+
+    And a warning for each site that stands apart.
+
+    Raises
+    ------
+    MethodFailure
+        If no site sent moments of some feature.
+    """
+    d = len(config.columns)
+    sent = {each.site: each.payload for each in contributions if each.payload is not None}
+    apart = _standing_apart(sent, config)
+    merged = no_moments((d,))
+    # By feature: rows of sites that lack it are no rows of it, imputed ones are.
+    rows = np.zeros(d)
+    for (site, moments), own in zip(sent.items(), apart, strict=True):
+        rows += moments.n * (config.masks.get(site, config.mask) & ~own)
+        told = (moments.observed, moments.mean, moments.m2)
+        merged = merge_moments(merged, SetMoments(*(np.where(own, 0.0, each) for each in told)))
+    n, mean, m2 = merged
+    absent = feature_names(config.columns, n == 0)
+    if absent:
+        names = ", ".join(repr(name) for name in absent[:10])
+        raise MethodFailure(
+            "feature_without_values",
+            f"no site has enough values of {names}: leave it out, or invite a site that has it",
+        )
+    impute = mean if config.policy.missing in _IMPUTES else None
+    if config.policy.scaling != "standard":
+        declared = declared_space(config.columns, config.policy.scaling)
+        return Space(declared.center, declared.scale, impute), ()
+    scale = standard_scale(config.columns, mean, m2 / rows)
+    lower, upper = own_bounds(config.columns)
+    weights = np.array([column.weight for column in config.columns])
+    limit = np.where(apart.any(axis=0), _LIMIT_APART, _LIMIT) * np.sqrt(weights)
+    # A share is within its bounds.
+    shares = np.maximum(mean - lower, upper - mean) / scale
+    limit = np.where(binary_columns(config.columns), shares, limit)
+    return Space(mean, scale, impute, limit), _warnings(sent, apart, config)
+
+
+def _standing_apart(sent: Mapping[str, Moments], config: RunConfig) -> NDArray[np.bool_]:
+    """Return in which columns each site stands apart (S, d): numbers, with ``scaling: standard``.
+
+    A site's distance is the root of the mean square of its values about the median of all sites'
+    means: of a site that holds one cluster it is about how far that lies. Medians are not weighted,
+    for a site's number of persons is its own word.
+    """
+    observed = np.array([moments.observed for moments in sent.values()], dtype=np.float64)
+    held = observed > 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = np.where(held, [moments.mean for moments in sent.values()], np.nan)
+        spreads = np.sqrt([moments.m2 for moments in sent.values()] / np.maximum(observed, 1.0))
+        middle = _median(means)
+        distances = np.hypot(spreads, means - middle)
+        typical = _median(distances)
+        apart = held & (distances > _APART * typical)
+    # Most sites may have one value alone: then any other is far away.
+    able = (held.sum(axis=0) >= _FEWEST_SITES) & (typical > CONSTANT * np.abs(middle))
+    able &= ~binary_columns(config.columns) & (config.policy.scaling == "standard")
+    return np.asarray(apart & able)
+
+
+def _median(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the median (d,) of each column's values (S, d), the lower one of two; 0 of none."""
+    known = (~np.isnan(values)).sum(axis=0)
+    place = np.maximum(known - 1, 0) // 2
+    found = np.take_along_axis(np.sort(values, axis=0), place[None], axis=0)[0]
+    return np.asarray(np.nan_to_num(found))
+
+
+def _warnings(sites: Iterable[str], apart: NDArray[np.bool_], config: RunConfig) -> tuple[str, ...]:
+    found = []
+    for site, own in zip(sites, apart, strict=True):
+        names = ", ".join(repr(name) for name in feature_names(config.columns, own)[:10])
+        if names:
+            found.append(
+                f"the site {site!r} stands apart in {names}: its values lie more than "
+                f"{_APART:.0f} times as far from the middle of the sites as theirs. Mean and scale "
+                "are therefore those of the other sites, and every site's values count as at most "
+                f"{_LIMIT_APART:.0f} standard deviations from that mean. Ask the site for its "
+                "units and missing codes; create the session without it where they are wrong"
+            )
+    return tuple(found)

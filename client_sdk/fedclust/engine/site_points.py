@@ -1,0 +1,96 @@
+"""From a site's protected table to the weighted points that a method sees.
+
+Three steps: :func:`released_points` turns released values into points in the session's columns,
+:func:`complete_points` keeps those that take part, and :func:`scaled_points` puts them into the
+session's scaled space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.methods.common.assign import refuse_infinite
+from fedclust.schema.encoding import columns_of, transformed
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.feature import Feature
+from fedclust.schema.points import Points
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.space import Space
+
+__all__ = ["complete_points", "released_points", "scaled_points"]
+
+FloatArray = NDArray[np.float64]
+
+#: A share of variance within groups counts as at most this: the rest could not be scaled up.
+_MOST_WITHIN = 0.95
+
+
+def released_points(
+    values: FloatArray, sizes: NDArray[np.int64], within: FloatArray, features: tuple[Feature, ...]
+) -> Points:
+    """Return what groups release as points in own units.
+
+    Bounds clip released values; then transforms are applied. The points are sorted by value: the
+    order of the groups follows from their persons, and the last digits of sums, and draws of
+    points, would depend on it.
+
+    Parameters
+    ----------
+    values : (m, d) float64
+        In the session's units; of levels shares. NaN where a group does not release a feature.
+    sizes : (m,) int64
+    within : (d,) float64
+        The share of each column's variance within groups.
+    features : tuple of Feature
+    """
+    found = transformed(columns_of(features), _clipped(values, features))
+    order = np.lexsort((sizes, *found.T))
+    return Points(found[order], sizes[order], np.minimum(within, _MOST_WITHIN))
+
+
+def _clipped(values: FloatArray, features: Sequence[Feature]) -> FloatArray:
+    """Return values (m, d) within the features' bounds, before the transform."""
+    lower: list[float] = []
+    upper: list[float] = []
+    for feature in features:
+        width = len(feature.levels or ()) if feature.kind == "categorical" else 1
+        lower += width * [-np.inf if feature.lower is None else feature.lower]
+        upper += width * [np.inf if feature.upper is None else feature.upper]
+    return np.clip(values, lower, upper)
+
+
+def complete_points(points: Points, config: RunConfig) -> Points:
+    """Return the points that take part: with ``missing: drop`` those that release every column.
+
+    Raises
+    ------
+    RuleViolation
+        Another number of columns than the session's, or infinite values; names columns and
+        counts, never a value.
+    """
+    if points.X.ndim != 2 or points.X.shape[1] != len(config.columns):
+        raise RuleViolation(
+            "shape", f"rows must have {len(config.columns)} columns: one for each feature or level"
+        )
+    refuse_infinite(points.X, tuple(column.name for column in config.columns))
+    X = points.X if config.mask.all() else np.where(config.mask, points.X, np.nan)
+    known = ~np.isnan(X)
+    if config.policy.missing == "drop":
+        whole = known.all(axis=1)
+        if whole.all():
+            return points
+        return Points(X[whole], points.sizes[whole], points.within)
+    return replace(points, X=X, observed=None if known.all() else known)
+
+
+def scaled_points(points: Points, space: Space, config: RunConfig) -> Points:
+    """Return complete points imputed and scaled, 0 in columns that the site has not got."""
+    X = points.X
+    if space.impute is not None and points.observed is not None:
+        X = np.where(points.observed, X, space.impute)
+    scaled = space.to_scaled(X)
+    return replace(points, X=scaled if config.mask.all() else scaled * config.mask)

@@ -1,0 +1,1 @@
+"""The methods, one package each; ``registry`` names them, ``common`` is what several share."""

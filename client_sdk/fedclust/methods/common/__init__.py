@@ -1,0 +1,1 @@
+"""What several methods share: options, local k-means, convergence, finalizing, labels."""

@@ -1,0 +1,99 @@
+"""Weighted sums over clusters: what one k-means step needs of a site's points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.protection.message_checks import check_counts
+from fedclust.protection.size_bands import check_not_above
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.points import Points
+from fedclust.schema.run_config import RunConfig
+
+__all__ = ["ClusterSums", "check_sizes", "cluster_sums"]
+
+#: Points that are added up at a time: these stay in the second cache.
+_STEP = 4096
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ClusterSums:
+    """Sums over the points of each cluster, weighted by their persons.
+
+    Attributes
+    ----------
+    counts : (K,) int64
+        Persons.
+    offsets : (K, d) float64
+        Differences of the points from their centroid, added up.
+    costs : (K,) float64
+        Squared distances from the centroid, added up.
+    centroids : (K, d) float64
+        What the offsets are from.
+    """
+
+    counts: IntArray
+    offsets: FloatArray
+    costs: FloatArray
+    centroids: FloatArray
+
+    @property
+    def sums(self) -> FloatArray:
+        """The points (K, d), added up; 0 in an empty cluster."""
+        return self.offsets + self.counts[:, None] * self.centroids
+
+    @property
+    def means(self) -> FloatArray:
+        """The clusters' means (K, d); 0 in an empty cluster."""
+        shift = self.offsets / np.maximum(self.counts, 1)[:, None]
+        return np.where(self.counts[:, None] > 0, self.centroids + shift, 0.0)
+
+
+def cluster_sums(points: Points, labels: IntArray, centroids: FloatArray) -> ClusterSums:
+    """Add up points about the centroid that each belongs to.
+
+    Offsets are added rather than the points: far from the origin these would lose digits. The
+    order of addition is fixed.
+
+    Parameters
+    ----------
+    points : Points
+    labels : (m,) int64
+        The centroid of each point; -1 leaves it out.
+    centroids : (K, d) float64
+    """
+    # Imported here: it takes a while.
+    from scipy.sparse import csc_array
+
+    n_clusters = len(centroids)
+    counts, costs = np.zeros(n_clusters), np.zeros(n_clusters)
+    offsets = np.zeros(centroids.shape)
+    for start in range(0, len(labels), _STEP):
+        chosen = start + np.flatnonzero(labels[start : start + _STEP] >= 0)
+        own, sizes = labels[chosen], points.sizes[chosen].astype(np.float64)
+        apart = points.X[chosen] - centroids[own]
+        squares = np.einsum("ij,ij->i", apart, apart)
+        counts += np.bincount(own, weights=sizes, minlength=n_clusters)
+        costs += np.bincount(own, weights=sizes * squares, minlength=n_clusters)
+        # Unlike a dense product it adds in the order of the points on every processor.
+        shape = (n_clusters, len(chosen))
+        offsets += csc_array((sizes, own, np.arange(len(chosen) + 1)), shape=shape) @ apart
+    return ClusterSums(counts.astype(np.int64), offsets, costs, centroids)
+
+
+def check_sizes(counts: IntArray, config: RunConfig, pointer: str = "/counts") -> None:
+    """Check a site's counts (K,): each is 0 or at least p, and together they fit its size band.
+
+    A site that counts nobody answers empty, so not all are 0.
+    """
+    check_counts(counts, config.p, pointer)
+    if not counts.any():
+        raise RuleViolation("empty", "a site that counts no persons answers empty", pointer)
+    if config.size_band is not None:
+        check_not_above(sum(int(count) for count in counts), config.size_band, pointer)

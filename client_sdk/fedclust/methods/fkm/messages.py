@@ -1,0 +1,184 @@
+"""What the sites of ``fkm`` are asked and answer, in both variants, and how both ends check it.
+
+Each candidate's step is checked as a step of ``lloyd``, and the paper's means as its first cells.
+"""
+
+from __future__ import annotations
+
+from fedclust.methods import lloyd
+from fedclust.methods.lloyd import OF_GROUPS, Cells, Step
+from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntMatrix
+from fedclust.protection.message_checks import check_shape
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.model import Model
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import Disclosure, Phase, SiteTask
+
+# --- Payloads -------------------------------------------------------------------------------------
+
+
+class SeedsTask(Model):
+    """Draw K of your points by k-means++."""
+
+
+class MeansTask(Model):
+    """Do one k-means iteration from ``centroids`` (K, d), scaled."""
+
+    centroids: FloatMatrix
+
+
+class CandidatesTask(Model):
+    """Assign your points to the nearest centroid, for each of several candidates by itself.
+
+    ``centroids`` (c, K, d) are scaled.
+    """
+
+    centroids: FloatTensor3
+
+
+class Steps(Model):
+    """A site's part of one Lloyd step of every candidate: additive.
+
+    Attributes
+    ----------
+    counts : (c, K) int64
+        Persons.
+    sums : (c, K, d) float64
+        Scaled.
+    costs : (c, K) float64
+        Squared distances of the points from the candidate's centroid, added up.
+    """
+
+    counts: IntMatrix
+    sums: FloatTensor3
+    costs: FloatMatrix
+
+    def step(self, candidate: int) -> Step:
+        """Return the part of one candidate."""
+        return Step(
+            counts=self.counts[candidate], sums=self.sums[candidate], costs=self.costs[candidate]
+        )
+
+
+_CELLS = lloyd.METHOD.phase("cells")
+
+PHASES = (
+    _CELLS,
+    Phase(
+        name="candidates",
+        summary="Each site adds up its points at the nearest centroids, for c candidates.",
+        task=CandidatesTask,
+        payload=Steps,
+        discloses=(
+            Disclosure(
+                field="counts",
+                shape="c x K numbers",
+                meaning=(
+                    "How many of your persons are nearest to each centroid of each of c candidate "
+                    "clusterings: 8 at first, fewer later."
+                ),
+                identifies=OF_GROUPS,
+            ),
+            Disclosure(
+                field="sums",
+                shape="c x K x d numbers",
+                meaning="The sum of each column over these, scaled.",
+                identifies=OF_GROUPS,
+            ),
+            Disclosure(
+                field="costs",
+                shape="c x K numbers",
+                meaning="How far their records lie from the centroid, squared and added up.",
+                identifies=OF_GROUPS,
+            ),
+        ),
+    ),
+    Phase(
+        name="seeds",
+        once=True,
+        summary="Only in the paper's variant: K points of each site, drawn by k-means++.",
+        task=SeedsTask,
+        payload=Cells,
+        discloses=(
+            Disclosure(
+                field="counts",
+                shape="K numbers",
+                meaning="How many of your persons are nearest to each of the points drawn.",
+                identifies=OF_GROUPS,
+            ),
+            Disclosure(
+                field="means",
+                shape="K x d numbers",
+                meaning="The points drawn, scaled.",
+                identifies="Records of whole groups of your protected table.",
+            ),
+        ),
+    ),
+    Phase(
+        name="means",
+        summary="Only in the paper's variant: each site does one k-means iteration of its own.",
+        task=MeansTask,
+        payload=Cells,
+        discloses=(
+            Disclosure(
+                field="counts",
+                shape="K numbers",
+                meaning="How many of your persons are nearest to each of the new means.",
+                identifies=OF_GROUPS,
+            ),
+            Disclosure(
+                field="means",
+                shape="K x d numbers",
+                meaning="The mean of each column over the points nearest to each centroid, scaled.",
+                identifies=OF_GROUPS,
+            ),
+        ),
+    ),
+)
+
+
+def check_task(task: SiteTask, config: RunConfig) -> None:
+    """Refuse the other variant's phases, and more clusters or candidates than consented to."""
+    options = config.options
+    if (task.phase in ("seeds", "means")) != (options.variant == "paper"):
+        raise RuleViolation(
+            "task", f"variant: {options.variant} has no phase {task.phase!r}", "/phase"
+        )
+    if task.phase == "candidates":
+        n_candidates, n_clusters, _ = task.common.centroids.shape
+        if n_candidates > options.candidates or n_clusters > options.k:
+            raise RuleViolation(
+                "task",
+                f"the definition names {options.candidates} candidates of {options.k} clusters",
+                "/parameters/centroids",
+            )
+    elif task.phase != "seeds":
+        lloyd.check_numbers(task, config)
+
+
+def check(task: SiteTask, payload: Cells | Steps, config: RunConfig) -> None:
+    """Check an answer at either end: shapes, counts, bounds, costs."""
+    if isinstance(payload, Steps):
+        _check_steps(task, payload, config)
+    elif task.phase == "means":
+        lloyd.check_cells(payload, len(task.common.centroids), config)
+    else:
+        lloyd.check_cells(payload, config.options.k, config)
+
+
+def _check_steps(task: SiteTask, payload: Steps, config: RunConfig) -> None:
+    centroids = task.common.centroids
+    n_candidates, n_clusters, d = centroids.shape
+    check_shape(payload.counts, (n_candidates, n_clusters), "/counts")
+    check_shape(payload.sums, (n_candidates, n_clusters, d), "/sums")
+    check_shape(payload.costs, (n_candidates, n_clusters), "/costs")
+    for i in range(n_candidates):
+        try:
+            lloyd.check_step(payload.step(i), centroids[i], config)
+        except RuleViolation as broken:
+            _, field, *rest = broken.pointer.split("/")
+            raise RuleViolation(
+                broken.rule,
+                f"candidate {i}: {broken.message}",
+                "/".join(["", field, str(i), *rest]),
+            ) from None

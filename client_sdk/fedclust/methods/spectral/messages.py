@@ -1,0 +1,276 @@
+"""What the sites of ``spectral`` are asked and answer, and how both ends check it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from fedclust.methods.common.cluster_sums import check_sizes
+from fedclust.methods.spectral.graph import MOST_JOINED
+from fedclust.numeric.arrays import FloatMatrix, IntVector
+from fedclust.protection.message_checks import check_empty, check_means, check_shape
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.model import Model
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import scaled_bounds
+from fedclust.schema.task import Disclosure, Phase, SiteTask
+
+#: Of what eigenvectors allow: rounding may exceed it by this share.
+_SLACK = 1e-6
+
+# --- Payloads -------------------------------------------------------------------------------------
+
+
+class LandmarksTask(Model):
+    """Cluster your points by yourself into at most ``n_cells`` small cells."""
+
+    n_cells: Annotated[int, Field(ge=1)]
+
+
+class Landmarks(Model):
+    """A site's small cells.
+
+    Attributes
+    ----------
+    counts : (m,) int64
+        Persons.
+    means : (m, d) float64
+        Scaled.
+    """
+
+    counts: IntVector
+    means: FloatMatrix
+
+
+class AnchorPart(Model):
+    """A site's own part; ``anchors``: whether it is the reference and sends them."""
+
+    anchors: bool = False
+
+
+class AnchorsTask(Model):
+    """Send at most ``n_anchors`` anchors and where they lie among your first K eigenvectors."""
+
+    n_anchors: Annotated[int, Field(ge=1)]
+
+
+class Anchors(Model):
+    """The reference site's anchors; all 0 from every other site.
+
+    Attributes
+    ----------
+    counts : (A,) int64
+        Persons.
+    means : (A, d) float64
+        Scaled: each is the mean of points near one another.
+    vectors : (A, K) float64
+        What the site's eigenvectors are at the anchors.
+    """
+
+    counts: IntVector
+    means: FloatMatrix
+    vectors: FloatMatrix
+
+
+class EigenTask(Model):
+    """Find your eigenvectors, make them agree with the reference's, and cluster your points there.
+
+    Attributes
+    ----------
+    anchors : (A, d) float64 or None
+        Scaled. None: nothing is made to agree.
+    vectors : (A, K) float64 or None
+    """
+
+    anchors: FloatMatrix | None = None
+    vectors: FloatMatrix | None = None
+
+
+class Eigen(Model):
+    """A site's clusters among its eigenvectors.
+
+    Attributes
+    ----------
+    counts : (K,) int64
+        Persons.
+    means : (K, d) float64
+        Of the features, scaled.
+    vectors : (K, K) float64
+        Of the aligned eigenvectors, over the same points.
+    """
+
+    counts: IntVector
+    means: FloatMatrix
+    vectors: FloatMatrix
+
+
+_OF_GROUPS = "Sums over whole groups of your protected table."
+_OF_GRAPH = (
+    "Follows from your protected table: from how near its records are to one another. With "
+    "alignment: landmarks nothing of the kind is sent."
+)
+_TO_ALL = " Goes to every other site, so that theirs can agree with it."
+PHASES = (
+    Phase(
+        name="landmarks",
+        once=True,
+        summary=(
+            "Each site sends the means of small cells of its points; the coordinator finds "
+            "clusters among all of them. The means that are used go to everyone with the result, "
+            "without site or count."
+        ),
+        task=LandmarksTask,
+        payload=Landmarks,
+        discloses=(
+            Disclosure(
+                field="counts",
+                shape="up to 200 numbers, or as many as the session says",
+                meaning="How many of your persons are in each small cell of your own clustering.",
+                identifies=_OF_GROUPS,
+            ),
+            Disclosure(
+                field="means",
+                shape="as many x d numbers",
+                meaning="The mean of each column over each cell, scaled.",
+                identifies=(
+                    _OF_GROUPS + " A cell may be a single group. Part of the result, without your "
+                    "name."
+                ),
+            ),
+        ),
+    ),
+    Phase(
+        name="anchors",
+        summary=(
+            "Paper variant: one site, the reference, sends a few means of points near one another, "
+            "and its eigenvectors there. The others send nothing."
+        ),
+        task=AnchorsTask,
+        site_part=AnchorPart,
+        payload=Anchors,
+        discloses=(
+            Disclosure(
+                field="counts",
+                shape="A numbers",
+                meaning="How many of your persons are behind each anchor; 0 unless you are asked.",
+                identifies=_OF_GROUPS,
+            ),
+            Disclosure(
+                field="means",
+                shape="A x d numbers",
+                meaning="The mean of each column over these, scaled.",
+                identifies=_OF_GROUPS + _TO_ALL,
+            ),
+            Disclosure(
+                field="vectors",
+                shape="A x K numbers",
+                meaning="Where the anchors lie among the eigenvectors of your points' graph.",
+                identifies=_OF_GRAPH + _TO_ALL,
+            ),
+        ),
+    ),
+    Phase(
+        name="eigen",
+        once=True,
+        summary=(
+            "Paper variant: each site clusters its points among the eigenvectors of its own graph "
+            "and sends the clusters' means."
+        ),
+        task=EigenTask,
+        payload=Eigen,
+        discloses=(
+            Disclosure(
+                field="counts",
+                shape="K numbers",
+                meaning="How many of your persons are in each of your clusters.",
+                identifies=_OF_GROUPS,
+            ),
+            Disclosure(
+                field="means",
+                shape="K x d numbers",
+                meaning="The mean of each column over these, scaled.",
+                identifies=_OF_GROUPS,
+            ),
+            Disclosure(
+                field="vectors",
+                shape="K x K numbers",
+                meaning="The mean of your eigenvectors over the same points.",
+                identifies=_OF_GRAPH,
+            ),
+        ),
+    ),
+)
+
+
+def check_task(task: SiteTask, config: RunConfig) -> None:
+    """Refuse another number of landmarks or anchors than the definition names."""
+    options = config.options
+    if task.phase not in options.phases:
+        raise RuleViolation("task", f"the definition has no phase {task.phase!r}", "/phase")
+    if task.phase == "landmarks":
+        wanted, asked, at = options.landmarks, task.common.n_cells, "n_cells"
+    elif task.phase == "anchors":
+        wanted, asked, at = options.n_anchors, task.common.n_anchors, "n_anchors"
+    else:
+        _check_anchors(task.common, config)
+        return
+    if asked != wanted:
+        raise RuleViolation("task", f"the definition says {wanted}", f"/parameters/{at}")
+
+
+def _check_anchors(task: EigenTask, config: RunConfig) -> None:
+    """Refuse more anchors than the definition names, or none where it has any."""
+    options = config.options
+    if task.anchors is None or task.vectors is None:
+        if options.n_anchors or task.anchors is not None or task.vectors is not None:
+            raise RuleViolation("task", "the task lacks anchors or vectors", "/parameters/anchors")
+        return
+    n_anchors = min(len(task.anchors), options.n_anchors)
+    check_shape(task.anchors, (n_anchors, len(config.columns)), "/parameters/anchors")
+    check_shape(task.vectors, (n_anchors, options.n_clusters), "/parameters/vectors")
+
+
+def check(task: SiteTask, payload: Landmarks | Anchors | Eigen, config: RunConfig) -> None:
+    """Check an answer at either end: shapes, counts, bounds."""
+    d, k = len(config.columns), config.options.n_clusters
+    if isinstance(payload, Landmarks):
+        n_cells = min(max(len(payload.counts), 1), task.common.n_cells)
+    else:
+        n_cells = task.common.n_anchors if isinstance(payload, Anchors) else k
+    check_shape(payload.counts, (n_cells,), "/counts")
+    check_shape(payload.means, (n_cells, d), "/means")
+    # Every site but the reference sends no anchors.
+    if payload.counts.any() or not isinstance(payload, Anchors):
+        check_sizes(payload.counts, config)
+    check_empty(payload.counts, payload.means, "/means")
+    check_means(payload.counts, payload.means, *scaled_bounds(config), "/means")
+    if isinstance(payload, Landmarks):
+        return
+    check_shape(payload.vectors, (n_cells, k), "/vectors")
+    check_empty(payload.counts, payload.vectors, "/vectors")
+    if isinstance(payload, Eigen):
+        _check_vectors(payload, config)
+    elif payload.counts.any() and not (task.site is not None and task.site.anchors):
+        raise RuleViolation("anchors", "another site is the reference", "/counts")
+
+
+def _check_vectors(sent: Eigen, config: RunConfig) -> None:
+    """Refuse means larger than K vectors of length sqrt(m) allow, m points and anchors.
+
+    Nystroem's formula, for more points than a full graph takes, gives no such bound.
+    """
+    options = config.options
+    vertices = int(sent.counts.sum()) + options.n_anchors
+    if options.gamma is not None and vertices > MOST_JOINED:
+        return
+    most = options.n_clusters * vertices * (1.0 + _SLACK)
+    wrong = np.flatnonzero((sent.vectors**2).sum(axis=1) > most)
+    if wrong.size:
+        cell = int(wrong[0])
+        raise RuleViolation(
+            "vectors",
+            f"cell {cell}: no mean of eigenvectors of this many persons is as large",
+            f"/vectors/{cell}",
+        )

@@ -1,0 +1,199 @@
+"""Checks on numbers that are about to leave a site, or have just arrived.
+
+Both ends run them: the site before sending, the coordinator before storing. Each raises
+:class:`RuleViolation`, which names the rule and the cell or feature and repeats no value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.schema.errors import RuleViolation
+
+__all__ = [
+    "check_costs",
+    "check_counts",
+    "check_empty",
+    "check_means",
+    "check_moments",
+    "check_shape",
+]
+
+FloatArray = NDArray[np.float64]
+IntVector = NDArray[np.int64]
+
+#: Relative slack of every comparison of floating-point numbers here.
+SLACK = 1e-9
+
+
+def check_shape(array: NDArray[np.generic], shape: tuple[int, ...], pointer: str) -> None:
+    """Raise unless an array has the shape that the task asks for."""
+    if array.shape != shape:
+        wanted = " x ".join(str(length) for length in shape)
+        raise RuleViolation("shape", f"an array of shape {wanted} is needed here", pointer)
+
+
+def check_counts(counts: IntVector, p: int, pointer: str = "/counts") -> None:
+    """Raise unless each count is 0 or at least ``p``."""
+    wrong = np.flatnonzero((counts != 0) & (counts < p))
+    if wrong.size:
+        cell = int(wrong[0])
+        raise RuleViolation(
+            "smallest-count",
+            f"the count of cell {cell} must be 0 or at least {p}",
+            f"{pointer}/{cell}",
+        )
+
+
+def check_empty(counts: IntVector, values: FloatArray, pointer: str) -> None:
+    """Raise unless the values of every cell whose count is 0 are 0.
+
+    Parameters
+    ----------
+    counts : (K,) int64
+    values : (K,) or (K, d) float64
+    """
+    filled = values != 0
+    wrong = np.flatnonzero((counts == 0) & (filled.any(axis=1) if filled.ndim == 2 else filled))
+    if wrong.size:
+        cell = int(wrong[0])
+        raise RuleViolation(
+            "empty-cell",
+            f"cell {cell} holds no rows, so every number of it must be 0",
+            f"{pointer}/{cell}",
+        )
+
+
+def check_means(
+    counts: IntVector,
+    means: FloatArray,
+    lower: FloatArray,
+    upper: FloatArray,
+    pointer: str = "/means",
+) -> None:
+    """Raise unless every mean lies within its feature's declared bounds.
+
+    Parameters
+    ----------
+    counts : (K,) or (K, d) int64
+        Only cells, or cells and features, with a count above 0 are looked at.
+    means : (K, d) float64
+    lower, upper : (d,) float64
+        Bounds in the space of the means; infinite where a feature has none.
+    """
+    slack = SLACK * np.maximum(1.0, np.fmax(_finite(lower), _finite(upper)))
+    outside = (means < lower - slack) | (means > upper + slack) | ~np.isfinite(means)
+    wrong = np.argwhere(outside & (counts > 0 if counts.ndim == 2 else (counts > 0)[:, None]))
+    if wrong.size:
+        cell, feature = (int(place) for place in wrong[0])
+        raise RuleViolation(
+            "bounds",
+            f"cell {cell}: the mean of feature {feature} lies outside its declared bounds",
+            f"{pointer}/{cell}/{feature}",
+        )
+
+
+def check_costs(
+    counts: IntVector,
+    sums: FloatArray,
+    costs: FloatArray,
+    centroids: FloatArray,
+    pointer: str = "/costs",
+) -> None:
+    """Raise unless every cost is at least what the sent mean implies.
+
+    The squared distances of n rows to a centroid c add up to M2 + n |mean - c|^2, and M2 >= 0.
+
+    Parameters
+    ----------
+    counts : (K,) int64
+    sums : (K, d) float64
+    costs : (K,) float64
+    centroids : (K, d) float64
+        What the costs are measured to.
+    """
+    n = np.maximum(counts, 1).astype(np.float64)
+    means = sums / n[:, None]
+    # The difference of two large numbers loses digits: the slack is of their own size.
+    slack = SLACK * (np.abs(means) + np.abs(centroids))
+    apart = np.maximum(np.abs(means - centroids) - slack, 0.0)
+    implied = n * (apart**2).sum(axis=1)
+    wrong = np.flatnonzero((counts > 0) & ~(costs >= implied * (1.0 - SLACK)))
+    wrong = np.union1d(wrong, np.flatnonzero(~(costs >= 0)))
+    if wrong.size:
+        cell = int(wrong[0])
+        raise RuleViolation(
+            "cost",
+            f"the cost of cell {cell} is negative or lower than its own mean implies",
+            f"{pointer}/{cell}",
+        )
+
+
+def check_moments(
+    observed: IntVector,
+    means: FloatArray,
+    m2: FloatArray,
+    *,
+    n: int,
+    p: int,
+    lower: FloatArray,
+    upper: FloatArray,
+    pointer: str = "",
+) -> None:
+    """Check the moments of whole features: what a site sends once about all its rows.
+
+    Parameters
+    ----------
+    observed : (d,) int64
+        Rows in which each feature was observed: 0 or at least ``p``, at most ``n``.
+    means, m2 : (d,) float64
+        Mean and sum of squared deviations of each feature; 0 where none was observed.
+    n : int
+        All rows of the site: at least ``p``.
+    lower, upper : (d,) float64
+        Bounds in the space of the means; infinite where a feature has none.
+    pointer : str
+        JSON pointer of the object with members ``n``, ``observed``, ``mean`` and ``m2``.
+    """
+    if n < p:
+        raise RuleViolation(
+            "smallest-count", f"a site sends moments of at least {p} rows or none", f"{pointer}/n"
+        )
+    check_counts(observed, p, f"{pointer}/observed")
+    if (observed > n).any():
+        feature = int(np.flatnonzero(observed > n)[0])
+        raise RuleViolation(
+            "complement",
+            f"feature {feature} is observed in more rows than the site has",
+            f"{pointer}/observed/{feature}",
+        )
+    check_empty(observed, means, f"{pointer}/mean")
+    check_empty(observed, m2, f"{pointer}/m2")
+    slack = SLACK * np.maximum(1.0, np.fmax(_finite(lower), _finite(upper)))
+    outside = (means < lower - slack) | (means > upper + slack) | ~np.isfinite(means)
+    wrong = np.flatnonzero(outside & (observed > 0))
+    if wrong.size:
+        feature = int(wrong[0])
+        raise RuleViolation(
+            "bounds",
+            f"the mean of feature {feature} lies outside its declared bounds",
+            f"{pointer}/mean/{feature}",
+        )
+    # Values within bounds have a variance of at most (upper - mean)(mean - lower).
+    with np.errstate(invalid="ignore"):
+        widest = observed * (upper - means) * (means - lower)
+        room = SLACK * np.maximum(1.0, observed * (upper - lower) ** 2)
+    widest = np.where(np.isfinite(widest), np.maximum(widest, 0.0) + room, np.inf)
+    wrong = np.flatnonzero(~(m2 >= 0) | (m2 > widest))
+    if wrong.size:
+        feature = int(wrong[0])
+        raise RuleViolation(
+            "spread",
+            f"the spread of feature {feature} is negative or wider than its bounds allow",
+            f"{pointer}/m2/{feature}",
+        )
+
+
+def _finite(values: FloatArray) -> FloatArray:
+    return np.where(np.isfinite(values), np.abs(values), 0.0)

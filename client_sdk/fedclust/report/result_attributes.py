@@ -1,0 +1,89 @@
+"""The attributes that results of sites and of simulations share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.report import Facts, Plots
+from fedclust.report.tables import write_report
+from fedclust.schema.result import HistoryEntry, Quality, Result, SweepEntry
+
+
+class ResultAttributes:
+    """What results of sites and of simulations have in common, under scikit-learn's names."""
+
+    result_: Result
+
+    def _facts(self) -> Facts:
+        raise NotImplementedError
+
+    @property
+    def cluster_centers_(self) -> NDArray[np.float64]:
+        """Centroids (K, d) in the data's own units: of a level the share of rows that have it."""
+        return self.result_.centroids_original
+
+    @property
+    def columns_(self) -> tuple[str, ...]:
+        """What the columns of the centroids are: a feature, or ``feature=level``."""
+        return self.result_.columns
+
+    @property
+    def quality_(self) -> Quality | None:
+        """Inertia and indices over the sites' points; None without evaluation."""
+        return self.result_.quality
+
+    @property
+    def inertia_(self) -> float | None:
+        """Sum of squared distances in the scaled space; None without evaluation."""
+        return None if self.result_.quality is None else self.result_.quality.inertia
+
+    @property
+    def n_rounds_(self) -> int:
+        """Rounds of the method, without preparation and evaluation."""
+        return self.result_.n_rounds
+
+    @property
+    def history_(self) -> tuple[HistoryEntry, ...]:
+        """Every round that closed."""
+        return self.result_.history
+
+    @property
+    def sizes_(self) -> tuple[int, ...] | None:
+        """Persons in each cluster over all sites; None without evaluation."""
+        return self.result_.sizes
+
+    @property
+    def warnings_(self) -> tuple[str, ...]:
+        """What the analyst should know."""
+        return self.result_.warnings
+
+    @property
+    def stopped_because_(self) -> str:
+        """Why the rounds ended, such as ``converged``, ``finished`` or ``max_rounds``."""
+        return self.result_.stopped_because
+
+    @property
+    def sweep_(self) -> tuple[SweepEntry, ...] | None:
+        """Every K of a sweep; None where there was one."""
+        return self.result_.sweep
+
+    @property
+    def plot(self) -> Plots:
+        """The result's figures: ``plot.profile()``, ``sizes()``, ``centroids()`` and others.
+
+        Each returns a :class:`fedclust.report.Figure`: a notebook shows it, ``save`` writes it as
+        SVG, or with the extra ``[plot]`` as PNG.
+        """
+        return Plots(self._facts())
+
+    def save_report(self, path: str | os.PathLike[str]) -> None:
+        """Write a report of the result: profiles, sizes, quality, provenance.
+
+        The ending of ``path`` says in which form: ``.html`` (one page, self-contained), ``.json``
+        or ``.csv``. It tells no more than the result does, and holds no labels.
+        """
+        write_report(self._facts(), Path(path))

@@ -1,0 +1,1 @@
+"""The types that sessions are described by, and the errors that lower packages raise."""

@@ -1,0 +1,38 @@
+"""The errors that lower packages raise, at a site and at the coordinator."""
+
+from __future__ import annotations
+
+__all__ = ["MethodFailure"]
+
+
+class RuleViolation(ValueError):
+    """A payload, configuration or table breaks a rule.
+
+    Parameters
+    ----------
+    rule : str
+        Short stable name of the rule, for example ``"smallest-count"``.
+    message : str
+        What is wrong and what to do, without repeating any value of the data.
+    pointer : str
+        JSON pointer to the offending field, relative to the thing that was checked.
+    """
+
+    def __init__(self, rule: str, message: str, pointer: str = "") -> None:
+        super().__init__(message)
+        self.rule = rule
+        self.message = message
+        self.pointer = pointer
+
+
+class MethodFailure(RuntimeError):
+    """The method cannot go on with what the sites answered: the session fails.
+
+    ``reason`` is a stable snake_case code, ``message`` says what to change. Neither may contain
+    anything that a site sent.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message

@@ -1,0 +1,58 @@
+"""The base of everything that is stored or travels, and the types of its simplest fields."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+from pydantic_core import PydanticCustomError
+
+__all__ = ["Memory", "Model", "Slug", "Tree", "Visible"]
+
+#: What codecs carry: None, bool, int, float, str, bytes, arrays, and tuples and str-keyed dicts
+#: of them.
+Tree: TypeAlias = Any
+Memory: TypeAlias = dict[str, Tree]
+
+#: Characters that show nothing although Unicode counts them as letters, marks or symbols: joiners,
+#: Hangul and Khmer fillers, variation selectors, the empty Braille cell.
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
+
+
+def _visible(text: str) -> str:
+    """Refuse text that does not show what it is: people consent to what they read."""
+    fault = None
+    if text != text.strip():
+        fault = "leave out the spaces at its beginning or end"
+    elif any(c != " " and unicodedata.category(c)[0] in "CZ" for c in text) or _BLANK.search(text):
+        fault = "use visible characters and plain spaces alone: one is invisible or unassigned"
+    elif not unicodedata.is_normalized("NFC", text):
+        fault = "write its accents in composed form (Unicode NFC)"
+    if fault is not None:
+        raise PydanticCustomError("visible", "{fault}", {"fault": fault})
+    return text
+
+
+#: For text that people read: two texts that look alike differ in no invisible character.
+Visible = AfterValidator(_visible)
+Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+FeatureName = Annotated[
+    str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$"), Visible
+]
+
+
+class Model(BaseModel):
+    """Base of everything that is stored or travels: strict, closed, immutable.
+
+    Sequences are tuples: the binary codec decodes arrays of things to tuples, and strict
+    validation takes no list for one.
+    """
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, arbitrary_types_allowed=True
+    )

@@ -1,0 +1,245 @@
+"""The result of a session: one clustering, how good it is, and how it was found."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector
+from fedclust.schema.model import Model, Tree
+from fedclust.schema.space import Space
+
+__all__ = ["Bounds", "HistoryEntry", "Profile", "Quality", "Result", "SweepEntry"]
+
+
+class Quality(Model):
+    """How good the clustering is, over the sites' points (ALGORITHMS, Common rules).
+
+    Attributes
+    ----------
+    inertia : float
+        Over the points, weighted by persons.
+    share_within : float
+        The share of the persons' own inertia that lies within groups, as the tables release it:
+        their inertia is about ``inertia / (1 - share_within)``.
+    simplified_silhouette, davies_bouldin : float or None
+    n_rows : int
+        Persons.
+    """
+
+    inertia: float
+    share_within: float = 0.0
+    simplified_silhouette: float | None
+    davies_bouldin: float | None
+    n_rows: int
+
+
+class HistoryEntry(Model):
+    """One closed round as the analyst sees it. Aggregates over at least ``min_sites`` sites.
+
+    ``lower_bound`` and ``upper_bound`` are what this round by itself says of the least inertia that
+    any centroids have; None where it says nothing.
+    """
+
+    round: int
+    phase: str
+    n_sites: int
+    inertia: float | None = None
+    centroid_shift: float | None = None
+    lower_bound: float | None = None
+    upper_bound: float | None = None
+
+
+class Bounds(Model):
+    """Between what the least inertia lies that any K centroids within the declared bounds have.
+
+    Attributes
+    ----------
+    lower, upper : float or None
+        In the scaled space, over all points of all sites. ``upper`` is what the result's centroids
+        cost at most. None where no round told one.
+    certified : bool
+        Whether ``lower`` is proven; see :attr:`statement`.
+    statement : str
+        What the bounds rest on, in a sentence.
+    n_clusters : int
+        The K that they hold for.
+    iterations : int
+        Dual rounds that were closed.
+    limited : int
+        In how many of these a site's search ended at its node limit: its bound is then proven, but
+        not the best.
+    splits : int
+        How often the centroids' region was cut in two to close the gap.
+    """
+
+    lower: float | None
+    upper: float | None
+    certified: bool
+    statement: str
+    n_clusters: int
+    iterations: int
+    limited: int
+    splits: int
+
+    @property
+    def gap(self) -> float | None:
+        """How far apart they are, as a share of ``upper``; None without either."""
+        if self.lower is None or self.upper is None:
+            return None
+        return relative_gap(self.lower, self.upper)
+
+
+def relative_gap(lower: float, upper: float) -> float:
+    """Return (upper - lower) / upper, 0 where they meet; Yfantis et al., eq. 35."""
+    if upper <= lower:
+        return 0.0
+    return (upper - lower) / upper if upper > 0 else float("inf")
+
+
+class Profile(Model):
+    """What the persons of each cluster look like, over all sites; see ``engine.evaluation``.
+
+    In the columns' own units, transforms not undone. Missing values that were imputed count.
+
+    Attributes
+    ----------
+    known : (K, d) bool
+        False in empty clusters, and for columns that no site with persons in the cluster has.
+    means : (K, d) float64
+        0 where not known; the share of those with it where a column is binary.
+    deviations : (K, d) float64
+        Standard deviations, ddof 0: 0 where not known.
+    overall_means, overall_deviations : (d,) float64
+        Over the persons of all clusters.
+    """
+
+    known: BoolMatrix
+    means: FloatMatrix
+    deviations: FloatMatrix
+    overall_means: FloatVector
+    overall_deviations: FloatVector
+
+
+class SweepEntry(Model):
+    """One number of clusters of a sweep, by what the others are compared with it.
+
+    Attributes
+    ----------
+    n_clusters : int
+        K as it was asked for.
+    inertia, simplified_silhouette, davies_bouldin : float or None
+        As in :class:`Quality`; None where they are not known.
+    n_rows : int or None
+        The persons that these are over.
+    stability : float or None
+        How far different starts agree; see ``engine.model_selection``.
+    result : Result
+        The clustering; its own ``sweep`` is None.
+    """
+
+    n_clusters: int
+    inertia: float | None = None
+    simplified_silhouette: float | None = None
+    davies_bouldin: float | None = None
+    n_rows: int | None = None
+    stability: float | None = None
+    result: Result
+
+
+class Result(Model):
+    """One clustering that every site can apply to its own rows.
+
+    Attributes
+    ----------
+    centroids : (K, d) float64
+        Scaled space, rows in lexicographic order.
+    centroids_original : (K, d) float64
+        The same in the units that were declared, transforms undone: geometric means of what was
+        taken logarithms of. Of a level the share of rows that have it.
+    columns : tuple of str, length d
+        What the columns of the centroids are: a feature, or ``feature=level``.
+    mask : (K, d) bool or None
+        With ``missing: mask``: False where a feature of a cluster is unknown, for no site that
+        has the feature has rows in it; both centroids are 0 there.
+    prototypes : (M, d) float64 or None
+        Scaled. Where clusters are not told apart by their centroids: a row belongs to the cluster
+        of the nearest of these. Sorted by value.
+    prototype_labels : tuple of int, length M
+        The cluster of each prototype.
+    center, scale : (d,) float64
+        The scaled space; ``impute`` (d,), in own units, where missing values are imputed.
+    limit : (d,) float64 or None
+        How far from 0 scaled values count at most.
+    sizes : tuple of int, length K, or None
+        Persons in each cluster; None without evaluation.
+    site_sizes : dict of site to tuple
+        The same by site. Released whole to nobody: each site sees its own.
+    mapping : dict of site to tuple of int
+        Local cluster to global cluster, where the method has local clusters; -1 for a local
+        cluster that was not sent. Each site sees its own.
+    profile : Profile or None
+        Means and spreads of the persons in each cluster; None without evaluation.
+    n_rounds : int
+        Rounds of the method itself, as ``max_rounds`` counts them: without preparation and
+        evaluation, which ``history`` shows too.
+    extra : dict
+        What the method's ``label`` needs beyond centroids.
+    n_clusters : int or None
+        In a sweep, the K of this clustering as it was asked for. Elsewhere None.
+    sweep : tuple of SweepEntry or None
+        Of a sweep: every K that came to a clustering, ascending. All else here is that of the
+        recommended K.
+    recommendation : str or None
+        Of a sweep: why that K is recommended.
+    bounds : Bounds or None
+        Of a method that proves how good its clustering is.
+    """
+
+    centroids: FloatMatrix
+    centroids_original: FloatMatrix
+    columns: tuple[str, ...] = ()
+    mask: BoolMatrix | None = None
+    prototypes: FloatMatrix | None = None
+    prototype_labels: tuple[int, ...] | None = None
+    center: FloatVector
+    scale: FloatVector
+    impute: FloatVector | None = None
+    limit: FloatVector | None = None
+    sizes: tuple[int, ...] | None = None
+    site_sizes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    mapping: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    quality: Quality | None = None
+    profile: Profile | None = None
+    history: tuple[HistoryEntry, ...] = ()
+    n_rounds: int = 0
+    stopped_because: str = ""
+    warnings: tuple[str, ...] = ()
+    extra: dict[str, Tree] = Field(default_factory=dict)
+    n_clusters: int | None = None
+    sweep: tuple[SweepEntry, ...] | None = None
+    recommendation: str | None = None
+    bounds: Bounds | None = None
+
+    @property
+    def space(self) -> Space:
+        """The map from own units to the scaled space."""
+        return Space(self.center, self.scale, self.impute, self.limit)
+
+    def at(self, n_clusters: int) -> Result:
+        """Return the clustering of one K of a sweep.
+
+        Raises
+        ------
+        ValueError
+            There is none; names every K that there is.
+        """
+        if self.sweep is None:
+            raise ValueError("this session compared no numbers of clusters: it has one result")
+        for entry in self.sweep:
+            if entry.n_clusters == n_clusters:
+                return entry.result
+        there = ", ".join(str(entry.n_clusters) for entry in self.sweep)
+        raise ValueError(f"choose K from those of this session's results: {there}")
+
+
+SweepEntry.model_rebuild()

@@ -1,0 +1,71 @@
+"""What a step of a method may know besides its task."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.schema.encoding import Column, columns_of
+from fedclust.schema.feature import Feature
+from fedclust.schema.policy import Policy
+from fedclust.schema.space import Space
+
+__all__ = ["RunConfig"]
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All that a step may know besides its task and, at a site, its rows.
+
+    Attributes
+    ----------
+    options : Model
+        The method's own ``Config``.
+    features : tuple of Feature
+        As declared, in the session's order. Methods look at ``columns`` (d,), which they become.
+    policy : Policy
+    roster : tuple of str
+        Site names that the next round would address, sorted.
+    p : int
+        Smallest number of persons behind anything sent: at a site and in ``check``, the larger of
+        the session's and that site's own; in ``aggregate``, the session's.
+    size_band : str or None
+        That site's declared band (``protection.size_bands``); None in ``aggregate``.
+    space : Space
+        The scaled space; the identity until the preparation round has closed.
+    masks : mapping of site to (d,) bool
+        In ``start``, ``check_roster`` and ``aggregate``: which columns each site has; all of them,
+        but with ``missing: mask``. Elsewhere empty.
+    mask : (d,) bool
+        At a site and in ``check``: the columns that this site has, whole features. By default all.
+    first : bool
+        In ``check_task``: whether this is the method's first round.
+    sweep : tuple of int
+        Every K that is run beside this one, itself included; empty where it is the only one.
+    """
+
+    options: Any
+    features: tuple[Feature, ...]
+    policy: Policy
+    roster: tuple[str, ...]
+    p: int
+    size_band: str | None = None
+    space: Space = field(default_factory=lambda: Space.identity(0))
+    masks: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    mask: NDArray[np.bool_] = field(default_factory=lambda: np.ones(0, dtype=np.bool_))
+    first: bool = False
+    sweep: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.mask.shape != (len(self.columns),):
+            object.__setattr__(self, "mask", np.ones(len(self.columns), dtype=np.bool_))
+
+    @functools.cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """What the features become: the columns of every matrix; d is their number."""
+        return columns_of(self.features)

@@ -1,0 +1,170 @@
+"""Check what a coordinator asks of a site, and compute the answer. No I/O.
+
+Neither side trusts the other. A site recomputes the definition's hash and each task's digest,
+checks the session's policy and number of rounds against its consent, and checks its own answer as
+the coordinator will, before anything is written or sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from fedclust import engine
+from fedclust.definition import DefinitionError, canonical, check_definition, plan_of
+from fedclust.engine import Plan
+from fedclust.errors import DisclosureError, ProtocolError, VersionUnsupported
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.model import Memory
+from fedclust.schema.points import Points
+from fedclust.site.consent import ConsentRequest
+from fedclust.wire import codec
+from fedclust.wire.models import SessionInfo, TaskDocument
+from fedclust.wire.problems import problem
+from fedclust.wire.submissions import write_submission
+
+
+@dataclass(frozen=True)
+class Computed:
+    """An answer before it is written: its exact bytes and the site's memory after it."""
+
+    phase: str
+    body: bytes = field(repr=False)
+    fields: dict[str, str]
+    smallest_count: int | None
+    memory: Memory = field(repr=False)
+
+
+def accepted_plan(session: str, info: SessionInfo) -> Plan:
+    """Return a session's plan, if its definition matches its hash and keeps the rules.
+
+    Raises
+    ------
+    VersionUnsupported
+        This SDK does not know the method's pinned version; says how to upgrade.
+    ProtocolError
+    """
+    definition = info.definition
+    if definition.name != session or codec.sha256(canonical(definition)) != info.definition_sha256:
+        raise ProtocolError("the session's definition does not have the hash it claims")
+    try:
+        plan = plan_of(definition)
+    except DefinitionError as error:
+        raise VersionUnsupported(problem("version-unsupported", str(error))) from None
+    try:
+        check_definition(definition)
+    except DefinitionError as error:
+        raise ProtocolError(f"the definition breaks the protocol's rules: {error}") from None
+    return plan
+
+
+def refuse_foreign(plan: Plan, session: str, number: int, document: TaskDocument) -> None:
+    """Raise ProtocolError unless a task matches its digest, its round and its session."""
+    common = document.common
+    named = (common.get("session"), common.get("round"), common.get("phase"))
+    if codec.task_digest(common, document.site) != document.digest:
+        raise ProtocolError(f"the task of round {number} does not have the digest it claims")
+    if named != (session, number, document.phase):
+        raise ProtocolError(f"the task of round {number} is another round's or session's")
+    # Preparation and evaluation are additional rounds.
+    if not 1 <= number <= engine.max_rounds(plan) + 2:
+        raise ProtocolError(f"round {number} is beyond what was consented to")
+
+
+def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
+    """Return the task that the coordinator will give first, once the session starts."""
+    plan, session, site = request.plan, request.session, request.site
+    task = engine.start(plan, sorted(roster), {site: request.mask}).task
+    common, part = engine.write_task(plan, session, 1, task, site)
+    # Pass it through the codec, as it will arrive.
+    common, part = (codec.decode(codec.encode(tree)) for tree in (common, part))
+    digest = codec.task_digest(common, part)
+    return TaskDocument(phase=task.phase, digest=digest, common=common, site=part)
+
+
+def count_usable(plan: Plan, data: Points) -> int:
+    """Return how many persons of a site take part.
+
+    Raises
+    ------
+    DisclosureError
+        The method needs a package that is not installed.
+    """
+    try:
+        engine.check_installed(plan, "site")
+        lost = np.isnan(data.X).any(axis=1) & (plan.policy.missing == "drop")
+        return int(data.sizes[~lost].sum())
+    except RuleViolation as error:
+        raise DisclosureError(error.rule, error.message) from None
+
+
+def compute(
+    request: ConsentRequest,
+    data: Points,
+    number: int,
+    document: TaskDocument,
+    memory: Memory,
+    media: str,
+) -> Computed:
+    """Compute the answer to an accepted task; the engine checks it.
+
+    Raises
+    ------
+    DisclosureError
+        The answer would break a rule.
+    ProtocolError
+        The task is not one of the session's method.
+    """
+    plan, p, band = request.plan, request.p, request.size_band
+    try:
+        phase = engine.phase(plan, document.phase)
+        task = engine.read_task(plan, document.common, document.site)
+    except (KeyError, RuleViolation, ValidationError):
+        raise ProtocolError(f"the task of round {number} is not one of this method") from None
+    try:
+        payload, after = engine.local_step(
+            plan,
+            task,
+            data,
+            site=request.site,
+            round_number=number,
+            p=p,
+            size_band=band,
+            memory=memory,
+            mask=request.mask,
+        )
+    except RuleViolation as error:
+        raise DisclosureError(error.rule, error.message) from None
+    body = write_submission(phase.name, document.digest, payload, media)
+    return Computed(phase.name, body, *summary(payload), after)
+
+
+def summary(payload: Any) -> tuple[dict[str, str], int | None]:
+    """Describe an answer for the ledger: its fields with shapes, and its smallest count.
+
+    Whole numbers in an answer are counts of persons, except for ``points``, which counts groups.
+    The smallest one above 0 is the figure that a privacy officer looks for. None where there is
+    none.
+    """
+    fields: dict[str, str] = {}
+    counts: list[int] = []
+    pending = [("", codec.to_tree(payload) if payload is not None else {})]
+    while pending:
+        name, value = pending.pop()
+        if isinstance(value, dict):
+            pending += [(f"{name}.{key}" if name else key, value[key]) for key in value]
+        elif isinstance(value, tuple):
+            pending += [(f"{name}[{index}]", item) for index, item in enumerate(value)]
+        elif isinstance(value, np.ndarray):
+            fields[name] = f"{value.dtype.name}{list(value.shape)}"
+            if value.dtype.kind in "iu" and name.rpartition(".")[2] != "points":
+                counts += [int(count) for count in value.ravel() if count > 0]
+        elif value is not None:
+            fields[name] = type(value).__name__
+            if type(value) is int and value > 0:
+                counts.append(value)
+    return dict(sorted(fields.items())), min(counts, default=None)

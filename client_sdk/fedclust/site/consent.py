@@ -1,0 +1,277 @@
+"""The text of the consent screen.
+
+The lines about what leaves a site come from the method's declaration (``Phase.discloses``), as
+those in the API and the docs do.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust import engine
+from fedclust.engine import Plan
+from fedclust.errors import ConsentNeeded
+from fedclust.methods.common.options import MOST_FOUND
+from fedclust.protection.figures import TableFigures
+from fedclust.schema.feature import Feature
+from fedclust.schema.task import Phase
+from fedclust.wire.models import Consents, Definition
+
+#: The most columns whose share of persons in groups of one value is shown.
+_MOST_COLUMNS = 3
+#: Smaller shares of persons are not shown.
+_LEAST_SHARE = 0.005
+
+
+@dataclass(frozen=True)
+class ConsentRequest:
+    """What a site's data manager needs to decide on a session.
+
+    Attributes
+    ----------
+    coordinator, site, session, analyst : str
+    definition : Definition
+    definition_sha256 : str
+        The hash that a site consents to; recorded here and in the coordinator's audit trail.
+    plan : Plan
+    p : int
+        The least number of persons behind every number: the larger of the session's and the
+        site's own.
+    persons : int
+        Persons of the site's table. Joining declares ``size_band``.
+    size_band : str
+    persons_declared : bool
+        Whether a column says which rows belong to one person.
+    features : tuple of str
+        Those of the session that the site has.
+    figures : TableFigures or None
+        How close the site's table is to its persons; None with ``protection: none``, or where the
+        site has fewer than p persons.
+    fences : bool
+        Whether extremes count as a fence in the site's table.
+    """
+
+    coordinator: str
+    site: str
+    session: str
+    analyst: str
+    definition: Definition
+    definition_sha256: str
+    plan: Plan
+    p: int
+    persons: int
+    size_band: str
+    persons_declared: bool
+    features: tuple[str, ...]
+    figures: TableFigures | None = None
+    fences: bool = True
+
+    @functools.cached_property
+    def mask(self) -> NDArray[np.bool_]:
+        """Which of the session's features (d,) the site has."""
+        return engine.has_features(self.plan, self.features)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases that this session can have, with what each discloses."""
+        return engine.possible_phases(self.plan)
+
+    @property
+    def two_sites_with(self) -> str | None:
+        """The other site, if rounds of two sites are allowed: each learns the other's part."""
+        if self.definition.policy.min_sites > 2:
+            return None
+        return next((name for name in self.definition.sites if name != self.site), None)
+
+    @property
+    def protection_none(self) -> bool:
+        """Whether the session asks for exact rows."""
+        return self.definition.policy.protection == "none"
+
+    @property
+    def consents(self) -> Consents:
+        """The express consents that joining declares."""
+        return Consents(two_sites_with=self.two_sites_with, protection_none=self.protection_none)
+
+    @property
+    def promise(self) -> str:
+        """How the persons are protected, in one sentence."""
+        if self.protection_none:
+            return (
+                "NONE: this session works on exact rows. The coordinator can compute single "
+                "records from what you send."
+            )
+        return (
+            f"Everything that leaves is computed from records of groups of at least {self.p} "
+            "similar persons; nothing finer can be learned, whoever asks, in any number of rounds "
+            "and sessions. Rows, labels and identifiers never leave."
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What remains possible, one sentence each."""
+        notes = []
+        if self.two_sites_with is not None:
+            notes.append(
+                f"With two sites, {self.two_sites_with} can subtract its own part from each sum "
+                "and so learns yours, and you learn theirs."
+            )
+        if not self.persons_declared:
+            notes.append(
+                "No person column is given, so each row counts as a person. If a person may have "
+                "several rows, name the column (person=, --person-column)."
+            )
+        if self.protection_none:
+            return tuple(notes)
+        notes.append(
+            "A malicious coordinator may in the end learn the whole table of groups. At very "
+            "small sites it can guess better than by chance whether a known person is in it."
+        )
+        if self.persons < self.p:
+            notes.append(
+                f"Fewer than {self.p} persons have the values that this session needs, so this "
+                "site answers every round empty. See which columns lack values: fedclust check."
+            )
+        if not self.fences:
+            notes.append(
+                "Your table was formed without fences: the record of a group that holds a lone "
+                "extreme shows that there is one."
+            )
+        if self.figures is not None:
+            notes += self._of_table(self.figures)
+        return tuple(notes)
+
+    def _of_table(self, figures: TableFigures) -> Iterator[str]:
+        smallest, largest = figures.group_sizes
+        close = (
+            ""
+            if figures.distance_sd is None
+            else f", half of the persons within {figures.distance_sd:.2f} standard deviations of "
+            "their group's record"
+        )
+        yield (
+            f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons{close}. "
+            "--min-group-size makes it coarser."
+        )
+        shares = sorted(figures.one_value.items(), key=lambda item: (-item[1], item[0]))
+        told = [f"{name} {share:.0%}" for name, share in shares if share >= _LEAST_SHARE]
+        if told:
+            more = len(told) - _MOST_COLUMNS
+            rest = f" and {more} columns more (fedclust check)" if more > 0 else ""
+            yield (
+                "Persons in groups of one value, which whoever knows the group knows: "
+                f"{', '.join(told[:_MOST_COLUMNS])}{rest}."
+            )
+
+    def text(self, *, full: bool = False) -> tuple[tuple[str, str], ...]:
+        """Return the consent screen as pairs of a heading and a line, "" for the same heading.
+
+        Parameters
+        ----------
+        full : bool
+            Whether to list every field that leaves, with what it can identify.
+        """
+        return tuple(self._lines(full=full))
+
+    def _lines(self, *, full: bool) -> Iterator[tuple[str, str]]:
+        said, policy = self.definition, self.definition.policy
+        yield "study", f"{said.title} ({self.session})" if said.title else self.session
+        yield "purpose", said.purpose or "not stated"
+        contact = f"; contact: {said.contact}" if said.contact else ""
+        yield "asked by", f"{self.analyst}{contact}; coordinator: {self.coordinator}"
+        approval = f"approval: {said.approval}; " if said.approval else ""
+        expires = f"; joining ends {said.expires:%Y-%m-%d}" if said.expires else ""
+        sites = f"{len(said.sites)} sites ({', '.join(said.sites)})"
+        rounds = (
+            f"at least {policy.min_sites} in each of at most {engine.most_rounds(self.plan)} rounds"
+        )
+        yield "terms", f"{approval}{sites}, {rounds}{expires}"
+        yield (
+            "this site",
+            f"{self.site}, {self.persons} persons (joining declares {self.size_band})",
+        )
+        method = self.plan.method
+        yield "method", f"{method.title} ({said.algorithm} version {method.version})"
+        yield "columns", ", ".join(feature_text(feature) for feature in said.features)
+        for place, phase in enumerate(self.phases):
+            heading = "leaves" if place == 0 else ""
+            yield (
+                heading,
+                f"{phase.name}: {self._shape(phase.summary)}{'' if full else self._fields(phase)}",
+            )
+            for line in phase.discloses if full else ():
+                yield "", f"  {line.field}, {self._shape(line.shape)}: {line.meaning}"
+                yield "", f"    Can identify: {line.identifies}"
+        yield "protection", self.promise
+        for place, note in enumerate(self.notes):
+            yield "remains" if place == 0 else "", note
+        if full:
+            yield "options", repr(said.config)
+            yield "policy", repr(policy.model_dump())
+            yield "seed", str(said.seed)
+        yield "definition", f"SHA-256 {self.definition_sha256}"
+
+    def _fields(self, phase: Phase) -> str:
+        """Return the fields of a phase and how many numbers each has."""
+        shapes = ((line.field, self._shape(line.shape)) for line in phase.discloses)
+        short = (
+            f"{name} {re.sub('one number|(?<=.) numbers?', '', shape)}".strip()
+            for name, shape in shapes
+        )
+        return f" ({', '.join(short)})"
+
+    def _shape(self, shape: str) -> str:
+        """Return the shape of a field with the session's own numbers for K, d and c."""
+        numbers = _numbers(self.plan)
+        return re.sub(r"\b[KdcC]\b", lambda found: numbers.get(found[0], found[0]), shape)
+
+    def refuse_tacit(self) -> None:
+        """Raise ConsentNeeded if the session needs express consent."""
+        needed = []
+        if self.two_sites_with is not None:
+            needed.append(f"two_sites_with {self.two_sites_with}")
+        if self.protection_none:
+            needed.append("protection_none")
+        if needed:
+            raise ConsentNeeded(
+                f"session {self.session} needs express consent to: {', '.join(needed)}; "
+                "read it with preview or check, then pass consent=True",
+                tuple(needed),
+            )
+
+
+def feature_text(feature: Feature) -> str:
+    """Return a feature's name, unit, bounds and kind for people."""
+    text = feature.name + (f" [{feature.unit}]" if feature.unit else "")
+    if feature.lower is not None or feature.upper is not None:
+        low = "" if feature.lower is None else f"{feature.lower:g}"
+        text += f" {low}..{'' if feature.upper is None else f'{feature.upper:g}'}"
+    said: list[str] = [] if feature.kind == "numeric" else [feature.kind]
+    if feature.levels:
+        said.append(" | ".join(feature.levels))
+    if feature.transform != "none":
+        said.append(feature.transform)
+    if feature.weight != 1.0:
+        said.append(f"weight {feature.weight:g}")
+    return f"{text} ({', '.join(said)})" if said else text
+
+
+def _numbers(plan: Plan) -> dict[str, str]:
+    """Return the session's numbers for the letters in the shapes of fields."""
+    found = {"d": str(len(plan.columns))}
+    wanted: Any = getattr(plan.options, "n_clusters", None)
+    if isinstance(wanted, int):
+        found["K"] = str(wanted)
+    elif wanted is None:
+        found["K"] = f"up to {MOST_FOUND}"
+    candidates = getattr(plan.options, "candidates", None)
+    if isinstance(candidates, int):
+        found["c"] = found["C"] = str(candidates)
+    return found

@@ -1,0 +1,246 @@
+"""What a site remembers of a session, so that it resumes and never sends anything twice.
+
+::
+
+    <state directory>/ledger.jsonl                                 what left (site.ledger)
+    <state directory>/<coordinator>/<site>/<session>.<hash>/       hash: of the definition
+        lock           held by the one process that runs this session for this site
+        session        consent, and what the site declared when it joined
+        round-00001    one file a round: the exact bytes that are sent and, beside them, the
+                       method's memory after that round. One synced write before the first PUT;
+                       nothing but these bytes is ever sent for the round
+        round-00001.outcome    the receipt, or why the coordinator refused
+
+Only the newest round keeps its memory, the one before it until that is settled. Every file carries
+a checksum; a damaged or missing one is named, and the session does not go on with it: another
+answer to the same round would contradict the one that was sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field, ValidationError
+
+from fedclust.durable_files import (
+    FileDamaged,
+    FileLock,
+    LockHeld,
+    private_directory,
+    read_sealed,
+    seal_all,
+)
+from fedclust.errors import (
+    JournalDamaged,
+    JournalError,
+    JournalLocked,
+    OtherData,
+)
+from fedclust.schema.model import Memory, Model, Tree
+from fedclust.site.ledger import LedgerDamaged
+from fedclust.site.paths import coordinator_directory
+from fedclust.wire import codec
+from fedclust.wire.models import Participation, Receipt, Sha256, Timestamp
+
+_ROUND = re.compile(r"round-(\d{5})")
+M = TypeVar("M", bound=Model)
+
+
+class SessionRecord(Model):
+    """Consent to a definition, and the participation that was declared with it."""
+
+    coordinator: str
+    site: str
+    session: str
+    definition_sha256: Sha256
+    consented_at: Timestamp
+    participation: Participation
+
+
+class Outcome(Model):
+    """What became of an answer: a receipt, or the type of problem it was refused with."""
+
+    receipt: Receipt | None = None
+    refused: str | None = None
+
+
+class Answer(Model):
+    """One round's answer, after that of round ``after`` (0: the first).
+
+    ``memory`` is None once a later round holds it and is settled.
+    """
+
+    coordinator: str
+    site: str
+    session: str
+    round: int
+    after: int
+    phase: str
+    task_digest: Sha256
+    media: str
+    body: bytes = Field(repr=False)
+    fields: dict[str, str]
+    smallest_count: int | None
+    data_digest: Sha256
+    written_at: Timestamp
+    memory: dict[str, Tree] | None = Field(repr=False)
+
+    @property
+    def sha256(self) -> str:
+        return codec.sha256(self.body)
+
+    def entry(self, outcome: Outcome) -> dict[str, Any]:
+        """Return this answer's line of the ledger."""
+        line = self.model_dump(
+            mode="json",
+            include={"coordinator", "site", "session", "round", "phase", "fields"}
+            | {"smallest_count", "task_digest", "media", "written_at"},
+        )
+        line |= {"time": line.pop("written_at"), "sha256": self.sha256, "size": len(self.body)}
+        return line | {"empty": not self.fields} | outcome.model_dump(mode="json")
+
+
+@contextmanager
+def state_errors(directory: Path) -> Iterator[None]:
+    """Turn what goes wrong with the files in a state directory into a JournalError."""
+    try:
+        yield
+    except LedgerDamaged as error:
+        raise JournalDamaged(
+            f"{error}; fedclust ledger verify says more. Bring ledger.jsonl and ledger.jsonl.head "
+            "back from a backup"
+        ) from None
+    except LockHeld as error:
+        raise JournalLocked(f"another process holds {error}; try again") from None
+    except OSError as error:
+        where = Path(error.filename or "")
+        if not error.filename or not (
+            where.is_relative_to(directory) or directory.is_relative_to(where)
+        ):
+            raise  # of a caller's own file, or none
+        raise JournalError(
+            f"{where}: {error.strerror}. Mend this and run the same command again: it goes on "
+            "where it stopped. A session that has not begun may use another directory "
+            "(--journal-dir)"
+        ) from None
+
+
+class Journal:
+    """One session of one site. Reads what is there; :meth:`lock` before anything is written."""
+
+    def __init__(
+        self, directory: Path, coordinator: str, site: str, session: str, definition_sha256: str
+    ) -> None:
+        place = coordinator_directory(directory, coordinator)
+        self.directory = place / site / f"{session}.{definition_sha256[:12]}"
+        self._lock = FileLock(self.directory / "lock")
+        self.record: SessionRecord | None = None
+        self.answers: dict[int, Answer] = {}
+        self.outcomes: dict[int, Outcome] = {}
+        self._load()
+
+    def lock(self) -> None:
+        """Become the one process that runs this session; JournalLocked where there is one."""
+        private_directory(self.directory)
+        try:
+            self._lock.acquire()
+        except LockHeld:
+            raise JournalLocked(
+                f"another process runs this session for this site ({self._lock.path})"
+            ) from None
+        self._load()
+
+    def unlock(self) -> None:
+        """Let another process run the session."""
+        self._lock.release()
+
+    @property
+    def memory(self) -> Memory:
+        """The method's memory after the last answer; ``{}`` before the first."""
+        return dict(self.answers[max(self.answers)].memory or {}) if self.answers else {}
+
+    def unsettled(self) -> list[Answer]:
+        """Return the answers that may have left and have no outcome yet, oldest first."""
+        return [self.answers[n] for n in sorted(self.answers) if n not in self.outcomes]
+
+    def refuse_other_data(self, digest: str) -> None:
+        """Raise OtherData unless ``digest`` is that of the rows which the session began with."""
+        if any(answer.data_digest != digest for answer in self.answers.values()):
+            raise OtherData(
+                "the session was begun with other rows, persons, features or min_group_size, or "
+                "the groups of the persons have changed since. Give the same ones again, in the "
+                "same order, or leave the session: fedclust leave (recorded in "
+                f"{self.directory})"
+            )
+
+    def write_record(self, record: SessionRecord) -> None:
+        """Record consent, before joining."""
+        self._write({"session": record})
+        self.record = record
+
+    def commit(self, answer: Answer) -> None:
+        """Record an answer and the memory beside it: after this, and only then, it may leave."""
+        previous = max(self.answers, default=0)
+        if answer.after != previous or answer.round <= previous:
+            raise JournalDamaged(f"round {answer.round} was answered already ({self.directory})")
+        self._write({_name(answer.round): answer})
+        self.answers[answer.round] = answer
+
+    def settle(self, number: int, outcome: Outcome) -> None:
+        """Record what became of an answer; the memory that led to it is not needed any more."""
+        written: dict[str, Model] = {_name(number) + ".outcome": outcome}
+        if previous := self.answers.get(self.answers[number].after):
+            previous = previous.model_copy(update={"memory": None})
+            written[_name(previous.round)] = self.answers[previous.round] = previous
+        self._write(written)
+        self.outcomes[number] = outcome
+
+    def _write(self, models: dict[str, Model]) -> None:
+        seal_all({self.directory / name: codec.encode_model(models[name]) for name in models})
+
+    def _load(self) -> None:
+        path = self.directory / "session"
+        self.record = _read(SessionRecord, path) if path.exists() else None
+        self.answers, self.outcomes = {}, {}
+        whole = True
+        for answer, outcome in _answers(self.directory):
+            whole &= answer.after == max(self.answers, default=0)
+            self.answers[answer.round] = answer
+            if outcome is not None:
+                self.outcomes[answer.round] = outcome
+        if not whole or (self.answers and self.answers[max(self.answers)].memory is None):
+            raise JournalDamaged(
+                f"{self.directory}: a round's file is missing; bring it back from a backup, or "
+                "leave the session: fedclust leave"
+            )
+
+
+def recorded(directory: Path) -> Iterator[tuple[Answer, Outcome | None]]:
+    """Yield every answer in a state directory, with its outcome or None where it is in flight."""
+    for path in sorted(directory.glob("*/*/*/")):
+        yield from _answers(path)
+
+
+def _answers(directory: Path) -> Iterator[tuple[Answer, Outcome | None]]:
+    paths = sorted(directory.iterdir()) if directory.exists() else []
+    for path in paths:
+        if _ROUND.fullmatch(path.name):
+            outcome = path.with_name(path.name + ".outcome")
+            yield _read(Answer, path), _read(Outcome, outcome) if outcome.exists() else None
+
+
+def _name(number: int) -> str:
+    return f"round-{number:05d}"
+
+
+def _read(model: type[M], path: Path) -> M:
+    try:
+        return codec.decode_model(model, read_sealed(path))
+    except FileDamaged as error:
+        raise JournalDamaged(str(error)) from None
+    except (ValidationError, codec.CodecError):
+        raise JournalDamaged(f"{path}: written by a version of fedclust not known here") from None

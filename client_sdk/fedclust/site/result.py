@@ -1,0 +1,183 @@
+"""Results: a site's own labels, and a clustering that can be applied to new rows."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from fedclust import engine
+from fedclust.data import LabelRows, Source, Table
+from fedclust.definition import DefinitionError, plan_of
+from fedclust.durable_files import FileDamaged, read_sealed, write_sealed
+from fedclust.errors import UsageError, writing
+from fedclust.report import Facts, facts_of_document
+from fedclust.report.result_attributes import ResultAttributes
+from fedclust.schema.encoding import columns_of
+from fedclust.schema.model import Memory, Model
+from fedclust.schema.result import Result
+from fedclust.wire import codec
+from fedclust.wire.models import Definition, ResultDocument
+
+
+class _File(Model):
+    """A saved result. It contains no rows and no labels, so it may be passed on."""
+
+    definition: Definition
+    document: ResultDocument
+    site: str
+
+
+@dataclass(frozen=True)
+class SiteResult(ResultAttributes):
+    """A completed session as one site sees it.
+
+    Attributes
+    ----------
+    labels_ : (n,) int64 or None
+        Cluster of each of this site's rows, -1 where missing values forbid a label; None in a
+        loaded result, since files contain no labels.
+    document : ResultDocument
+        What the coordinator released, with its provenance.
+    ids_ : tuple of str or None
+        The rows' identifiers, if an id column was named.
+    memory : dict or None
+        What the site's journal keeps of the session. Never saved with the result.
+    table : Table or LabelRows or None
+        The site's rows of the session.
+    definition : Definition
+    site : str
+    result_ : Result
+        Everything that the coordinator released about the clusters.
+    """
+
+    document: ResultDocument
+    definition: Definition
+    site: str
+    labels_: NDArray[np.int64] | None = field(default=None, repr=False)
+    ids_: tuple[str, ...] | None = field(default=None, repr=False)
+    memory: Memory | None = field(default=None, repr=False)
+    table: Table | LabelRows | None = field(default=None, repr=False)
+    result_: Result = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "result_", Result.model_validate(self.document.result))
+
+    def _facts(self) -> Facts:
+        return facts_of_document(self.document, self.definition)
+
+    @property
+    def own_sizes_(self) -> tuple[int, ...] | None:
+        """Persons of this site in each cluster; None without evaluation."""
+        return self.result_.site_sizes.get(self.site)
+
+    def at(self, n_clusters: int) -> SiteResult:
+        """Return the clustering for one K of a sweep; UsageError that names every K there is."""
+        document = document_at(self.document, n_clusters)
+        other = replace(self, document=document, labels_=None)
+        if self.table is None:
+            return other
+        return replace(other, labels_=other.label(self.table, self.memory)[0])
+
+    def predict(self, rows: Source) -> NDArray[np.int64]:
+        """Label new rows; nothing is sent.
+
+        Parameters
+        ----------
+        rows : Source
+            As in :meth:`fedclust.Site.participate`, with the session's features; with
+            ``missing: mask`` some of them are enough. Missing values in the columns that are there
+            are imputed. An array has all columns.
+
+        Returns
+        -------
+        (n,) int64
+            -1 where missing values forbid a label, and for every row of a loaded result if the
+            method needs the eigenvectors of a site that took part.
+        """
+        return self.label(self.new_rows(rows), self.memory, new=True)[0]
+
+    def new_rows(self, rows: Source, id_column: str | None = None) -> LabelRows:
+        """Return rows to label; they are read when they are labelled."""
+        lacking = self.definition.policy.missing == "mask"
+        return LabelRows(rows, self.definition.features, id_column, lacking)
+
+    def label(
+        self, rows: Table | LabelRows, memory: Memory | None = None, *, new: bool = False
+    ) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
+        """Label rows; with ``memory`` and not ``new`` the session's own rows.
+
+        Returns
+        -------
+        (n,) int64
+        tuple of str or None
+            The rows' identifiers, if an id column was named.
+
+        Raises
+        ------
+        DataError
+            The rows do not fit; names file, column, row and rule.
+        """
+        plan = plan_of(self.definition)
+        own = memory is not None and not new
+        if isinstance(rows, Table):
+            mask = engine.has_features(plan, rows.features if own else rows.columns)
+            found = engine.label(plan, self.result_, rows.X, memory, self.site, mask, new=new)
+            return found, rows.ids
+        mask = engine.has_features(plan, rows.features)
+        labels, ids = [], []
+        for X, names in rows.blocks():
+            ids += names or []
+            labels.append(engine.label(plan, self.result_, X, memory, self.site, mask, new=new))
+        return np.concatenate(labels), tuple(ids) if rows.id_column is not None else None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the result without labels; :meth:`load` reads it."""
+        file = _File(definition=self.definition, document=self.document, site=self.site)
+        with writing(path):
+            write_sealed(Path(path), codec.encode_model(file))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SiteResult:
+        """Read a saved result; UsageError for another file or version."""
+        try:
+            file = codec.decode_model(_File, read_sealed(Path(path)))
+            plan_of(file.definition)
+            found = cls(file.document, file.definition, file.site)
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from None
+        except FileDamaged as error:
+            raise UsageError(str(error)) from None
+        except DefinitionError as error:
+            raise UsageError(f"{path}: {error}") from None
+        except (ValidationError, codec.CodecError):
+            found = None
+        if found is None or not _consistent(found.result_, found.definition):
+            raise UsageError(f"{path}: not a result that this version of fedclust reads")
+        return found
+
+
+def _consistent(result: Result, definition: Definition) -> bool:
+    """Whether the shapes of a result's arrays fit its clusters and the session's columns."""
+    n_clusters, d = len(result.centroids), len(columns_of(definition.features))
+    told = [*result.site_sizes.values(), *([] if result.sizes is None else [result.sizes])]
+    profile = result.profile
+    return (
+        result.centroids.shape == result.centroids_original.shape == (n_clusters, d)
+        and result.center.shape == result.scale.shape == (d,)
+        and all(len(sizes) == n_clusters for sizes in told)
+        and (profile is None or profile.means.shape == (n_clusters, d))
+    )
+
+
+def document_at(document: ResultDocument, n_clusters: int) -> ResultDocument:
+    """Return a sweep's result for one K; UsageError that names every K there is."""
+    try:
+        found = Result.model_validate(document.result).at(n_clusters)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return document.model_copy(update={"result": codec.to_tree(found)})

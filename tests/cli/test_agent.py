@@ -1,0 +1,206 @@
+"""The agent's work, entry by entry: what it answers, what it stops for, and what it outlives."""
+
+from __future__ import annotations
+
+import csv
+import threading
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+
+from fedclust import errors
+from fedclust._http import Http, Options
+from fedclust.cli.agent_worker import Agent, Entries, Entry
+from fedclust.durable_files import write_atomically
+from fedclust.site import Site
+from support.fake_coordinator import EPOCH, URL, FakeCoordinator
+from support.ledgers import body_lines
+from support.patience import PATIENCE_S
+
+
+def rows(n: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 2)) + 6 * rng.integers(0, 3, (n, 1))
+
+
+class Post:
+    """An agent at a site, one session, and a coordinator that is not there."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.fake = FakeCoordinator({"alpha": rows(50, 1), "beta": rows(45, 2)})
+        self.entries = Entries(place / "state")
+        self.said: list[str] = []
+        self.data = place / "cohort.csv"
+        with self.data.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([["x", "y"], *rows(60, 3).tolist()])
+        self.entry = Entry(
+            coordinator=URL,
+            site="me",
+            session="heart",
+            definition_sha256=self.fake.sha256,
+            consented_at=EPOCH,
+            data=str(self.data),
+            labels_out=str(place / "labels.csv"),
+        )
+        self.entries.put(self.entry)
+        # Every look at the clock is an hour after the one before: nothing waits to be tried again.
+        hours = count(0.0, 3600.0)
+        self.agent = Agent(
+            self.entries, lambda: self.connect(), self.said.append, lambda: next(hours)
+        )
+        self.connect: Callable[[], Site] = lambda: self.fake.site(self.entries.directory)
+
+    def run(self) -> None:
+        """Run until nothing is left to answer; AssertionError where that does not come."""
+        stopping = threading.Event()
+        alarm = threading.Timer(PATIENCE_S, stopping.set)
+        alarm.start()
+        self.agent.run(stopping, until_done=True, look_s=0.01)
+        alarm.cancel()
+        assert not stopping.is_set(), self.said[-5:]
+
+    def before_round(self, number: int, act: Callable[[], None]) -> None:
+        """Do something once, when the task of a round is asked for."""
+        done: list[int] = []
+
+        def before(request: httpx.Request) -> None:
+            if request.url.path.endswith("/task") and self.fake.round == number and not done:
+                done.append(number)
+                act()
+
+        self.fake.before = before
+
+    @property
+    def known(self) -> Entry:
+        (entry,) = self.entries.read()
+        return entry
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Post:
+    return Post(tmp_path)
+
+
+def test_a_session_that_is_taken_back_is_answered_no_more(post: Post) -> None:
+    post.before_round(3, lambda: post.entries.drop("heart"))
+    post.run()
+    assert sorted(post.fake.accepted) == [1, 2]
+    assert "heart: taken back; nothing more is answered" in post.said
+    # The journal is free: participate goes on where the agent stopped.
+    with post.fake.site(post.entries.directory) as site:
+        site.participate("heart", post.data, consent=True)
+    assert [number for number, _ in post.fake.puts] == sorted(post.fake.accepted)
+
+
+def test_how_far_the_rows_are_read_is_said_if_it_takes_a_while(post: Post) -> None:
+    post.run()
+    read = [line for line in post.said if "rows read" in line]
+    assert read[0] == "heart: cohort.csv: 60 rows read"
+
+
+def test_an_entry_that_is_replaced_is_served_as_it_is_now(post: Post) -> None:
+    other = post.entry.model_copy(update={"labels_out": str(post.place / "other.csv")})
+    post.before_round(2, lambda: post.entries.put(other))
+    post.run()
+    assert (post.place / "other.csv").exists()
+    assert not (post.place / "labels.csv").exists()
+    assert post.known.asks_the_same(other)
+    assert post.known.state == "done"
+
+
+def test_a_list_that_cannot_be_read_ends_no_session(post: Post) -> None:
+    path = post.entries.directory / "agent.json"
+    whole = path.read_bytes()
+    post.before_round(2, lambda: write_atomically(path, whole[:40]))
+
+    def mend(request: httpx.Request) -> None:
+        if post.fake.round == 4:
+            post.fake.after = lambda _request: None
+            write_atomically(path, whole)
+
+    post.fake.after = mend
+    post.run()
+    assert post.known.state == "done"
+    complaints = [each for each in post.said if each.endswith("agent.json is damaged")]
+    # The look at the list says it once, and each round that could not be noted.
+    assert sum("heart" not in each for each in complaints) <= 1
+    assert (post.place / "labels.csv").exists()
+
+
+def test_a_full_disk_where_the_list_is_kept(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise errors.JournalError("agent.json: No space left on device")
+
+    monkeypatch.setattr(post.entries, "note", full)
+    stopping = threading.Event()
+
+    def tell(text: str) -> None:
+        post.said.append(text)
+        if "completed" in text:
+            stopping.set()
+
+    post.agent._tell = tell
+    post.agent.run(stopping, look_s=0.01)
+    assert (post.place / "labels.csv").exists()
+    assert any("No space left" in each for each in post.said)
+
+
+def test_labels_that_cannot_be_written_are_said_first_and_written_once_they_can(post: Post) -> None:
+    """A stranger's file is in the way: the session goes on, and nothing is overwritten."""
+    labels = post.place / "labels.csv"
+    labels.write_text("mrn,age\n7,60\n", "utf-8")
+    kept = labels.read_bytes()
+
+    def end(request: httpx.Request) -> None:
+        if any("tried again" in each for each in post.said):
+            assert labels.read_bytes() == kept
+            labels.unlink()
+            post.fake.after = lambda _request: None
+
+    post.fake.after = end
+    post.run()
+    assert any("something else" in each and "tried again" in each for each in post.said)
+    warning = next(i for i, each in enumerate(post.said) if "before the session ends" in each)
+    assert warning < next(i for i, each in enumerate(post.said) if "round 1 sent" in each)
+    assert labels.read_text("utf-8").startswith("row,cluster")
+    assert post.known.state == "done"
+    rounds = [line["round"] for line in body_lines(post.entries.directory)]
+    assert rounds == sorted(set(rounds))
+
+
+@pytest.mark.skipif(not hasattr(psutil.Process, "num_fds"), reason="counts descriptors")
+def test_weeks_without_a_coordinator_leave_nothing_open(post: Post) -> None:
+    """Each try has a connection and a TLS context of its own, and gives both back."""
+
+    def connect() -> Site:
+        tries.release()
+        options = Options(give_up_after_s=0.0)
+        http = Http("https://127.0.0.1:9", "fcs_secret", options, sleep=lambda _: None)
+        return Site(http=http, journal_dir=post.entries.directory)
+
+    tries = threading.Semaphore(0)
+    post.connect = connect
+
+    def held_after(times: int) -> tuple[int, int]:
+        """Return how many descriptors and threads there are once the agent has stopped."""
+        stopping = threading.Event()
+        agent = threading.Thread(target=post.agent.run, args=(stopping,), kwargs={"look_s": 0.001})
+        agent.start()
+        for _ in range(times):
+            assert tries.acquire(timeout=PATIENCE_S)
+        stopping.set()
+        for thread in (agent, *post.agent._threads.values()):
+            thread.join(PATIENCE_S)
+        return psutil.Process().num_fds(), threading.active_count()
+
+    first, later = held_after(5), held_after(25)
+    assert later[0] <= first[0]
+    assert later[1] <= first[1]
+    assert post.known.state == "failing"

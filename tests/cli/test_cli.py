@@ -1,0 +1,515 @@
+"""The command line: what it prints, writes, refuses, and the code it ends with."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from typer.main import get_command
+
+from fedclust import engine
+from fedclust.cli import main as cli
+from fedclust.cli import options, participate, session
+from fedclust.client import Client
+from fedclust.schema.feature import Feature
+from fedclust.site.consent import feature_text
+from fedclust.site.ledger import Ledger
+from support.fake_coordinator import FakeCoordinator, answer, refusal
+from support.ledgers import body_lines
+
+
+def rows(n: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 2)) + 6 * rng.integers(0, 3, (n, 1))
+
+
+MINE = rows(60, 3)
+
+
+class Command:
+    """Runs ``fedclust`` in this process against a coordinator that is not there."""
+
+    def __init__(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        self.path, self._patch, self._capsys = tmp_path, monkeypatch, capsys
+        self.fake = FakeCoordinator({"alpha": rows(50, 1), "beta": rows(45, 2)})
+        self.out = self.err = ""
+        self.token = tmp_path / "token"
+        self.token.write_text("fcs_secret\n", "utf-8")
+        self.token.chmod(0o600)
+        self.data = tmp_path / "cohort.csv"
+        with self.data.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["mrn", "x", "y"])
+            writer.writerows([f"p{i}", *row] for i, row in enumerate(MINE.tolist()))
+        for name in ("FEDCLUST_TOKEN", "FEDCLUST_COORDINATOR", "FEDCLUST_JOURNAL_DIR"):
+            monkeypatch.delenv(name, raising=False)
+
+        def connected(
+            connection: Any, journal_dir: Any, _patience: float = 0.0, *, json_bodies: bool = False
+        ) -> Any:
+            assert connection.token
+            return self.fake.site(journal_dir, json_bodies=json_bodies)
+
+        def asked(connection: Any, **_: Any) -> Client:
+            assert connection.url
+            assert connection.token
+            return self.fake.site(tmp_path / "state")._client
+
+        self._faked = {"site": connected, "client": asked}
+        self._real = {name: getattr(options.Connection, name) for name in self._faked}
+
+    def run(self, *arguments: str, real: bool = False) -> int:
+        self._patch.setattr(sys, "argv", ["fedclust", *arguments])
+        for name, way in (self._real if real else self._faked).items():
+            self._patch.setattr(options.Connection, name, way)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        self.out, self.err = self._capsys.readouterr()
+        code = ended.value.code
+        return code if isinstance(code, int) else 0
+
+    def site(self, command: str, *arguments: str) -> int:
+        shared = ("--token-file", str(self.token), "--journal-dir", str(self.path / "state"))
+        return self.run(
+            command,
+            "heart",
+            "--data",
+            str(self.data),
+            "--coordinator",
+            "https://c.example",
+            *shared,
+            *arguments,
+        )
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    return Command(tmp_path, monkeypatch, capsys)
+
+
+def table(path: Path) -> list[list[str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_participate_from_the_consent_screen_to_labels(command: Command) -> None:
+    labels, result = command.path / "labels.csv", command.path / "heart.fedclust"
+    code = command.site(
+        "participate",
+        "--yes",
+        "--id-column",
+        "mrn",
+        "--labels-out",
+        str(labels),
+        "--result-out",
+        str(result),
+        "--json",
+    )
+    assert code == 0, command.err
+    summary = json.loads(command.out)
+    assert summary["clusters"] == 3
+    assert sum(summary["own_sizes"]) == 60
+    said = " ".join(command.err.split())
+    for text in (command.fake.sha256, "ada", "alpha, beta, me"):
+        assert text in said
+    for phase in engine.possible_phases(command.fake.plan):
+        for line in phase.discloses:
+            assert line.field in said
+    assert "groups of at least 5 similar persons; nothing finer can be learned" in said
+    written = table(labels)
+    assert written[0] == ["mrn", "cluster"]
+    assert [row[0] for row in written[1:]] == [f"p{i}" for i in range(60)]
+    assert "fcs_secret" not in command.out + command.err
+    if sys.platform != "win32":
+        assert labels.stat().st_mode & 0o077 == 0
+
+    new = command.path / "new.csv"
+    code = command.run(
+        "predict", str(result), "--data", str(command.data), "--out", str(new), "--id-column", "mrn"
+    )
+    assert code == 0, command.err
+    assert table(new) == written
+
+
+def test_preview_shows_the_bytes_and_sends_none(command: Command) -> None:
+    assert command.site("participate", "--preview", "--json") == 0
+    shown = json.loads(command.out)
+    body = base64.b64decode(shown["body"])
+    assert command.site("participate", "--preview") == 0
+    dumped = "".join(
+        line[10:].replace(" ", "") for line in command.out.splitlines() if line[8:10] == "  "
+    )
+    assert bytes.fromhex(dumped) == body
+    assert shown["sha256"] in command.err
+    assert command.site("participate", "--preview-out", str(command.path / "body")) == 0
+    assert (command.path / "body").read_bytes() == body
+    assert command.site("participate", "--preview", "--json-bodies") == 0
+    assert json.loads(command.out)["phase"] == "prepare"
+    assert all(request.startswith("GET") for request in command.fake.requests)
+    assert not (command.path / "state").exists()
+    assert command.site("participate", "--yes") == 0
+    assert command.fake.accepted[1] == body
+
+
+def test_check_matches_columns_and_sends_nothing(command: Command) -> None:
+    assert command.site("check") == 0
+    assert "all 2 features, 60 rows" in command.out
+    assert command.site("check", "--json", "--min-group-size", "70") == 0
+    facts = json.loads(command.out)
+    assert (facts["rows"], facts["usable_rows"], facts["enough_rows"]) == (60, 0, False)
+    assert (facts["min_group_size"], facts["table"]) == (70, None)
+    assert all(request.startswith("GET") for request in command.fake.requests)
+
+
+def test_the_screen_contradicts_no_answer(command: Command) -> None:
+    """The whole policy is consented to."""
+    assert command.site("check", "--full") == 0
+    text = " ".join(command.err.split())
+    assert "'scaling': 'standard'" in text
+    assert "'max_rounds': 4" in text
+    feature = Feature(name="age", unit="years", lower=0.0, upper=120.0)
+    assert feature_text(feature) == "age [years] 0..120"
+    assert feature_text(Feature(name="sex", kind="binary")) == "sex (binary)"
+
+
+def test_an_answer_at_the_prompt(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self, *_: Any) -> str:
+            line = super().readline()
+            if line == "^C\n":
+                raise KeyboardInterrupt
+            return line
+
+    for typed in ("", "\n", "n\n", "what\nNo\n"):
+        monkeypatch.setattr(sys, "stdin", Terminal(typed))
+        assert command.site("participate") == 4, typed
+    monkeypatch.setattr(sys, "stdin", Terminal("^C\n"))
+    assert command.site("participate") == 130
+    assert "same command again" in command.err
+    assert command.fake.joined is None
+    monkeypatch.setattr(sys, "stdin", Terminal("Yes\n"))
+    assert command.site("participate") == 0
+
+
+def test_without_anybody_to_ask_there_is_no_consent(command: Command) -> None:
+    assert command.site("participate") == 4
+    assert "--yes" in command.err
+    assert command.fake.joined is None
+
+
+def test_a_no_is_a_no(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(participate, "confirmed", lambda *_: False)
+    assert command.site("participate") == 4
+    assert command.fake.joined is None
+
+
+def test_ask_each_asks_before_every_one(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        participate, "confirmed", lambda question, _: not asked.append(question) and len(asked) < 4
+    )
+    assert command.site("participate", "--ask", "each") == 4
+    assert len(asked) == 4
+    assert len(command.fake.puts) == 2
+    assert "exact bytes" in command.err
+
+
+def test_status_and_ledger(command: Command) -> None:
+    state = ("--journal-dir", str(command.path / "state"))
+    assert command.run("ledger", "show", *state) == 0
+    assert command.run("ledger", "verify", *state) == 0
+    assert command.site("participate", "--yes") == 0
+    n = len(command.fake.accepted)
+    reach = ("--token-file", str(command.token), "--coordinator", "https://c.example")
+    assert command.run("status", *reach, *state, "--json") == 0
+    (status,) = json.loads(command.out)
+    assert (status["state"], status["sent"], status["in_flight"]) == ("completed", n, 0)
+    assert command.run("status", "heart", *reach, *state) == 0
+    assert "completed" in command.out
+    assert command.run("ledger", "show", *state, "--json") == 0
+    lines = [json.loads(line) for line in command.out.splitlines()]
+    assert lines[0]["event"] == "cohort"
+    assert [line["round"] for line in lines[1:]] == list(range(1, n + 1))
+    assert command.run("ledger", "show", *state, "--session", "other", "--json") == 0
+    assert command.out == ""
+    assert command.run("ledger", "show", *state) == 0
+    assert "evaluate" in command.out
+    assert command.run("ledger", "verify", *state, "--json") == 0
+    head = json.loads(command.out)["head"]
+    assert command.run("ledger", "verify", *state, "--head", head) == 0
+    assert command.run("ledger", "verify", *state, "--head", "0" * 64) == 8
+
+
+def test_what_is_missing_in_the_ledger_is_found_by_the_journals(command: Command) -> None:
+    state = command.path / "state"
+    assert command.site("participate", "--yes") == 0
+    lines = body_lines(state)
+    for path in state.glob("ledger*"):
+        path.unlink()
+    shorter = Ledger(state)
+    for line in lines[:-1]:
+        shorter.append({k: v for k, v in line.items() if k not in ("line", "previous")})
+    assert shorter.verify() == []
+    assert command.run("ledger", "verify", "--journal-dir", str(state)) == 8
+    assert f"round {len(lines)}: no line" in command.err
+
+
+def test_a_body_in_flight_is_shown(command: Command) -> None:
+    def lost(request: Any) -> Any:
+        return refusal("unauthenticated") if "submission" in request.url.path else None
+
+    command.fake.before = lost
+    assert command.site("participate", "--yes") == 5
+    assert command.run("ledger", "show", "--journal-dir", str(command.path / "state")) == 0
+    assert "in flight" in command.out
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def test_errors_are_one_line_and_a_code(command: Command) -> None:
+    command.data.write_text("mrn,x,y\na,1,SECRET\n", "utf-8")
+    assert command.site("participate", "--yes") == 3
+    (line,) = command.err.strip().splitlines()
+    assert line.startswith("fedclust: cohort.csv, line 2, column 'y': text in a number column")
+    assert "SECRET" not in line
+    assert command.site("participate", "--yes", "--id-column", "nobody") == 3
+
+
+@pytest.mark.parametrize(
+    ("slug", "code"), [("unauthenticated", 5), ("not-found", 5), ("unavailable", 5)]
+)
+def test_refusals_by_the_coordinator(command: Command, slug: str, code: int) -> None:
+    command.fake.before = lambda _request: refusal(slug, "ask your operator")
+    assert command.site("participate", "--yes") == code
+    assert "ask your operator" in command.err
+
+
+def test_an_unreachable_coordinator(command: Command) -> None:
+    def unreachable(request: Any) -> Any:
+        raise httpx.ConnectError("no")
+
+    command.fake.before = unreachable
+    assert command.site("participate", "--yes") == 6
+
+
+def test_a_failed_session(command: Command) -> None:
+    command.fake.state, command.fake.failure = "failed", "too_few_contributors"
+    assert command.site("participate", "--yes") == 7
+    assert "too_few_contributors" in command.err
+
+
+def test_an_unforeseen_error_shows_its_type_alone(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(request: Any) -> Any:
+        raise RuntimeError("row 7 holds SECRET")
+
+    command.fake.before = broken
+    assert command.site("participate", "--yes") == 1
+    assert "RuntimeError" in command.err
+    assert "SECRET" not in command.err
+
+
+def test_what_the_coordinator_says_cannot_steer_the_terminal(command: Command) -> None:
+    command.fake.before = lambda _request: refusal("forbidden", "no\x1b[2J[red]\x07")
+    assert command.site("participate", "--yes") == 5
+    assert "\x1b" not in command.err
+    assert "[red]" in command.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file modes are POSIX")
+def test_a_token_file_that_others_can_read(command: Command) -> None:
+    command.token.chmod(0o644)
+    assert command.site("check") == 2
+    assert "chmod 600" in command.err
+
+
+def test_an_output_replaces_neither_the_data_nor_another_output(command: Command) -> None:
+    before = command.data.read_bytes()
+    same = str(command.path / "state" / ".." / command.data.name)
+    (command.path / "state").mkdir()
+    assert command.site("participate", "--yes", "--labels-out", same) == 2
+    assert command.data.name in command.err
+    out = str(command.path / "out")
+    assert command.site("participate", "--yes", "--labels-out", out, "--result-out", out) == 2
+    assert command.site("participate", "--yes", "--labels-out", str(command.path)) == 2
+    assert not command.fake.requests
+    assert command.site("participate", "--yes", "--result-out", out) == 0
+    data = ("--data", str(command.data))
+    for target in (out, str(command.data)):
+        assert command.run("predict", out, *data, "--out", target) == 2
+    assert command.data.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "code"), [(b"\xef\xbb\xbffcs_secret\r\n", 0), (b"\n", 2), (b"\xff\xfe", 2)]
+)
+def test_token_files_of_other_programs(command: Command, content: bytes, code: int) -> None:
+    command.token.write_bytes(content)
+    assert command.site("check") == code
+    assert str(command.token) in command.err or code == 0
+
+
+def test_a_journal_that_cannot_be_written_is_exit_code_8(command: Command) -> None:
+    (command.path / "state").write_text("", "utf-8")
+    assert command.site("participate", "--yes") == 8
+    assert "state" in command.err
+    assert "unexpected" not in command.err
+
+
+def test_what_is_there_already_is_replaced_if_it_was_written_by_the_same_command(
+    command: Command,
+) -> None:
+    """Said before anything is asked of the coordinator; the same command again is no mistake."""
+    labels, result = command.path / "labels.csv", command.path / "heart.fedclust"
+    outputs = ("--labels-out", str(labels), "--result-out", str(result))
+    for stranger in (labels, result):
+        stranger.write_text("mrn,age,cluster\n7,60,2\n", "utf-8")
+        assert command.site("participate", "--yes", *outputs) == 2
+        assert f"{stranger} exists and holds something else" in command.err
+        assert not command.fake.requests
+        assert stranger.read_text("utf-8").endswith("7,60,2\n")
+        stranger.unlink()
+    assert command.site("participate", "--yes", *outputs) == 0, command.err
+    first = labels.read_bytes()
+    labels.write_text("row,cluster\n", "utf-8")
+    assert command.site("participate", "--yes", *outputs) == 0, command.err
+    assert labels.read_bytes() == first
+    # A journal's files are no results, though they begin like one.
+    kept = next((command.path / "state").glob("*/*/*/session"))
+    assert command.site("participate", "--yes", "--result-out", str(kept)) == 2
+    # Only an attempt tells that the name is too long to be written beside.
+    long = command.path / ("x" * 250 + ".csv")
+    assert command.site("participate", "--yes", "--labels-out", str(long)) == 2
+    assert "too long" in command.err
+    assert [path.name for path in command.path.glob("*.new")] == []
+
+
+def test_an_output_that_fails_at_the_end_is_written_by_the_same_command_again(
+    command: Command,
+) -> None:
+    labels, result = command.path / "labels.csv", command.path / "heart.fedclust"
+
+    def occupy(request: Any) -> None:
+        if request.url.path.endswith("/result"):
+            result.mkdir()
+
+    command.fake.after = occupy
+    outputs = ("--labels-out", str(labels), "--result-out", str(result))
+    assert command.site("participate", "--yes", *outputs) == 2
+    assert "the same command again" in command.err
+    # The other one is there, and so is what was found out.
+    assert table(labels)[0] == ["row", "cluster"]
+    assert "stopped because" in command.out
+    command.fake.after = lambda _request: None
+    result.rmdir()
+    sent = len(command.fake.puts)
+    assert command.site("participate", "--yes", *outputs) == 0, command.err
+    assert len(command.fake.puts) == sent
+    assert result.is_file()
+
+
+def test_scripts_can_read_what_every_command_says() -> None:
+    def leaves(path: str, group: Any) -> Any:
+        inner = getattr(group, "commands", {})
+        if not inner:
+            yield path, group
+        for name, each in inner.items():
+            yield from leaves(f"{path} {name}", each)
+
+    found = dict(leaves("fedclust", get_command(cli.app)))
+    lacking = {
+        path
+        for path, each in found.items()
+        if not any("--json" in option.opts for option in each.params)
+    }
+    assert lacking == set()
+    assert len(found) > 30
+
+
+def test_a_watch_that_is_interrupted_says_that_the_session_goes_on(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session.Watcher, "follow", interrupted)
+    reach = ("--token-file", str(command.token), "--coordinator", "https://c.example")
+    assert command.run("session", "watch", "heart", *reach) == 130
+    assert "heart goes on" in command.err
+
+
+@pytest.mark.parametrize("until", ["tomorrow", "2026-12-01T12:00", "0001-01-01T00:00+23:59"])
+def test_a_deadline_that_is_no_moment(command: Command, until: str) -> None:
+    reach = ("--token-file", str(command.token), "--coordinator", "https://c.example")
+    assert command.run("session", "deadline", "heart", until, *reach) == 2
+    assert "with its offset" in command.err
+
+
+def test_every_command_has_examples(command: Command) -> None:
+    for words in (
+        ("participate",),
+        ("check",),
+        ("predict",),
+        ("status",),
+        ("ledger", "show"),
+        ("ledger", "verify"),
+    ):
+        assert command.run(*words, "--help", real=True) == 0
+        example = "\n    fedclust " + " ".join(words)
+        assert example in command.out
+        assert "Exit codes" in command.out
+        assert "\x1b" not in command.out
+
+
+def test_usage(command: Command) -> None:
+    missing = command.path / "absent" / "labels.csv"
+    assert command.site("participate", "--yes", "--labels-out", str(missing)) == 2
+    assert not command.fake.requests
+    assert command.run("participate", real=True) == 2
+    assert command.run("frobnicate", real=True) == 2
+    assert command.run("check", "heart", "--data", "x.csv", real=True) == 2
+    assert "no" in command.err
+    data = ("--data", str(command.data), "--coordinator", "http://10.0.0.1")
+    assert command.run("check", "heart", *data, "--token-file", str(command.token), real=True) == 2
+    assert "https" in command.err
+    assert command.run("check", "heart", *data, real=True) == 2
+    assert command.run("--help", real=True) == 0
+    assert "Exit codes" in command.out
+
+
+def test_there_is_no_option_for_a_token(command: Command) -> None:
+    assert command.site("check", "--token", "fcs_x") == 2
+
+
+def test_predict_says_what_is_wrong_with_its_files(command: Command) -> None:
+    target = str(command.path / "out.csv")
+    data = ("--data", str(command.data), "--out", target)
+    assert command.run("predict", str(command.path / "absent"), *data) == 2
+    (command.path / "junk").write_bytes(b"junk")
+    assert command.run("predict", str(command.path / "junk"), *data) == 2
+    assert not Path(target).exists()
+
+
+def test_a_stranger_behind_the_address(command: Command) -> None:
+    command.fake.before = lambda _request: answer(200, b"<html>", "text/html")
+    assert command.site("participate", "--yes") == 6

@@ -1,0 +1,127 @@
+"""Several numbers of clusters on the command line, and a sweep's result at each of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclust import errors, simulate
+from fedclust.cli import main as cli
+from fedclust.cli.cluster_options import read_clusters
+from fedclust.site.result import SiteResult, document_at
+from fedclust.wire.codec import to_tree
+from fedclust.wire.models import Provenance, ResultDocument
+
+SITES = {name: np.random.default_rng(i).normal(size=(40, 2)) for i, name in enumerate("abc")}
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("4", 4),
+        ("2-5", [2, 3, 4, 5]),
+        ("3,2,7", [3, 2, 7]),
+        (" 2-3 ", [2, 3]),
+        ("3-3", [3]),
+        ("2 - 3", [2, 3]),
+        ("2, 3", [2, 3]),
+    ],
+)
+def test_clusters_as_they_are_written(text: str, asked: Any) -> None:
+    assert read_clusters(text) == asked
+
+
+@pytest.mark.parametrize("text", ["", "0", "x", "5-2", "2-", "2,,3", "-2", "1.5", "10001", "²"])
+def test_clusters_that_are_none(text: str) -> None:
+    with pytest.raises(errors.UsageError, match="2-10"):
+        read_clusters(text)
+
+
+@pytest.fixture(scope="module")
+def swept() -> SiteResult:
+    """Return a sweep's result as a site has it."""
+    found = simulate("lloyd", SITES, config={"n_clusters": [2, 3]}, seed=1)
+    definition = found.definition_
+    document = ResultDocument(
+        session=definition.name,
+        completed_at=datetime(2026, 1, 1, tzinfo=UTC),
+        features=definition.features,
+        result=to_tree(found.result_),
+        provenance=Provenance(
+            definition_sha256="0" * 64,
+            algorithm=definition.algorithm,
+            method_version=definition.method_version,
+            seed=1,
+            sites=tuple(SITES),
+            server_version="1",
+            platform={},
+            submissions=(),
+        ),
+    )
+    return SiteResult(document, found.definition_, "a", labels_=found.labels_["a"])
+
+
+def test_a_result_at_each_k(swept: SiteResult) -> None:
+    assert [entry.n_clusters for entry in swept.sweep_ or ()] == [2, 3]
+    other = swept.at(3)
+    assert (len(other.cluster_centers_), other.sweep_, other.labels_) == (3, None, None)
+    assert set(other.predict(SITES["b"])) <= {0, 1, 2}
+    with pytest.raises(errors.UsageError, match=r": 2, 3$"):
+        swept.at(4)
+    with pytest.raises(errors.UsageError, match="compared no numbers"):
+        document_at(other.document, 3)
+
+
+def test_new_rows_are_labelled_with_the_k_that_is_asked_for(
+    swept: SiteResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, data, labels = tmp_path / "r.fedclust", tmp_path / "new.csv", tmp_path / "labels.csv"
+    swept.save(saved)
+    np.savetxt(data, SITES["b"], delimiter=",", header="x0,x1", comments="")
+
+    def predict(*arguments: str) -> int:
+        given = ["--data", str(data), "--out", str(labels), *arguments]
+        monkeypatch.setattr(sys, "argv", ["fedclust", "predict", str(saved), *given])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(ended.value.code or 0)
+
+    for k in (None, 2, 3):
+        assert predict(*([] if k is None else ["--k", str(k)])) == 0
+        with labels.open(newline="") as file:
+            found = [int(row[-1]) for row in list(csv.reader(file))[1:]]
+        expected = swept if k is None else swept.at(k)
+        assert found == expected.predict(SITES["b"]).tolist()
+    assert predict("--k", "4") == 2
+
+
+def test_simulate_prints_every_k_and_which_is_recommended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = []
+    for name, rows in SITES.items():
+        path = tmp_path / f"{name}.csv"
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([["x", "y"], *rows.tolist()])
+        given += ["--site", f"{name}={path}"]
+
+    def run(*arguments: str) -> str:
+        command = ["fedclust", "simulate", "lloyd", *given, "--features", "x,y", *arguments]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    facts = json.loads(run("--clusters", "2-3", "--json"))
+    assert [entry["n_clusters"] for entry in facts["sweep"]] == [2, 3]
+    shown = run("--clusters", "2-3")
+    assert "simplified silhouette" in shown
+    assert " ".join(facts["recommendation"].split()[:6]) in " ".join(shown.split())

@@ -1,0 +1,206 @@
+"""What ``doctor`` finds, line by line."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fedclust import durable_files, errors
+from fedclust._http import Http
+from fedclust.cli import doctor
+from fedclust.cli.help_text import exit_code
+from fedclust.cli.options import Connection, Reading
+from fedclust.wire import models
+from support.fake_coordinator import answer, in_json, refusal
+from support.pki import Authority
+from support.server import running_server
+
+
+class Clinic(httpx.BaseTransport):
+    """A coordinator as one machine sees it."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta(0)
+        self.days, self.protocol = 200, models.PROTOCOL_VERSION
+        self.refused = False
+        self.requests: list[str] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(f"{request.method} {request.url.path}")
+        now = datetime.now(UTC)
+        if request.url.path == "/healthz":
+            return answer(200, Date=format_datetime(now + self.ahead))
+        if self.refused:
+            return refusal("unauthenticated", "ask your operator for a token")
+        return in_json(
+            models.WhoAmI(
+                role="site",
+                name="me",
+                expires_at=now + timedelta(days=self.days, hours=1),
+                server_version="1",
+                protocol_version=self.protocol,
+            )
+        )
+
+
+class Visit:
+    """Runs ``doctor`` on this machine."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clinic, self.place = Clinic(), place
+        self.token = place / "token"
+        self.token.write_text("fcs_secret", "utf-8")
+        self.token.chmod(0o600)
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FEDCLUST_PROXY"):
+            for each in (name, name.lower()):
+                monkeypatch.delenv(each, raising=False)
+
+        def reach(url: str, token: str, options: Any) -> Http:
+            return Http(url, token, options, transport=self.clinic, sleep=lambda _: None)
+
+        monkeypatch.setattr(doctor, "Http", reach)
+
+    def findings(
+        self, url: str = "http://127.0.0.1:9", data: Path | None = None, **connection: Any
+    ) -> tuple[dict[str, tuple[str, str]], int]:
+        worst: list[errors.FedclustError] = []
+        reach = Connection(url, self.token, **connection)
+        found = doctor._findings(reach, Reading(), data, None, self.place / "state", worst)
+        lines = {each.check: (each.state, each.said) for each in found}
+        return lines, exit_code(worst[0]) if worst else 0
+
+
+@pytest.fixture
+def visit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Visit:
+    return Visit(tmp_path, monkeypatch)
+
+
+def test_all_is_well(visit: Visit) -> None:
+    lines, code = visit.findings()
+    assert {state for state, _ in lines.values()} == {"ok"}
+    assert code == 0
+    assert "valid for 200 days" in lines["token"][1]
+    assert all("fcs_secret" not in said for _, said in lines.values())
+    # Nothing is changed there by looking.
+    assert all(request.startswith("GET") for request in visit.clinic.requests)
+
+
+@pytest.mark.parametrize("minutes", [-5, 5])
+def test_clocks_that_differ(visit: Visit, minutes: int) -> None:
+    visit.clinic.ahead = timedelta(minutes=minutes)
+    lines, code = visit.findings()
+    state, said = lines["clock"]
+    assert (state, code) == ("warning", 0)
+    assert "set this machine's clock" in said
+    assert abs(int(said.split()[0]) - 300) <= 2
+
+
+def test_a_token_that_ends_soon_and_one_that_is_refused(visit: Visit) -> None:
+    visit.clinic.days = 3
+    lines, code = visit.findings()
+    assert (lines["token"][0], code) == ("warning", 0)
+    assert "ask its operator" in lines["token"][1]
+    visit.clinic.refused = True
+    lines, code = visit.findings()
+    assert (lines["token"][0], code) == ("failed", 5)
+    assert "ask your operator" in lines["token"][1]
+
+
+def test_another_protocol_names_the_command(visit: Visit) -> None:
+    visit.clinic.protocol = models.PROTOCOL_VERSION + 1
+    lines, code = visit.findings()
+    assert (lines["token"][0], code) == ("failed", 6)
+    assert "pip install --upgrade fedclust" in lines["token"][1]
+
+
+def test_a_full_disk_a_missing_file_and_a_missing_proxy(
+    visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_LEAST_DISK", 2**62)
+    lines, code = visit.findings(data=visit.place / "absent.csv")
+    assert (lines["disk"][0], lines["data"][0], code) == ("failed", "failed", 8)
+    # The first fault does not hide what is looked at after it.
+    assert lines["token"][0] == "ok"
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:s3cret@proxy.example:3128")
+    monkeypatch.setattr(doctor, "_tls", lambda _: "")
+    lines, _ = visit.findings("https://coordinator.example")
+    assert lines["proxy"][1] == "from the environment, for https"
+    assert all("s3cret" not in said for _, said in lines.values())
+
+
+def test_without_a_token_the_way_to_the_coordinator_is_looked_at(visit: Visit) -> None:
+    """The network's people and the token's are not the same: one visit is for both."""
+    visit.token.unlink()
+    lines, code = visit.findings()
+    assert (lines["token"][0], code) == ("failed", 2)
+    assert str(visit.token) in lines["token"][1]
+    assert (lines["coordinator"][0], lines["clock"][0]) == ("ok", "ok")
+
+
+def test_a_journal_that_cannot_be_kept_there(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(durable_files, "_lock", none)
+        lines, code = visit.findings()
+    assert (lines["journal"][0], code) == ("failed", 8)
+    assert "No locks available" in lines["journal"][1]
+    directory = visit.place / "state"
+    assert [path.name for path in directory.iterdir()] == []
+    (visit.place / "file").write_text("", "utf-8")
+    worst: list[errors.FedclustError] = []
+    reach = Connection("http://127.0.0.1:9", visit.token)
+    found = list(doctor._findings(reach, Reading(), None, None, visit.place / "file", worst))
+    assert found[1].state == "failed"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file modes are POSIX")
+def test_a_journal_that_others_can_look_into(visit: Visit) -> None:
+    (visit.place / "state").mkdir(mode=0o755)
+    lines, code = visit.findings()
+    assert (lines["journal"][0], code) == ("warning", 0)
+    assert "chmod 700" in lines["journal"][1]
+
+
+def test_the_last_line_says_what_it_comes_to() -> None:
+    def found(*states: Any) -> list[doctor.Finding]:
+        return [doctor.Finding(f"check-{n}", state, "") for n, state in enumerate(states)]
+
+    assert "fedclust check" in doctor._conclusion(found("ok", "skipped"))
+    some = doctor._conclusion(found("ok", "warning"))
+    assert some.startswith("ready today")
+    assert some.endswith("check-1")
+    worse = doctor._conclusion(found("failed", "warning", "failed"))
+    assert worse.startswith("fix this first")
+    assert worse.endswith("check-0, check-2")
+
+
+def test_a_certificate_that_ends_soon_and_one_that_nobody_vouches_for(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "pki")
+    pair = authority.issue("localhost", name="server")
+    flags = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
+    with running_server(tmp_path / "server", *flags) as server:
+        token = tmp_path / "token"
+        token.write_text(server.operator_token, "utf-8")
+        token.chmod(0o600)
+        seen = []
+        for bundle in (authority.bundle, None):
+            reach = Connection(f"https://localhost:{server.port}", token, ca_bundle=bundle)
+            worst: list[errors.FedclustError] = []
+            found = list(doctor._findings(reach, Reading(), None, None, tmp_path / "state", worst))
+            seen.append(({each.check: each for each in found}, worst))
+    (lines, worst), (distrusted, refusals) = seen
+    assert (lines["tls"].state, worst) == ("warning", [])
+    assert "ends in 9 days" in lines["tls"].said
+    assert lines["token"].state == "ok"
+    assert distrusted["coordinator"].state == "failed"
+    assert distrusted["token"].state == "skipped"
+    assert [exit_code(each) for each in refusals] == [6]

@@ -1,0 +1,307 @@
+"""Rows that do not fit: named by file, column, row and rule, without repeating a value."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedclust.data import Dataset, Table, load
+from fedclust.errors import DataError
+from fedclust.schema.feature import Feature
+
+AGE = Feature(name="age", unit="years", lower=0.0, upper=120.0)
+SEX = Feature(name="sex", kind="binary")
+CHOL = Feature(name="chol")
+FEATURES = (AGE, SEX, CHOL)
+
+
+def csv(tmp_path: Path, text: str | bytes, name: str = "cohort.csv") -> Path:
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def fault(source: Any, **options: Any) -> DataError:
+    with pytest.raises(DataError) as caught:
+        load(source, FEATURES, **options)
+    return caught.value
+
+
+def test_columns_are_found_by_name_and_come_in_the_sessions_order(tmp_path: Path) -> None:
+    path = csv(
+        tmp_path, "mrn, chol ,note,age,sex\nA1,200.5,x y,40,1\nA2,,,NA,0\n\nA3,-1e2,n/a,7,1\n"
+    )
+    table = load(path, FEATURES, id_column="mrn")
+    expected = [[40, 1, 200.5], [np.nan, 0, np.nan], [7, 1, -100]]
+    np.testing.assert_array_equal(table.X, expected)
+    assert table.ids == ("A1", "A2", "A3")
+    assert table.persons is None
+    assert table.X.dtype == np.float64
+    assert table.X.flags.c_contiguous
+
+
+@pytest.mark.parametrize("word", ["", " ", "NA", "na", "N/A", "NaN", "nan", "null", "NULL", "None"])
+def test_what_is_missing(tmp_path: Path, word: str) -> None:
+    table = load(csv(tmp_path, f"age,sex,chol\n1,0,{word}\n"), FEATURES)
+    assert np.isnan(table.X[0, 2])
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "column", "row"),
+    [
+        ("age,chol\n1,2\n", "missing-column", "sex", None),
+        ("age,sex,age,chol\n1,0,1,2\n", "duplicate-column", "age", None),
+        ("age,sex,x,chol,x\n1,0,1,2,3\n", "duplicate-column", "x", None),
+        ("age,sex,chol\n1,0,2\n1,0,SECRET\n", "not-a-number", "chol", 3),
+        ("age,sex,chol\n1,0,2\n1,0,1_000\n", "not-a-number", "chol", 3),
+        ('note,age,sex,chol\n"a\nb\nc",1,0,SECRET\n', "not-a-number", "chol", 2),
+        ("age;chol,sex\n1;0,2\n", "separator", None, None),
+        ("age;sex;chol\n1;0;1,5\n", "not-a-number", "chol", 2),
+        ("SECRET,SECRET,1\n2,0,1\n", "missing-column", "age", None),
+        ("age,sex,chol\n1,0,٣\n", "not-a-number", "chol", 2),
+        ('age,sex,chol\n1,0,"1,5"\n', "not-a-number", "chol", 2),
+        ('note,age,sex,chol\n"two\nlines",1,0,2\n,1,0,SECRET\n', "not-a-number", "chol", 4),
+        ("age,sex,chol\n1,0,inf\n", "not-finite", "chol", 2),
+        ("age,sex,chol\n1,0,-Infinity\n", "not-finite", "chol", 2),
+        ("age,sex,chol\n1,0,1e999\n", "not-finite", "chol", 2),
+        ("age,sex,chol\n1,0\n", "field-count", None, 2),
+        ("age,sex,chol\n1,0,2,3\n", "field-count", None, 2),
+        ("age,sex,chol\n", "no-rows", None, None),
+        ("age,sex,chol\n\n\n", "no-rows", None, None),
+        ("", "no-header", None, None),
+        ('age,sex,chol\n1,0,"2\n', "csv", None, 2),
+        ("age,sex,chol\n\n1,0,2\n1,x,3\n", "not-a-number", "sex", 4),
+        (b"age,sex,chol\n1,0,\xff\n", "encoding", None, 2),
+        ("age,sex,chol\n".encode("utf-16"), "no-rows", None, None),
+        ("age,sex,chol\n1,0,2\n".encode("utf-16")[:-1], "encoding", None, 2),
+        ("age,sex,chol\n1,0,2026-01-31\n", "not-a-number", "chol", 2),
+    ],
+)
+def test_a_csv_that_does_not_fit(
+    tmp_path: Path, text: str | bytes, rule: str, column: str | None, row: int | None
+) -> None:
+    error = fault(csv(tmp_path, text))
+    assert (error.source, error.rule, error.column, error.row) == ("cohort.csv", rule, column, row)
+    message = str(error)
+    assert message.startswith("cohort.csv")
+    assert "SECRET" not in message
+    assert column is None or repr(column) in message
+    assert row is None or f"line {row}" in message
+
+
+def test_decimal_commas_are_recognised(tmp_path: Path) -> None:
+    assert "decimals with a point" in str(fault(csv(tmp_path, 'age,sex,chol\n1,0,"1,5"\n')))
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_what_spreadsheets_write_where_the_comma_is_the_decimal_mark(
+    tmp_path: Path, mark: str
+) -> None:
+    lines = ["\ufeffage;note;sex;chol", '1,5;"a;b, c";0;-1,234', "2;;1;", ";x;0;1,5E+03", ""]
+    path = csv(tmp_path, "\r\n".join(lines).replace(";", mark))
+    table = load(Dataset(path, decimal=","), FEATURES)
+    want = [[1.5, 0, -1.234], [2, 1, np.nan], [np.nan, 0, 1500]]
+    np.testing.assert_array_equal(table.X, want)
+    # Points, too, as a program writes them that knows only one decimal mark.
+    points = csv(tmp_path, "age;sex;chol\n1.5;0;-1.234\n2;1;\n;0;1.5e3\n".replace(";", mark))
+    assert load(points, FEATURES).digest() == table.digest()
+
+
+@pytest.mark.parametrize("text", ['"1,234.5"', "1'234.5", "1 234", "-1.234.567"])
+def test_separators_between_thousands_are_recognised(tmp_path: Path, text: str) -> None:
+    assert "thousands" in str(fault(csv(tmp_path, f"age,sex,chol\n1,0,{text}\n")))
+    assert "thousands" not in str(fault(csv(tmp_path, "age,sex,chol\n1,0,2026-01-01\n")))
+
+
+def test_another_case_is_pointed_out(tmp_path: Path) -> None:
+    assert "case" in str(fault(csv(tmp_path, "Age,sex,chol\n1,0,2\n")))
+
+
+def test_what_spreadsheets_leave_behind(tmp_path: Path) -> None:
+    path = csv(tmp_path, "\ufeff\r\nage,sex,chol,,\r\n1,0,2,,\r\n   \r\n\r\n3,1,4,,\r\n")
+    np.testing.assert_array_equal(load(path, FEATURES).X, [[1, 0, 2], [3, 1, 4]])
+    # In a file of one column a line of quotes is a row whose value is missing.
+    alone = load(csv(tmp_path, 'chol\n1\n""\n2\n'), (CHOL,)).X[:, 0]
+    np.testing.assert_array_equal(alone, [1, np.nan, 2])
+
+
+def test_no_value_is_in_a_repr(tmp_path: Path) -> None:
+    path = csv(tmp_path, "who,age,sex,chol\nSECRET,77.25,1,2\n")
+    table = load(path, FEATURES, id_column="who", person=["SECRET"])
+    assert "SECRET" not in repr(table)
+    assert "77.25" not in repr(table)
+
+
+def test_how_many_rows_break_a_rule(tmp_path: Path) -> None:
+    error = fault(csv(tmp_path, "age,sex,chol\nx,0,2\n1,0,3\nx,0,3\n"))
+    assert error.count == 2
+    assert "2 rows" in str(error)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert fault(tmp_path / "absent.csv").rule == "unreadable"
+    assert fault(str(tmp_path)).rule == "unreadable"
+
+
+def test_identifiers_may_not_be_features(tmp_path: Path) -> None:
+    path = csv(tmp_path, "age,sex,chol\n1,0,2\n")
+    assert fault(path, id_column="age").rule == "reserved-column"
+    assert fault(path, person="chol").rule == "reserved-column"
+    unnamed = fault(path, id_column="mrn")
+    assert unnamed.rule == "missing-column"
+    assert "the session needs" not in str(unnamed)
+    assert fault(path, person="who").column == "who"
+
+
+def test_persons_are_numbered_from_a_column_or_from_values(tmp_path: Path) -> None:
+    path = csv(tmp_path, "who,age,sex,chol\nb,1,0,2\na,1,0,2\nb,3,0,2\n")
+    table = load(path, FEATURES, person="who")
+    assert table.persons is not None
+    assert table.persons.tolist() == [0, 1, 0]
+    for values in (["b", "a", "b"], np.array([7, 3, 7]), pd.Series(["b", "a", "b"])):
+        other = load(path, FEATURES, person=values)
+        assert other.persons is not None
+        assert other.persons.tolist() == [0, 1, 0]
+        assert other.digest() == table.digest()
+    assert fault(path, person=["b", "a"]).rule == "persons"
+    missing = fault(csv(tmp_path, "who,age,sex,chol\nb,1,0,2\n,1,0,2\n"), person="who")
+    assert (missing.rule, missing.row) == ("persons", 3)
+
+
+def test_the_person_column_may_also_name_the_rows(tmp_path: Path) -> None:
+    path = csv(tmp_path, "who,age,sex,chol\nb,1,0,2\na,1,0,2\n")
+    table = load(path, FEATURES, person="who", id_column="who")
+    assert table.ids == ("b", "a")
+    assert table.persons is not None
+
+
+# --- arrays and DataFrames ------------------------------------------------------------------------
+
+
+def test_arrays_of_any_number_type() -> None:
+    for dtype in (np.int32, np.float32, np.float64, bool):
+        rows = np.array([[1, 0, 1], [0, 1, 0]]).astype(dtype)
+        assert load(rows, FEATURES).X.dtype == np.float64
+    listed = load([[1, 0, 2.5], [3, 1, np.nan]], FEATURES)
+    assert listed.X.shape == (2, 3)
+    rows = np.zeros((2, 3))
+    table = load(rows, FEATURES)
+    rows[:] = 1
+    assert not table.X.any(), "what was checked is what is used"
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        (np.zeros((2, 2)), "shape"),
+        (np.zeros(3), "shape"),
+        (np.zeros((2, 3, 1)), "shape"),
+        (np.zeros((0, 3)), "no-rows"),
+        (np.array([["SECRET", "b", "c"]]), "not-a-number"),
+        (np.array([[1, 2, None]], dtype=object), "not-a-number"),
+        (np.zeros((2, 3), dtype=complex), "not-a-number"),
+        ([[1, 2, 3], [1, 2]], "shape"),
+        (np.array([[1, 0, np.inf]]), "not-finite"),
+    ],
+)
+def test_an_array_that_does_not_fit(source: Any, rule: str) -> None:
+    error = fault(source)
+    assert error.rule == rule
+    assert error.source == "the array"
+    assert "SECRET" not in str(error)
+
+
+def test_infinity_is_named_by_column_count_and_first_row() -> None:
+    rows = np.array([[1, 0, 1.0], [1, 0, np.inf], [1, 0, -np.inf]])
+    error = fault(rows)
+    assert (error.column, error.row, error.count) == ("chol", 1, 2)
+
+
+def test_dataframes_by_name_whatever_the_dtype() -> None:
+    frame = pd.DataFrame(
+        {
+            "chol": pd.array([1.5, None], dtype="Float64"),
+            "sex": [True, False],
+            "age": pd.array([40, None], dtype="Int64"),
+            "who": ["a", "a"],
+            "when": pd.to_datetime(["2026-01-01", "2026-01-02"]),
+        },
+        index=[10, 10],
+    )
+    table = load(frame, FEATURES, person="who", id_column="who")
+    np.testing.assert_array_equal(table.X, [[40, 1, 1.5], [np.nan, 0, np.nan]])
+    assert table.ids == ("a", "a")
+    mixed = pd.DataFrame({"age": [1, None], "sex": [0, 1], "chol": np.array([2, None], object)})
+    assert np.isnan(load(mixed, FEATURES).X[1, 2])
+
+
+@pytest.mark.parametrize(
+    ("columns", "rule", "column", "row"),
+    [
+        ({"age": [1], "sex": [0]}, "missing-column", "chol", None),
+        ({"age": [1, 2], "sex": [0, 1], "chol": ["1", "SECRET"]}, "not-a-number", "chol", 0),
+        (
+            {"age": [1], "sex": [0], "chol": pd.to_datetime(["2026-01-01"])},
+            "not-a-number",
+            "chol",
+            0,
+        ),
+        ({"age": [], "sex": [], "chol": []}, "no-rows", None, None),
+        ({"age": [1, np.inf], "sex": [0, 0], "chol": [1, 1]}, "not-finite", "age", 1),
+    ],
+)
+def test_a_dataframe_that_does_not_fit(
+    columns: dict[str, Any], rule: str, column: str | None, row: int | None
+) -> None:
+    error = fault(pd.DataFrame(columns))
+    assert (error.rule, error.column, error.row) == (rule, column, row)
+    assert "SECRET" not in str(error)
+
+
+def test_a_dataframe_with_a_column_twice() -> None:
+    frame = pd.DataFrame([[1, 0, 2, 3]], columns=["age", "sex", "chol", "age"])
+    assert fault(frame).rule == "duplicate-column"
+
+
+# --- the digest that pins rows --------------------------------------------------------------------
+
+
+def test_sources_of_the_same_rows_have_the_same_digest(tmp_path: Path) -> None:
+    path = csv(tmp_path, "age,sex,chol\n1,0,2.5\n3,1,\n")
+    array = np.array([[1, 0, 2.5], [3, 1, np.nan]])
+    frame = pd.DataFrame(array, columns=["age", "sex", "chol"])
+    digests = {load(source, FEATURES).digest() for source in (path, array, frame)}
+    assert len(digests) == 1
+
+
+def test_anything_else_has_another_digest() -> None:
+    X = np.array([[1, 0, 2.5], [3, 1, 4.0]])
+    person = np.array([0, 1])
+    names = ("age", "sex", "chol")
+    tables = [
+        Table(X, names),
+        Table(X[::-1].copy(), names),
+        Table(X, names[::-1]),
+        Table(X, names, person),
+        Table(X, names, person * 0),
+        Table(X + np.array([0, 0, 1e-12]), names),
+        Table(X[:1], names),
+    ]
+    for one, other in itertools.combinations(tables, 2):
+        assert one.digest() != other.digest()
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=8))
+def test_numbers_read_back_bit_for_bit(values: list[float]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = csv(Path(directory), "chol\n" + "\n".join(map(repr, values)) + "\n")
+        assert load(path, (CHOL,)).X[:, 0].tolist() == values

@@ -1,0 +1,361 @@
+"""`fedclust check`: what it finds, that it agrees with taking part, and that nothing is sent."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedclust.cli import main as cli
+from fedclust.cli import options
+from fedclust.data import Dataset, load, persons
+from fedclust.data.profile import profile
+from fedclust.errors import DataError
+from fedclust.schema.feature import Feature
+from support.fake_coordinator import FakeCoordinator
+from support.purpose import PURPOSE
+
+HEART = next(
+    (
+        parent / "shared" / "data" / "heart_disease"
+        for parent in Path(__file__).resolve().parents
+        if (parent / "shared" / "data" / "heart_disease").is_dir()
+    ),
+    None,
+)
+NAMES = ["age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"]
+NAMES += ["slope", "ca", "thal", "num"]
+AGE = Feature(name="age", unit="years", lower=0.0, upper=120.0)
+CHOL = Feature(name="chol", unit="mg/dl", lower=50.0, upper=700.0)
+SEX = Feature(name="sex", kind="binary")
+CP = Feature(name="cp", kind="categorical", levels=("1", "2", "3", "4"))
+RNG = np.random.default_rng(8)
+
+
+def column(values: Any, feature: Feature, **options: Any) -> Any:
+    found = profile(Dataset(pd.DataFrame({feature.name: values}), **options), (feature,))
+    return found.columns[0]
+
+
+def test_the_figures_are_those_of_the_whole_column() -> None:
+    values = np.where(RNG.random(150_000) < 0.3, np.nan, RNG.normal(1e6, 1.0, 150_000))
+    found = column(values, Feature(name="x"))
+    given = values[~np.isnan(values)]
+    assert (found.n, found.state) == (len(given), "ok")
+    assert found.present == len(given) / len(values)
+    assert (found.minimum, found.maximum) == (given.min(), given.max())
+    assert found.mean == pytest.approx(given.mean(), rel=1e-12)
+    assert found.sd == pytest.approx(given.std(), rel=1e-9)
+    assert column([1, 0, 1, None], SEX).levels == {"0": 1, "1": 2}
+    assert column(["1", "4", None, "4"], CP).levels == {"1": 1, "2": 0, "3": 0, "4": 2}
+
+
+def test_numbers_that_are_too_large_for_a_figure() -> None:
+    found = column([1e308, 1e308, 1e307], Feature(name="x"))
+    assert (found.mean, found.sd, found.maximum) == (None, None, 1e308)
+
+
+def test_a_wrong_unit_is_told_by_the_factor_that_fits() -> None:
+    mmol = RNG.normal(5.5, 1.0, 80).clip(3, 9)
+    found = column(np.append(mmol, 200.0), CHOL)
+    assert (found.state, found.below, found.above) == ("warning", 80, 0)
+    assert any("38.67 (cholesterol" in text for text in found.says)
+    assert not any("0.1 " in text for text in found.says)
+    # Some wrong values are no wrong unit.
+    few = column([100.0, 200, 210, 4, 5], CHOL)
+    assert not any("They would fit" in text for text in few.says)
+    wide = Feature(name="chol", unit="mg/dl", lower=0.0, upper=700.0)
+    assert any("twentieth" in text for text in column(mmol, wide).says)
+    assert column(mmol * 38.67, wide).says == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "feature", "says"),
+    [
+        (RNG.permutation(np.arange(1000, 9000, 7))[:50], Feature(name="x"), "identifiers"),
+        ([7.0, 7.0, 7.0], Feature(name="x"), "the same"),
+        ([1, 1, None], SEX, "the same"),
+        (["3", "3"], CP, "the same"),
+        ([1.5, None, None], Feature(name="x"), "67% of its values are missing"),
+    ],
+)
+def test_what_is_allowed_and_rarely_meant(values: Any, feature: Feature, says: str) -> None:
+    found = column(values, feature)
+    assert found.state == "warning"
+    assert says in " ".join(found.says)
+
+
+def test_all_faults_are_found_at_once(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(
+        "age,sex,cp,note\n40,1,1,a\n130,3,1,a\nSECRET,0,7,a\n-4,0,8,a\n", "utf-8"
+    )
+    found = profile(tmp_path / "x.csv", (AGE, SEX, CP, CHOL))
+    assert found.refused is not None
+    assert "SECRET" not in repr(found)
+    states = {each.feature: (each.state, len(each.says)) for each in found.columns}
+    assert states == {
+        "age": ("refused", 2),
+        "sex": ("warning", 1),
+        "cp": ("warning", 2),
+        "chol": ("refused", 1),
+    }
+    age = found.columns[0]
+    assert (age.below, age.above, found.ignored) == (1, 1, 1)
+    assert [text.split(":")[0] for text in age.says] == [
+        "line 4",
+        "2 values outside the session's bounds",
+    ]
+
+
+MASKED = {"min_present": 0.7, "sentinels": {"chol": 0}, "missing": "?", "columns": NAMES}
+SESSIONS: tuple[tuple[Any, bool], ...] = (
+    ({}, False),
+    ({"columns": NAMES}, False),
+    ({"columns": NAMES, "missing": "?"}, False),
+    ({**MASKED, "min_present": 0.0}, False),
+    (MASKED, True),
+    (MASKED, False),
+)
+
+
+@pytest.mark.skipif(HEART is None, reason="needs the heart-disease files")
+@pytest.mark.parametrize("hospital", ["cleveland", "hungarian", "switzerland", "va"])
+def test_check_refuses_what_taking_part_would(hospital: str) -> None:
+    assert HEART is not None
+    path = HEART / f"processed.{hospital}.data"
+    thal = Feature(name="thal", kind="categorical", levels=("3", "6", "7"))
+    for how, lacking in SESSIONS:
+        dataset, features = Dataset(path, **how), (AGE, SEX, CP, CHOL, thal)
+        found = profile(dataset, features, lacking=lacking)
+        refused, table = None, None
+        try:
+            table = load(dataset, features, lacking=lacking)
+        except DataError as error:
+            refused = str(error)
+        assert (found.refused and str(found.refused)) == refused
+        if table is not None:
+            held = [c.feature for c in found.columns if c.state in ("ok", "warning")]
+            assert held == list(table.features)
+
+
+@pytest.mark.skipif(HEART is None, reason="needs the heart-disease files")
+def test_which_hospitals_have_which_features() -> None:
+    """The missing values of the files' own description; thal is Cleveland's alone."""
+    assert HEART is not None
+    rows = {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}
+    missing = {
+        "chol": (0, 23, 123, 49 + 7),
+        "fbs": (0, 8, 75, 7),
+        "ca": (4, 291, 118, 198),
+        "thal": (2, 266, 52, 166),
+    }
+    features = [Feature(name=name) for name in ("age", *missing)]
+    for place, (hospital, n) in enumerate(rows.items()):
+        dataset = Dataset(HEART / f"processed.{hospital}.data", **MASKED)
+        found = profile(dataset, features, lacking=True)
+        assert found.rows == n
+        assert [n - c.n for c in found.columns[1:]] == [
+            counts[place] for counts in missing.values()
+        ]
+        assert ("thal" in load(dataset, features, lacking=True).features) == (
+            hospital == "cleveland"
+        )
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+FEATURES = (
+    {"name": "age", "unit": "years", "lower": 0, "upper": 120},
+    {"name": "chol", "unit": "mg/dl", "lower": 50, "upper": 700},
+)
+
+
+class Office:
+    """A data manager's desk: files, and the command."""
+
+    def __init__(
+        self, path: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.path, self._patch, self._capsys = path, patch, capsys
+        self.out = self.err = ""
+        n = 60
+        rows = pd.DataFrame({"id": range(n), "alter": RNG.integers(30, 80, n) + 0.5})
+        rows["chol_mmol"] = RNG.normal(5.5, 1, n).clip(3, 9)
+        rows.to_csv(path / "cohort.csv", index=False, sep=";", decimal=",", encoding="cp1252")
+        (path / "columns.toml").write_text(
+            'decimal = ","\n[features.age]\ncolumn = "alter"\n[features.chol]\n'
+            'column = "chol_mmol"\nfactor = 38.67\nto = "mg/dl"\n',
+            "utf-8",
+        )
+        others = {s: RNG.normal((55, 210), (9, 30), (50, 2)).clip(50, 119) for s in ("a", "b")}
+        self.fake = FakeCoordinator(others, features=FEATURES)
+        asked, directory = self.fake, path / "state"
+        patch.setattr(
+            options.Connection, "site", lambda _c, place, *_a, **_k: asked.site(place or directory)
+        )
+        patch.setattr(options.Connection, "client", lambda _c, *_a: asked.site(directory)._client)
+        self.data = ("--data", str(path / "cohort.csv"))
+        self.mapping = ("--mapping", str(path / "columns.toml"))
+
+    def run(self, *arguments: str) -> int:
+        self._patch.setattr(sys, "argv", ["fedclust", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        self.out, self.err = self._capsys.readouterr()
+        return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def office(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Office:
+    return Office(tmp_path, monkeypatch, capsys)
+
+
+def test_the_command_before_joining(office: Office) -> None:
+    assert office.run("check", "heart", *office.data, *office.mapping) == 0, office.err
+    text = " ".join(office.out.split())
+    assert "all 2 features, 60 rows" in text
+    assert "chol_mmol" in text
+    assert "sends nothing" in text
+    assert office.run("check", "heart", *office.data, *office.mapping, "--json") == 0
+    facts = json.loads(office.out)
+    assert facts["refused"] is None
+    assert facts["definition_sha256"] == office.fake.sha256
+    assert (facts["usable_rows"], facts["ignored_columns"]) == (60, 1)
+    assert facts["columns"][1]["minimum"] > 100
+    assert all(request.startswith("GET") for request in office.fake.requests)
+
+
+def test_the_command_where_taking_part_would_be_refused(office: Office) -> None:
+    assert office.run("check", "heart", *office.data, "--json") == 3
+    assert json.loads(office.out)["refused"]["rule"] == "missing-column"
+    (office.path / "cohort.csv").write_text("age,chol\n" + 9 * "40,5.2\n50,4.9\n", "utf-8")
+    assert office.run("check", "heart", *office.data) == 3
+    assert "38.67" in office.out
+    assert "outside the session's bounds" in office.err
+    assert office.run("check", "heart", *office.data, "--person-column", "id") == 3
+    assert all(request.startswith("GET") for request in office.fake.requests)
+
+
+@pytest.mark.parametrize("name", ["none.csv", "broken.parquet", "none.sql", "table.xlsx"])
+def test_a_script_is_told_of_a_file_that_cannot_be_read(name: str, office: Office) -> None:
+    if name.startswith("broken"):
+        (office.path / name).write_bytes(b"PAR1 and no more")
+    assert office.run("check", "heart", "--data", str(office.path / name), "--json") == 3
+    facts = json.loads(office.out)
+    assert facts["refused"]["rule"] in ("unreadable", "parquet", "sql", "spreadsheet")
+    assert facts["refused"]["message"] in " ".join(office.err.split())
+    assert facts["rows"] is facts["usable_rows"] is None
+    assert facts["columns"] == []
+
+
+def test_out_of_core_without_protection_is_refused_by_the_command(office: Office) -> None:
+    body = {"name": "heart", "algorithm": "lloyd", "config": {"n_clusters": 3}}
+    body |= {"features": list(FEATURES), "sites": ["a", "b", "me"]}
+    body |= {"purpose": "Find groups of patients for a trial of this command."}
+    file = office.path / "heart.json"
+    given = ("--definition", str(file), *office.data, *office.mapping, "--json", "--out-of-core")
+    file.write_text(json.dumps(body), "utf-8")
+    assert office.run("check", *given) == 0, office.err
+    file.write_text(json.dumps({**body, "policy": {"protection": "none"}}), "utf-8")
+    assert office.run("check", *given) == 3
+    assert json.loads(office.out)["refused"]["rule"] == "out-of-core"
+
+
+def test_the_command_without_a_coordinator(office: Office) -> None:
+    body = {
+        "name": "heart",
+        "purpose": PURPOSE,
+        "algorithm": "lloyd",
+        "config": {"n_clusters": 3},
+        "features": list(FEATURES),
+        "sites": ["a", "b", "me"],
+    }
+    file = office.path / "heart.json"
+    for tree in (body, {"state": "recruiting", "definition": {**body, "method_version": 1}}):
+        file.write_text(json.dumps(tree), "utf-8")
+        given = ("--definition", str(file), *office.data)
+        assert office.run("check", *given, *office.mapping, "--json") == 0, office.err
+        facts = json.loads(office.out)
+        assert (facts["usable_rows"], facts["table"]["n_persons"]) == (60, 60)
+        assert office.run("check", *given) == 3
+        assert office.run("check", *given, *office.mapping, "--sentinel", "chol=x") == 2
+    assert office.fake.requests == []
+    assert office.run("check", "heart", *given) == 2
+    assert office.run("check", *office.data) == 2
+    for bad in ("{", "[]", '{"name": "heart"}', json.dumps({**body, "sites": ["a"]})):
+        file.write_text(bad, "utf-8")
+        assert office.run("check", *given) == 2
+        assert str(file) in office.err
+
+
+@pytest.mark.parametrize("identified", [(), ("--id-column", "id")])
+def test_the_table_has_the_same_figures_out_of_core(
+    office: Office, identified: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("check", "heart", *office.data, *office.mapping, *identified, "--json")
+    tables = []
+    for more in ((), ("--out-of-core",)):
+        assert office.run(*given, *more) == 0, office.err
+        tables.append(json.loads(office.out)["table"])
+    assert tables[0]["n_persons"] == 60
+    assert tables[0]["distance_sd"] > 0.0
+    assert tables[1] == tables[0]
+    # Blocks that groups do not cross: other groups, of the same persons.
+    monkeypatch.setattr(persons, "_PERSONS", 20)
+    monkeypatch.setattr(persons, "_ROWS", 7)
+    body = office.fake.definition.model_dump(mode="json")
+    file = office.path / "heart.json"
+    file.write_text(json.dumps({"state": "recruiting", "definition": body}), "utf-8")
+    offline = ("check", "--definition", str(file), *given[2:])
+    assert office.run(*offline, "--out-of-core") == 0, office.err
+    table = json.loads(office.out)["table"]
+    assert (table["n_persons"], table["group_sizes"][0] >= 5) == (60, True)
+    assert table["fenced"] == tables[0]["fenced"]
+
+
+def test_one_mapping_file_serves_every_command(office: Office) -> None:
+    """Whoever takes part, by hand or by the agent, and labels new rows: one way of reading."""
+    result, labels = str(office.path / "heart.fedclust"), office.path / "labels.csv"
+    shared = (*office.data, *office.mapping)
+    state = ("--journal-dir", str(office.path / "state"))
+    left = (*shared, *state, "--yes", "--result-out", result)
+    assert office.run("agent", "add", "heart", *left) == 0, office.err
+    known = json.loads((office.path / "state" / "agent.json").read_text("utf-8"))["entries"][0]
+    assert known["reading"]["mapping"] == str(office.path / "columns.toml")
+    out = ("--labels-out", str(labels), "--result-out", result)
+    assert office.run("participate", "heart", *shared, "--yes", *out) == 0, office.err
+    own = labels.read_text("utf-8")
+    assert office.run("predict", result, *shared, "--out", str(labels)) == 0, office.err
+    assert labels.read_text("utf-8") == own
+    assert office.run("predict", result, *office.data, "--out", str(labels)) == 3
+
+
+def test_simulate_reads_each_site_its_own_way(office: Office) -> None:
+    plain = office.path / "plain.csv"
+    plain.write_text("age,chol\n" + "".join(f"{i}.5,{150 + i}\n" for i in range(30, 90)), "utf-8")
+    sites = (f"--site=a={plain}", f"--site=b={plain}", f"--site=c={office.path / 'cohort.csv'}")
+    given = ("simulate", "lloyd", "--clusters", "2", "--features", "age,chol", *sites)
+    assert office.run(*given) == 2
+    assert "'c'" in office.err
+    own = office.path / "own.toml"
+    text = (office.path / "columns.toml").read_text("utf-8").replace('to = "mg/dl"', 'to = ""')
+    own.write_text(text, "utf-8")
+    assert office.run(*given, f"--site-mapping=c={own}", "--json") == 0, office.err
+    assert office.run(*given, f"--site-mapping=d={own}") == 2
+
+
+def test_an_identifier_among_the_features_is_said_in_one_line(office: Office) -> None:
+    (office.path / "cohort.csv").write_text(
+        "age,chol\n" + "".join(f"{i},{100 + 7 * i}\n" for i in range(20, 60)), "utf-8"
+    )
+    assert office.run("participate", "heart", *office.data, "--preview") == 0
+    lines = [line for line in office.err.splitlines() if line.startswith("warning: ")]
+    assert len(lines) == 2
+    assert "'age'" in lines[0]

@@ -1,0 +1,110 @@
+"""Rows are labelled block by block: the same labels as from memory, whatever the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedclust import simulate
+from fedclust.data import Dataset
+from fedclust.data import table as tables
+from fedclust.errors import DataError
+from fedclust.site.result import SiteResult
+from fedclust.wire.codec import to_tree
+from fedclust.wire.models import Provenance, ResultDocument
+
+FEATURES = [
+    {"name": "x", "lower": 0, "upper": 12},
+    {"name": "s", "kind": "categorical", "levels": ["a", "b"]},
+]
+
+
+def _rows(seed: int, n: int = 60) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    of = rng.integers(0, 2, n)
+    x = np.clip(10 * of + rng.normal(1, 0.5, n), 0, 12)
+    return pd.DataFrame({"id": [f"r{i}" for i in range(n)], "x": x, "s": np.array(["a", "b"])[of]})
+
+
+@pytest.fixture(scope="module")
+def result() -> SiteResult:
+    """Return a session's result as a site has it."""
+    sites = {name: _rows(seed) for seed, name in enumerate("abc")}
+    found = simulate("lloyd", sites, config={"n_clusters": 2}, features=FEATURES)
+    definition = found.definition_
+    document = ResultDocument(
+        session=definition.name,
+        completed_at=datetime(2026, 1, 1, tzinfo=UTC),
+        features=definition.features,
+        result=to_tree(found.result_),
+        provenance=Provenance(
+            definition_sha256="0" * 64,
+            algorithm=definition.algorithm,
+            method_version=definition.method_version,
+            seed=1,
+            sites=tuple(sites),
+            server_version="1",
+            platform={},
+            submissions=(),
+        ),
+    )
+    return SiteResult(document, definition, "a")
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have rows read seven at a time, and tell how many were in each block."""
+    sizes: list[int] = []
+    real = tables.Rows.scan
+
+    def scan(rows: Any, _n: int = 0) -> Iterator[Any]:
+        for block in real(rows, 7):
+            sizes.append(len(block))
+            yield block
+
+    monkeypatch.setattr(tables.Rows, "scan", scan)
+    return sizes
+
+
+@pytest.mark.parametrize("kind", ["frame", "csv", "parquet"])
+def test_labels_and_identifiers_by_blocks(
+    result: SiteResult, kind: str, tmp_path: Path, small_blocks: list[int]
+) -> None:
+    rows = _rows(7)
+    sources = {"frame": rows, "csv": tmp_path / "rows.csv", "parquet": tmp_path / "rows.parquet"}
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    rows.to_parquet(tmp_path / "rows.parquet", row_group_size=11)
+
+    labels, ids = result.label(result.new_rows(sources[kind], "id"))
+
+    assert max(small_blocks) == 7
+    assert ids == tuple(rows["id"])
+    assert result.predict(sources[kind]).tolist() == labels.tolist()
+    low = int(result.cluster_centers_[:, 0].argmin())
+    np.testing.assert_array_equal(labels == low, rows["s"] == "a")
+
+
+def test_values_outside_the_bounds_are_used_and_unknown_ones_give_no_label(
+    result: SiteResult,
+) -> None:
+    rows = pd.DataFrame({"x": [-50.0, 500.0, 1.0, None], "s": ["a", "b", "other", "a"]})
+    low = int(result.cluster_centers_[:, 0].argmin())
+    assert result.predict(rows).tolist() == [low, 1 - low, -1, -1]
+
+
+def test_a_cell_that_cannot_be_read_is_named_after_all_rows_were(
+    result: SiteResult, small_blocks: list[int]
+) -> None:
+    rows = _rows(7).astype({"x": object})
+    rows.loc[[8, 30], "x"] = "SECRET"
+    with pytest.raises(DataError) as caught:
+        result.predict(Dataset(rows))
+    assert (caught.value.row, caught.value.count) == (8, 2)
+    assert "SECRET" not in str(caught.value)
+    assert sum(small_blocks) == 60

@@ -1,0 +1,258 @@
+"""From released values of a site's own columns to the session's features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedclust.data import Dataset
+from fedclust.data.persons import read_persons
+from fedclust.data.readings import FeatureReading, session_points, values_of_rows
+from fedclust.data.site_data import table_points
+from fedclust.errors import DataError
+from fedclust.protection.columns import NumericColumn
+from fedclust.protection.table import ProtectedTable, form_table
+from fedclust.schema.feature import Feature
+from fedclust.schema.points import Points
+
+pytestmark = pytest.mark.filterwarnings("ignore::fedclust.data.DataWarning")
+N = 400
+
+
+def _points(
+    frame: pd.DataFrame, *features: Feature, pinned: Any = None, **mapping: dict[str, Any]
+) -> tuple[Points, ProtectedTable]:
+    """Return the points and the table of a frame, where ``pinned`` are features read before."""
+    how = {"mapping": {"features": mapping}}
+    known = {}
+    if pinned is not None:
+        known = {column.name: column for column in read_persons(frame, pinned).columns}
+    persons = read_persons(Dataset(frame, **how), features, pinned=known)
+    (block,) = persons.blocks()
+    table = form_table(block.sources, 5)
+    return table_points(persons, table), table
+
+
+def _fault(frame: pd.DataFrame, *features: Feature, **options: Any) -> DataError:
+    with pytest.raises(DataError) as caught:
+        _points(frame, *features, **options)
+    return caught.value
+
+
+RNG = np.random.default_rng(5)
+STATES = RNG.choice(["a", "b", "c"], N)
+
+
+def test_units_apply_to_released_values_then_bounds_then_the_transform() -> None:
+    frame = pd.DataFrame({"t": RNG.normal(100, 20, N)})
+    warm = Feature(name="t", unit="°C", lower=30.0, upper=45.0, transform="log")
+
+    points, table = _points(frame, warm, t={"factor": 5 / 9, "offset": -160 / 9, "to": "°C"})
+
+    released = table.values("t") * 5 / 9 - 160 / 9
+    np.testing.assert_allclose(points.X[:, 0], np.log(np.clip(released, 30, 45)))
+    assert points.within[0] == table.shares[0]
+    assert points.n == N
+
+
+def _level_shares(table: ProtectedTable, name: str) -> np.ndarray:
+    """Return each group's share (m, L) of every level as it releases its counts."""
+    at = [getattr(column, "names", ()) for column in table.columns].index((name,))
+    counts = table.released[at]
+    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
+
+
+def test_codes_become_levels_or_yes_and_no() -> None:
+    frame = pd.DataFrame({"s": STATES, "x": RNG.normal(size=N)})
+    levels = Feature(name="s", kind="categorical", levels=("one", "two"))
+
+    points, table = _points(frame, levels, s={"levels": {"a": "one", "b": "two", "c": "two"}})
+    shares = _level_shares(table, "s")
+    one = np.sort(shares[:, 0])
+    np.testing.assert_allclose(np.sort(points.X, axis=0), np.column_stack([one, 1.0 - one[::-1]]))
+    np.testing.assert_allclose(points.X.sum(axis=1), 1.0)
+
+    yes = Feature(name="s", kind="binary")
+    points, table = _points(frame, yes, s={"levels": {"a": 1, "b": 0, "c": 0}})
+    codes = ("b", "c", "a")
+    share = _level_shares(table, "s")[:, codes.index("a")]
+    np.testing.assert_allclose(points.X[:, 0], np.sort(share))
+
+
+def test_the_share_within_groups_of_levels_follows_from_their_counts() -> None:
+    frame = pd.DataFrame({"s": STATES, "x": RNG.normal(size=N)})
+    levels = Feature(name="s", kind="categorical", levels=("a", "b", "c"))
+
+    points, _ = _points(frame, levels, Feature(name="x"))
+
+    rows = np.repeat(points.X[:, :3], points.sizes, axis=0)
+    total = rows.mean(axis=0) * (1 - rows.mean(axis=0))
+    within = (rows * (1 - rows)).mean(axis=0)
+    np.testing.assert_allclose(points.within[:3], within / total)
+
+
+def test_a_code_that_means_missing_makes_the_feature_missing_for_its_groups() -> None:
+    frame = pd.DataFrame({"s": np.where(np.arange(N) < 100, "?", STATES)})
+    levels = Feature(name="s", kind="categorical", levels=("a", "b", "c"))
+
+    points, table = _points(frame, levels, s={"levels": {"?": ""}})
+
+    place = list(
+        read_persons(
+            Dataset(frame, mapping={"features": {"s": {"levels": {"?": ""}}}}), (levels,)
+        ).codes()["s"]
+        or ()
+    ).index("?")
+    lost = _level_shares(table, "s")[:, place] > 0
+    assert lost.any()
+    np.testing.assert_array_equal(np.isnan(points.X).all(axis=1), lost)
+
+
+def test_a_released_code_that_nobody_explains_is_refused_with_what_to_do() -> None:
+    frame = pd.DataFrame({"s": STATES})
+    error = _fault(frame, Feature(name="s", kind="categorical", levels=("a", "b")))
+    assert (error.rule, error.column) == ("unknown-level", "s")
+    assert "levels" in str(error)
+
+
+def test_a_rare_code_that_is_not_released_changes_nothing() -> None:
+    one = pd.DataFrame({"s": np.where(np.arange(N) == 7, "x", "a"), "x": np.arange(N) // 2})
+    levels = Feature(name="s", kind="categorical", levels=("a", "b"))
+    points, _ = _points(one, levels, Feature(name="x"))
+    np.testing.assert_array_equal(points.X[:, :2], np.tile([1.0, 0.0], (len(points.X), 1)))
+
+
+def test_yes_and_no_by_other_numbers_need_the_mapping() -> None:
+    frame = pd.DataFrame({"sex": RNG.integers(1, 3, N), "x": RNG.normal(size=N)})
+    sex = Feature(name="sex", kind="binary")
+    assert _fault(frame, sex).rule == "unknown-level"
+    points, table = _points(frame, sex, sex={"levels": {"1": 0, "2": 1}})
+    np.testing.assert_allclose(points.X[:, 0], np.sort(table.values("sex")))
+
+
+def test_a_feature_that_the_site_lacks_is_missing_throughout() -> None:
+    frame = pd.DataFrame({"x": RNG.normal(size=N)})
+    cp = Feature(name="cp", kind="categorical", levels=("a", "b"))
+    persons = read_persons(frame, (cp, Feature(name="x")), lacking=True)
+    (block,) = persons.blocks()
+    points = table_points(persons, form_table(block.sources, 5))
+    assert np.isnan(points.X[:, :2]).all()
+    assert not np.isnan(points.X[:, 2]).any()
+
+
+# --- columns that were pinned as something else ---------------------------------------------------
+
+
+def test_two_numbers_can_be_asked_for_as_levels_later() -> None:
+    frame = pd.DataFrame({"s": RNG.integers(0, 2, N), "x": RNG.normal(size=N)})
+    levels = Feature(name="s", kind="categorical", levels=("1", "0"))
+    points, table = _points(frame, levels, pinned=(Feature(name="s"),))
+    np.testing.assert_allclose(
+        points.X, np.column_stack([table.values("s"), 1 - table.values("s")])
+    )
+
+
+def test_more_numbers_cannot_and_the_error_says_what_to_do() -> None:
+    frame = pd.DataFrame({"s": RNG.integers(1, 5, N)})
+    levels = Feature(name="s", kind="categorical", levels=("1", "2", "3", "4"))
+    error = _fault(frame, levels, pinned=(Feature(name="s"),))
+    assert (error.rule, error.column) == ("pinned-kind", "s")
+    assert "numeric" in str(error)
+
+
+def test_levels_that_are_numbers_can_be_asked_for_as_numbers() -> None:
+    frame = pd.DataFrame({"s": RNG.integers(1, 5, N)})
+    levels = Feature(name="s", kind="categorical", levels=("1", "2", "3", "4"))
+    points, table = _points(frame, Feature(name="s", unit="grade"), pinned=(levels,))
+    means = _level_shares(table, "s") @ [1.0, 2, 3, 4]
+    np.testing.assert_allclose(points.X[:, 0], np.sort(means))
+    rows = np.repeat(_level_shares(table, "s"), table.sizes, axis=0)
+    means, squares = rows @ [1.0, 2, 3, 4], rows @ [1.0, 4, 9, 16]
+    within = (squares - means**2).mean()
+    assert points.within[0] == pytest.approx(within / (within + means.var()))
+
+
+def test_a_constant_column_that_turns_into_yes_and_no_is_served() -> None:
+    first = pd.DataFrame({"s": np.zeros(N), "x": RNG.normal(size=N)})
+    features = (Feature(name="s", kind="binary"), Feature(name="x"))
+    persons = read_persons(first, features)
+    columns = persons.describe(5)
+    assert isinstance(columns[0], NumericColumn)
+    points, _ = _points(first, *features)
+    assert set(points.X[:, 0]) == {0.0}
+
+
+def test_a_wrong_unit_is_told_from_the_table_alone() -> None:
+    chol = Feature(name="chol", unit="mg/dl", lower=50.0, upper=700.0)
+    values = RNG.normal(5, 1, N)
+    error = _fault(pd.DataFrame({"chol": values}), chol)
+    assert (error.rule, error.column) == ("bounds", "chol")
+    points, _ = _points(pd.DataFrame({"chol": np.where(np.arange(N) < 100, 5, 200.0)}), chol)
+    assert points.X.min() == 50
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def test_rows_are_labelled_by_the_same_reading_and_bounds_change_nothing() -> None:
+    nan = np.nan
+    chol = FeatureReading(Feature(name="chol", lower=50.0, upper=70.0), "c", 10.0, 1.0)
+    np.testing.assert_array_equal(
+        values_of_rows(chol, np.array([1.0, nan, 9.0]), None), [11, nan, 91]
+    )
+    cp = Feature(name="cp", kind="categorical", levels=("a", "b"))
+    reading = FeatureReading(cp, "c", meanings={"T": 1.0, "?": nan})
+    found = values_of_rows(reading, np.array([0.0, 1, 2, 3, nan]), ("T", "?", "z", "a"))
+    np.testing.assert_array_equal(found, [1, nan, nan, 0, nan])
+    sex = FeatureReading(Feature(name="sex", kind="binary"), "c")
+    np.testing.assert_array_equal(values_of_rows(sex, np.array([0.0, 1, 2]), None), [0, 1, nan])
+
+
+@pytest.mark.parametrize(
+    ("code", "meaning"), [("1", 1.0), ("true", 1.0), ("false", 0.0), ("0", 0.0), ("2", None)]
+)
+def test_truth_values_are_the_codes_0_and_1(code: str, meaning: float | None) -> None:
+    assert FeatureReading(Feature(name="x", kind="binary"), "x").meaning(code) == meaning
+
+
+# --- what a session may learn of rows -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        Feature(name="x", lower=0.0, upper=1.0),
+        Feature(name="x", lower=-3.0, transform="log1p"),
+        Feature(name="x", lower=100.0),
+        Feature(name="x", kind="binary"),
+        Feature(name="x", kind="categorical", levels=("1", "2")),
+    ],
+)
+def test_sites_with_other_rows_and_the_same_table_answer_alike(feature: Feature) -> None:
+    """What is answered, or refused, follows from the table: rows that give the same change nothing.
+
+    The second site's persons all have their group's record.
+    """
+    if feature.transform == "log1p":
+        feature = feature.model_copy(update={"lower": -0.5})
+    frame = pd.DataFrame({"x": np.round(RNG.normal(0, 1, N), 1), "y": RNG.normal(0, 1, N)})
+    features = (Feature(name="x"), Feature(name="y"))
+    persons = read_persons(frame, features)
+    (block,) = persons.blocks()
+    table = form_table(block.sources, 5)
+    alike = pd.DataFrame({name: np.repeat(table.values(name), table.sizes) for name in "xy"})
+    other = read_persons(alike, features)
+    assert persons.columns == other.columns
+
+    answers = []
+    for source in (frame, alike):
+        pinned = {column.name: column for column in persons.columns}
+        read = read_persons(source, (feature, features[1]), pinned=pinned)
+        try:
+            answers.append(session_points(table, read.readings, read.codes()).X.tobytes())
+        except DataError as error:
+            answers.append(f"{error.rule} {error}".encode())
+    assert answers[0] == answers[1]

@@ -1,0 +1,340 @@
+"""Several K in one session: what each comes to, what is compared, and which is recommended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.datasets import make_blobs
+from sklearn.metrics import adjusted_rand_score
+
+from fedclust import engine, simulate
+from fedclust.definition import DefinitionError
+from fedclust.engine import Plan, sweep
+from fedclust.engine.model_selection import agreement, recommend, stability
+from fedclust.methods.common.options import MOST_KS
+from fedclust.methods.lloyd import METHOD as LLOYD
+from fedclust.methods.lloyd import Config
+from fedclust.schema import errors
+from fedclust.schema.errors import MethodFailure
+from fedclust.schema.feature import Feature
+from fedclust.schema.policy import Policy
+from fedclust.schema.result import Result, SweepEntry
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.space import Space
+from fedclust.schema.task import Contribution, Done
+from fedclust.simulate import SimulationResult
+from fedclust.wire.codec import encode_model
+from support import rounds
+from support.methods import KS, SWEEPS
+
+METHODS = [name for name, _ in SWEEPS]
+OPEN = {"protection": "none", "min_sites": 1}
+
+
+def sites(k: int = 4, n: int = 50, d: int = 3, seed: int = 1) -> dict[str, NDArray[np.float64]]:
+    X, _ = make_blobs(4 * n, d, centers=k, cluster_std=1.0, center_box=(-12, 12), random_state=seed)
+    return dict(zip(("ada", "brno", "cadiz", "delft"), np.array_split(X, 4), strict=True))
+
+
+def run(method: str, n_clusters: Any, policy: Any = None, **options: Any) -> SimulationResult:
+    config = {"n_clusters": n_clusters, **options}
+    return simulate(method, sites(), config=config, policy=policy, seed=3)
+
+
+# --- each K ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protection", ["groups", "none"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_k_is_what_a_run_of_its_own_gives(method: str, protection: str) -> None:
+    policy = {"protection": protection}
+    together = run(method, [5, 2, 3], policy)
+    assert [entry.n_clusters for entry in together.sweep_ or ()] == [2, 3, 5]
+    for k in KS:
+        alone, swept = run(method, k, policy), together.at(k)
+        for site, labels in alone.labels_.items():
+            assert np.array_equal(swept.labels_[site], labels)
+        # The closing round is the session's.
+        *others, closing = swept.history_
+        closing = closing.model_copy(update={"round": len(alone.history_)})
+        update = {"n_clusters": None, "history": (*others, closing)}
+        of_sweep = swept.result_.model_copy(update=update)
+        assert encode_model(of_sweep) == encode_model(alone.result_)
+
+
+def test_the_order_of_arrival_changes_nothing() -> None:
+    config = {"n_clusters": list(KS)}
+    forth = simulate("fkm", sites(), config=config, seed=3)
+    back = simulate("fkm", sites(), config=config, seed=3, arrival=lambda _, names: names[::-1])
+    assert encode_model(forth.result_) == encode_model(back.result_)
+
+
+def test_rounds_are_shared_and_end_for_each_k_by_itself() -> None:
+    together = run("lloyd", list(KS))
+    entries = together.sweep_ or ()
+    longest = max(entry.result.n_rounds for entry in entries)
+    # Beside the longest K's: preparation and one evaluation.
+    assert max(entry.round for entry in together.trace_) == longest + 2
+    for entry in entries:
+        history = entry.result.history
+        assert len(history) == entry.result.n_rounds + 2
+        assert [line.round for line in history[:-1]] == list(range(1, len(history)))
+        assert history[-1].inertia == entry.inertia
+    limited = run("lloyd", list(KS), {"max_rounds": 2})
+    for entry in limited.sweep_ or ():
+        assert (entry.result.n_rounds, entry.result.stopped_because) == (2, "max_rounds")
+
+
+def test_more_clusters_than_a_site_has_rows_is_what_it_is_alone() -> None:
+    few = {site: rows[:6] for site, rows in sites().items()}
+    policy = OPEN
+    together = simulate("lloyd", few, config={"n_clusters": [2, 40]}, policy=policy, seed=3)
+    alone = simulate("lloyd", few, config={"n_clusters": 40}, policy=policy, seed=3)
+    assert np.array_equal(together.at(40).cluster_centers_, alone.cluster_centers_)
+    assert together.at(40).warnings_ == alone.warnings_
+    assert "40 were asked for" in alone.warnings_[0]
+
+
+def test_a_k_that_cannot_go_on_leaves_the_others_and_says_why() -> None:
+    def aggregate(state: Any, contributions: Any, config: RunConfig) -> Any:
+        if config.options.k in failing:
+            raise MethodFailure("too_few_contributors", "because of the test")
+        return LLOYD.aggregate(state, contributions, config)
+
+    options = Config(n_clusters=KS)
+    method = sweep.for_options(replace(LLOYD, aggregate=aggregate), options)
+    failing = {3}
+    result = drive(method, options)
+    assert [entry.n_clusters for entry in result.sweep or ()] == [2, 5]
+    assert result.warnings[0] == "K = 3 came to no clustering: because of the test"
+    with pytest.raises(ValueError, match=r"choose K .*: 2, 5$"):
+        result.at(3)
+    failing = set(KS)
+    with pytest.raises(MethodFailure, match="because of the test"):
+        drive(method, options)
+
+
+def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
+    """Two of four sites have no quality of the larger K: one's alone would be told."""
+    together = run("lloyd", [2, 5], {"max_rounds": 3})
+    unjudged: dict[str, Any] = {"simplified_silhouette": None, "davies_bouldin": None}
+    bare = {"sizes": None, "site_sizes": {}, "quality": None, "profile": None}
+    entries = tuple(
+        each.model_copy(update={**unjudged, "result": each.result.model_copy(update=bare)})
+        for each in together.sweep_ or ()
+    )
+    raw = together.result_.model_copy(update={"sweep": entries})
+    evaluated = [entry for entry in together.trace_ if entry.phase == "evaluate"]
+    contributions = []
+    for number, each in enumerate(evaluated):
+        small, large = each.payload.parts
+        parts = (small, large if number > 1 else None)
+        payload = each.payload.model_copy(update={"parts": parts})
+        contributions.append(Contribution(each.site, payload, 5))
+    plan = together._plan
+    config = RunConfig(
+        plan.options,
+        plan.features,
+        plan.policy,
+        tuple(together.labels_),
+        5,
+        space=Space.identity(3),
+    )
+    first, second = sweep.measured(raw, contributions, config)
+    assert first is not None
+    assert second is None
+    done = sweep.complete(raw, (first, second), together.history_)
+    assert done.n_clusters == 2
+    unmeasured = done.at(5)
+    assert (unmeasured.sizes, unmeasured.quality, unmeasured.profile) == (None, None, None)
+    assert "fewer sites than min_sites" in unmeasured.warnings[0]
+
+
+def test_what_is_done_outlives_a_round_in_which_too_few_may_send_anything() -> None:
+    """After a few steps there is nothing that a site may tell of the largest K."""
+
+    def local_step(task: Any, data: Any, config: RunConfig, rng: Any, memory: Any) -> Any:
+        answer, kept = LLOYD.local_step(task, data, config, rng, memory)
+        steps = memory.get("steps", 0) + 1
+        return (None if steps > most else answer), {**kept, "steps": steps}
+
+    def aggregate(state: Any, contributions: Any, config: RunConfig) -> Any:
+        if state.phase == "lloyd" and config.options.k < max(KS):
+            return Done(LLOYD.finish(state, config))
+        return LLOYD.aggregate(state, contributions, config)
+
+    options = Config(n_clusters=KS)
+    method = replace(LLOYD, local_step=local_step, aggregate=aggregate)
+    most = 2
+    result = drive(sweep.for_options(method, options), options)
+    assert [entry.n_clusters for entry in result.sweep or ()] == [2, 3]
+    assert "K = 5 came to no clustering: fewer sites than min_sites" in result.warnings[0]
+    # With nothing done it is as with one K.
+    most = 1
+    with pytest.raises(MethodFailure, match="0 sites answered round 3"):
+        drive(sweep.for_options(method, options), options)
+
+
+def drive(method: Any, options: Any) -> Result:
+    """Run a session of a method that has no name."""
+    features = tuple(Feature(name=f"x{j}") for j in range(3))
+    plan = Plan(method, options, features, Policy(), 3)
+    result = rounds.drive(plan, sites()).result
+    assert result is not None
+    return result
+
+
+# --- what may be asked for ------------------------------------------------------------------------
+
+
+def test_the_frozen_form_is_in_order_and_one_k_is_that_k() -> None:
+    config = run("lloyd", [3, 2], {"max_rounds": 1}).definition_.config
+    assert config["n_clusters"] == [2, 3]
+    alone = run("lloyd", [4], {"max_rounds": 1})
+    assert alone.definition_.config["n_clusters"] == 4
+    assert alone.result_.sweep is None
+    with pytest.raises(ValueError, match="compared no numbers"):
+        alone.at(4)
+
+
+@pytest.mark.parametrize(
+    ("n_clusters", "says"),
+    [
+        ([], "at least one"),
+        ([2, 3, 2], "named once"),
+        ([1, 2], "starts at 2"),
+        (list(range(2, MOST_KS + 3)), "at most"),
+        ([2, 0], "greater than or equal to 1"),
+        ([2, True], "valid integer"),
+        ([2, 10_001], "less than or equal"),
+    ],
+)
+def test_lists_that_are_no_sweep(n_clusters: Any, says: str) -> None:
+    with pytest.raises(DefinitionError, match=says) as caught:
+        run("lloyd", n_clusters)
+    (error,) = caught.value.errors
+    assert error.pointer.startswith("/config/n_clusters")
+
+
+def test_what_a_sweep_does_not_go_with() -> None:
+    with pytest.raises(DefinitionError, match="/config/evaluate"):
+        run("fkm", [2, 3], evaluate=False)
+    with pytest.raises(DefinitionError, match="with 2 clusters"):
+        run("lloyd", [2, 3], start="given", centroids=[[0.0] * 3] * 3)
+    with pytest.raises(
+        DefinitionError, match=r"/config/n_clusters: one number: .* fkm, kfed, lloyd"
+    ):
+        run("overlap", [2, 3])
+
+
+# --- answers and tasks ----------------------------------------------------------------------------
+
+
+def test_a_task_or_answer_of_another_form_is_refused() -> None:
+    entry = next(e for e in run("lloyd", list(KS), {"scaling": "none"}).trace_ if e.round == 1)
+    plan = Plan(
+        sweep.for_options(LLOYD, Config(n_clusters=KS)),
+        Config(n_clusters=KS),
+        tuple(Feature(name=f"x{j}") for j in range(3)),
+        Policy(scaling="none"),
+        3,
+    )
+
+    def check(task: Any, payload: Any) -> None:
+        engine.check(plan, task, payload, p=5, size_band=None)
+
+    task, payload = entry.task, entry.payload
+    check(task, payload)
+    parts = payload.parts
+    wrong = [
+        parts[:2],
+        (parts[0], _with(parts[1], -5), parts[2]),
+        # Fewer than p persons in a cell of the second K.
+        (parts[0], _with(parts[1], 4), parts[2]),
+    ]
+    for each in wrong:
+        with pytest.raises(errors.RuleViolation):
+            check(task, payload.model_copy(update={"parts": each}))
+    common = task.common
+    for update in (
+        {"n_clusters": (2, 3, 7)},
+        {"n_clusters": (3, 2, 5)},
+        {"parts": common.parts[:2]},
+    ):
+        foreign = replace(task, common=common.model_copy(update=update))
+        with pytest.raises(errors.RuleViolation):
+            check(foreign, payload)
+
+
+def _with(cells: Any, count: int) -> Any:
+    counts = cells.counts.copy()
+    counts[0] = count
+    return cells.model_copy(update={"counts": counts})
+
+
+# --- choosing -------------------------------------------------------------------------------------
+
+
+def test_agreement_is_the_adjusted_rand_index_of_the_rows() -> None:
+    rng = np.random.default_rng(2)
+    a, b, counts = rng.integers(0, 3, 12), rng.integers(0, 4, 12), rng.integers(1, 9, 12)
+    expected = adjusted_rand_score(np.repeat(a, counts), np.repeat(b, counts))
+    assert agreement(a, b, counts) == pytest.approx(expected, rel=1e-12)
+    assert agreement(a, a, counts) == 1.0
+    zeros = np.zeros(12, dtype=np.int64)
+    assert agreement(zeros, zeros, counts) == 1.0
+
+
+def test_stability_is_high_at_the_clusters_there_are() -> None:
+    centres = np.array([[0.0, 0], [9, 0], [0, 9], [9, 9]])
+    rng = np.random.default_rng(4)
+    means = np.repeat(centres, 10, axis=0) + rng.normal(scale=0.5, size=(40, 2))
+    counts = rng.integers(5, 20, 40)
+    found = {k: stability(means, counts, k, 7) or 0.0 for k in (2, 3, 4, 6)}
+    assert found[4] > 0.99
+    assert max(found[2], found[3], found[6]) < 0.9
+    assert stability(means[:4], counts[:4], 4, 7) is None
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_four_clear_clusters_are_recommended(method: str) -> None:
+    result = run(method, [3, 4, 5])
+    assert result.result_.n_clusters == 4
+    assert len(result.cluster_centers_) == 4
+    why = result.result_.recommendation or ""
+    assert "K = 4 has the highest simplified silhouette" in why
+    assert "Davies-Bouldin agrees" in why
+
+
+def entry(k: int, **measured: float) -> SweepEntry:
+    result = Result(
+        centroids=np.zeros((1, 1)),
+        centroids_original=np.zeros((1, 1)),
+        center=np.zeros(1),
+        scale=np.ones(1),
+    )
+    return SweepEntry(n_clusters=k, result=result, **measured)
+
+
+def test_the_reason_says_what_disagrees() -> None:
+    entries = [
+        entry(2, simplified_silhouette=0.2, davies_bouldin=1.5, stability=0.99),
+        entry(3, simplified_silhouette=0.21, davies_bouldin=1.6, stability=0.4),
+        entry(4, simplified_silhouette=0.1, davies_bouldin=1.1, stability=0.8),
+    ]
+    chosen, why = recommend(entries)
+    assert chosen == 3
+    for said in ("within 0.02", "disagrees: 1.600", "K = 4, 1.100", "disagree on it", "Below 0.25"):
+        assert said in why, why
+    # Equal silhouettes: the fewest clusters; nothing measured: the most stable.
+    assert (
+        recommend([entry(3, simplified_silhouette=0.5), entry(2, simplified_silhouette=0.5)])[0]
+        == 2
+    )
+    chosen, why = recommend([entry(2, stability=0.3), entry(3, stability=0.95)])
+    assert (chosen, "not measured" in why) == (3, True)
+    assert recommend([entry(5), entry(2)])[0] == 2

@@ -1,0 +1,102 @@
+"""Weighted sums over clusters, and moments of sets, against the same rows written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedclust.methods.common import cluster_sums as module
+from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
+from fedclust.numeric.moments import Moments, merge_moments, no_moments
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.points import Points
+from fedclust.schema.run_config import RunConfig
+from support.points import config_of
+
+
+def _points(rng: np.random.Generator, m: int, d: int, offset: float = 0.0) -> Points:
+    return Points(rng.normal(size=(m, d)) + offset, rng.integers(1, 9, m), np.zeros(d))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e7])
+@pytest.mark.parametrize("step", [7, 4096])
+def test_sums_are_those_of_repeated_rows(
+    offset: float, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_STEP", step)
+    rng = np.random.default_rng(0)
+    points, centroids = _points(rng, 50, 3, offset), rng.normal(size=(5, 3)) + offset
+    labels = rng.integers(-1, 4, 50)
+    found = cluster_sums(points, labels, centroids)
+    rows, of = np.repeat(points.X, points.sizes, axis=0), np.repeat(labels, points.sizes)
+
+    assert found.counts.dtype == np.int64
+    for k in range(5):
+        own = rows[of == k]
+        assert found.counts[k] == len(own)
+        np.testing.assert_allclose(found.sums[k], own.sum(axis=0), rtol=1e-12)
+        np.testing.assert_allclose(
+            found.costs[k], ((own - centroids[k]) ** 2).sum(), rtol=1e-7, atol=1e-12
+        )
+        mean = own.mean(axis=0) if len(own) else np.zeros(3)
+        np.testing.assert_allclose(found.means[k], mean, rtol=1e-12)
+    assert found.counts[4] == 0
+
+
+def test_means_far_from_the_origin_keep_their_digits() -> None:
+    """Added up as they are, points at 1e12 would lose what tells them apart."""
+    rng = np.random.default_rng(1)
+    near = rng.normal(size=(200, 1))
+    points = Points(near + 1e12, np.full(200, 5), np.zeros(1))
+    found = cluster_sums(points, np.zeros(200, dtype=np.int64), np.array([[1e12]]))
+
+    np.testing.assert_allclose(found.means[0] - 1e12, (points.X - 1e12).mean(axis=0), atol=2e-4)
+
+
+def test_nobody_anywhere_is_zero() -> None:
+    points = _points(np.random.default_rng(2), 9, 2)
+    found = cluster_sums(points, np.full(9, -1), np.ones((3, 2)))
+
+    assert not found.counts.any()
+    assert not found.sums.any()
+    assert not found.means.any()
+
+
+def _config(p: int, size_band: str | None = None) -> RunConfig:
+    return config_of(None, d=1, p=p, size_band=size_band)
+
+
+@pytest.mark.parametrize(
+    ("counts", "band", "rule"),
+    [
+        ([5, 4], None, "smallest-count"),
+        ([5, -5], None, "smallest-count"),
+        ([0, 0], None, "empty"),
+        ([30, 30], "<50", "size-band"),
+    ],
+)
+def test_counts_are_zero_or_at_least_p_and_within_the_band(
+    counts: list[int], band: str | None, rule: str
+) -> None:
+    with pytest.raises(RuleViolation) as caught:
+        check_sizes(np.array(counts), _config(5, band))
+    assert caught.value.rule == rule
+    check_sizes(np.array([20, 0]), _config(5, band))
+
+
+@given(st.lists(st.lists(st.floats(-1e3, 1e3), max_size=6), min_size=1, max_size=5))
+def test_moments_merge_to_those_of_all_sets_together(sets: list[list[float]]) -> None:
+    merged = no_moments((1,))
+    for values in sets:
+        x = np.array(values)
+        mean = x.mean() if len(x) else 0.0
+        one = (np.array([value]) for value in (float(len(x)), mean, ((x - mean) ** 2).sum()))
+        merged = merge_moments(merged, Moments(*one))
+    whole = np.concatenate([np.array(values) for values in sets])
+
+    assert merged.n[0] == len(whole)
+    if len(whole):
+        np.testing.assert_allclose(merged.mean[0], whole.mean(), atol=1e-9)
+        np.testing.assert_allclose(merged.m2[0], len(whole) * whole.var(), rtol=1e-9, atol=1e-7)

@@ -1,0 +1,116 @@
+"""Judging rounds: comparable rounds, the best ever, and when a session has converged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedclust.methods.common.convergence import Judgement, judge
+from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import RunConfig
+
+
+def _config(*roster: str, quorum: int | None = None) -> RunConfig:
+    return RunConfig(options=None, features=(), policy=Policy(quorum=quorum), roster=roster, p=5)
+
+
+def _play(rounds: list[dict[str, float | None]], config: RunConfig, tol: float = 1e-6) -> Judgement:
+    judgement = Judgement()
+    for number, costs in enumerate(rounds):
+        judgement = judge(judgement, np.full((1, 1), float(number)), costs, config, tol)
+    return judgement
+
+
+def _best(judgement: Judgement) -> float | None:
+    return None if judgement.best is None else float(judgement.best.centroids[0, 0])
+
+
+def test_two_rounds_without_improvement_converge_on_the_best() -> None:
+    config = _config("a", "b")
+    rounds = [{"a": 10.0, "b": 10.0}, {"a": 6.0, "b": 9.0}, {"a": 6.0, "b": 9.5}]
+
+    assert not _play(rounds, config).converged
+    judged = _play([*rounds, {"a": 6.0, "b": 9.2}], config)
+    assert judged.converged
+    assert _best(judged) == 1.0
+
+
+def test_an_improvement_in_between_starts_the_count_again() -> None:
+    config = _config("a")
+    rounds: list[dict[str, float | None]] = [{"a": 10.0}, {"a": 10.0}, {"a": 5.0}, {"a": 5.0}]
+
+    assert not _play(rounds, config).converged
+    assert _play([*rounds, {"a": 5.0}], config).converged
+
+
+def test_improvements_below_the_tolerance_are_kept_but_do_not_count() -> None:
+    judged = _play([{"a": 1.0}, {"a": 1.0 - 1e-8}, {"a": 1.0 - 2e-8}], _config("a"))
+
+    assert judged.converged
+    assert _best(judged) == 2.0
+
+
+def test_rounds_are_compared_over_the_sites_that_answered_both() -> None:
+    config = _config("a", "b", "c", quorum=2)
+    # Without c the sum is smaller, but at a and b together it is larger.
+    judged = _play([{"a": 1.0, "b": 1.0, "c": 9.0}, {"a": 1.0, "b": 1.5}], config)
+
+    assert _best(judged) == 0.0
+    assert judged.stale == 1
+
+
+def test_rounds_that_share_too_few_sites_are_not_compared() -> None:
+    config = _config("a", "b", "c", quorum=2)
+    judged = _play([{"a": 5.0, "b": 5.0}, {"b": 1.0, "c": 1.0}, {"a": 1.0, "c": 1.0}], config)
+
+    assert _best(judged) == 0.0
+    assert judged.stale == 0
+
+
+def test_without_a_quorum_in_the_policy_every_joined_site_must_share() -> None:
+    judged = _play([{"a": 5.0, "b": 5.0}, {"a": 1.0}], _config("a", "b"))
+
+    assert _best(judged) == 0.0
+
+
+def test_a_roster_change_restarts_the_best_ever() -> None:
+    judgement = _play([{"a": 1.0, "b": 1.0}, {"a": 2.0, "b": 2.0}], _config("a", "b"))
+    assert judgement.stale == 1
+    changed = judge(judgement, np.full((1, 1), 7.0), {"a": 4.0, "b": 4.0}, _config("a"), 1e-6)
+
+    assert _best(changed) == 7.0
+    assert changed.stale == 0
+
+
+def test_after_a_site_joined_there_is_no_best_until_it_answers() -> None:
+    config = _config("a", "b")
+    judgement = judge(Judgement(), np.zeros((1, 1)), {"a": 1.0}, config, 1e-6)
+    assert judgement.best is None
+
+    judgement = judge(judgement, np.ones((1, 1)), {"a": 1.0, "b": 3.0}, config, 1e-6)
+    assert _best(judgement) == 1.0
+
+
+def test_a_site_that_never_has_anything_to_send_does_not_keep_a_session_from_converging() -> None:
+    rounds: list[dict[str, float | None]] = [{"a": 1.0, "b": 1.0, "tiny": None}] * 3
+
+    assert _play(rounds, _config("a", "b", "tiny")).converged
+
+
+def test_a_site_without_a_cost_in_one_of_two_rounds_is_not_compared() -> None:
+    config = _config("a", "b", quorum=1)
+    judged = _play([{"a": 2.0, "b": None}, {"a": 1.0, "b": 50.0}], config)
+
+    assert _best(judged) == 1.0
+
+
+@given(st.lists(st.lists(st.floats(0, 1e9), min_size=2, max_size=2), min_size=1, max_size=12))
+def test_with_everyone_answering_the_best_is_the_cheapest(costs: list[list[float]]) -> None:
+    judged = _play([{"a": a, "b": b} for a, b in costs], _config("a", "b"))
+    totals = [a + b for a, b in costs]
+
+    assert judged.best is not None
+    reached = sum(cost or 0.0 for cost in judged.best.costs.values())
+    assert reached == pytest.approx(min(totals), rel=1e-9, abs=0.0)

@@ -1,0 +1,507 @@
+"""dual: bounds that hold over weighted points, sites that leave, and answers that are refused."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedclust import engine
+from fedclust.engine import Plan
+from fedclust.methods import dual
+from fedclust.methods.dual.messages import digest_of
+from fedclust.schema.errors import MethodFailure, RuleViolation
+from fedclust.schema.feature import Feature
+from fedclust.schema.points import Points
+from fedclust.schema.policy import Policy
+from fedclust.schema.result import Result
+from fedclust.schema.task import Contribution, Done, Next
+from fedclust.simulate import simulate
+from fedclust.wire import codec
+from support.hospitals import blobs, pooled
+from support.rounds import Run, data_of, drive
+
+FloatArray = NDArray[np.float64]
+Sites = Mapping[str, FloatArray]
+RULES = ("quadratic_bundle", "subgradient", "bundle_trust", "quasi_newton")
+#: Every row is a point: what is looked at here are bounds.
+OPEN = {"protection": "none", "min_sites": 1, "scaling": "none"}
+
+
+def plan_for(
+    sites: Sites,
+    *,
+    policy: Mapping[str, Any] | None = None,
+    box: tuple[float, float] = (-20.0, 20.0),
+    **options: Any,
+) -> Plan:
+    d = next(iter(sites.values())).shape[1]
+    features = tuple(Feature(name=f"x{j}", lower=box[0], upper=box[1]) for j in range(d))
+    config = dual.Config(**{"n_clusters": 2, "iterations": 25, "evaluate": False, **options})
+    return Plan(dual.METHOD, config, features, Policy(**{**OPEN, **(policy or {})}), seed=0)
+
+
+def run(sites: Sites, **options: Any) -> tuple[Run, Result]:
+    """Drive a session to its end."""
+    found = drive(plan_for(sites, **options), sites)
+    assert found.result is not None
+    return found, found.result
+
+
+def few(seed: int, sizes: tuple[int, ...] = (4, 5, 4), d: int = 2) -> dict[str, FloatArray]:
+    """Return sites with a few rows each, in clusters that overlap."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(2, d)) * 2.0
+    return {
+        "abc"[i]: centres[rng.integers(0, 2, n)] + rng.normal(size=(n, d))
+        for i, n in enumerate(sizes)
+    }
+
+
+def optimum(X: FloatArray, k: int = 2, sizes: Any = None) -> tuple[float, FloatArray]:
+    """Return the least weighted inertia of k centroids, and these, by trying every labelling."""
+    n, sizes = len(X), np.ones(len(X)) if sizes is None else sizes
+    labels = (np.arange(k ** (n - 1))[:, None] // k ** np.arange(n)) % k
+    mean = np.average(X, axis=0, weights=sizes)
+    middle = X - mean
+    members = [(labels == cluster) * sizes for cluster in range(k)]
+    counts = np.stack([own.sum(axis=1) for own in members])
+    sums = np.stack([own @ middle for own in members])
+    gains = ((sums**2).sum(axis=2) / np.maximum(counts, 1)).sum(axis=0)
+    best = int(gains.argmax())
+    means = sums[:, best] / np.maximum(counts[:, best], 1)[:, None] + mean
+    return float(sizes @ (middle**2).sum(axis=1) - gains[best]), means
+
+
+def inertia(X: FloatArray, centroids: FloatArray) -> float:
+    return float(((X[:, None] - centroids[None]) ** 2).sum(axis=2).min(axis=1).sum())
+
+
+def points_of(plan: Plan, sites: Sites) -> tuple[FloatArray, Any]:
+    """Return all sites' points (m, d) and their sizes (m,)."""
+    own = [data_of(plan, sites[site]) for site in sorted(sites)]
+    assert all(isinstance(points, Points) for points in own)
+    return np.concatenate([each.X for each in own]), np.concatenate([each.sizes for each in own])
+
+
+# --- bounds that hold -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("symmetry", ["pairwise", "none"])
+@pytest.mark.parametrize("update", RULES)
+def test_every_round_of_a_certified_form_has_the_optimum_between_its_bounds(
+    update: str, symmetry: str
+) -> None:
+    for seed in range(2):
+        sites = few(seed)
+        X = pooled(sites)
+        least, _ = optimum(X)
+        found, result = run(sites, update=update, symmetry=symmetry, iterations=10)
+        lower = [e.lower_bound for e in result.history if e.lower_bound is not None]
+        upper = [e.upper_bound for e in result.history if e.upper_bound is not None]
+        assert max(lower) <= least * (1 + 1e-9)
+        assert min(upper) >= least * (1 - 1e-9)
+        bounds = result.bounds
+        assert bounds is not None
+        assert bounds.certified
+        assert bounds.lower == max(lower)
+        assert bounds.upper is not None
+        assert bounds.upper <= min(upper)
+        assert bounds.upper == pytest.approx(inertia(X, result.centroids), rel=1e-9)
+        assert bounds.upper == pytest.approx(least, rel=1e-9) or update != "quadratic_bundle"
+        assert len(lower) == sum(opened.phase == "dual" for opened in found.rounds)
+
+
+@pytest.mark.parametrize("update", RULES)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bounds_hold_the_optimum_of_the_weighted_points(update: str, seed: int) -> None:
+    """What protection leaves of the rows: few points of 3 to 9 persons, two of them alike."""
+    sites = few(seed, (15, 20, 12))
+    policy = {"protection": "groups", "min_group_size": 3}
+    plan = plan_for(sites, policy=policy, update=update, iterations=8)
+    X, sizes = points_of(plan, sites)
+    assert len(X) < len(pooled(sites)) / 2
+    least, _ = optimum(X, sizes=sizes)
+    found, result = run(sites, policy=policy, update=update, iterations=8)
+    bounds = result.bounds
+    assert bounds is not None
+    assert bounds.certified
+    assert "weighted points" in bounds.statement
+    assert bounds.lower is not None
+    assert bounds.upper is not None
+    assert bounds.lower <= least * (1 + 1e-9)
+    assert bounds.upper >= least * (1 - 1e-9)
+    assert bounds.upper == pytest.approx(least, rel=1e-9) or update != "quadratic_bundle"
+    away = ((X[:, None] - result.centroids) ** 2).sum(axis=2).min(axis=1)
+    assert bounds.upper == pytest.approx(float(sizes @ away), rel=1e-9)
+    for opened in found.rounds:
+        for site, payload in opened.payloads.items():
+            counts = payload.counts if opened.phase != "primal" else payload.counts[0]
+            assert counts.sum() == len(sites[site])
+
+
+@pytest.mark.parametrize("protection", ["groups", "none"])
+def test_points_count_where_the_declared_bounds_clip_them(protection: str) -> None:
+    """A released mean is rounded, which may take it out of the bounds of its rows."""
+    rng = np.random.default_rng(0)
+    sites = {name: 1.0 - rng.random((12, 2)) ** 4 * 0.01 for name in "abc"}
+    policy = {"protection": protection, "min_group_size": 3, "scaling": "standard"}
+    _, result = run(sites, policy=policy, box=(0.0, 1.0), iterations=3)
+    assert result.bounds is not None
+    assert result.bounds.lower is not None
+
+
+def test_where_clusters_are_far_apart_the_gap_closes() -> None:
+    sites = blobs(np.array([[0.0, 0.0], [9.0, 3.0]]), (3, 4, 2), spread=0.3)
+    found, result = run(sites)
+    least, centroids = optimum(pooled(sites))
+    assert result.stopped_because == "gap"
+    assert result.bounds is not None
+    assert result.bounds.gap is not None
+    assert result.bounds.gap <= 0.0025
+    assert result.bounds.lower is not None
+    assert result.bounds.lower <= least * (1 + 1e-12)
+    order = np.lexsort(centroids.T[::-1])
+    np.testing.assert_allclose(result.centroids, centroids[order], atol=1e-9)
+    assert sum(opened.phase == "dual" for opened in found.rounds) <= 3
+
+
+@pytest.mark.parametrize("update", RULES[1:])
+def test_the_papers_rules_measure_one_average_a_round_and_do_not_polish(update: str) -> None:
+    found, _ = run(few(1), update=update, iterations=4, gap=0.0, residual=0.0)
+    assert [opened.phase for opened in found.rounds] == ["cells", *("dual", "primal") * 4]
+    for opened in found.rounds[2::2]:
+        task = opened.tasks["a"].common
+        answers = found.rounds[opened.number - 2].payloads
+        mean = np.mean([answers[site].centroids for site in "abc"], axis=0)
+        np.testing.assert_allclose(task.centroids, mean[None], atol=1e-12)
+
+
+@pytest.mark.parametrize("update", RULES)
+@pytest.mark.parametrize(("offset", "box"), [(0.0, 1e5), (1e6, 2e6)])
+def test_far_bounds_and_far_rows_keep_the_bounds_in_order(
+    update: str, offset: float, box: float
+) -> None:
+    sites = {site: rows + offset for site, rows in few(2).items()}
+    least, _ = optimum(pooled(few(2)))
+    _, result = run(sites, update=update, box=(-box, box), iterations=6)
+    bounds = result.bounds
+    assert bounds is not None
+    assert bounds.lower is not None
+    assert bounds.upper is not None
+    assert bounds.lower <= least * (1 + 1e-6)
+    assert bounds.upper >= least * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("scaling", ["standard", "none"])
+def test_close_rows_far_from_zero_are_no_contradiction(scaling: str) -> None:
+    """Scaling leaves few digits of them: the means' last ones do not add up."""
+    rng = np.random.default_rng(0)
+    sites = {name: 1e6 + 1e-3 * rng.normal(size=(6, 2)) for name in "abc"}
+    _, result = run(sites, box=(1e6 - 1.0, 1e6 + 1.0), policy={"scaling": scaling})
+    assert result.bounds is not None
+    assert result.bounds.lower is not None
+
+
+def test_a_node_limit_that_is_hit_is_said_and_its_bound_holds() -> None:
+    sites = few(3, (6, 6, 5))
+    least, _ = optimum(pooled(sites))
+    _, result = run(sites, node_limit=3, iterations=4)
+    assert result.bounds is not None
+    assert result.bounds.lower is not None
+    assert 0 < result.bounds.limited <= result.bounds.iterations
+    assert result.bounds.lower <= least
+    assert any("node limit" in warning for warning in result.warnings)
+    _, whole = run(sites, iterations=4)
+    assert whole.bounds is not None
+    assert whole.bounds.limited == 0
+    assert whole.bounds.lower is not None
+    assert whole.bounds.lower > result.bounds.lower
+
+
+# --- forms that are no certificate ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("symmetry", ["cells", "reference", "pairwise"])
+def test_a_form_that_cuts_the_optimum_off_has_a_bound_above_it_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, symmetry: str
+) -> None:
+    """Equation 36 and cells are more than symmetry breaking: the references lack a cluster here."""
+    sites = {
+        site: np.array([[0.0 + shift], [4.0 + shift], [20.0 - shift]])
+        for site, shift in zip("abc", (0.0, 0.1, 0.3), strict=True)
+    }
+    least, centroids = optimum(pooled(sites))
+    references = np.array([[0.0], [3.0]])
+    monkeypatch.setattr(dual, "distinct_best", lambda *_: [references])
+    _, result = run(sites, symmetry=symmetry, iterations=12, polish=True)
+    bounds = result.bounds
+    assert bounds is not None
+    assert bounds.lower is not None
+    assert bounds.upper == pytest.approx(least, rel=1e-9)
+    if symmetry == "pairwise":
+        assert bounds.certified
+        assert bounds.lower <= least * (1 + 1e-9)
+        return
+    assert bounds.lower > least * 1.01
+    assert not bounds.certified
+    assert "not certified" in bounds.statement
+    # No numbering of the optimum's clusters is in the region.
+    away = np.abs(centroids - references.T)
+    for order in permutations(range(2)):
+        own = away[list(order)]
+        # reference: another centroid is nearer to r_k; cells: another r is nearer to m_k.
+        assert (own.diagonal() > own.min(axis=0 if symmetry == "reference" else 1) + 1e-9).any()
+
+
+# --- sites that leave, and the order of answers ---------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", ["dual", "primal"])
+def test_a_site_that_answers_empty_ends_the_session_with_the_bounds_so_far(phase: str) -> None:
+    """Bounds of fewer sites would be those of another question."""
+    sites = few(4)
+    plan = plan_for(sites, update="subgradient", gap=0.0, residual=0.0, iterations=3)
+    whole = drive(plan, sites)
+    second = [opened.number for opened in whole.rounds if opened.phase == phase][1]
+    opened = whole.rounds[second - 1]
+    answers = [Contribution(s, None if s == "b" else opened.payloads[s], 1) for s in "abc"]
+    step = engine.advance(plan, opened.state, answers, "abc")
+    assert isinstance(step, Done)
+    assert step.result.stopped_because == "site_left"
+    entry = step.result.history[second - 1]
+    assert (entry.lower_bound, entry.upper_bound) == (None, None)
+    lower = [e.lower_bound for e in step.result.history if e.lower_bound is not None]
+    assert step.result.bounds is not None
+    assert step.result.bounds.lower == max(lower)
+
+
+def test_a_site_without_points_is_named_by_number_and_what_to_do() -> None:
+    sites = {**few(4), "d": np.zeros((2, 2))}
+    policy = {"protection": "groups", "min_group_size": 3}
+    with pytest.raises(MethodFailure, match="1 had none"):
+        drive(plan_for(sites, policy=policy), sites)
+
+
+def test_the_order_of_answers_does_not_matter_and_reversed_names_say_the_same() -> None:
+    sites = few(6)
+    found, result = run(sites)
+    plan = plan_for(sites)
+    for opened in found.rounds:
+        for order in ("bca", "cba"):
+            answers = [Contribution(site, opened.payloads[site], 1) for site in order]
+            again = engine.advance(plan, opened.state, answers, order)
+            usual = engine.advance(plan, opened.state, sorted(answers, key=_site), "abc")
+            one, other = (
+                step.state if isinstance(step, Next) else step.result for step in (again, usual)
+            )
+            assert codec.encode_model(one) == codec.encode_model(other)
+    _, back = run(dict(zip("cba", sites.values(), strict=True)))
+    assert result.bounds is not None
+    assert back.bounds is not None
+    assert back.bounds.lower == pytest.approx(result.bounds.lower, rel=1e-4)
+    assert back.bounds.upper == pytest.approx(result.bounds.upper, rel=1e-9)
+
+
+def _site(contribution: Contribution) -> str:
+    return contribution.site
+
+
+# --- odd data -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("update", RULES)
+def test_one_site_proves_its_optimum_in_one_round(update: str) -> None:
+    sites = {"a": few(7)["b"]}
+    least, _ = optimum(sites["a"])
+    _, result = run(sites, update=update, gap=1e-6)
+    assert result.bounds is not None
+    assert result.bounds.iterations == 1
+    assert result.bounds.lower == pytest.approx(least, rel=1e-6)
+    assert result.bounds.upper == pytest.approx(least, rel=1e-6)
+
+
+@pytest.mark.parametrize("update", RULES)
+def test_rows_that_are_all_equal_and_more_clusters_than_rows_cost_nothing(update: str) -> None:
+    same = dict.fromkeys("abc", np.full((3, 2), 1.5))
+    fewer = {site: np.array([[float(i), 1.0]]) for i, site in enumerate("abc")}
+    for sites, k in ((same, 2), (fewer, 5)):
+        _, result = run(sites, update=update, n_clusters=k, iterations=5)
+        assert result.bounds is not None
+        assert result.bounds.lower is not None
+        assert result.bounds.lower <= 1e-9
+        assert result.bounds.upper == pytest.approx(0.0, abs=1e-9)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("missing", "options", "places"),
+    [
+        ("numba", {}, ["site"]),
+        ("pyscipopt", {"node_solver": "scip"}, ["site"]),
+        ("clarabel", {}, ["site", "coordinator"]),
+        ("clarabel", {"update": "subgradient"}, ["site"]),
+    ],
+)
+def test_what_is_not_installed_is_named_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, missing: str, options: dict[str, Any], places: list[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == missing else find(name)
+    )
+    plan = plan_for(few(0), **options)
+    for place in ("site", "coordinator"):
+        if place not in places:
+            engine.check_installed(plan, place)  # type: ignore[arg-type]
+            continue
+        with pytest.raises(RuleViolation) as caught:
+            engine.check_installed(plan, place)  # type: ignore[arg-type]
+        assert missing in caught.value.message
+        assert 'pip install "fedclust[dual]"' in caught.value.message
+    with pytest.raises((RuleViolation, ValueError), match="fedclust"):
+        simulate(
+            *("dual", few(0)),
+            config={"n_clusters": 2, **options},
+            features=[{"name": f"x{j}", "lower": -20, "upper": 20} for j in range(2)],
+            policy={"protection": "none"},
+        )
+
+
+def test_a_value_that_the_box_rules_out_is_refused() -> None:
+    """Both clusters' means where all rows' mean is: they add up, and no rows cost as much."""
+    sites = few(8)
+    config = {"update": "subgradient", "symmetry": "none", "gap": 0.0, "residual": 0.0}
+    plan = plan_for(sites, **config, iterations=3)
+    opened = [r for r in drive(plan, sites).rounds if r.phase == "dual"][2]
+    task, answer = opened.tasks["a"], opened.payloads["a"]
+    n = len(sites["a"])
+    mean, mu = task.site.mean, task.site.multipliers
+    # One row with all of the greatest pull, the others with the least: far from the best split.
+    counts = np.array([1, n - 1])
+    centroids = np.clip(mean - mu / (2.0 * counts[:, None]), -20.0, 20.0)
+    about = centroids - task.common.origin
+    cost = float(
+        task.site.scatter
+        + (counts * ((centroids - mean) ** 2).sum(axis=1)).sum()
+        + (mu * about).sum()
+    )
+    together = []
+    for k in range(2):
+        alone = np.clip(mean - mu[k] / (2.0 * n), -20.0, 20.0)
+        low, high = -20.0 - task.common.origin, 20.0 - task.common.origin
+        corner = np.minimum(mu[1 - k] * low, mu[1 - k] * high).sum()
+        pull = float(mu[k] @ (alone - task.common.origin))
+        together.append(task.site.scatter + n * ((alone - mean) ** 2).sum() + pull + corner)
+    assert cost > min(together) + 1e-3
+    lie = answer.model_copy(
+        update={
+            "counts": counts,
+            "means": np.array([mean, mean]),
+            "centroids": centroids,
+            "value": cost - 1e-6,
+        }
+    )
+    with pytest.raises(RuleViolation) as caught:
+        engine.check(plan, task, lie, p=1, size_band=None)
+    assert (caught.value.rule, caught.value.pointer) == ("dual-value", "/value")
+    assert "declared bounds" in caught.value.message
+
+
+# --- what is shown --------------------------------------------------------------------------------
+
+
+def test_no_site_is_shown_the_centroids_of_another() -> None:
+    """Rule 6: what goes down to all is averaged, or clustered, over sites; never one site's own."""
+    sites = few(3, (12, 11, 13))
+    found = drive(plan_for(sites), sites)
+    own: list[FloatArray] = []
+    shown = 0
+    for opened in found.rounds:
+        if opened.phase == "primal":
+            common = next(iter(opened.tasks.values())).common
+            for candidate in common.centroids:
+                shown += 1
+                for told in own:
+                    assert not _same_up_to_order(candidate, told)
+        for answer in opened.payloads.values():
+            if opened.phase == "dual":
+                own += [answer.centroids, answer.means]
+    assert own
+    assert shown
+
+
+def _same_up_to_order(one: FloatArray, other: FloatArray) -> bool:
+    apart = np.abs(one[:, None] - other[None]).max(axis=2)
+    return bool((apart.min(axis=1) < 1e-9).all())
+
+
+def test_bounds_of_fewer_clusters_than_were_asked_for_say_so() -> None:
+    sites = {"a": np.ones((4, 2)), "b": np.full((4, 2), 3.0)}
+    plan = plan_for(sites, n_clusters=4)
+    bounds = drive(plan, sites).result.bounds
+    assert bounds is not None
+    assert bounds.n_clusters == 2
+    assert "No 2 centroids" in bounds.statement
+    assert any("2 clusters, not for the 4" in line for line in drive(plan, sites).result.warnings)
+
+
+# --- what was consented to ------------------------------------------------------------------------
+
+
+def _asked(phase: str) -> tuple[Plan, Any, Any]:
+    sites = few(6)
+    plan = plan_for(sites, gap=0.0)
+    opened = next(one for one in drive(plan, sites).rounds if one.phase == phase)
+    return plan, opened.tasks["a"], data_of(plan, sites["a"])
+
+
+def _more(matrix: FloatArray) -> FloatArray:
+    return np.concatenate([matrix, matrix + 0.5], axis=-2)
+
+
+@pytest.mark.parametrize(
+    ("phase", "changes"),
+    [
+        ("cells", lambda task: {"n_clusters": task.n_clusters + 1}),
+        ("cells", lambda task: {"n_init": task.n_init + 1}),
+        ("dual", lambda task: {"references": _more(task.references)}),
+        ("dual", lambda task: {"references": task.references[:, :1]}),
+        ("dual", lambda task: {"lower": task.references - 1, "upper": task.references + 1}),
+        ("primal", lambda task: {"centroids": _more(task.centroids)}),
+        ("primal", lambda task: {"centroids": np.repeat(task.centroids, 11, axis=0)}),
+    ],
+)
+def test_a_task_beyond_the_definition_is_refused_at_the_site(phase: str, changes: Any) -> None:
+    plan, task, points = _asked(phase)
+    wrong = replace(task, common=task.common.model_copy(update=changes(task.common)))
+    if phase == "dual" and len(wrong.common.references) > 2:
+        mu = _more(task.site.multipliers)
+        part = {"multipliers": mu, "digest": digest_of(mu)}
+        wrong = replace(wrong, site=task.site.model_copy(update=part))
+    step: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
+    assert engine.local_step(plan, task, points, memory={}, **step)[0] is not None
+    with pytest.raises(RuleViolation) as refused:
+        engine.local_step(plan, wrong, points, memory={}, **step)
+    assert refused.value.rule in ("task", "shape")
+
+
+def test_more_dual_rounds_than_consented_and_cells_after_them_are_refused() -> None:
+    plan, task, points = _asked("dual")
+    cells = _asked("cells")[1]
+    memory: dict[str, Any] = {}
+    step: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
+    iterations = plan.options.iterations  # type: ignore[attr-defined]
+    for _ in range(iterations):
+        _, memory = engine.local_step(plan, task, points, memory=memory, **step)
+    for late, said in ((task, f"{iterations} dual rounds"), (cells, "is over")):
+        with pytest.raises(RuleViolation, match=said):
+            engine.local_step(plan, late, points, memory=memory, **step)

@@ -1,0 +1,394 @@
+"""dual in parts: boxes that cover the region, and a gap that closes about the true optimum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedclust import engine
+from fedclust.engine import Plan
+from fedclust.methods import dual
+from fedclust.methods.dual.domain_splitting import (
+    Box,
+    Splitting,
+    Whole,
+    begin_splitting,
+    proceed,
+    taken_in,
+)
+from fedclust.methods.dual.feasible_set import Region
+from fedclust.methods.dual.multiplier_update import (
+    Advice,
+    SiteModel,
+    begin,
+    enter,
+    known_cost,
+    learn,
+)
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.feature import Feature
+from fedclust.schema.policy import Policy
+from support.rounds import Run, data_of, drive
+
+pytest.importorskip("clarabel")
+pytest.importorskip("numba")
+
+FloatArray = NDArray[np.float64]
+NO_ADVICE = Advice(np.zeros((1, 2, 2)), None, None, None, finished=False, reason="")
+
+
+def sites_of(seed: int, sizes: tuple[int, ...], d: int = 2) -> dict[str, FloatArray]:
+    """Return sites with a few rows each, in clusters that overlap: the dual leaves a gap."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(3, d)) * 1.5
+    return {
+        "abcd"[i]: centres[rng.integers(0, 3, n)] + rng.normal(size=(n, d))
+        for i, n in enumerate(sizes)
+    }
+
+
+def least_inertia(X: FloatArray, k: int, sizes: Any = None) -> float:
+    """Return the least weighted inertia of k clusters, by trying every labelling."""
+    sizes = np.ones(len(X)) if sizes is None else sizes
+    labels = (np.arange(k ** (len(X) - 1))[:, None] // k ** np.arange(len(X))) % k
+    middle = X - np.average(X, axis=0, weights=sizes)
+    gains = np.zeros(len(labels))
+    for cluster in range(k):
+        members = (labels == cluster) * sizes
+        sums = members @ middle
+        gains += (sums**2).sum(axis=1) / np.maximum(members.sum(axis=1), 1.0)
+    return float(sizes @ (middle**2).sum(axis=1) - gains.max())
+
+
+def plan_for(sites: dict[str, FloatArray], policy: dict[str, Any], **options: Any) -> Plan:
+    d = next(iter(sites.values())).shape[1]
+    features = tuple(Feature(name=f"x{j}", lower=-8.0, upper=8.0) for j in range(d))
+    config = dual.Config(**{"n_clusters": 2, "evaluate": False, **options})
+    told = {"protection": "none", "min_sites": 1, "scaling": "none", "max_rounds": 1_000}
+    return Plan(dual.METHOD, config, features, Policy(**{**told, **policy}), seed=0)
+
+
+def run(sites: dict[str, FloatArray], policy: dict[str, Any], **options: Any) -> Run:
+    return drive(plan_for(sites, policy, **options), sites)
+
+
+@pytest.mark.parametrize(
+    ("k", "sizes", "symmetry"),
+    [
+        (2, (5, 5, 5), "pairwise"),
+        (2, (5, 5, 5), "none"),
+        (2, (4, 4, 3, 4), "pairwise"),
+        (3, (4, 3, 4), "pairwise"),
+    ],
+)
+def test_the_gap_closes_and_the_optimum_stays_between_the_bounds(
+    k: int, sizes: tuple[int, ...], symmetry: str
+) -> None:
+    cut = 0
+    for seed in range(2):
+        sites = sites_of(seed, sizes)
+        least = least_inertia(np.concatenate(list(sites.values())), k)
+        found = run(
+            sites, {}, n_clusters=k, symmetry=symmetry, splits=1_000, gap=0.002, iterations=2_000
+        )
+        assert found.result is not None
+        bounds = found.result.bounds
+        assert bounds is not None
+        assert bounds.certified
+        lower = [e.lower_bound for e in found.result.history if e.lower_bound is not None]
+        assert bounds.lower == max(lower)
+        assert bounds.lower <= least * (1 + 1e-9)
+        assert bounds.upper == pytest.approx(least, rel=1e-9)
+        assert bounds.gap is not None
+        assert bounds.gap <= 0.002
+        assert found.result.stopped_because == "gap"
+        cut += bounds.splits
+    # Else nothing was seen here.
+    assert cut > 1
+
+
+def test_the_gap_of_weighted_points_closes_too() -> None:
+    sites = sites_of(3, (18, 18, 20))
+    policy = {"protection": "groups", "min_group_size": 3}
+    plan = plan_for(sites, policy, splits=1_000, iterations=2_000)
+    found = drive(plan, sites).result
+    own = [data_of(plan, rows) for rows in sites.values()]
+    X = np.concatenate([points.X for points in own])
+    sizes = np.concatenate([points.sizes for points in own])
+    least = least_inertia(X, 2, sizes)
+    assert found is not None
+    assert found.bounds is not None
+    assert found.bounds.lower is not None
+    assert found.bounds.lower <= least * (1 + 1e-9)
+    assert found.bounds.upper == pytest.approx(least, rel=1e-9)
+    assert found.stopped_because == "gap"
+
+
+def test_a_gap_of_nothing_is_closed_to_the_accuracy_of_the_dual() -> None:
+    sites = sites_of(1, (5, 5, 5))
+    found = run(sites, {}, splits=1_000, gap=0.0, iterations=2_000).result
+    assert found is not None
+    assert found.bounds is not None
+    assert found.stopped_because == "converged"
+    assert found.bounds.gap is not None
+    assert found.bounds.gap <= 3e-6
+    assert found.bounds.splits > 0
+
+
+def test_cuts_that_are_used_up_say_so_and_make_the_bound_no_worse() -> None:
+    sites = sites_of(1, (5, 5, 5))
+    bounds = []
+    for splits in range(4):
+        found = run(sites, {}, splits=splits, gap=0.0).result
+        assert found is not None
+        assert found.bounds is not None
+        assert found.stopped_because == ("splits" if splits else "converged")
+        assert found.bounds.splits == splits
+        assert any("splits" in line for line in found.warnings)
+        bounds.append(found.bounds.lower or 0.0)
+    assert bounds == sorted(bounds)
+    assert bounds[-1] > bounds[0]
+
+
+def test_the_rounds_that_may_be_used_end_it_with_the_bound_so_far() -> None:
+    sites = sites_of(1, (5, 5, 5))
+    whole = run(sites, {}, splits=1_000, gap=0.0, iterations=2_000)
+    assert whole.result is not None
+    dual_rounds = sum(opened.phase == "dual" for opened in whole.rounds)
+    found = run(sites, {}, splits=1_000, gap=0.0, iterations=dual_rounds - 2).result
+    assert found is not None
+    assert found.stopped_because == "iterations"
+    assert found.bounds is not None
+    assert found.bounds.iterations == dual_rounds - 2
+    least = least_inertia(np.concatenate(list(sites.values())), 2)
+    assert (found.bounds.lower or 0.0) <= least * (1 + 1e-9)
+
+
+def test_every_box_that_sites_are_asked_about_is_a_part_and_answers_are_in_it() -> None:
+    sites = sites_of(0, (5, 5, 5))
+    found = run(sites, {}, splits=20, gap=0.0)
+    asked = 0
+    for opened in found.rounds:
+        if opened.phase != "dual":
+            continue
+        task = opened.tasks["a"].common
+        if task.lower is None:
+            continue
+        asked += 1
+        assert (task.lower >= -8.0).all()
+        assert (task.upper <= 8.0).all()
+        assert (task.upper - task.lower < 16.0).any()
+        for answer in opened.payloads.values():
+            assert (answer.centroids >= task.lower - 1e-9).all()
+            assert (answer.centroids <= task.upper + 1e-9).all()
+            # The value is that of some centroids in the box: nothing in it costs less.
+            assert answer.value is not None
+    assert asked > 5
+
+
+def test_rows_that_cost_nothing_are_done_with_without_any_cut() -> None:
+    """What rounding leaves of their cost is nothing that cuts could close."""
+    rows = np.array([[0.1, 0.3], [2.7, 1.9]])
+    sites = {name: rows[[0, 1, 0, 1]] for name in "ab"}
+    found = run(sites, {}, n_clusters=3, splits=1_000, gap=0.0, iterations=2_000).result
+    assert found is not None
+    assert found.bounds is not None
+    assert found.bounds.splits <= 2
+    assert found.bounds.iterations <= 6
+
+
+# --- boxes ----------------------------------------------------------------------------------------
+
+
+def a_whole(symmetry: Any, seed: int = 0) -> Whole:
+    rng = np.random.default_rng(seed)
+    origin = rng.normal(size=2)
+    region = Region(np.full(2, -2.0) - origin, np.full(2, 2.0) - origin, np.eye(2), symmetry)
+    return Whole(region, origin)
+
+
+def told(seed: int = 0) -> Any:
+    """Return the memory of a master that knows some assignments of two sites."""
+    rng = np.random.default_rng(seed)
+    ascent = begin("quadratic_bundle", 2, 2, 2)
+    for _ in range(4):
+        models = []
+        for _ in range(2):
+            rows, labels = rng.normal(size=(8, 2)), rng.integers(0, 2, 8)
+            sums = np.array([rows[labels == k].sum(axis=0) for k in range(2)])
+            counts = np.bincount(labels, minlength=2)
+            square = float((rows**2).sum())
+            models.append(SiteModel(counts=counts, sums=sums, square=square))
+        ascent = learn(ascent, models)
+    return ascent
+
+
+def volume(boxes: Any) -> float:
+    return float(sum(np.prod(box.upper - box.lower) for box in boxes))
+
+
+def test_cuts_cover_the_whole_region_and_do_not_overlap() -> None:
+    whole = a_whole("none")
+    splitting = begin_splitting(np.full(2, -2.0), np.full(2, 2.0), 2, 0.0)
+    ascent = told()
+    for _ in range(6):
+        splitting, ascent, ask = proceed(splitting, ascent, whole, goal=1e9, most=40)
+        if ask.lambdas is None:
+            break
+        splitting = taken_in(splitting, 1.0)
+    boxes = [*splitting.waiting, *splitting.settled]
+    boxes += [] if splitting.current is None else [splitting.current]
+    assert splitting.splits == 40
+    assert volume(boxes) == pytest.approx(4.0**4, rel=1e-12)
+    for i, one in enumerate(boxes):
+        for other in boxes[:i]:
+            shared = np.minimum(one.upper, other.upper) - np.maximum(one.lower, other.lower)
+            assert (shared <= 0).any()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_only_boxes_without_any_centroids_in_order_are_left_out(seed: int) -> None:
+    """Every point of the region, in its order, is in some box that is kept."""
+    whole = a_whole("pairwise", seed)
+    rng = np.random.default_rng(seed)
+    splitting = begin_splitting(np.full(2, -2.0), np.full(2, 2.0), 2, 0.0)
+    splitting, _, _ = proceed(splitting, told(seed), whole, goal=1e9, most=8)
+    boxes = [*splitting.waiting, *splitting.settled]
+    boxes += [] if splitting.current is None else [splitting.current]
+    assert splitting.splits == 8
+    for point in rng.uniform(-2.0, 2.0, size=(500, 2, 2)):
+        if whole.region.violation(point - whole.origin) > 0:
+            continue
+        assert any(((box.lower <= point) & (point <= box.upper)).all() for box in boxes)
+
+
+def test_a_half_without_any_centroids_in_order_is_left_out() -> None:
+    # In order where the first coordinate of centroid 0 is at least 1.5.
+    lower = np.array([[-2.0, 0.5], [0.5, -0.6]])
+    upper = np.array([[2.0, 0.6], [0.6, -0.5]])
+    splitting = Splitting(waiting=(), current=Box(lower=lower, upper=upper, bound=0.0))
+    region = Region(np.full(2, -2.0), np.full(2, 2.0), np.eye(2), "pairwise")
+    after, _, _ = proceed(
+        *(splitting, told(), Whole(region, np.zeros(2))), goal=1e9, most=1, advice=NO_ADVICE
+    )
+    boxes = [*after.waiting, *after.settled, *([after.current] if after.current else [])]
+    assert [float(box.lower[0, 0]) for box in boxes] == [0.0]
+
+
+def test_the_least_bound_of_all_boxes_is_the_bound_of_all() -> None:
+    box = {"lower": np.zeros((2, 2)), "upper": np.ones((2, 2))}
+    waiting = (Box(**box, bound=3.0), Box(**box, bound=2.0))
+    splitting = Splitting(waiting=waiting, current=Box(**box, bound=1.0))
+    assert splitting.bound == 1.0
+    assert taken_in(splitting, 5.0).bound == 2.0
+    assert taken_in(splitting, 0.5).bound == 1.0
+
+
+def test_a_master_without_advice_cuts_the_longest_side_in_the_middle() -> None:
+    splitting = begin_splitting(np.array([-2.0, -1.0]), np.array([2.0, 1.0]), 2, 0.0)
+    splitting = splitting.model_copy(update={"waiting": (), "current": splitting.waiting[0]})
+    region = Region(np.array([-2.0, -1.0]), np.array([2.0, 1.0]), np.eye(2), "none")
+    after, _, _ = proceed(
+        *(splitting, told(), Whole(region, np.zeros(2))), goal=1e9, most=1, advice=NO_ADVICE
+    )
+    assert after.splits == 1
+    boxes = [*after.waiting, *after.settled, *([after.current] if after.current else [])]
+    assert {float(box.upper[0, 0]) for box in boxes} == {0.0, 2.0}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_masters_value_of_a_part_is_at_least_that_of_the_whole(seed: int) -> None:
+    whole = a_whole("pairwise", seed)
+    ascent = told(seed)
+    _, everywhere = enter(ascent, whole.region, 0.0)
+    lower, upper = (np.tile(bound, (2, 1)) for bound in (np.full(2, -2.0), np.full(2, 2.0)))
+    upper[0, 0] = 0.3
+    _, part = enter(ascent, whole.part(Box(lower=lower, upper=upper, bound=0.0)), 0.0)
+    assert everywhere.model_value is not None
+    assert part.model_value is not None
+    assert part.model_value >= everywhere.model_value - 1e-6 * abs(everywhere.model_value)
+    assert part.consensus is not None
+    assert (part.consensus + whole.origin <= upper + 1e-6).all()
+
+
+def test_known_assignments_cost_no_less_than_the_rows_do() -> None:
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=(9, 2)) for _ in range(3)]
+    ascent = begin("quadratic_bundle", 3, 2, 2)
+    assert known_cost(ascent, np.eye(2)) == np.inf
+    for _ in range(5):
+        labels = [rng.integers(0, 2, 9) for _ in rows]
+        models = [
+            SiteModel(
+                counts=np.bincount(own, minlength=2),
+                sums=np.array([X[own == k].sum(axis=0) for k in range(2)]),
+                square=float((X**2).sum()),
+            )
+            for X, own in zip(rows, labels, strict=True)
+        ]
+        ascent = learn(ascent, models)
+        for centroids in rng.normal(size=(5, 2, 2)):
+            away = [((X[:, None] - centroids) ** 2).sum(axis=2) for X in rows]
+            exact = sum(own.min(axis=1).sum() for own in away)
+            direct = sum(
+                own[np.arange(9), given].sum() for own, given in zip(away, labels, strict=True)
+            )
+            assert exact <= known_cost(ascent, centroids) * (1 + 1e-12)
+            assert known_cost(ascent, centroids) <= direct * (1 + 1e-12)
+
+
+# --- what a site is told --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("symmetry", "lower", "upper"),
+    [
+        ("pairwise", np.full((2, 2), -9.0), np.full((2, 2), 8.0)),
+        ("pairwise", np.full((2, 2), 1.0), np.full((2, 2), 0.0)),
+        ("pairwise", np.full((1, 2), 0.0), np.full((1, 2), 1.0)),
+        ("pairwise", np.full((2, 2), 0.0), None),
+        ("cells", np.full((2, 2), 0.0), np.full((2, 2), 1.0)),
+    ],
+)
+def test_boxes_beyond_what_was_declared_are_refused_at_the_site(
+    symmetry: str, lower: FloatArray, upper: FloatArray | None
+) -> None:
+    rows = sites_of(0, (6, 6))
+    features = tuple(Feature(name=f"x{j}", lower=-8.0, upper=8.0) for j in range(2))
+    policy = Policy(protection="none", min_sites=1, scaling="none")
+    splits = int(symmetry == "pairwise")
+    config = dual.Config(n_clusters=2, symmetry=symmetry, splits=splits)
+    plan = Plan(dual.METHOD, config, features, policy, seed=0)
+    found = drive(plan, rows)
+    opened = next(one for one in found.rounds if one.phase == "dual")
+    task = opened.tasks["a"]
+    wrong = task.common.model_copy(update={"lower": lower, "upper": upper})
+    changed = replace(task, common=wrong)
+    with pytest.raises(RuleViolation) as refused:
+        engine.local_step(
+            *(plan, changed, data_of(plan, rows["a"])),
+            site="a",
+            round_number=opened.number,
+            p=1,
+            size_band=None,
+            memory={},
+        )
+    assert refused.value.rule == "task"
+
+
+def test_a_centroid_outside_of_the_rounds_box_is_refused() -> None:
+    sites = sites_of(0, (5, 5, 5))
+    found = run(sites, {}, splits=20, gap=0.0)
+    plan = plan_for(sites, {}, splits=20, gap=0.0)
+    opened = [one for one in found.rounds if one.phase == "dual"][-1]
+    answer, task = opened.payloads["a"], opened.tasks["a"]
+    engine.check(plan, task, answer, p=1, size_band=None)
+    outside = np.clip(np.full((2, 2), 7.9), None, task.common.upper + 0.05)
+    wrong = answer.model_copy(update={"centroids": outside})
+    with pytest.raises(RuleViolation, match="round's box") as refused:
+        engine.check(plan, task, wrong, p=1, size_band=None)
+    assert refused.value.rule == "bounds"

@@ -1,0 +1,474 @@
+"""The update rules of `dual` against enumeration, linear programming and closed forms."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog, minimize
+
+from fedclust.methods.dual.cone_program import Piece, best_of_model, best_step
+from fedclust.methods.dual.extra import MissingExtra
+from fedclust.methods.dual.feasible_set import Region, Symmetry
+from fedclust.methods.dual.multiplier_update import (
+    Advice,
+    Ascent,
+    DualRound,
+    Rule,
+    SiteModel,
+    advance,
+    begin,
+    learn,
+    multipliers,
+)
+from fedclust.wire.codec import decode_model, encode_model
+
+RULES: tuple[Rule, ...] = ("subgradient", "bundle_trust", "quasi_newton", "quadratic_bundle")
+CUTTING: tuple[Rule, ...] = ("bundle_trust", "quasi_newton")
+SYMMETRIES: tuple[Symmetry, ...] = ("pairwise", "cells", "none")
+
+
+class Consortium:
+    """Sites of a few rows, whose node problems are solved by trying every assignment."""
+
+    def __init__(self, sites: list[np.ndarray], region: Region) -> None:
+        self.sites, self.region = sites, region
+        self.n_clusters, self.d = region.references.shape
+
+    def node(self, site: int, mu: np.ndarray) -> tuple[float, np.ndarray, SiteModel]:
+        rows = self.sites[site]
+        best: tuple[float, np.ndarray, SiteModel] | None = None
+        for labels in itertools.product(range(self.n_clusters), repeat=len(rows)):
+            member = np.array(labels)[:, None] == np.arange(self.n_clusters)
+            counts, sums = member.sum(axis=0), member.T.astype(float) @ rows
+            centroids, value = self.region.optimal_centroids(counts.astype(float), sums, mu)
+            square = float((rows**2).sum())
+            if best is None or value + square < best[0] - 1e-12:
+                model = SiteModel(counts=counts, sums=sums, square=square)
+                best = value + square, centroids, model
+        assert best is not None
+        return best
+
+    def ask(self, lambdas: np.ndarray) -> DualRound:
+        answers = [self.node(i, mu) for i, mu in enumerate(multipliers(lambdas))]
+        value = sum(value for value, _, _ in answers)
+        return DualRound(
+            lambdas=lambdas,
+            centroids=np.array([centroids for _, centroids, _ in answers]),
+            value=value,
+            objective=value,
+            models=tuple(model for _, _, model in answers),
+        )
+
+    def value(self, lambdas: np.ndarray) -> float:
+        return sum(self.node(i, mu)[0] for i, mu in enumerate(multipliers(lambdas)))
+
+    def begin(self, rule: Rule, *, memory: int = 50, residual: float = 1e-2) -> Ascent:
+        shape = len(self.sites), self.n_clusters, self.d
+        return begin(rule, *shape, memory=memory, residual=residual)
+
+    def climb(self, rule: Rule, rounds: int) -> tuple[Ascent, list[DualRound], list[Advice]]:
+        ascent = self.begin(rule, residual=1e-9)
+        shown, advised = [], []
+        for _ in range(rounds):
+            round_ = self.ask(ascent.lambdas)
+            ascent, advice = advance(ascent, round_, self.region)
+            shown.append(round_)
+            advised.append(advice)
+            if advice.finished:
+                break
+        return ascent, shown, advised
+
+
+def _consortium(
+    seed: int, symmetry: Symmetry = "pairwise", *, n_sites: int = 2, d: int = 1, n_clusters: int = 2
+) -> Consortium:
+    rng = np.random.default_rng(seed)
+    references = rng.uniform(-1, 1, (n_clusters, d))
+    centres = references + rng.normal(0, 0.3, (n_sites, n_clusters, d))
+    sites = [
+        np.clip(own[rng.integers(0, n_clusters, 4)] + rng.normal(0, 0.3, (4, d)), -2, 2)
+        for own in centres
+    ]
+    return Consortium(sites, Region(np.full(d, -2.0), np.full(d, 2.0), references, symmetry))
+
+
+def _one_cluster(seed: int) -> tuple[Consortium, float]:
+    """K = 1: the dual function is a smooth quadratic whose maximum is the pooled scatter."""
+    rng = np.random.default_rng(seed)
+    sites = [rng.normal(rng.normal(0, 0.5, 2), 0.5, (n, 2)) for n in (3, 2, 4)]
+    rows = np.vstack(sites)
+    scatter = float(((rows - rows.mean(axis=0)) ** 2).sum())
+    return Consortium(sites, Region(np.full(2, -9.0), np.full(2, 9.0), np.zeros((1, 2)), "none")), (
+        scatter
+    )
+
+
+def _by_planes(consortium: Consortium, reach: float = 40.0) -> tuple[float, float]:
+    """Bracket the dual optimum by Kelley's method, linear programs within |lambda| <= reach."""
+    lambdas = consortium.begin("subgradient").lambdas
+    size, best = lambdas.size, -np.inf
+    rows, limits = [], []
+    for _ in range(400):
+        shown = consortium.ask(lambdas)
+        slopes = (shown.centroids[:-1] - shown.centroids[1:]).ravel()
+        best = max(best, shown.value)
+        rows.append(np.r_[-slopes, 1.0])
+        limits.append(shown.value - slopes @ lambdas.ravel())
+        found = linprog(
+            np.r_[np.zeros(size), -1.0],
+            A_ub=np.array(rows),
+            b_ub=np.array(limits),
+            bounds=[(-reach, reach)] * size + [(None, None)],
+        )
+        if -found.fun - best < 1e-7:
+            break
+        lambdas = found.x[:size].reshape(lambdas.shape)
+    return best, -found.fun
+
+
+# --- climbing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_climbs_a_smooth_dual_to_the_pooled_scatter(rule: Rule) -> None:
+    consortium, scatter = _one_cluster(3)
+    rounds, part = {
+        "subgradient": (60, 0.1),
+        "bundle_trust": (60, 0.02),
+        "quasi_newton": (40, 1e-4),
+        "quadratic_bundle": (2, 1e-6),
+    }[rule]
+    ascent, shown, _ = consortium.climb(rule, rounds)
+    first = shown[0].value
+    assert ascent.best is not None
+    assert ascent.best <= scatter * (1 + 1e-9)
+    assert scatter - ascent.best <= part * (scatter - first)
+    assert ascent.best == max(round_.value for round_ in shown)
+
+
+@pytest.mark.parametrize("symmetry", SYMMETRIES)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_quadratic_master_ends_at_the_optimum_and_is_never_below_it(
+    seed: int, symmetry: Symmetry
+) -> None:
+    consortium = _consortium(seed, symmetry)
+    low, high = _by_planes(consortium)
+    ascent, _, advised = consortium.climb("quadratic_bundle", 30)
+    bounds = [advice.model_value for advice in advised]
+    assert advised[-1].reason == "converged"
+    assert ascent.best == pytest.approx(low, abs=2e-6)
+    for bound in bounds:
+        assert bound is not None
+        assert bound >= low - 1e-7
+    assert bounds[-1] == pytest.approx(high, abs=2e-6)
+
+
+@pytest.mark.parametrize("rule", CUTTING)
+def test_three_sites_in_the_plane_come_near_the_same_optimum_by_planes(rule: Rule) -> None:
+    consortium = _consortium(1, "cells", n_sites=3, d=2)
+    known = consortium.climb("quadratic_bundle", 30)[0].best
+    ascent, shown, _ = consortium.climb(rule, 30)
+    first = shown[0].value
+    assert known is not None
+    assert ascent.best is not None
+    assert ascent.best <= known + 1e-6
+    assert known - ascent.best <= 0.05 * (known - first)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_certified_bound_stays_below_what_any_centroids_cost(seed: int) -> None:
+    consortium = _consortium(seed, "pairwise", n_sites=3, d=2)
+    rows = np.vstack(consortium.sites)
+    ascent, _, advised = consortium.climb("quadratic_bundle", 30)
+    assert ascent.best is not None
+    for centroids in np.random.default_rng(seed).uniform(-2, 2, (200, 2, 2)):
+        cost = ((rows[:, None] - centroids) ** 2).sum(axis=2).min(axis=1).sum()
+        assert ascent.best <= cost + 1e-9
+    consensus = advised[-1].consensus
+    assert consensus is not None
+    assert consortium.region.violation(consensus) < 1e-6
+
+
+def test_any_assignment_tightens_the_master_and_none_makes_it_wrong() -> None:
+    consortium = _consortium(2, "pairwise", n_sites=3, d=2)
+    low = consortium.climb("quadratic_bundle", 30)[0].best
+    assert low is not None
+    plain = consortium.begin("quadratic_bundle")
+    rng = np.random.default_rng(0)
+    models = []
+    for rows in consortium.sites:
+        member = rng.integers(0, 2, len(rows))[:, None] == np.arange(2)
+        square = float((rows**2).sum())
+        models.append(
+            SiteModel(counts=member.sum(axis=0), sums=member.T.astype(float) @ rows, square=square)
+        )
+    taught = learn(learn(plain, models), models)
+    assert len(taught.known) == 3
+    bounds = []
+    for ascent in (plain, taught):
+        round_ = consortium.ask(ascent.lambdas)
+        _, advice = advance(ascent, round_, consortium.region)
+        assert advice.model_value is not None
+        assert advice.model_value >= low - 1e-7
+        bounds.append(advice.model_value)
+    assert bounds[1] < bounds[0] - 1e-6
+    assert learn(consortium.begin("bundle_trust"), models).known == ()
+
+
+def test_sites_that_agree_have_no_residual_and_end_at_once() -> None:
+    rows = np.array([[-1.0], [-0.8], [1.0], [1.2]])
+    region = Region(np.full(1, -2.0), np.full(1, 2.0), np.array([[-1.0], [1.0]]), "pairwise")
+    consortium = Consortium([rows, rows, rows], region)
+    for rule in RULES:
+        ascent, _, advised = consortium.climb(rule, 5)
+        assert len(advised) == 1
+        assert advised[0].reason == ("converged" if rule == "quadratic_bundle" else "residual")
+        assert ascent.best == pytest.approx(3 * 0.04)
+
+
+# --- what the models say --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", CUTTING)
+def test_no_cut_lies_below_the_dual_function_anywhere(rule: Rule) -> None:
+    consortium = _consortium(4, "pairwise", n_sites=3)
+    ascent, _, _ = consortium.climb(rule, 12)
+    assert len(ascent.cuts) == 12
+    for lambdas in np.random.default_rng(0).normal(0, 1.5, (40, *ascent.lambdas.shape)):
+        heights = [
+            cut.value + float((cut.slopes * (lambdas - cut.lambdas)).sum()) for cut in ascent.cuts
+        ]
+        assert min(heights) >= consortium.value(lambdas) - 1e-9
+
+
+@pytest.mark.parametrize("rule", CUTTING)
+def test_steps_keep_within_the_shrinking_trust_region(rule: Rule) -> None:
+    _, shown, _ = _consortium(4, n_sites=3).climb(rule, 15)
+    asked = np.array([round_.lambdas for round_ in shown])
+    lengths = np.sqrt(((asked[1:] - asked[:-1]) ** 2).sum(axis=(1, 2, 3)))
+    radii = np.sqrt(0.5 / np.sqrt(np.arange(1, len(shown))))
+    assert (lengths <= radii * (1 + 1e-6)).all()
+    assert (lengths > 0).all()
+
+
+def test_curvature_stays_negative_where_kinks_are_crossed() -> None:
+    ascent, shown, _ = _consortium(2, n_sites=3).climb("quasi_newton", 25)
+    turns = [
+        float(((b.centroids[:-1] - b.centroids[1:]) - (a.centroids[:-1] - a.centroids[1:])).sum())
+        for a, b in itertools.pairwise(shown)
+    ]
+    assert max(np.abs(turns)) > 0.1
+    assert ascent.curvature is not None
+    assert np.linalg.eigvalsh(ascent.curvature).max() < 0
+    np.testing.assert_array_equal(ascent.curvature, ascent.curvature.T)
+
+
+def _after(first: np.ndarray, second: np.ndarray) -> tuple[Ascent, ...]:
+    """Return two states of ``quasi_newton`` after rounds with these subgradients, two sites."""
+    region = Region(np.full(2, -9.0), np.full(2, 9.0), np.zeros((2, 2)), "none")
+    ascent, states = begin("quasi_newton", 2, 2, 2), []
+    for slopes in (first, second):
+        round_ = DualRound(
+            lambdas=ascent.lambdas,
+            centroids=np.array([slopes, np.zeros((2, 2))]),
+            value=0.0,
+            objective=0.0,
+            models=(),
+        )
+        ascent, _ = advance(ascent, round_, region)
+        states.append(ascent)
+    return tuple(states)
+
+
+def test_curvature_takes_the_turn_of_the_subgradient_and_keeps_its_sign() -> None:
+    first = np.array([[0.4, -0.3], [0.2, 0.5]])
+    start, after = _after(first, first / 3)
+    assert start.curvature is not None
+    assert after.curvature is not None
+    np.testing.assert_array_equal(start.curvature, -np.eye(4))
+    step = start.lambdas.ravel()
+    np.testing.assert_allclose(after.curvature @ step, (first / 3 - first).ravel(), atol=1e-12)
+    # No turn, one that no concave function has, and one that only a kink makes.
+    aside = np.array([[0.3, 0.4], [0.0, 0.0]])
+    for second in (first, 3 * first, first - 1e-9 * step.reshape(2, 2) + aside):
+        assert abs((second - first).ravel() @ step) < 1e-3 or (second == 3 * first).all()
+        _, after = _after(first, second)
+        np.testing.assert_array_equal(after.curvature, -np.eye(4))
+
+
+@pytest.mark.parametrize("rule", CUTTING)
+def test_cuts_older_than_the_memory_are_gone(rule: Rule) -> None:
+    consortium = _consortium(4, n_sites=3)
+    ascent = consortium.begin(rule, memory=3)
+    asked = []
+    for _ in range(6):
+        round_ = consortium.ask(ascent.lambdas)
+        asked.append(round_.lambdas)
+        ascent, _ = advance(ascent, round_, consortium.region)
+    for cut, lambdas in zip(ascent.cuts, asked[-3:], strict=True):
+        np.testing.assert_array_equal(cut.lambdas, lambdas)
+
+
+def _height(
+    step: np.ndarray, slopes: np.ndarray, offsets: np.ndarray, bend: np.ndarray | None
+) -> float:
+    heights = list(offsets + slopes @ step)
+    if bend is not None:
+        heights.append(slopes[-1] @ step + step @ bend @ step / 2)
+    return float(min(heights))
+
+
+@pytest.mark.parametrize("curved", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_step_is_that_of_another_solver(seed: int, curved: bool) -> None:
+    rng = np.random.default_rng(seed)
+    slopes, offsets = rng.normal(size=(5, 3)), np.abs(rng.normal(size=5)) / 5
+    offsets[-1] = 0.0
+    root = rng.normal(size=(3, 3))
+    bend = -root @ root.T if curved else None
+    found = best_step(slopes, offsets, 0.7, slope=slopes[-1] if curved else None, curvature=bend)
+    assert found is not None
+    assert np.linalg.norm(found) <= 0.7 * (1 + 1e-9)
+    near = minimize(
+        lambda s: -_height(s / max(1.0, np.linalg.norm(s) / 0.7), slopes, offsets, bend),
+        found + 0.05,
+        method="Nelder-Mead",
+        options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 4000},
+    )
+    assert _height(found, slopes, offsets, bend) >= -near.fun - 1e-7
+
+
+def _model(pieces: list[Piece], region: Region, lambdas: np.ndarray) -> float:
+    total = 0.0
+    for site, mu in enumerate(multipliers(lambdas)):
+        costs = []
+        for piece in (piece for piece in pieces if piece.site == site):
+            sums = piece.counts[:, None] * piece.centres
+            found = region.optimal_centroids(piece.counts, sums, mu)[1]
+            costs.append(found + float((sums * piece.centres).sum()) + piece.rest)
+        total += min(costs)
+    return total
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (1e3, 1e4)])
+@pytest.mark.parametrize("symmetry", SYMMETRIES)
+def test_the_masters_value_is_the_models_and_its_lambda_the_best(
+    symmetry: Symmetry, scale: float, shift: float
+) -> None:
+    rng = np.random.default_rng(7)
+    references = rng.uniform(-1, 1, (3, 2)) * scale + shift
+    low, high = np.full(2, shift - 2 * scale), np.full(2, shift + 2 * scale)
+    region = Region(low, high, references, symmetry)
+    pieces = [
+        Piece(
+            site,
+            np.array(counts, dtype=float),
+            rng.uniform(-1.5, 1.5, (3, 2)) * scale + shift,
+            rng.uniform(0, 1) * scale**2,
+        )
+        for site, counts in enumerate([(2, 3, 4), (5, 0, 4), (1, 1, 7)])
+        for _ in range(3)
+    ]
+    best = best_of_model(pieces, region, 3)
+    assert best is not None
+    assert best.lambdas.shape == (2, 3, 2)
+    slack = 1e-6 * scale**2
+    assert _model(pieces, region, best.lambdas) == pytest.approx(best.value, abs=slack)
+    for _ in range(20):
+        aside = rng.normal(0, 0.3 * scale, best.lambdas.shape)
+        assert _model(pieces, region, best.lambdas + aside) <= best.value + slack
+
+
+# --- node limits ----------------------------------------------------------------------------------
+
+
+def test_bounds_that_a_node_limit_left_low_end_the_quadratic_bundle_instead_of_turning() -> None:
+    consortium = _consortium(3, n_sites=3, d=2)
+    ascent, reason = consortium.begin("quadratic_bundle"), ""
+    for _ in range(40):
+        round_ = consortium.ask(ascent.lambdas)
+        short = round_.model_copy(update={"value": round_.value - 0.1})
+        ascent, advice = advance(ascent, short, consortium.region)
+        reason = advice.reason
+        if reason:
+            break
+    assert reason == "stalled"
+    assert advice.model_value is not None
+    assert ascent.best == pytest.approx(advice.model_value - 0.1, abs=1e-4)
+
+
+def test_cuts_pass_through_what_answers_cost_not_through_lower_bounds() -> None:
+    consortium = _consortium(3)
+    round_ = consortium.ask(consortium.begin("bundle_trust").lambdas)
+    short = round_.model_copy(update={"value": round_.value - 0.1})
+    ascent, _ = advance(consortium.begin("bundle_trust"), short, consortium.region)
+    assert ascent.cuts[0].value == round_.value
+    assert ascent.best == round_.value - 0.1
+
+
+# --- the same for the same ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_reversed_chain_finds_the_same_values(rule: Rule) -> None:
+    consortium = _consortium(9, "cells", n_sites=3, d=2)
+    back = Consortium(consortium.sites[::-1], consortium.region)
+    rounds = 4
+    _, forward, _ = consortium.climb(rule, rounds)
+    _, backward, _ = back.climb(rule, rounds)
+    values = [round_.value for round_ in forward]
+    assert len(values) > 1
+    np.testing.assert_allclose(values, [round_.value for round_ in backward], atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_state_that_was_stored_goes_on_with_the_same_bits(rule: Rule) -> None:
+    consortium = _consortium(8, n_sites=3)
+    straight = stored = consortium.begin(rule)
+    for _ in range(5):
+        round_ = consortium.ask(straight.lambdas)
+        straight, advice = advance(straight, round_, consortium.region)
+        read = decode_model(Ascent, encode_model(stored))
+        stored, again = advance(read, round_, consortium.region)
+        assert advice.lambdas.tobytes() == again.lambdas.tobytes()
+        assert advice.model_value == again.model_value
+        assert Ascent.model_validate_json(stored.model_dump_json()).model_dump_json() == (
+            straight.model_dump_json()
+        )
+        if advice.finished:
+            break
+
+
+def test_assignments_out_of_use_are_forgotten_beyond_the_memory() -> None:
+    consortium = _consortium(3, "none", n_sites=3, d=2)
+    ascent = consortium.begin("quadratic_bundle", memory=1)
+    most = 0
+    for _ in range(40):
+        round_ = consortium.ask(ascent.lambdas)
+        ascent, advice = advance(ascent, round_, consortium.region)
+        most = max(most, len(ascent.known))
+        if advice.finished:
+            break
+    full = consortium.climb("quadratic_bundle", 40)[0]
+    assert advice.reason == "converged"
+    assert ascent.best == pytest.approx(full.best, abs=1e-5)
+    assert most < len(full.known)
+
+
+def test_one_site_alone_needs_no_multipliers() -> None:
+    consortium = _consortium(2, n_sites=1)
+    for rule in RULES:
+        ascent, _, advised = consortium.climb(rule, 3)
+        assert advised[-1].finished
+        assert ascent.best == pytest.approx(consortium.node(0, np.zeros((2, 1)))[0])
+
+
+def test_without_the_extra_the_install_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "clarabel", None)
+    consortium = _consortium(2)
+    assert consortium.climb("subgradient", 2)[1]
+    with pytest.raises(MissingExtra, match=r"pip install \"fedclust\[dual\]\""):
+        consortium.climb("bundle_trust", 2)

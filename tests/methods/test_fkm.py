@@ -1,0 +1,399 @@
+"""fkm: both variants' steps against sums over repeated points, and whole sessions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from sklearn.metrics import adjusted_rand_score
+
+from fedclust.methods import fkm, lloyd
+from fedclust.methods.common.convergence import Judgement
+from fedclust.methods.fkm import DefaultConfig, PaperConfig, messages
+from fedclust.numeric import weighted_kmeans
+from fedclust.schema.errors import MethodFailure, RuleViolation
+from fedclust.schema.feature import Feature
+from fedclust.schema.points import Points
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import Contribution, Done, Next, SiteTask
+from fedclust.simulate import simulate
+from support.points import config_of, weighted
+
+FEATURES = (Feature(name="age", lower=0, upper=10), Feature(name="dose"))
+POINTS = weighted([[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [8.0, 5.0], [9.0, 6.0]], [5, 7, 5, 9, 6])
+BARE = {"scaling": "none", "protection": "none"}
+VARIANTS = [{}, {"variant": "paper"}]
+
+
+def _config(p: int = 5, **options: Any) -> RunConfig:
+    made = fkm.Config.model_validate({"n_clusters": 2, **options}).root
+    return config_of(made, p=p, features=FEATURES)
+
+
+def _candidates(centroids: Any) -> SiteTask:
+    return SiteTask("candidates", messages.CandidatesTask(centroids=np.array(centroids, float)))
+
+
+def _means(centroids: Any) -> SiteTask:
+    return SiteTask("means", messages.MeansTask(centroids=np.array(centroids, float)))
+
+
+SEEDS = SiteTask("seeds", messages.SeedsTask())
+
+
+def _answer(task: SiteTask, config: RunConfig, points: Points = POINTS) -> Any:
+    payload, memory = fkm.local_step(task, points, config, np.random.default_rng(0), {})
+    assert memory == {}
+    if payload is not None:
+        messages.check(task, payload, config)
+    return payload
+
+
+# --- default variant: the site --------------------------------------------------------------------
+
+
+def test_each_candidate_gets_the_step_that_lloyd_makes_of_it() -> None:
+    config = _config()
+    centroids = np.array([[[0.0, 0], [9, 5]], [[2, 2], [0, 99]], [[8, 5], [1, 0]]])
+    payload = _answer(_candidates(centroids), config)
+
+    assert payload.counts.tolist() == [[17, 15], [32, 0], [20, 12]]
+    for i, each in enumerate(centroids):
+        step, alone = payload.step(i), lloyd.add_up(each, POINTS)
+        for name in ("counts", "sums", "costs"):
+            np.testing.assert_array_equal(getattr(step, name), getattr(alone, name))
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "pointer"),
+    [
+        ({"counts": [[17, 15], [28, 4]]}, "smallest-count", "/counts/1/1"),
+        ({"counts": [[17, 15], [0, 0]]}, "empty", "/counts/1"),
+        ({"counts": [[17, 15]]}, "shape", "/counts"),
+        ({"sums": [[[600.0, 32], [126, 81]], [[160, 113], [0, 0]]]}, "bounds", "/sums/0/0/0"),
+        ({"costs": [[210.0, 15], [1, 0]]}, "cost", "/costs/1/0"),
+        ({"costs": [[210.0, 15], [999, 3]]}, "empty-cell", "/costs/1/1"),
+    ],
+)
+def test_check_names_the_candidate_and_the_rule(
+    change: dict[str, Any], rule: str, pointer: str
+) -> None:
+    task = _candidates([[[0, 0], [9, 5]], [[2, 2], [0, 99]]])
+    payload = _answer(task, _config())
+    dtypes = {"counts": np.int64, "sums": np.float64, "costs": np.float64}
+    arrays = {name: np.array(value, dtype=dtypes[name]) for name, value in change.items()}
+
+    with pytest.raises(RuleViolation) as caught:
+        messages.check(task, payload.model_copy(update=arrays), _config())
+
+    assert (caught.value.rule, caught.value.pointer) == (rule, pointer)
+
+
+PAPER = {"variant": "paper"}
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        (_candidates(np.zeros((1202, 2, 2))), {}),
+        (_candidates(np.zeros((9, 2, 2))), {}),
+        (_candidates(np.zeros((8, 200, 2))), {}),
+        (SiteTask("cells", lloyd.CellsTask(n_clusters=200, n_init=3)), {}),
+        (_means(np.zeros((200, 2))), PAPER),
+        (SEEDS, {}),
+        (_means(np.zeros((2, 2))), {}),
+        (_candidates(np.zeros((1, 2, 2))), PAPER),
+        (SiteTask("cells", lloyd.CellsTask(n_clusters=2, n_init=3)), PAPER),
+    ],
+)
+def test_a_site_refuses_more_than_was_consented_to(task: SiteTask, options: Any) -> None:
+    messages.check_task(_candidates(np.zeros((8, 2, 2))), _config())
+    messages.check_task(SEEDS, _config(**PAPER))
+    messages.check_task(_means(np.zeros((2, 2))), _config(**PAPER))
+
+    with pytest.raises(RuleViolation) as caught:
+        messages.check_task(task, _config(**options))
+    assert caught.value.rule == "task"
+
+
+# --- default variant: the coordinator -------------------------------------------------------------
+
+
+def _steps(costs: Any) -> messages.Steps:
+    """Return ten persons on one place for each candidate; ``costs`` (c,) is what they cost."""
+    costs = np.array(costs, dtype=float)
+    c = len(costs)
+    return messages.Steps(
+        counts=np.tile([10, 0], (c, 1)),
+        sums=np.tile([[10.0, 20.0], [0.0, 0.0]], (c, 1, 1)),
+        costs=np.stack([costs, np.zeros(c)], axis=1),
+    )
+
+
+def _state(n: int, **update: Any) -> fkm.State:
+    """Return a state with candidates whose empty second centroid tells them apart."""
+    return fkm.State(
+        phase="candidates",
+        seed=0,
+        centroids=np.array([[[i, 0.0], [9.0, i]] for i in range(n)]),
+        judgements=(Judgement(),) * n,
+        **update,
+    )
+
+
+def _aggregate(state: fkm.State, costs: Any) -> Next | Done:
+    answers = [Contribution(site, _steps(costs), 5) for site in "abc"]
+    return fkm.aggregate(state, answers, _config())
+
+
+def _going_on(step: Next | Done) -> list[int]:
+    assert isinstance(step, Next)
+    moved = step.task.common.centroids
+    np.testing.assert_allclose(moved[:, 0], [[1.0, 2.0]] * len(moved))
+    return [int(candidate[1, 1]) for candidate in moved]
+
+
+def test_the_better_half_goes_on_every_third_round_and_only_then() -> None:
+    costs = [5.0, 1.0, 4.0, 2.0, 3.0]
+    second = _aggregate(_state(5, closed=1), costs)
+    third = _aggregate(_state(5, closed=2), costs)
+
+    assert _going_on(second) == [1, 3, 4, 2, 0]
+    assert _going_on(third) == [1, 3, 4]
+    assert third.metrics["inertia"] == 3.0
+
+
+def test_candidates_of_one_inertia_are_one() -> None:
+    assert _going_on(_aggregate(_state(3), [2.0, 2.0 * (1 + 1e-11), 2.0 * (1 + 1e-7)])) == [0, 2]
+
+
+def test_the_best_ever_is_kept_when_the_leader_gets_worse() -> None:
+    first = _aggregate(_state(2), [4.0, 3.0])
+    assert isinstance(first, Next)
+    second = _aggregate(first.state, [6.0, 7.0])
+    assert isinstance(second, Next)
+    third = _aggregate(second.state, [6.0, 7.0])
+
+    assert isinstance(third, Done)
+    assert third.result.stopped_because == "converged"
+    np.testing.assert_allclose(third.result.centroids, [[1.0, 0.0], [9.0, 1.0]])
+
+
+def test_it_goes_on_while_a_candidate_gains_on_the_best() -> None:
+    first = _aggregate(_state(2), [3.0, 9.0])
+    assert isinstance(first, Next)
+    second = _aggregate(first.state, [3.0, 8.0])
+    assert _going_on(second) == [0, 1]
+    assert isinstance(second, Next)
+
+    assert isinstance(_aggregate(second.state.model_copy(update={"closed": 0}), [3.0, 7.0]), Next)
+
+
+def test_a_site_that_answers_empty_costs_nothing_and_moves_nothing() -> None:
+    answers = [Contribution("a", None, 5), *(Contribution(s, _steps([4.0]), 5) for s in "bc")]
+    step = fkm.aggregate(_state(1), answers, _config())
+
+    assert isinstance(step, Next)
+    assert step.state.best.best.costs == {"a": None, "b": 4.0, "c": 4.0}
+    assert _going_on(step) == [0]
+
+
+# --- paper variant --------------------------------------------------------------------------------
+
+
+def test_seeds_are_points_and_count_who_is_nearest_to_them() -> None:
+    rng = np.random.default_rng(1)
+    points = weighted(rng.uniform(1, 9, (30, 2)), rng.integers(5, 9, 30))
+    payload = _answer(SEEDS, _config(variant="paper", n_clusters=4), points)
+
+    assert payload.counts.sum() == points.n
+    drawn = [np.flatnonzero((mean == points.X).all(axis=1)) for mean in payload.means]
+    assert len({int(each[0]) for each in drawn}) == 4
+    nearest = ((points.X[:, None] - payload.means) ** 2).sum(axis=2).argmin(axis=1)
+    assert payload.counts.tolist() == np.bincount(nearest, weights=points.sizes).tolist()
+    # Fewer points than clusters: all of them.
+    few = _answer(SEEDS, _config(variant="paper", n_clusters=40), points)
+    assert few.counts.tolist().count(0) == 10
+    np.testing.assert_array_equal(np.sort(few.means[:30], axis=0), np.sort(points.X, axis=0))
+
+
+def test_heavy_points_are_drawn_more_often() -> None:
+    points = weighted([[1.0, 0], [2, 0], [3, 0]], [5, 5, 990])
+    drawn = [
+        weighted_kmeans.plus_plus(
+            points.X, points.sizes.astype(float), 1, np.random.default_rng(seed)
+        )[0, 0]
+        for seed in range(40)
+    ]
+    assert drawn.count(3.0) >= 36
+
+
+def test_means_are_of_one_partition_and_counts_of_the_next() -> None:
+    """The points at 5.1 and 5.2 move to the upper mean, and that at 4.9 is then nearer to it."""
+    points = weighted(
+        [[0.0, 0], [0, 1], [4.9, 0], [5.1, 0], [5.1, 1], [5.2, 0]], [5, 6, 5, 7, 5, 8]
+    )
+    payload = _answer(_means([[0, 0], [10, 0], [5, 90]]), _config(variant="paper"), points)
+
+    np.testing.assert_allclose(
+        payload.means[:2, 0], [5 * 4.9 / 16, (12 * 5.1 + 8 * 5.2) / 20], rtol=1e-12
+    )
+    assert payload.counts.tolist() == [11, 25, 0]
+    assert not payload.means[2].any()
+
+
+@pytest.mark.parametrize(("drop_below", "counts"), [(1, [6, 1]), (2, [6, 0]), (7, None)])
+def test_means_of_too_few_are_dropped(drop_below: int, counts: list[int] | None) -> None:
+    points = weighted([[0.0, 0], [1, 0], [9, 0]], [3, 3, 1])
+    config = _config(1, variant="paper", drop_below=drop_below)
+    payload = _answer(_means([[0, 0], [10, 0]]), config, points)
+
+    assert (None if payload is None else payload.counts.tolist()) == counts
+
+
+def test_an_empty_centre_that_is_kept_moves_to_the_farthest_point() -> None:
+    X = np.array([[0.0, 0], [0.1, 0], [0, 0.2], [6, 0], [5, 0]])
+    centroids = np.array([[0.0, 0], [50, 0], [60, 0]])
+
+    assert fkm.refill(X, np.zeros(5, dtype=np.int64), centroids).tolist() == [0, 0, 0, 1, 2]
+    config = _config(variant="paper", drop_empty=False, n_clusters=3)
+    payload = _answer(_means(centroids), config, weighted(X))
+    np.testing.assert_allclose(np.sort(payload.means[:, 0]), [0.1 / 3, 5.0, 6.0], rtol=1e-12)
+
+
+def test_centres_keep_their_order_from_round_to_round() -> None:
+    before = np.array([[0.0, 0], [5, 5], [9, 9]])
+    after, shift = fkm.matched(np.array([[9.0, 8], [0, 1], [5, 7], [70, 70]]), before)
+
+    assert after.tolist() == [[0, 1], [5, 7], [9, 8], [70, 70]]
+    assert shift == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("max_rounds", [None, 50])
+def test_the_paper_variant_clusters_so_many_times_and_no_more(max_rounds: int | None) -> None:
+    sites = {s: np.random.default_rng(i).normal(size=(40, 2)) for i, s in enumerate("abc")}
+    options = {"n_clusters": 3, "variant": "paper", "rounds": 4}
+    result = simulate("fkm", sites, config=options, policy={**BARE, "max_rounds": max_rounds})
+
+    assert [entry.phase for entry in result.history_] == ["seeds", *["means"] * 3, "evaluate"]
+    assert result.stopped_because_ == "finished"
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rounds": 3},
+        {"weighted": False},
+        {"variant": "paper", "candidates": 8},
+        {"variant": "paper", "tol": 1e-6},
+        {"variant": "newest"},
+        {"variant": ["paper"]},
+        {"variant": None},
+    ],
+)
+def test_options_of_the_other_variant_and_other_variants_are_refused(options: Any) -> None:
+    with pytest.raises(ValidationError):
+        _config(**options)
+
+
+def test_the_variant_is_the_default_one_where_none_is_named() -> None:
+    assert isinstance(_config().options, DefaultConfig)
+    assert isinstance(_config(variant="paper").options, PaperConfig)
+    sites = {s: np.random.default_rng(i).normal(size=(40, 2)) for i, s in enumerate("abc")}
+    with pytest.raises(ValueError, match=r"unknown option of this variant.*candidates"):
+        simulate("fkm", sites, config={"n_clusters": 2, "rounds": 3})
+    with pytest.raises(ValueError, match="variant is one of: default, paper"):
+        simulate("fkm", sites, config={"n_clusters": 2, "variant": "new"})
+    frozen = simulate("fkm", sites, config={"n_clusters": 2}).definition_.config
+    assert frozen == DefaultConfig(n_clusters=2, variant="default").model_dump(mode="json")
+
+
+# --- whole sessions -------------------------------------------------------------------------------
+
+
+def _blobs(k: int, n: int, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return rows and labels of three sites, each of which holds some of k clusters."""
+    rng = np.random.default_rng(seed)
+    centres = 8.0 * np.array([(i % 4, i // 4) for i in range(k)])
+    rows, labels = {}, {}
+    for index, site in enumerate("abc"):
+        own = [i for i in range(k) if (i + index) % 3]
+        labels[site] = np.repeat(own, n)
+        rows[site] = centres[labels[site]] + rng.normal(size=(len(own) * n, 2))
+    return rows, labels
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+@pytest.mark.parametrize("protection", ["groups", "none"])
+def test_sites_with_different_clusters_find_them_all(options: Any, protection: str) -> None:
+    rows, labels = _blobs(8, 30, seed=2)
+    policy = {**BARE, "protection": protection}
+    result = simulate("fkm", rows, config={"n_clusters": 8, **options}, policy=policy)
+
+    truth = np.concatenate([labels[site] for site in "abc"])
+    found = np.concatenate([result.labels_[site] for site in "abc"])
+    assert adjusted_rand_score(truth, found) > 0.99
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_every_order_of_arrival_gives_the_same_bytes(options: dict[str, Any]) -> None:
+    rows, _ = _blobs(5, 12, seed=3)
+    one, other = (
+        simulate("fkm", rows, config={"n_clusters": 5, **options}, arrival=arrival)
+        for arrival in (None, lambda _, sites: sites[::-1])
+    )
+
+    assert one.cluster_centers_.tobytes() == other.cluster_centers_.tobytes()
+    assert one.quality_ == other.quality_
+
+
+@pytest.mark.parametrize("protection", ["groups", "none"])
+def test_candidates_reach_what_lloyd_reaches_from_the_same_cells(protection: str) -> None:
+    rng = np.random.default_rng(5)
+    rows = {site: rng.normal(size=(60, 3)) for site in "abc"}
+    policy = {**BARE, "protection": protection}
+    result = simulate("fkm", rows, config={"n_clusters": 6}, policy=policy)
+    plain = simulate("lloyd", rows, config={"n_clusters": 6}, policy=policy)
+
+    assert result.inertia_ is not None
+    assert plain.inertia_ is not None
+    assert result.inertia_ <= plain.inertia_ * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+@pytest.mark.parametrize("k", [1, 16])
+def test_three_distinct_rows_and_any_number_of_clusters(options: dict[str, Any], k: int) -> None:
+    rows = {site: np.repeat(np.eye(3), 20, axis=0) for site in "abc"}
+    result = simulate("fkm", rows, config={"n_clusters": k, **options}, policy=BARE)
+
+    assert len(result.cluster_centers_) == min(k, 3)
+    assert bool(result.warnings_) == (k > 3)
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_sites_of_fewer_than_p_and_of_none_stop_nobody_and_label_locally(options: Any) -> None:
+    rows, _ = _blobs(4, 20, seed=6)
+    rows |= {"one": np.ones((1, 2)), "none": np.empty((0, 2)), "few": np.zeros((3, 2))}
+    result = simulate(
+        "fkm", rows, config={"n_clusters": 4, **options}, policy={"scaling": "none", "min_sites": 3}
+    )
+
+    assert len(result.cluster_centers_) == 4
+    small = [entry.payload for entry in result.trace_ if entry.site in ("one", "none", "few")]
+    assert len(small) == 3 * len(result.history_)
+    assert all(payload is None for payload in small)
+    assert result.labels_["few"].tolist() == result.predict(np.zeros((3, 2))).tolist()
+    assert (result.labels_["few"] >= 0).all()
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_sites_that_may_send_nothing_end_the_session_with_a_reason(options: dict[str, Any]) -> None:
+    rows = {site: np.random.default_rng(7).normal(size=(4, 2)) for site in "abc"}
+
+    with pytest.raises(MethodFailure, match="min_group_size"):
+        simulate("fkm", rows, config={"n_clusters": 2, **options}, policy={"scaling": "none"})

@@ -1,0 +1,605 @@
+"""kfed: one round of local clusters, and where each of them belongs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+
+from fedclust import engine
+from fedclust.engine import Plan
+from fedclust.methods import kfed, lloyd
+from fedclust.methods.kfed import local_cells
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.feature import Feature
+from fedclust.schema.points import Points, row_points
+from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.space import Space
+from fedclust.schema.task import Contribution, Done, Next, SiteTask
+from fedclust.simulate import SimulationResult, simulate
+from support.hospitals import blobs, breast_cancer, pooled
+from support.rounds import drive
+
+CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
+OPEN = {"scaling": "none", "protection": "none", "min_sites": 1}
+GROUPS = {**OPEN, "protection": "groups"}
+
+
+def _config(p: int = 1, **options: Any) -> RunConfig:
+    return RunConfig(
+        options=kfed.Config(**{"n_clusters": 2, **options}).root,
+        features=(Feature(name="age", lower=-50, upper=50), Feature(name="dose")),
+        policy=Policy(min_group_size=p, min_sites=1, scaling="none"),
+        roster=("a", "b", "c"),
+        p=p,
+        space=Space.identity(2),
+    )
+
+
+def _cells_task(n: int, variant: str = "default") -> SiteTask:
+    common = kfed.CellsTask(n_clusters=n, variant=variant, n_init=3, project=variant == "paper")
+    return SiteTask("cells", common)
+
+
+def _points(X: Any, sizes: Any = None) -> Points:
+    points = row_points(np.array(X, dtype=float))
+    return points if sizes is None else Points(points.X, np.array(sizes), points.within)
+
+
+def _answer(task: SiteTask, points: Points, config: RunConfig) -> Any:
+    return kfed.local_step(task, points, config, np.random.default_rng(0), {})
+
+
+def _cells(counts: Any, means: Any) -> lloyd.Cells:
+    return lloyd.Cells(counts=np.array(counts), means=np.array(means, dtype=float))
+
+
+def _some_of(held: list[list[int]], n: int = 20, seed: int = 0) -> tuple[dict[str, Any], Any]:
+    """Return sites with ``n`` rows of each cluster they hold, and the rows' clusters."""
+    rng = np.random.default_rng(seed)
+    truth = {"abcdefgh"[i]: np.repeat(own, n) for i, own in enumerate(held)}
+    sites = {site: CENTRES[y] + rng.normal(size=(len(y), 2)) for site, y in truth.items()}
+    return sites, truth
+
+
+# --- the local step -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["default", "paper"])
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_site_sends_counts_and_means_of_its_own_clusters(variant: str, size: int) -> None:
+    rng = np.random.default_rng(4)
+    rows = np.concatenate([c + 0.1 * rng.normal(size=(9, 2)) for c in CENTRES])
+    sizes = np.full(36, size)
+    sizes[::9] += 3
+    task = _cells_task(4, variant)
+    payload, memory = _answer(task, _points(rows, sizes), _config(p=size, labels="cells"))
+
+    kfed.check(task, payload, _config(p=size))
+    assert payload.counts.tolist() == [9 * size + 3] * 4
+    expected = [
+        np.average(own, axis=0, weights=weights)
+        for own, weights in zip(rows.reshape(4, 9, 2), sizes.reshape(4, 9), strict=True)
+    ]
+    np.testing.assert_allclose(sorted(payload.means.tolist()), sorted(map(list, expected)))
+    np.testing.assert_array_equal(memory["kfed"], payload.means)
+
+
+def test_points_of_several_persons_count_as_that_many_rows() -> None:
+    """Of both variants: a point of size 3 and the same row three times give the same cells."""
+    rng = np.random.default_rng(1)
+    rows = np.concatenate([c + rng.normal(size=(6, 2)) for c in CENTRES])
+    sizes = rng.integers(1, 4, 24)
+    for variant in ("default", "paper"):
+        many = _points(np.repeat(rows, sizes, axis=0))
+        found = [
+            _answer(_cells_task(4, variant), points, _config())[0]
+            for points in (_points(rows, sizes), many)
+        ]
+        order = [np.lexsort(payload.means.T) for payload in found]
+        means = [payload.means[own] for payload, own in zip(found, order, strict=True)]
+        np.testing.assert_allclose(*means, atol=1e-9)
+        counts = [payload.counts[own] for payload, own in zip(found, order, strict=True)]
+        np.testing.assert_array_equal(*counts)
+
+
+@pytest.mark.parametrize("variant", ["default", "paper"])
+@pytest.mark.parametrize("n", [1, 2, 7, 16])
+def test_a_site_with_no_more_rows_than_cells_makes_fewer_cells(variant: str, n: int) -> None:
+    rows = np.random.default_rng(n).uniform(-40, 40, size=(n, 2))
+    payload, _ = _answer(_cells_task(16, variant), _points(rows), _config())
+
+    assert payload.counts.sum() == n
+    assert len(payload.counts) <= max(n // 2, 1)
+    grouped, _ = _answer(_cells_task(16), _points(rows, np.full(n, 5)), _config(p=5))
+    assert len(grouped.counts) == n
+
+
+def test_three_distinct_rows_make_at_most_three_cells() -> None:
+    rows = np.repeat([[0.0, 0.0], [1.0, 0.0], [9.0, 9.0]], 8, axis=0)
+    for variant in ("default", "paper"):
+        payload, _ = _answer(_cells_task(16, variant), _points(rows), _config())
+        assert sorted(payload.counts) == [8, 8, 8]
+
+
+@pytest.mark.parametrize("weights", [[1, 1, 1, 1], [1, 8, 3, 1]])
+def test_one_plain_plus_plus_draw_follows_its_formula(weights: list[int]) -> None:
+    """Of two seeds each pair is drawn as often as weights and squared distances say."""
+    X = np.array([[0.0], [1.0], [3.0], [3.0]])
+    mass = np.array(weights, dtype=float)
+    squares = (X - X.T) ** 2
+    second = mass * squares
+    wanted = (mass / mass.sum())[:, None] * second / second.sum(axis=1, keepdims=True)
+    wanted = np.array([[wanted[0, 1] + wanted[1, 0], wanted[:1, 2:].sum() + wanted[2:, :1].sum()]])
+    rng = np.random.default_rng(0)
+    drawn = [local_cells.plus_plus(X, np.array(weights), 2, rng) for _ in range(4_000)]
+    pairs = [tuple(sorted(seeds.reshape(-1))) for seeds in drawn]
+    found = [pairs.count((0.0, 1.0)) / 4_000, pairs.count((0.0, 3.0)) / 4_000]
+    np.testing.assert_allclose(found, wanted[0], atol=0.03)
+    assert len(local_cells.plus_plus(X, np.array(weights), 9, rng)) == 3
+
+
+def test_the_third_rule_leaves_rows_between_two_seeds_out_of_the_first_centres(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Line 3: seeds at 0 and 12; the rows at 5 and 7 are in no S_r, those at 3 and 9 are."""
+    rows = np.array([[0.0], [3.0], [5.0], [7.0], [9.0], [12.0]])
+    seen: list[NDArray[np.float64]] = []
+    monkeypatch.setattr(local_cells, "plus_plus", lambda X, *_: X[[0, 5]])
+    monkeypatch.setattr(local_cells, "converged", lambda _, centres: seen.append(centres))
+    local_cells.algorithm_1(_points(rows), 2, np.random.default_rng(0))
+
+    np.testing.assert_allclose(seen[0], [[1.5], [10.5]])
+
+
+def test_a_centre_without_rows_within_a_third_is_its_voronoi_cells_mean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two of the seeds are so near each other that even they themselves are in no S_r but one."""
+    rows = np.array([[0.0], [1.0], [1.2], [20.0], [21.0]])
+    seen: list[NDArray[np.float64]] = []
+    monkeypatch.setattr(local_cells, "plus_plus", lambda *_: np.array([[0.0], [0.7], [20.5]]))
+    monkeypatch.setattr(local_cells, "converged", lambda _, centres: seen.append(centres))
+    local_cells.algorithm_1(_points(rows), 3, np.random.default_rng(0))
+
+    # 1.0 is .3 from .7 and 1 from 0; 1.2 is .5 and 1.2: only the first is within a third.
+    np.testing.assert_allclose(seen[0], [[0.0], [1.0], [20.5]])
+    seen.clear()
+    local_cells.algorithm_1(_points(rows[[0, 2, 3, 4]]), 3, np.random.default_rng(0))
+    np.testing.assert_allclose(seen[0], [[0.0], [1.2], [20.5]])
+
+
+@pytest.mark.parametrize("shape", [(40, 12), (12, 40)])
+def test_the_projection_keeps_the_distances_of_the_best_subspace(shape: tuple[int, int]) -> None:
+    X = np.random.default_rng(1).normal(size=shape) + 3.0
+    u, s, vt = np.linalg.svd(X, full_matrices=False)
+    best = (u[:, :3] * s[:3]) @ vt[:3]
+    projected = local_cells._projected(_points(X), 3)
+
+    assert projected.shape == (shape[0], 3)
+    gaps = [((A[:, None] - A) ** 2).sum(axis=2) for A in (projected, best)]
+    np.testing.assert_allclose(gaps[0], gaps[1], atol=1e-9)
+
+
+def test_only_directions_that_stand_out_of_noise_tell_clusters_apart() -> None:
+    """Two far clusters span two directions; noise alone none, and the root of K is kept."""
+    rng = np.random.default_rng(2)
+    noise = rng.normal(size=(60, 40))
+    centres = np.zeros((2, 40))
+    centres[0, 0] = centres[1, 1] = 12.0
+    signal = noise + np.repeat(centres, 30, axis=0)
+
+    for X, n_clusters, kept in ((signal, 2, 2), (noise, 2, 2), (noise, 9, 3), (noise, 40, None)):
+        values = np.linalg.svd(X, compute_uv=False)
+        assert local_cells.directions(values, X.shape, n_clusters) == kept
+    assert local_cells.directions(np.zeros(40), (60, 40), 2) is None
+    # Constant columns are no noise: with them the median would be zero, and all would stand out.
+    padded = np.hstack([signal, np.zeros((60, 200))])
+    assert local_cells.directions(np.linalg.svd(padded, compute_uv=False), (60, 40), 2) == 2
+
+
+def test_many_small_cells_in_many_dimensions_mix_no_clusters() -> None:
+    """Cells of two or three rows, six sd apart: by distance alone a tenth and more are mixed."""
+    centres = np.zeros((4, 100))
+    centres[np.arange(4), np.arange(4)] = 6.0 / np.sqrt(2.0)
+    truth = np.repeat(np.arange(4), 20)
+    pure: dict[int | None, list[float]] = {16: [], None: []}
+    for seed in range(4):
+        X = centres[truth] + np.random.default_rng(seed).normal(size=(80, 100))
+        for n_clusters, scores in pure.items():
+            rng = np.random.default_rng(seed)
+            found = local_cells.own_cells(_points(X), 30, 3, rng, n_clusters)
+            labels = ((X[:, None] - found.means) ** 2).sum(axis=2).argmin(axis=1)
+            right = sum(np.bincount(truth[labels == k]).max() for k in np.unique(labels))
+            scores.append(right / len(X))
+
+    assert np.mean(pure[16]) > np.mean(pure[None]) + 0.05
+
+
+@pytest.mark.parametrize("n", [1, 5, 9])
+def test_a_payload_holds_as_many_cells_as_the_site_made_and_no_more_than_asked(n: int) -> None:
+    task = _cells_task(6)
+    payload = _cells([5] * n, np.arange(2.0 * n).reshape(n, 2))
+
+    if n <= 6:
+        kfed.check(task, payload, _config(5))
+        return
+    with pytest.raises(RuleViolation) as caught:
+        kfed.check(task, payload, _config(5))
+    assert caught.value.rule == "shape"
+
+
+@pytest.mark.parametrize(
+    ("counts", "means", "rule"),
+    [
+        ([4, 9], [[0, 0], [1, 1]], "smallest-count"),
+        ([5, 9], [[0, 0], [51, 1]], "bounds"),
+        ([5, 0], [[0, 0], [1, 1]], "empty-cell"),
+        ([], np.empty((0, 2)), "shape"),
+    ],
+)
+def test_check_names_the_rule(counts: Any, means: Any, rule: str) -> None:
+    task = _cells_task(6)
+    payload = lloyd.Cells(
+        counts=np.array(counts, dtype=np.int64), means=np.array(means, dtype=float)
+    )
+    with pytest.raises(RuleViolation) as caught:
+        kfed.check(task, payload, _config(5))
+    assert caught.value.rule == rule
+
+
+# --- the coordinator ------------------------------------------------------------------------------
+
+
+def _aggregate(config: RunConfig, *payloads: Any) -> Next | Done:
+    state, _ = kfed.start(config, seed=1)
+    sent = [Contribution(site, payload, 2) for site, payload in zip("abc", payloads, strict=False)]
+    return kfed.aggregate(state, sent, config)
+
+
+def test_cells_weigh_as_many_persons_as_they_hold() -> None:
+    config = _config(labels="cells")
+    outcome = _aggregate(config, _cells([30, 2], [[0, 0], [9, 0]]), _cells([10], [[1, 0]]), None)
+
+    assert isinstance(outcome, Done)
+    order = np.argsort(outcome.result.centroids[:, 0])
+    np.testing.assert_allclose(outcome.result.centroids[order], [[0.25, 0], [9, 0]])
+    place = {int(old): new for new, old in enumerate(order)}
+    mapping = outcome.result.mapping
+    assert {s: [place[k] for k in own] for s, own in mapping.items()} == {"a": [0, 1], "b": [0]}
+
+
+def test_the_papers_coordinator_starts_from_the_first_site_and_weighs_means_alike() -> None:
+    """Farthest from {0, 4} is 30; Lloyd once leaves 9 with 4, to convergence likewise."""
+    config = _config(variant="paper", local_clusters=2, n_clusters=3)
+    sent = (_cells([30, 2], [[0, 0], [4, 0]]), _cells([10, 5], [[9, 0], [30, 0]]))
+    outcome = _aggregate(config, *sent)
+
+    assert isinstance(outcome, Done)
+    np.testing.assert_allclose(outcome.result.centroids, [[0, 0], [6.5, 0], [30, 0]])
+    assert outcome.result.mapping == {"a": (0, 1), "b": (1, 2)}
+
+
+def test_one_step_of_lloyd_and_convergence_differ_where_a_mean_changes_place() -> None:
+    means = [[0, 0], [4, 0], [1.8, 0], [10, 0], [5.5, 0]]
+    outcomes = {}
+    for how in ("one", "converge"):
+        config = _config(variant="paper", local_clusters=2, server_lloyd=how)
+        outcome = _aggregate(config, _cells([5, 5], means[:2]), _cells([5, 5, 5], means[2:]))
+        assert isinstance(outcome, Done)
+        outcomes[how] = outcome.result
+    # Means .9 and 6.5 leave all where they are.
+    np.testing.assert_allclose(outcomes["one"].centroids, [[0.9, 0], [6.5, 0]])
+    np.testing.assert_allclose(outcomes["converge"].centroids, [[0.9, 0], [6.5, 0]])
+    means[4] = [16, 0]
+    for how in ("one", "converge"):
+        config = _config(variant="paper", local_clusters=2, server_lloyd=how)
+        outcome = _aggregate(config, _cells([5, 5], means[:2]), _cells([5, 5, 5], means[2:]))
+        assert isinstance(outcome, Done)
+        outcomes[how] = outcome.result
+    # Means .9 and 10: now 4 changes sides, then nothing does.
+    np.testing.assert_allclose(outcomes["one"].centroids, [[0.9, 0], [10, 0]])
+    assert outcomes["one"].mapping["a"] == (0, 1)
+    np.testing.assert_allclose(outcomes["converge"].centroids, [[5.8 / 3, 0], [13, 0]])
+    assert outcomes["converge"].mapping["a"] == (0, 0)
+
+
+def test_farthest_first_never_takes_one_place_twice() -> None:
+    means = np.array([[0.1, 0.3], [0.1, 0.3], [1e8, 0.3], [1e8, 0.3], [1e8 + 1, 0.3]])
+    chosen = kfed.farthest_first(means, means[:2], 5)
+
+    np.testing.assert_array_equal(chosen, means[[0, 4, 2]])
+
+
+def test_the_papers_variant_starts_from_no_more_cells_than_clusters() -> None:
+    kfed.check_config(_config(local_clusters=3))
+    with pytest.raises(RuleViolation) as caught:
+        kfed.check_config(_config(variant="paper", local_clusters=3))
+    assert caught.value.pointer == "/local_clusters"
+
+
+@pytest.mark.parametrize("variant", ["default", "paper"])
+def test_options_that_fit_are_taken(variant: str) -> None:
+    kfed.check_config(_config(variant=variant))
+    kfed.check_config(_config(variant="paper", server_lloyd="one", local_clusters=2))
+
+
+# --- sessions -------------------------------------------------------------------------------------
+
+
+def _pooled_ari(result: SimulationResult, truth: dict[str, Any]) -> float:
+    return float(adjusted_rand_score(pooled(truth), pooled(result.labels_)))
+
+
+@pytest.mark.parametrize("variant", ["default", "paper"])
+def test_clusters_that_no_site_holds_all_of_are_found_in_one_round(variant: str) -> None:
+    sites, truth = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]])
+    config = {"n_clusters": 4, "variant": variant, "evaluate": False}
+    result = simulate("kfed", sites, config=config, policy=OPEN, seed=2)
+
+    assert result.n_rounds_ == 1
+    assert result.stopped_because_ == "finished"
+    assert len(result.trace_) == 4
+    assert _pooled_ari(result, truth) > 0.99
+    mapping = result.result_.mapping
+    assert set(mapping) == (set(sites) if variant == "paper" else set())
+    for site, own in mapping.items():
+        assert set(own) == set(result.labels_[site].tolist())
+
+
+def test_own_rows_go_with_their_cluster_and_new_rows_to_the_nearest_centroid() -> None:
+    """A local cluster straddles a border: its own rows stay together, the same rows anew do not."""
+    sites, _ = _some_of([[0, 1, 2, 3], [0, 1], [2, 3]], n=40)
+    config = {"n_clusters": 4, "variant": "paper", "local_clusters": 2}
+    result = simulate("kfed", sites, config=config, policy=OPEN, seed=0)
+
+    assert len(set(result.labels_["a"])) <= 2
+    assert len(set(result.predict(sites["a"]))) == 4
+    centroids = result.result_.centroids
+    gaps = ((sites["a"][:, None] - centroids) ** 2).sum(axis=2)
+    assert result.predict(sites["a"]).tolist() == gaps.argmin(axis=1).tolist()
+
+
+def test_rows_with_missing_values_get_no_label_and_shift_nobody_elses() -> None:
+    sites, truth = _some_of([[0, 1], [1, 2], [2, 3]])
+    sites["b"][[0, 7, 39], 1] = np.nan
+    config = {"n_clusters": 4}
+    result = simulate("kfed", sites, config=config, policy=OPEN, seed=2)
+
+    labels = result.labels_["b"]
+    assert np.flatnonzero(labels == -1).tolist() == [0, 7, 39]
+    kept = labels >= 0
+    assert adjusted_rand_score(truth["b"][kept], labels[kept]) == 1.0
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_refinement_is_that_many_exact_lloyd_rounds(rounds: int) -> None:
+    sites, _ = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]], n=30, seed=5)
+    config: dict[str, Any] = {"n_clusters": 4, "local_clusters": 3}
+    start = simulate("kfed", sites, config=config, policy=OPEN, seed=2)
+    refined = simulate("kfed", sites, config={**config, "refine": rounds}, policy=OPEN, seed=2)
+    X = pooled(sites)
+    centroids = start.result_.centroids.copy()
+    for _ in range(rounds):
+        labels = ((X[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1)
+        centroids = np.array([X[labels == k].mean(axis=0) for k in range(4)])
+
+    order = np.lexsort(centroids.T[::-1])
+    np.testing.assert_allclose(refined.result_.centroids, centroids[order], rtol=1e-10)
+    assert refined.n_rounds_ == 1 + rounds
+    assert refined.result_.mapping == {}
+    assert pooled(refined.labels_).tolist() == refined.predict(X).tolist()
+    inertias = [entry.inertia for entry in refined.history_ if entry.phase == "refine"]
+    assert len(inertias) == rounds
+    assert refined.inertia_ is not None
+    assert refined.inertia_ <= min(value for value in inertias if value is not None) + 1e-9
+
+
+def test_rounds_used_up_before_refinement_still_label_by_local_cluster() -> None:
+    sites, truth = _some_of([[0, 1], [1, 2], [2, 3]])
+    config = {"n_clusters": 4, "refine": 3, "labels": "cells"}
+    result = simulate("kfed", sites, config=config, policy={**OPEN, "max_rounds": 1}, seed=2)
+
+    assert result.stopped_because_ == "max_rounds"
+    assert set(result.result_.mapping) == {"a", "b", "c"}
+    assert _pooled_ari(result, truth) > 0.98
+
+
+def test_the_order_of_arrival_does_not_matter() -> None:
+    sites, _ = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]])
+    paper = {"n_clusters": 4, "variant": "paper"}
+    for config, policy in (({"n_clusters": 4, "refine": 1}, {}), (paper, {}), (paper, OPEN)):
+        runs = [
+            simulate("kfed", sites, config=config, policy=policy, seed=2, arrival=arrival)
+            for arrival in (None, lambda _, names: names[::-1])
+        ]
+        assert runs[0].result_.centroids.tobytes() == runs[1].result_.centroids.tobytes()
+        assert runs[0].result_.mapping == runs[1].result_.mapping
+
+
+def test_a_site_that_comes_later_is_labelled_by_nearest_centroid_with_nobody_else() -> None:
+    sites, truth = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]])
+    late = {site: sites[site] for site in "abc"}
+    plan = Plan(
+        kfed.METHOD,
+        kfed.Config(n_clusters=4).root,
+        tuple(Feature(name=f"x{j}") for j in range(2)),
+        Policy(**OPEN),
+        2,
+    )
+    result = drive(plan, late).result
+
+    assert result is not None
+    labels = engine.label(plan, result, sites["d"], None, "d")
+    assert adjusted_rand_score(truth["d"], labels) == 1.0
+    assert "d" not in result.mapping
+
+
+def test_a_site_that_joins_for_the_refinement_takes_part_in_it() -> None:
+    sites, _ = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]])
+    plan = Plan(
+        kfed.METHOD,
+        kfed.Config(n_clusters=4, refine=2, evaluate=False).root,
+        tuple(Feature(name=f"x{j}") for j in range(2)),
+        Policy(**OPEN),
+        2,
+    )
+    run = drive(plan, sites, roster=lambda number: "abc" if number == 1 else "abcd")
+
+    assert [entry.n_sites for entry in run.result.history] == [3, 4, 4]  # type: ignore[union-attr]
+    late = run.rounds[1].payloads["d"]
+    assert late.counts.sum() == 40
+
+
+def test_a_row_goes_with_the_nearest_of_its_sites_own_cells() -> None:
+    """Also a row that took no part in a group's record, by what the site remembers alone."""
+    config = {"n_clusters": 2, "local_clusters": 3, "labels": "cells", "evaluate": False}
+    sites, _ = _some_of([[0, 1], [0, 1], [0, 1]], n=30)
+    plan = Plan(
+        kfed.METHOD,
+        kfed.Config(**config).root,
+        tuple(Feature(name=f"x{j}") for j in range(2)),
+        Policy(**GROUPS),
+        2,
+    )
+    result = drive(plan, sites).result
+    assert result is not None
+    memory = {"kfed": np.array([[-2.0, 0.0], [4.9, 0.0], [11.0, 0.0]])}
+    mapped = result.model_copy(update={"mapping": {"a": (0, 1, 1)}})
+    rows = np.array([[0.0, 0.0], [2.0, 1.0], [np.nan, 0.0], [9.0, 0.0]])
+
+    assert engine.label(plan, mapped, rows, memory, "a").tolist() == [0, 1, -1, 1]
+    assert engine.label(plan, mapped, rows, memory, "a", new=True).tolist() == [0, 0, -1, 1]
+
+
+@pytest.mark.parametrize("options", [{}, {"variant": "paper"}])
+def test_a_site_makes_only_the_cells_that_the_definition_names(options: dict[str, Any]) -> None:
+    config = _config(n_clusters=4, **options)
+    _, task = kfed.start(config, 0)
+    kfed.check_task(SiteTask("cells", task.common), config)
+    changes: list[dict[str, Any]] = [
+        {"n_clusters": task.common.n_clusters + 1},
+        {"n_init": 7},
+        {"project": not task.common.project},
+        {"variant": "paper" if task.common.variant == "default" else "default"},
+    ]
+    for change in changes:
+        asked = SiteTask("cells", task.common.model_copy(update=change))
+        with pytest.raises(RuleViolation, match="other cells"):
+            kfed.check_task(asked, config)
+    with pytest.raises(RuleViolation, match="4 clusters"):
+        kfed.check_task(SiteTask("refine", lloyd.StepTask(centroids=np.eye(5, 2))), config)
+
+
+def test_a_session_has_as_many_rounds_as_its_options_name() -> None:
+    features = (Feature(name="x"),)
+    for refine, limit, wanted in ((0, None, 1), (3, None, 4), (3, 2, 2)):
+        options = kfed.Config(n_clusters=2, refine=refine).root
+        plan = Plan(kfed.METHOD, options, features, Policy(max_rounds=limit), 0)
+        assert engine.max_rounds(plan) == wanted
+
+
+@pytest.mark.parametrize("config", [{}, {"variant": "paper"}, {"refine": 1}])
+def test_no_vector_sent_is_a_real_record(config: dict[str, Any]) -> None:
+    """Cells hold whole groups; a site may send a group's record, never a person's."""
+    sites = breast_cancer()
+    result = simulate("kfed", sites, config={"n_clusters": 4, **config}, seed=4)
+    space = Space(result.result_.center, result.result_.scale)
+    n_vectors = 0
+    for entry in result.trace_:
+        if entry.phase != "cells":
+            continue
+        rows = space.to_scaled(sites[entry.site])
+        assert entry.payload.counts.min() >= 5
+        n_vectors += len(entry.payload.means)
+        for vector in entry.payload.means:
+            assert np.abs(rows - vector).max(axis=1).min() > 1e-6
+    assert n_vectors > 0
+
+
+def test_the_evaluation_counts_every_row() -> None:
+    sites = breast_cancer()
+    result = simulate("kfed", sites, config={"n_clusters": 4}, seed=3)
+
+    assert result.quality_ is not None
+    assert result.quality_.n_rows == sum(len(rows) for rows in sites.values())
+
+
+def test_uneven_sites_are_where_the_default_differs_from_the_paper() -> None:
+    """ALGORITHMS asks for .95 over seeds on such sites; here less, over three seeds."""
+    grid = np.array([(x, y) for x in (-7.5, -2.5, 2.5, 7.5) for y in (-7.5, -2.5, 2.5, 7.5)])
+    found: dict[str, list[float]] = {"default": [], "paper": []}
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        truth = np.repeat(np.arange(16), 50)
+        rows = grid[truth] + rng.normal(size=(800, 2))
+        owner = ((rows[:, None] - rng.uniform(-10, 10, size=(5, 2))) ** 2).sum(axis=2).argmin(1)
+        sites = {f"s{z}": rows[owner == z] for z in range(5) if (owner == z).sum() > 1}
+        for variant, scores in found.items():
+            config = {"n_clusters": 16, "variant": variant, "evaluate": False}
+            result = simulate("kfed", sites, config=config, policy=OPEN, seed=seed)
+            labels = {f"s{z}": truth[owner == z] for z in range(5) if f"s{z}" in sites}
+            scores.append(_pooled_ari(result, labels))
+
+    assert np.mean(found["default"]) > 0.93
+    assert np.mean(found["paper"]) < np.mean(found["default"]) - 0.05
+
+
+def test_one_round_costs_little_more_than_central_k_means() -> None:
+    rng = np.random.default_rng(3)
+    sites = blobs(rng.normal(size=(6, 4)) * 2, (30, 30, 30, 30), spread=1.0)
+    X = pooled(sites)
+    central = KMeans(6, n_init=20, random_state=0).fit(X).inertia_
+    config = {"n_clusters": 6}
+    result = simulate("kfed", sites, config=config, policy=OPEN, seed=0)
+    gaps = ((X[:, None] - result.cluster_centers_) ** 2).sum(axis=2).min(axis=1)
+
+    assert gaps.sum() <= 1.03 * central
+
+
+def test_a_large_site_restarts_less_by_a_fixed_rule() -> None:
+    assert local_cells.local_restarts(100, 30, 8) == 10
+    assert local_cells.local_restarts(1_000_000, 100, 80) == 2
+
+
+def test_a_site_may_not_be_told_another_sites_mapping() -> None:
+    """Labels follow the site's own mapping alone, whoever else's a result holds."""
+    sites, _ = _some_of([[0, 1], [1, 2], [2, 3]])
+    options = kfed.Config(n_clusters=4, labels="cells").root
+    features = tuple(Feature(name=f"x{j}") for j in range(2))
+    plan = Plan(kfed.METHOD, options, features, Policy(**OPEN), 2)
+    run = drive(plan, sites)
+    assert run.result is not None
+    memory = {"kfed": CENTRES[:2]}
+    swapped = run.result.model_copy(update={"mapping": {"a": (3, 2), "b": (0, 0)}})
+
+    assert set(engine.label(plan, swapped, sites["a"], memory, "a")) == {2, 3}
+    by_nearest = engine.label(plan, swapped, sites["a"], memory, "c")
+    assert by_nearest.tolist() == engine.label(plan, swapped, sites["a"]).tolist()
+
+
+@pytest.mark.parametrize("variant", ["default", "paper"])
+@pytest.mark.parametrize(("k", "found"), [(1, 1), (40, None)])
+def test_one_cluster_and_more_clusters_than_any_site_has_rows(
+    variant: str, k: int, found: int | None
+) -> None:
+    sites, _ = _some_of([[0, 1], [1, 2], [2, 3]], n=8)
+    config = {"n_clusters": k, "variant": variant}
+    result = simulate("kfed", sites, config=config, policy=OPEN, seed=2)
+
+    if found is None:
+        assert 3 <= len(result.cluster_centers_) < k
+        assert "distinct centroids" in result.warnings_[0]
+    else:
+        assert len(result.cluster_centers_) == found
+        assert not result.warnings_
+    for site, rows in sites.items():
+        labels = result.labels_[site]
+        assert labels.shape == (len(rows),)
+        assert labels.min() >= 0
+        assert labels.max() < len(result.cluster_centers_)

@@ -1,0 +1,229 @@
+"""lloyd: steps and aggregations against sums over repeated points, and whole sessions."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclust.engine import Plan
+from fedclust.methods import lloyd
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.feature import Feature
+from fedclust.schema.model import Memory
+from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import Contribution, Next, SiteTask
+from support.hospitals import central_lloyd
+from support.points import config_of, of_rows, repeated, weighted
+from support.rounds import drive
+
+FEATURES = (Feature(name="age", lower=0, upper=10), Feature(name="dose"))
+X = [[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [8.0, 5.0], [9.0, 6.0]]
+SIZES = [5, 7, 5, 9, 6]
+
+
+def _config(p: int = 5, **options: Any) -> RunConfig:
+    return config_of(lloyd.Config(**{"n_clusters": 2, **options}), p=p, features=FEATURES)
+
+
+def _task(centroids: Any) -> SiteTask:
+    return SiteTask("lloyd", lloyd.StepTask(centroids=np.array(centroids, float)))
+
+
+def _answer(task: SiteTask, config: RunConfig | None = None) -> Any:
+    memory: Memory = {}
+    points, config = weighted(X, SIZES), config or _config()
+    payload, kept = lloyd.local_step(task, points, config, np.random.default_rng(0), memory)
+    assert kept == {}
+    lloyd.check(task, payload, config)
+    return payload
+
+
+def test_a_step_sends_counts_sums_and_costs_of_the_nearest_centroid() -> None:
+    payload = _answer(_task([[0, 0], [9, 5]]))
+
+    assert payload.counts.tolist() == [17, 15]
+    np.testing.assert_allclose(payload.sums, [[5 + 14 + 15, 7 + 25], [72 + 54, 45 + 36]])
+    np.testing.assert_allclose(payload.costs, [5 * 1 + 7 * 5 + 5 * 34, 9 * 1 + 6 * 1])
+
+
+def test_a_tie_goes_to_the_lowest_centroid() -> None:
+    assert _answer(_task([[1, 0], [9, 6], [9, 6]])).counts.tolist() == [17, 15, 0]
+
+
+def test_cells_are_a_sites_own_clusters_and_as_many_as_asked_for() -> None:
+    rng = np.random.default_rng(4)
+    centres = np.array([[1.0, 1.0], [4.0, 4.0], [8.0, 8.0]])
+    points = weighted(np.repeat(centres, 6, axis=0) + rng.normal(size=(18, 2)) / 10, 5)
+    config = _config(n_clusters=5)
+    task = SiteTask("cells", lloyd.CellsTask(n_clusters=3, n_init=3))
+    payload, _ = lloyd.local_step(task, points, config, rng, {})
+    assert isinstance(payload, lloyd.Cells)
+    lloyd.check(task, payload, config)
+
+    order = np.argsort(payload.means[:, 0])
+    assert payload.counts.tolist() == [30, 30, 30]
+    expected = points.X.reshape(3, 6, 2).mean(axis=1)
+    np.testing.assert_allclose(payload.means[order], expected)
+    few = replace(task, common=lloyd.CellsTask(n_clusters=20, n_init=3))
+    payload, _ = lloyd.local_step(few, points, config, rng, {})
+    assert isinstance(payload, lloyd.Cells)
+    lloyd.check(few, payload, config)
+    assert payload.counts.tolist() == [5] * 18 + [0, 0]
+    assert not payload.means[18:].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"counts": [4, 15]}, "smallest-count"),
+        ({"counts": [-17, 15]}, "smallest-count"),
+        ({"counts": [17, 15, 0]}, "shape"),
+        ({"counts": [0, 0]}, "empty"),
+        ({"counts": [32, 0]}, "empty-cell"),
+        ({"sums": [[6.0, 6.0, 0.0], [17.0, 11.0, 0.0]]}, "shape"),
+        ({"sums": [[600.0, 32.0], [126.0, 81.0]]}, "bounds"),
+        ({"costs": [1.0, 15.0]}, "cost"),
+        ({"costs": [210.0, -2.0]}, "cost"),
+        ({"costs": [210.0]}, "shape"),
+    ],
+)
+def test_check_names_the_rule_and_repeats_no_value(change: dict[str, Any], rule: str) -> None:
+    task = _task([[0, 0], [9, 5]])
+    payload = _answer(task)
+    dtypes = {"counts": np.int64, "sums": np.float64, "costs": np.float64}
+    arrays = {name: np.array(value, dtype=dtypes[name]) for name, value in change.items()}
+
+    with pytest.raises(RuleViolation) as caught:
+        lloyd.check(task, payload.model_copy(update=arrays), _config())
+
+    assert caught.value.rule == rule
+    assert caught.value.pointer.startswith("/")
+    assert "600" not in caught.value.message
+
+
+def test_a_number_of_persons_above_the_declared_band_is_refused() -> None:
+    task = _task([[0, 0], [9, 5]])
+    payload = _answer(task).model_copy(update={"counts": np.array([17, 45])})
+
+    with pytest.raises(RuleViolation, match="band"):
+        lloyd.check(task, payload, replace(_config(), size_band="<50"))
+
+
+@pytest.mark.parametrize(
+    ("phase", "common"),
+    [
+        ("cells", lloyd.CellsTask(n_clusters=200, n_init=3)),
+        ("cells", lloyd.CellsTask(n_clusters=2, n_init=30)),
+        ("lloyd", lloyd.StepTask(centroids=np.zeros((200, 2)))),
+    ],
+)
+def test_a_site_refuses_more_than_was_consented_to(phase: str, common: Any) -> None:
+    lloyd.check_task(SiteTask("cells", lloyd.CellsTask(n_clusters=2, n_init=3)), _config())
+    lloyd.check_task(_task([[0, 0], [9, 5]]), _config())
+
+    with pytest.raises(RuleViolation, match="definition"):
+        lloyd.check_task(SiteTask(phase, common), _config())
+
+
+def _step(counts: Any, sums: Any, costs: Any) -> lloyd.Step:
+    return lloyd.Step(
+        counts=np.array(counts), sums=np.array(sums, float), costs=np.array(costs, float)
+    )
+
+
+def test_centroids_are_sums_over_counts_and_an_empty_one_keeps_its_place() -> None:
+    state = lloyd.State(phase="lloyd", seed=0, centroids=np.array([[0.0, 0.0], [9.0, 9.0]]))
+    contributions = [
+        Contribution("a", _step([2, 0], [[2, 4], [0, 0]], [9, 0]), 2),
+        Contribution("b", _step([3, 0], [[8, 1], [0, 0]], [9, 0]), 2),
+        Contribution("c", None, 2),
+    ]
+    step = lloyd.aggregate(state, contributions, _config())
+
+    assert isinstance(step, Next)
+    np.testing.assert_allclose(step.task.common.centroids, [[2.0, 1.0], [9.0, 9.0]])
+    assert step.metrics["inertia"] == 18.0
+    assert step.metrics["centroid_shift"] == pytest.approx(np.sqrt(5))
+    assert step.state.judgement.best.costs == {"a": 9.0, "b": 9.0, "c": None}
+
+
+@pytest.mark.parametrize(
+    ("options", "pointer"),
+    [
+        ({"start": "given"}, "/centroids"),
+        ({"start": "given", "centroids": np.eye(3)}, "/centroids"),
+        ({"start": "given", "centroids": np.array([[1.0, 2.0]])}, "/centroids"),
+        ({"start": "given", "centroids": np.array([[1.0, 2.0], [11.0, 2.0]])}, "/centroids/1/0"),
+        ({"centroids": np.eye(2)}, "/centroids"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], pointer: str) -> None:
+    with pytest.raises(RuleViolation) as caught:
+        lloyd.check_config(_config(**options))
+    assert caught.value.pointer == pointer
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 2.0, None, "2"])
+def test_the_number_of_clusters_is_a_positive_int(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="n_clusters"):
+        lloyd.Config(n_clusters=wrong)
+
+
+# --- whole sessions -------------------------------------------------------------------------------
+
+
+def _plan(d: int, protection: str, start: Any, **policy: Any) -> Plan:
+    config = config_of(None, d=d, protection=protection, max_rounds=500, **policy)
+    options = lloyd.Config(n_clusters=len(start), start="given", centroids=start, tol=0.0)
+    return Plan(lloyd.METHOD, options, config.features, config.policy, seed=0)
+
+
+@pytest.mark.parametrize("protection", ["groups", "none"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_session_equals_central_lloyd_on_all_points(protection: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sites = {site: rng.normal(size=(n, 3)) for site, n in zip("abc", (60, 110, 240), strict=True)}
+    start = rng.normal(size=(4, 3))
+    result = drive(_plan(3, protection, start), sites).result
+    grouped = protection == "groups"
+    points = [repeated(of_rows(rows)) if grouped else rows for rows in sites.values()]
+    centroids, labels, inertia = central_lloyd(np.concatenate(points), start)
+    order = np.lexsort(centroids.T[::-1])
+
+    assert result is not None
+    assert result.quality is not None
+    np.testing.assert_allclose(result.centroids, centroids[order], rtol=1e-10)
+    assert result.sizes == tuple(np.bincount(labels)[order])
+    assert result.quality.inertia == pytest.approx(inertia, rel=1e-10)
+    assert result.stopped_because == "converged"
+
+
+def test_a_centre_nobody_has_rows_for_stays_where_it_was_given() -> None:
+    rows = np.repeat([[1.0, 0.0], [2.0, 1.0], [3.0, 5.0]], 5, axis=0)
+    start = np.array([[2.0, 2.0], [9.0, 99.0]])
+    result = drive(_plan(2, "none", start), dict.fromkeys("abc", rows)).result
+
+    assert result is not None
+    np.testing.assert_allclose(result.centroids, [[2.0, 2.0], [9.0, 99.0]])
+    assert result.sizes == (45, 0)
+    assert result.warnings == ()
+
+
+def test_the_best_round_wins_and_the_last_one_is_the_best() -> None:
+    """The cost of a round over the points is exact: Lloyd's steps never make it worse."""
+    rng = np.random.default_rng(9)
+    sites = {site: rng.normal(size=(90, 2)) for site in "abc"}
+    plan = _plan(2, "groups", rng.normal(size=(5, 2)))
+    run = drive(replace(plan, policy=Policy(scaling="none", max_rounds=7)), sites)
+
+    assert run.result is not None
+    costs = [entry.inertia for entry in run.result.history if entry.phase == "lloyd"]
+    assert all(after <= before * (1 + 1e-12) for before, after in itertools.pairwise(costs))
+    last = next(opened for opened in reversed(run.rounds) if opened.phase == "lloyd")
+    asked = last.tasks["a"].common.centroids
+    np.testing.assert_array_equal(run.result.centroids, asked[np.lexsort(asked.T[::-1])])

@@ -1,0 +1,647 @@
+"""overlap: several rounds of k-means among sites that have different features."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.metrics import adjusted_rand_score
+
+from fedclust import engine
+from fedclust.engine import Plan
+from fedclust.engine.preparation import Moments
+from fedclust.methods import overlap
+from fedclust.methods.lloyd import Cells
+from fedclust.schema.errors import MethodFailure, RuleViolation
+from fedclust.schema.feature import Feature
+from fedclust.schema.points import Points, row_points
+from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.space import Space
+from fedclust.schema.task import Contribution, Done, Next, SiteTask
+from fedclust.simulate import SimulationResult, simulate
+
+OPEN = {"scaling": "none", "missing": "mask", "protection": "none", "min_sites": 1}
+CENTRES = np.array([[0.0, 0.0, 0.0, 9.0], [9.0, 0.0, 9.0, 0.0], [0.0, 9.0, 9.0, 9.0]])
+MASKS = {"a": [1, 1, 1, 0], "b": [0, 1, 1, 1], "c": [1, 0, 1, 1]}
+
+
+def _federation(
+    n: int = 30, seed: int = 0, held: dict[str, list[int]] | None = None
+) -> tuple[dict[str, NDArray[np.float64]], dict[str, NDArray[np.int64]]]:
+    """Return sites' rows, NaN where they lack the feature, and the rows' clusters."""
+    rng = np.random.default_rng(seed)
+    truth = {site: np.repeat((held or {}).get(site, [0, 1, 2]), n) for site in MASKS}
+    rows = {}
+    for site, y in truth.items():
+        whole = CENTRES[y] + rng.normal(size=(len(y), 4))
+        rows[site] = np.where(np.array(MASKS[site], dtype=bool), whole, np.nan)
+    return rows, truth
+
+
+def _run(sites: Any, policy: Any = None, **config: Any) -> SimulationResult:
+    config = {"n_clusters": 3, **config}
+    return simulate("overlap", sites, config=config, policy={**OPEN, **(policy or {})}, seed=3)
+
+
+def _ari(result: SimulationResult, truth: dict[str, NDArray[np.int64]]) -> float:
+    return float(
+        adjusted_rand_score(
+            np.concatenate([truth[site] for site in sorted(truth)]),
+            np.concatenate([result.labels_[site] for site in sorted(truth)]),
+        )
+    )
+
+
+def _config(p: int = 3, **options: Any) -> RunConfig:
+    masks = {site: np.array(mask, dtype=bool) for site, mask in MASKS.items()}
+    return RunConfig(
+        options=overlap.Config(**{"n_clusters": 2, **options}),
+        features=tuple(Feature(name=name, lower=-50, upper=50) for name in "wxyz"),
+        policy=Policy(
+            min_group_size=p, protection="none", min_sites=1, scaling="none", missing="mask"
+        ),
+        roster=("a", "b", "c"),
+        p=p,
+        space=Space.identity(4),
+        masks=masks,
+        mask=masks["a"],
+    )
+
+
+def _state(centroids: Any, mask: Any = None, **update: Any) -> overlap.State:
+    values = np.array(centroids, dtype=float)
+    known = np.ones(values.shape, dtype=bool) if mask is None else np.array(mask, dtype=bool)
+    return overlap.State(phase="federated", centroids=values, mask=known, **update)
+
+
+def _sent(**cells: tuple[Any, Any]) -> list[Contribution]:
+    return [
+        Contribution(site, Cells(counts=np.array(counts), means=np.array(means, dtype=float)), p=3)
+        for site, (counts, means) in sorted(cells.items())
+    ]
+
+
+def _moved(state: overlap.State, sent: list[Contribution], **options: Any) -> overlap.State:
+    outcome = overlap.aggregate(state, sent, _config(rounds=9, **options))
+    assert isinstance(outcome, Next)
+    assert isinstance(outcome.state, overlap.State)
+    return outcome.state
+
+
+# --- whole sessions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("meta", ["agglomerative", "A", "B", "auto"])
+def test_clusters_are_found_across_sites_with_different_features(meta: str) -> None:
+    sites, truth = _federation()
+    result = _run(sites, meta=meta)
+    assert _ari(result, truth) == 1.0
+    assert result.n_rounds_ == 4
+    assert result.stopped_because_ == "finished"
+
+
+def test_with_alpha_1_centroids_are_the_means_of_what_sites_see() -> None:
+    """Equation 1 with max(1, .): for each feature over the rows of the sites that have it."""
+    sites, _ = _federation()
+    result = _run(sites, alpha=1.0)
+    pooled = np.concatenate([sites[site] for site in sorted(sites)])
+    labels = np.concatenate([result.labels_[site] for site in sorted(sites)])
+    expected = [np.nanmean(pooled[labels == k], axis=0) for k in range(3)]
+    np.testing.assert_allclose(result.cluster_centers_, expected, rtol=1e-10)
+
+
+def test_sites_may_lack_clusters_when_they_look_for_their_number() -> None:
+    sites, truth = _federation(held={"a": [0, 1], "b": [1, 2], "c": [0, 2]})
+    result = _run(sites, local_clusters="silhouette")
+    assert _ari(result, truth) == 1.0
+
+
+def test_a_feature_unseen_in_a_cluster_is_masked_in_its_centroid() -> None:
+    """Cluster 2 is at site a alone, which has not got the last feature."""
+    sites, truth = _federation(held={"a": [0, 1, 2], "b": [0, 1], "c": [0, 1]})
+    result = _run(sites, local_clusters="silhouette")
+    assert _ari(result, truth) == 1.0
+    mask = result.result_.mask
+    assert mask is not None
+    only = int(result.labels_["a"][truth["a"] == 2][0])
+    expected = np.ones((3, 4), dtype=bool)
+    expected[only, 3] = False
+    assert np.array_equal(mask, expected)
+    assert result.result_.centroids[only, 3] == 0.0
+
+
+def test_more_local_clusters_than_clusters_warn() -> None:
+    sites, _ = _federation()
+    result = _run(sites, local_clusters=5)
+    assert len(result.cluster_centers_) == 3
+    assert any("already" in warning for warning in result.warnings_)
+
+
+def test_a_feature_of_one_site_alone_is_named_in_a_warning() -> None:
+    sites, _ = _federation()
+    for site in ("b", "c"):
+        sites[site][:, 3] = np.nan
+    sites["a"][:, 3] = 1.0
+    result = _run(sites)
+    assert any("One site alone has 'x3'" in warning for warning in result.warnings_)
+
+
+def test_sites_with_all_features_need_no_masks() -> None:
+    rng = np.random.default_rng(2)
+    truth = {site: np.repeat([0, 1, 2], 20) for site in "abc"}
+    sites = {site: CENTRES[y] + rng.normal(size=(60, 4)) for site, y in truth.items()}
+    result = simulate(
+        "overlap", sites, config={"n_clusters": 3}, policy={"scaling": "none"}, seed=1
+    )
+    assert _ari(result, truth) == 1.0
+
+
+def test_small_sites_stop_nobody() -> None:
+    sites, truth = _federation()
+    sites["d"], sites["e"] = sites["a"][:1], sites["b"][:2]
+    truth["d"], truth["e"] = truth["a"][:1], truth["b"][:2]
+    assert _ari(_run(sites, {"min_group_size": 5}), truth) == 1.0
+
+
+def test_the_order_of_arrival_does_not_matter() -> None:
+    sites, _ = _federation(seed=5)
+    config, policy = {"n_clusters": 3}, OPEN
+    one = simulate("overlap", sites, config=config, policy=policy)
+    two = simulate(
+        "overlap", sites, config=config, policy=policy, arrival=lambda _, names: names[::-1]
+    )
+    assert np.array_equal(one.result_.centroids, two.result_.centroids)
+
+
+@pytest.mark.parametrize("protection", ["none", "groups"])
+def test_clusters_are_found_from_groups_as_from_rows(protection: str) -> None:
+    sites, truth = _federation(n=40)
+    assert _ari(_run(sites, {"protection": protection, "min_group_size": 5}), truth) == 1.0
+
+
+def test_values_that_groups_do_not_release_are_imputed() -> None:
+    sites, truth = _federation(n=60)
+    for rows in sites.values():
+        rows[::7, 2] = np.nan
+    result = _run(sites, {"protection": "groups", "scaling": "standard"})
+    assert _ari(result, truth) > 0.95
+    assert result.result_.mask is not None
+    assert result.result_.mask.all()
+
+
+def test_a_site_with_fewer_points_than_clusters_sends_them_as_they_are() -> None:
+    sites, _ = _federation()
+    sites["d"] = sites["a"][:2]
+    sent = [e.payload for e in _run(sites).trace_ if e.site == "d" and e.phase == "cells"]
+    assert sent[0].counts.tolist() == [1, 1]
+    expected = np.nan_to_num(sites["d"])
+    assert sorted(sent[0].means.tolist()) == sorted(expected.tolist())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_masked_session_ends_well_or_says_why(seed: int) -> None:
+    """Few rows, repeated and missing values, yes/no features, masks that may not fit."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.choice(["numeric", "binary"], size=4)
+    sites = {}
+    for site in "abc":
+        n = int(rng.integers(0, 20))
+        values = rng.choice([0.0, 1.0, 2.5, -7.0, 1e6], size=(n, 4))
+        rows = np.where(kinds == "binary", (values > 0).astype(float), values)
+        rows[rng.random((n, 4)) < 0.1] = np.nan
+        rows[:, rng.random(4) < 0.3] = np.nan
+        sites[site] = rows
+    k = int(rng.integers(1, 5))
+    protection = ["none", "groups"][seed % 2]
+    policy = {"missing": "mask", "min_group_size": 3, "protection": protection, "min_sites": 1}
+    features = [{"name": f"x{j}", "kind": str(kind)} for j, kind in enumerate(kinds)]
+    try:
+        result = simulate(
+            "overlap", sites, config={"n_clusters": k}, policy=policy, features=features, seed=seed
+        )
+    except (MethodFailure, RuleViolation) as ended:
+        reason = getattr(ended, "reason", None) or getattr(ended, "rule", None)
+    else:
+        reason = None
+        _check_masked(result, sites)
+    assert reason in {None, "overlap", "too_few_contributors", "feature_without_values"}
+
+
+def _check_masked(result: SimulationResult, sites: dict[str, NDArray[np.float64]]) -> None:
+    mask = result.result_.mask
+    assert mask is not None
+    assert np.isfinite(result.cluster_centers_).all()
+    assert not result.cluster_centers_[~mask].any()
+    assert mask.any(axis=1).all()
+    for site, labels in result.labels_.items():
+        assert labels.shape == (len(sites[site]),)
+        assert labels.max(initial=-1) < len(mask)
+
+
+# --- who may take part ----------------------------------------------------------------------------
+
+
+def _roster(**masks: list[int]) -> RunConfig:
+    known = {site: np.array(mask, dtype=bool) for site, mask in masks.items()}
+    config = _config()
+    return RunConfig(
+        options=config.options,
+        features=config.features,
+        policy=config.policy,
+        roster=tuple(sorted(masks)),
+        p=3,
+        space=config.space,
+        masks=known,
+        mask=np.ones(4, dtype=bool),
+    )
+
+
+def test_a_chain_of_overlapping_sites_may_start() -> None:
+    overlap.check_roster(_roster(a=[1, 1, 0, 0], b=[0, 1, 1, 0], c=[0, 0, 1, 1]))
+    overlap.check_roster(_roster(a=[1, 1, 1, 1], b=[1, 1, 1, 1]))
+
+
+def test_sites_that_share_no_feature_are_refused_with_what_to_change() -> None:
+    with pytest.raises(RuleViolation, match=r"2 groups that share no feature.*: c\..*exclude"):
+        overlap.check_roster(_roster(a=[1, 1, 0, 0], b=[0, 1, 0, 0], c=[0, 0, 1, 1]))
+
+
+def test_a_feature_that_nobody_has_is_refused() -> None:
+    with pytest.raises(RuleViolation, match="no site has the features 'z'"):
+        overlap.check_roster(_roster(a=[1, 1, 0, 0], b=[0, 1, 1, 0]))
+
+
+# --- the local step -------------------------------------------------------------------------------
+
+
+def _points(X: Any, sizes: Any = None, within: Any = None) -> Points:
+    values = np.array(X, dtype=float)
+    counts = np.ones(len(values), dtype=np.int64) if sizes is None else np.array(sizes)
+    return Points(values, counts, np.zeros(values.shape[1]) if within is None else within)
+
+
+def _cells(points: Points, n_clusters: int, *, search: bool = False) -> Any:
+    task = overlap.CellsTask(n_clusters=n_clusters, search=search, n_init=5)
+    return overlap.local_step(
+        SiteTask("cells", task), points, _config(), np.random.default_rng(0), {}
+    )[0]
+
+
+def test_local_cells_are_weighted_means_over_the_features_that_the_site_has() -> None:
+    X = np.zeros((20, 4))  # The last feature is not the site's: a has the first three.
+    X[10:, 0] = 8.0
+    X[:, 1] = np.linspace(0.0, 1.0, 20)
+    sizes = np.arange(5, 25)
+    sent = _cells(_points(X, sizes), 2)
+    order = np.argsort(sent.means[:, 0])
+    assert sent.counts[order].tolist() == [sizes[:10].sum(), sizes[10:].sum()]
+    expected = [
+        np.average(X[half], axis=0, weights=sizes[half]) for half in (slice(10), slice(10, 20))
+    ]
+    np.testing.assert_allclose(sent.means[order], expected, atol=1e-12)
+
+
+def test_cells_are_the_best_of_all_partitions_of_few_points() -> None:
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(7, 4)) * [1, 1, 1, 0]
+    sizes = rng.integers(3, 9, 7)
+
+    def cost(labels: NDArray[np.int64]) -> float:
+        return sum(
+            float(
+                sizes[own] @ ((X[own] - np.average(X[own], axis=0, weights=sizes[own])) ** 2).sum(1)
+            )
+            for own in (labels == k for k in range(2))
+            if own.any()
+        )
+
+    best = min(cost(np.array(list(f"{i:07b}"), dtype=np.int64)) for i in range(2**7))
+    sent = _cells(_points(X, sizes), 2)
+    apart = ((X[:, None] - sent.means) ** 2).sum(axis=2)
+    assert float(sizes @ apart.min(axis=1)) == pytest.approx(best)
+
+
+def test_the_number_of_local_cells_has_the_best_silhouette() -> None:
+    rng = np.random.default_rng(2)
+    X = np.repeat(CENTRES, 6, axis=0) + rng.normal(size=(18, 4)) * [0.5, 0.5, 0.5, 0.0]
+    assert len(_cells(_points(X), 8, search=True).counts) == 3
+
+
+def test_points_that_stand_for_spread_groups_are_no_clusters_of_their_own() -> None:
+    """Each of four points alone has no distance from its mean: only its persons have."""
+    X = [[0.0, 0, 0, 0], [0.4, 0, 0, 0], [9.0, 9, 0, 0], [9.4, 9, 0, 0]]
+    alike = _points(X, [6, 6, 6, 6], np.array([0.05, 0.05, 0.0, 0.0]))
+    assert len(_cells(alike, 4, search=True).counts) == 2
+
+
+def test_the_silhouette_is_that_of_persons_about_their_points() -> None:
+    points = _points([[0.0, 0.0], [2.0, 0.0], [8.0, 2.0]], [3, 5, 4], np.array([0.5, 0.2]))
+    means = np.array([[1.0, 0.0], [8.0, 2.0]])
+    between = [
+        np.average((x - np.average(x, weights=[3, 5, 4])) ** 2, weights=[3, 5, 4])
+        for x in points.X.T
+    ]
+    spread = between[0] / 0.5 * 0.5 + between[1] / 0.8 * 0.2
+    total = 0.0
+    for x, size in zip(points.X, points.sizes, strict=True):
+        a, b = sorted(np.sqrt(((x - mean) ** 2).sum() + spread) for mean in means)
+        total += size * (b - a) / b
+    assert overlap.simplified_silhouette(points, means) == pytest.approx(total / 12)
+
+
+def _improved(X: Any, centroids: Any, sizes: Any = None, iterations: int = 5) -> Cells | None:
+    """Return what a site sends that has the first three features."""
+    values = np.array(centroids, dtype=float)
+    task = overlap.FederatedTask(
+        centroids=values, mask=np.ones(values.shape, dtype=bool), iterations=iterations
+    )
+    points = _points(X, sizes)
+    return overlap.local_step(
+        SiteTask("federated", task), points, _config(), np.random.default_rng(0), {}
+    )[0]
+
+
+def test_globals_without_points_are_left_alone() -> None:
+    X = [[0.0, 0, 0, 0], [1.0, 0, 0, 0], [10.0, 0, 0, 0]]
+    sent = _improved(X, [[0.0, 0, 0, 5], [50.0, 0, 0, 5], [10.0, 0, 0, 5]], [3, 1, 7])
+    assert sent is not None
+    assert sent.counts.tolist() == [4, 0, 7]
+    np.testing.assert_allclose(sent.means, [[0.25, 0, 0, 0], [0, 0, 0, 0], [10.0, 0, 0, 0]])
+
+
+def test_local_iterations_are_as_many_as_the_task_says() -> None:
+    """Weighted Lloyd by hand, from global centroids that are known in some features only."""
+    rng = np.random.default_rng(8)
+    X, sizes = rng.normal(size=(60, 4)) * [1, 1, 1, 0], rng.integers(1, 9, 60)
+    start = rng.normal(size=(4, 4))
+    for iterations in (1, 2, 4):
+        sent = _improved(X, start, sizes, iterations)
+        assert sent is not None
+        centres = start[:, :3]
+        for _ in range(iterations):
+            labels = ((X[:, None, :3] - centres) ** 2).sum(axis=2).argmin(axis=1)
+            centres = np.array(
+                [
+                    np.average(X[labels == k, :3], axis=0, weights=sizes[labels == k])
+                    for k in range(4)
+                ]
+            )
+        # Matched by the least squared distance in all.
+        costs = ((centres[:, None] - start[None, :, :3]) ** 2).sum(axis=2)
+        best = min(permutations(range(4)), key=lambda order: costs[range(4), order].sum())
+        for local, place in enumerate(best):
+            np.testing.assert_allclose(sent.means[place, :3], centres[local], atol=1e-12)
+            assert sent.counts[place] == sizes[labels == local].sum()
+
+
+def test_ties_go_to_the_first_global() -> None:
+    sent = _improved([[1.0, 0, 0, 0]], [[0.0, 0, 0, 0], [2.0, 0, 0, 0], [2.0, 0, 0, 0]])
+    assert sent is not None
+    assert sent.counts.tolist() == [1, 0, 0]
+
+
+def test_matching_costs_least_in_all() -> None:
+    """Greedily 1.1 would take global 1, and 0.9 pay for it with global 2."""
+    local = np.array([[1.1], [0.9]])
+    centroids = np.array([[0.0], [1.0], [9.0]])
+    found = overlap.match(local, centroids, np.ones((3, 1), dtype=bool))
+    assert found.tolist() == [1, 0]
+
+
+def test_a_global_that_shares_no_feature_is_matched_last() -> None:
+    known = np.array([[False], [True]])
+    found = overlap.match(np.array([[50.0]]), np.array([[0.0], [1.0]]), known)
+    assert found.tolist() == [1]
+
+
+def test_a_site_that_shares_no_feature_with_any_global_answers_empty() -> None:
+    rows = np.random.default_rng(0).normal(size=(9, 4)) * [1, 1, 1, 0]
+    known = np.array([[False, False, False, True]] * 2)
+    task = overlap.FederatedTask(centroids=known * [[3.0], [4.0]], mask=known, iterations=2)
+    payload, _ = overlap.local_step(
+        SiteTask("federated", task), row_points(rows), _config(), np.random.default_rng(0), {}
+    )
+    assert payload is None
+
+
+# --- what was consented to ------------------------------------------------------------------------
+
+
+def _plan(**options: Any) -> Plan:
+    config = _config(**options)
+    return Plan(overlap.METHOD, config.options, config.features, config.policy, seed=0)
+
+
+SPACE = Space(np.zeros(4), np.ones(4), np.zeros(4))
+
+
+def _asked(phase: str, common: Any) -> SiteTask:
+    return SiteTask(phase, common, space=SPACE)
+
+
+def _federated(k: int = 2, iterations: int = 5, d: int = 4) -> SiteTask:
+    ones = np.ones((k, d))
+    return _asked(
+        "federated", overlap.FederatedTask(centroids=ones, mask=ones > 0, iterations=iterations)
+    )
+
+
+CELLS = _asked("cells", overlap.CellsTask(n_clusters=2, search=False, n_init=None))
+
+
+def _site(plan: Plan, *tasks: SiteTask) -> None:
+    memory: dict[str, Any] = {}
+    X = np.random.default_rng(0).normal(size=(30, 4))
+    for number, task in enumerate(tasks):
+        _, memory = engine.local_step(
+            plan,
+            task,
+            row_points(X),
+            site="a",
+            round_number=number,
+            p=5,
+            size_band=None,
+            memory=memory,
+        )
+
+
+def test_a_site_answers_the_rounds_of_the_definition() -> None:
+    rounds = [_federated()] * 3
+    _site(_plan(), CELLS, *rounds)
+    _site(_plan(), *rounds)  # One that came late.
+
+
+@pytest.mark.parametrize(
+    ("tasks", "says"),
+    [
+        ([CELLS, CELLS], "phase 'cells' is over"),
+        ([_federated(), CELLS], "phase 'cells' is over"),
+        ([CELLS, *[_federated()] * 4], "allows 4 rounds"),
+        ([_federated(k=9)], "provides for 8 clusters"),
+        ([_federated(iterations=6)], "5 local iterations"),
+        ([_federated(d=3)], "shape 2 x 4"),
+        (
+            [_asked("cells", overlap.CellsTask(n_clusters=9, search=False, n_init=None))],
+            "other cells",
+        ),
+        (
+            [_asked("cells", overlap.CellsTask(n_clusters=2, search=True, n_init=None))],
+            "other cells",
+        ),
+        ([_asked("cells", overlap.CellsTask(n_clusters=2, search=False, n_init=9))], "other cells"),
+    ],
+)
+def test_a_site_refuses_what_the_definition_does_not_say(tasks: Any, says: str) -> None:
+    with pytest.raises(RuleViolation, match=says):
+        _site(_plan(), *tasks)
+
+
+def test_as_many_centroids_as_the_definition_names_where_all_features_are_everywhere() -> None:
+    policy = Policy(missing="impute", protection="none", min_sites=1)
+    with pytest.raises(RuleViolation, match="provides for 2 clusters"):
+        _site(replace(_plan(), policy=policy), _federated(k=3))
+
+
+# --- the coordinator's step -----------------------------------------------------------------------
+
+
+def test_globals_move_by_alpha_towards_the_weighted_mean() -> None:
+    state = _state([[0.0, 0, 0, 0], [5.0, 5, 5, 5]])
+    sent = _sent(
+        a=([3, 4], [[1.0, 1, 1, 0], [5.0, 5, 5, 0]]), b=([9, 4], [[0.0, 3, 3, 3], [0, 5.0, 5, 5]])
+    )
+    moved = _moved(state, sent, alpha=0.5)
+    assert moved.centroids is not None
+    # By 3 rows of a and 9 of b where both have the feature, by one of them elsewhere.
+    np.testing.assert_allclose(moved.centroids[0], 0.5 * np.array([1.0, 2.5, 2.5, 3.0]))
+    np.testing.assert_allclose(moved.centroids[1], 5.0)
+
+
+def test_unmatched_globals_and_unreported_features_keep_their_values() -> None:
+    state = _state([[1.0, 2, 3, 4], [5.0, 6, 7, 8]])
+    moved = _moved(state, _sent(a=([4, 0], [[1.0, 2, 13, 0], [0.0, 0, 0, 0]])))
+    assert moved.centroids is not None
+    np.testing.assert_allclose(moved.centroids[1], [5, 6, 7, 8])
+    np.testing.assert_allclose(moved.centroids[0], [1, 2, 3 + 0.8 * 10, 4])
+
+
+def test_a_feature_reported_for_the_first_time_is_taken_whole() -> None:
+    state = _state([[1.0, 1, 1, 0]], [[True, True, True, False]])
+    moved = _moved(state, _sent(b=([4], [[0.0, 1, 1, 6]])))
+    assert moved.centroids is not None
+    assert moved.mask is not None
+    assert moved.centroids[0].tolist() == [1, 1, 1, 6]
+    assert moved.mask.all()
+
+
+def test_a_later_round_that_too_few_answer_completes_with_what_was_found() -> None:
+    plan = replace(_plan(rounds=3), policy=Policy(missing="mask", scaling="none", min_sites=2))
+    sent = {
+        "a": Cells(counts=np.array([4, 4]), means=np.array([[1.0, 2, 3, 0], [9.0, 9, 9, 0]])),
+        "b": Cells(counts=np.array([4, 4]), means=np.array([[0.0, 2, 3, 4], [0.0, 9, 9, 9]])),
+    }
+    masks = _config().masks
+
+    def answers(*sites: str) -> list[Contribution]:
+        return [Contribution(s, sent[s] if s in sites else None, p=3) for s in sent]
+
+    step = engine.start(plan, sent, masks)
+    moments = {s: masks[s].astype(np.int64) * 30 for s in sent}
+    prepared = [
+        Contribution(s, Moments(n=30, observed=n, mean=np.zeros(4), m2=n * 1.0), p=3)
+        for s, n in moments.items()
+    ]
+    first = engine.advance(plan, step.state, prepared, sent, masks)
+    assert isinstance(first, Next)
+    second = engine.advance(plan, first.state, answers("a", "b"), sent, masks)
+    assert isinstance(second, Next)
+    assert second.task.phase == "federated"
+    with pytest.raises(MethodFailure, match="1 sites answered"):
+        engine.advance(plan, first.state, answers("a"), sent, masks)
+    for few in ((), ("a",)):
+        ended = engine.advance(plan, second.state, answers(*few), sent, masks)
+        assert isinstance(ended, Next)
+        assert ended.task.phase == "evaluate"
+        done = engine.advance(plan, ended.state, answers(), sent, masks)
+        assert isinstance(done, Done)
+        assert done.result.stopped_because == "too_few_contributors"
+        assert any("the rounds before" in warning for warning in done.result.warnings)
+        np.testing.assert_allclose(done.result.centroids, [[1.0, 2, 3, 4], [9.0, 9, 9, 9]])
+
+
+def test_the_last_round_ends_the_session() -> None:
+    state = _state([[1.0, 1, 1, 0]], closed=2)
+    outcome = overlap.aggregate(state, _sent(b=([4], [[0.0, 1, 1, 6]])), _config(rounds=3))
+    assert isinstance(outcome, Done)
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check(counts: Any, means: Any, phase: str = "cells", **update: Any) -> None:
+    config = _config()
+    common: Any = overlap.CellsTask(n_clusters=2, search=False, n_init=None)
+    if phase == "federated":
+        common = overlap.FederatedTask(
+            centroids=np.zeros((2, 4)), mask=np.ones((2, 4), dtype=bool), iterations=5
+        )
+    payload = Cells(counts=np.array(counts), means=np.array(means, dtype=float), **update)
+    overlap.check(SiteTask(phase, common), payload, config)
+
+
+@pytest.mark.parametrize("phase", ["cells", "federated"])
+def test_an_honest_answer_passes(phase: str) -> None:
+    _check([3, 4], [[1.0, 2, 3, 0], [4.0, 5, 6, 0]], phase)
+
+
+@pytest.mark.parametrize("phase", ["cells", "federated"])
+@pytest.mark.parametrize(
+    ("counts", "means", "rule", "pointer"),
+    [
+        ([3, 4], [[1.0, 2, 3, 0], [4.0, 5, 6, 7]], "mask", "/means/1/3"),
+        ([3, 2], [[1.0, 2, 3, 0], [4.0, 5, 6, 0]], "smallest-count", "/counts/1"),
+        ([3, 4, 5], [[1.0, 2, 3, 0]] * 3, "shape", "/counts"),
+        ([3, 4], [[1.0, 2, 3], [4.0, 5, 6]], "shape", "/means"),
+        ([3, 0], [[1.0, 2, 3, 0], [4.0, 5, 6, 0]], "empty-cell", "/means/1"),
+        ([3, 4], [[1.0, 2, 3, 0], [4.0, 51, 6, 0]], "bounds", "/means/1/1"),
+    ],
+)
+def test_wrong_answers_are_refused_by_rule(
+    phase: str, counts: Any, means: Any, rule: str, pointer: str
+) -> None:
+    with pytest.raises(RuleViolation) as caught:
+        _check(counts, means, phase)
+    assert (caught.value.rule, caught.value.pointer) == (rule, pointer)
+
+
+def test_bounds_hold_for_the_features_that_the_site_has() -> None:
+    """0 in a feature that the site lacks may lie outside the feature's bounds."""
+    config = _config()
+    far = tuple(Feature(name=name, lower=1, upper=50) for name in "wxyz")
+    config = replace(config, features=far)
+    task = SiteTask("cells", overlap.CellsTask(n_clusters=2, search=False, n_init=None))
+    means = np.array([[1.0, 2, 3, 0], [4.0, 5, 6, 0]])
+    overlap.check(task, Cells(counts=np.array([3, 4]), means=means), config)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_clusters": 0},
+        {"alpha": 0.0},
+        {"alpha": 1.5},
+        {"meta": "C"},
+        {"local_clusters": "bic"},
+        {"local_clusters": 0},
+        {"rounds": -1},
+        {"local_iterations": 0},
+    ],
+)
+def test_options_out_of_range_are_refused(options: Any) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        overlap.Config(**{"n_clusters": 2, **options})

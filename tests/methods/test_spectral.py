@@ -1,0 +1,546 @@
+"""spectral: graphs, eigenvectors that agree, landmarks, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.manifold import spectral_embedding
+
+from fedclust import engine
+from fedclust.engine import Plan
+from fedclust.methods import spectral
+from fedclust.methods.spectral import client, messages
+from fedclust.methods.spectral import graph as spectral_graph
+from fedclust.schema.errors import MethodFailure, RuleViolation
+from fedclust.schema.feature import Feature
+from fedclust.schema.points import Points, row_points
+from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.space import Space
+from fedclust.schema.task import Contribution, Done, Next, SiteTask
+from fedclust.simulate import SimulationResult, simulate
+from support.hospitals import breast_cancer
+from support.rounds import data_of
+
+Rows = dict[str, NDArray[np.float64]]
+POLICY: dict[str, Any] = {"scaling": "none", "min_group_size": 5}
+
+
+def _moons(
+    n: int, n_sites: int, seed: int, shares: Any = None
+) -> tuple[Rows, dict[str, NDArray[np.int64]]]:
+    """Return two hooked moons, ``n`` rows each, over sites; ``shares`` (2, sites) if uneven."""
+    rng = np.random.default_rng(seed)
+    angle = rng.uniform(0.0, np.pi, (2, n))
+    moons = np.stack([np.cos(angle), np.sin(angle)], axis=2)
+    moons[1] = [1.0, 0.5] - moons[1]
+    moons += rng.normal(0.0, 0.05, moons.shape)
+    even = np.full((2, n_sites), 1.0 / n_sites)
+    cuts = np.round(np.cumsum(even if shares is None else shares, axis=1)[:, :-1] * n).astype(int)
+    parts = [np.split(moon, cut) for moon, cut in zip(moons, cuts, strict=True)]
+    sites = {f"s{i}": np.concatenate([parts[0][i], parts[1][i]]) for i in range(n_sites)}
+    truth = {
+        f"s{i}": np.repeat([0, 1], [len(parts[0][i]), len(parts[1][i])]) for i in range(n_sites)
+    }
+    return sites, truth
+
+
+def _right(result: SimulationResult, truth: dict[str, NDArray[np.int64]]) -> float:
+    found = np.concatenate([result.labels_[site] for site in truth])
+    return spectral_graph.agreement(found, np.concatenate(list(truth.values())))
+
+
+def _config(**options: Any) -> RunConfig:
+    return RunConfig(
+        options=spectral.Config(**{"n_clusters": 2, **options}).root,
+        features=(Feature(name="x", lower=-9, upper=9), Feature(name="y", lower=-9, upper=9)),
+        policy=Policy(min_group_size=5, min_sites=1, scaling="none"),
+        roster=("a", "b", "c"),
+        p=5,
+        space=Space.identity(2),
+    )
+
+
+# --- graphs and eigenvectors ----------------------------------------------------------------------
+
+
+def test_the_self_tuning_graph_is_what_its_formula_says() -> None:
+    points = np.random.default_rng(0).normal(size=(40, 3))
+    graph = spectral_graph.knn_graph(points, 4).toarray()
+
+    squares = ((points[:, None] - points[None]) ** 2).sum(axis=2)
+    order = np.argsort(squares, axis=1)[:, 1:5]
+    scale = np.sqrt(squares[np.arange(40), order[:, -1]])
+    edges = np.zeros((40, 40), dtype=bool)
+    edges[np.arange(40)[:, None], order] = True
+    wanted = np.where(edges | edges.T, np.exp(-squares / np.outer(scale, scale)), 0.0)
+    np.testing.assert_allclose(graph, wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [300, 2_000])
+def test_eigenvalues_are_the_laplacians(n: int) -> None:
+    """In a full matrix and by inverse iteration alike."""
+    sites, _ = _moons(n // 2, 1, 3)
+    graph = spectral_graph.knn_graph(sites["s0"], 10)
+    found = spectral_graph.spectrum(graph, 4, np.random.default_rng(0))
+
+    roots = 1.0 / np.sqrt(graph.sum(axis=1))
+    walk = graph.multiply(roots[:, None]).multiply(roots[None, :]).tocsr()
+    residue = found.vectors - walk @ found.vectors - found.vectors * found.values
+    assert np.abs(residue).max() < 1e-7
+    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(4), atol=1e-7)
+    if n == 300:
+        lowest = np.linalg.eigvalsh(np.eye(n) - walk.toarray())[:4]
+        np.testing.assert_allclose(found.values, lowest, atol=1e-9)
+
+
+def test_equal_eigenvalues_of_parts_are_all_found() -> None:
+    parts = [np.random.default_rng(i).normal(100.0 * i, 1.0, (30, 2)) for i in range(3)]
+    graph = spectral_graph.knn_graph(np.concatenate(parts), 5)
+    found = spectral_graph.spectrum(graph, 4, np.random.default_rng(0))
+
+    assert (found.values[:3] == 0).all()
+    assert found.values[3] > 0
+    assert spectral_graph.relative_gap(found.values, 3) == 1.0
+    assert spectral_graph.relative_gap(found.values, 2) == 0.0
+
+
+def test_rows_are_embedded_as_scikit_learn_embeds_them() -> None:
+    X = _moons(60, 1, 1)[0]["s0"]
+    _, vectors = spectral_graph.embed(X, 3, np.random.default_rng(0), gamma=20.0, neighbours=5)
+
+    graph = spectral_graph.rbf_graph(X, 20.0).toarray()
+    theirs = spectral_embedding(graph, n_components=3, drop_first=False, random_state=0)
+    theirs *= np.sqrt(len(X)) / np.linalg.norm(theirs, axis=0)
+    flips = spectral_graph.signs(theirs, vectors)
+    np.testing.assert_allclose(vectors @ flips, theirs, atol=1e-5)
+    np.testing.assert_allclose((vectors**2).sum(axis=0), len(X))
+
+
+@pytest.mark.parametrize("gamma", [None, 30.0])
+def test_nystroem_places_new_rows_beside_their_likes(gamma: float | None) -> None:
+    X = _moons(200, 1, 5)[0]["s0"]
+    rng = np.random.default_rng(0)
+    known, vectors = spectral_graph.embed(X, 2, rng, gamma=gamma, neighbours=10)
+    placed = spectral_graph.nystroem(known, X + 1e-6, gamma=gamma, neighbours=10)
+    assert np.abs(placed - vectors).max() < 0.2
+    # Far from all, weights vanish; a place is found all the same.
+    assert np.isfinite(spectral_graph.nystroem(known, X + 1e4, gamma=gamma, neighbours=10)).all()
+
+
+def test_nystroem_is_the_mean_of_neighbours_over_the_eigenvalue() -> None:
+    X = _moons(50, 1, 5)[0]["s0"]
+    known, vectors = spectral_graph.embed(X, 3, np.random.default_rng(0), gamma=9.0, neighbours=5)
+    new = np.array([[0.3, 0.2], [1.5, -0.4]])
+    weights = np.exp(-9.0 * ((new[:, None] - X[None]) ** 2).sum(axis=2))
+    wanted = (weights / weights.sum(axis=1, keepdims=True)) @ vectors / known.values
+    placed = spectral_graph.nystroem(known, new, gamma=9.0, neighbours=5)
+    np.testing.assert_allclose(placed, wanted, atol=1e-9)
+
+
+def test_a_large_rbf_graph_is_sampled_and_tells_clusters_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spectral_graph, "MOST_JOINED", 400)
+    sites, truth = _moons(1_000, 1, 2)
+    basis, vectors = spectral_graph.embed(
+        sites["s0"], 2, np.random.default_rng(0), gamma=50.0, neighbours=10
+    )
+    assert len(basis.points) == 400
+    assert spectral_graph.agreement((vectors[:, 1] > 0).astype(np.int64), truth["s0"]) == 1.0
+
+
+def test_signs_and_rotations_are_undone() -> None:
+    rng = np.random.default_rng(0)
+    reference = rng.normal(size=(6, 3))
+    flips = np.diag([1.0, -1.0, -1.0])
+    turn, _ = np.linalg.qr(rng.normal(size=(3, 3)))
+
+    np.testing.assert_array_equal(spectral_graph.signs(reference, reference @ flips), flips)
+    one = spectral_graph.signs(reference[:1], reference[:1] @ flips)
+    np.testing.assert_array_equal(one, flips)
+    back = spectral_graph.rotation(reference, reference @ turn)
+    np.testing.assert_allclose(reference @ turn @ back, reference, atol=1e-12)
+
+
+# --- landmarks ------------------------------------------------------------------------------------
+
+
+def test_landmarks_between_two_thin_clusters_are_left_out_and_no_others() -> None:
+    """Two lines of different density, a gap apart, and three means of what reaches across it."""
+    line = np.column_stack([np.linspace(0.0, 10.0, 101), np.zeros(101)])
+    thin = np.column_stack([np.linspace(0.0, 10.0, 81), np.full(81, 2.0)])
+    bridge = np.array([[2.0, 1.0], [5.0, 0.9], [8.0, 1.1]])
+    kept = spectral_graph.dense(np.concatenate([line, thin, bridge]))
+
+    assert not kept[-3:].any()
+    assert kept[2:99].all()
+    assert kept[103:180].all()
+    assert spectral_graph.dense(line[:5]).all()
+
+
+def test_few_points_are_landmarks_and_many_are_merged_into_weighted_means() -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(30, 2))
+    points = Points(X, rng.integers(5, 9, 30), np.zeros(2))
+    task = SiteTask("landmarks", messages.LandmarksTask(n_cells=200))
+    sent, _ = client.local_step(task, points, _config(), rng, {})
+    order, theirs = np.lexsort(X.T), np.lexsort(sent.means.T)
+    np.testing.assert_allclose(sent.means[theirs], X[order])
+    np.testing.assert_array_equal(sent.counts[theirs], points.sizes[order])
+
+    few = SiteTask("landmarks", messages.LandmarksTask(n_cells=7))
+    sent, _ = client.local_step(few, points, _config(), rng, {})
+    assert len(sent.counts) == 7
+    nearest = ((X[:, None] - sent.means) ** 2).sum(axis=2).argmin(axis=1)
+    for cell in range(7):
+        own = nearest == cell
+        assert sent.counts[cell] == points.sizes[own].sum()
+        mean = np.average(X[own], axis=0, weights=points.sizes[own])
+        np.testing.assert_allclose(sent.means[cell], mean, atol=1e-9)
+
+
+def test_a_site_sends_no_more_landmarks_than_half_its_rows() -> None:
+    rng = np.random.default_rng(3)
+    for n, most in ((1, 1), (9, 4), (40, 20)):
+        points = row_points(rng.normal(size=(n, 2)))
+        task = SiteTask("landmarks", messages.LandmarksTask(n_cells=200))
+        sent, _ = client.local_step(task, points, _config(), rng, {})
+        assert len(sent.counts) == most
+
+
+def test_a_neighbour_count_whose_parts_do_not_last_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sparsest graph has K parts by accident: denser ones agree on other clusters."""
+    points = np.random.default_rng(0).normal(size=(40, 2))
+    by_accident, lasting = np.repeat([0, 1], [3, 37]), np.repeat([0, 1], 20)
+    found = iter([(1.0, by_accident), (0.8, lasting), (0.7, lasting), (0.1, by_accident)])
+    outcome: list[Any] = []
+
+    def next_spectrum(*_: Any) -> Any:
+        outcome[:] = next(found)
+        return SimpleNamespace(values=np.zeros(3), vectors=np.zeros((40, 3)))
+
+    monkeypatch.setattr(spectral_graph, "spectrum", next_spectrum)
+    monkeypatch.setattr(spectral_graph, "relative_gap", lambda *_: outcome[0])
+    monkeypatch.setattr(spectral_graph, "cluster_vectors", lambda *_: outcome[1])
+    chosen = spectral_graph.cluster_landmarks(points, 2, (3, 4, 5, 6), np.random.default_rng(0))
+    assert (chosen.neighbours, chosen.gap) == (4, 0.8)
+    np.testing.assert_array_equal(chosen.labels, lasting)
+
+
+# --- sessions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_landmarks_find_moons_however_rows_are_dealt_out(uneven: bool) -> None:
+    shares = [[0.6, 0.3, 0.05, 0.05], [0.02, 0.08, 0.3, 0.6]] if uneven else None
+    sites, truth = _moons(400, 4, 0, shares)
+    result = simulate("spectral", sites, config={"n_clusters": 2}, policy=POLICY, seed=1)
+
+    assert _right(result, truth) == 1.0
+    assert result.warnings_ == ()
+    assert result.sizes_ is not None
+    assert result.quality_ is not None
+    assert result.quality_.simplified_silhouette is None
+    # A late site's rows, and new ones, go by the landmarks.
+    late, known = _moons(50, 1, 9)
+    assert spectral_graph.agreement(result.predict(late["s0"]), known["s0"]) == 1.0
+
+
+@pytest.mark.parametrize("alignment", ["sign", "procrustes"])
+def test_eigenvectors_agree_where_sites_hold_all_clusters(alignment: str) -> None:
+    sites, truth = _moons(600, 4, 0)
+    config = {"n_clusters": 2, "alignment": alignment, "gamma": 50.0}
+    result = simulate("spectral", sites, config=config, policy=POLICY, seed=1)
+
+    assert _right(result, truth) == 1.0
+    assert result.sizes_ == (600, 600)
+    # Nobody but a site that took part has eigenvectors.
+    assert (result.predict(sites["s0"]) == -1).all()
+    asked = [e for e in result.trace_ if e.phase == "anchors" and e.payload.counts.any()]
+    assert [e.site for e in asked] == ["s0"]
+    assert (asked[0].payload.counts[: 1 if alignment == "sign" else 2] >= 5).all()
+
+
+def test_without_alignment_signs_spoil_the_result() -> None:
+    """The paper's naive variant: what the anchor is for."""
+    shares = []
+    for seed in range(4):
+        sites, truth = _moons(400, 5, seed)
+        config = {"n_clusters": 2, "alignment": "none", "gamma": 50.0}
+        policy = {"scaling": "none", "protection": "none"}
+        shares.append(_right(simulate("spectral", sites, config=config, policy=policy), truth))
+    assert min(shares) < 0.8
+
+
+def test_a_site_labels_new_rows_by_nystroem() -> None:
+    sites, truth = _moons(400, 3, 0)
+    features = tuple(Feature(name=name) for name in ("x", "y"))
+    options = spectral.Config(n_clusters=2, alignment="sign", gamma=50.0).root
+    plan = Plan(spectral.METHOD, options, features, Policy(**POLICY), 0)
+    memory: dict[str, Any] = {site: {} for site in sites}
+    step: Any = engine.start(plan, sorted(sites))
+    number = 0
+    while isinstance(step, Next):
+        number += 1
+        answers = []
+        for site, X in sites.items():
+            common, part = engine.write_task(plan, "session", number, step.task, site)
+            payload, memory[site] = engine.local_step(
+                plan,
+                engine.read_task(plan, common, part),
+                data_of(plan, X),
+                site=site,
+                round_number=number,
+                p=5,
+                size_band=None,
+                memory=memory[site],
+            )
+            answers.append(Contribution(site, payload, 5))
+        state: Any = step.state
+        step = engine.advance(plan, state, answers, sorted(sites))
+    own = engine.label(plan, step.result, sites["s1"], memory["s1"], "s1")
+    new, known = _moons(40, 1, 8)
+    placed = engine.label(plan, step.result, new["s0"], memory["s1"], "s1")
+
+    same = spectral_graph.agreement(own, truth["s1"])
+    assert same == 1.0
+    joined = spectral_graph.agreement(np.append(own, placed), np.append(truth["s1"], known["s0"]))
+    assert joined == 1.0
+
+
+def test_clusters_that_are_not_there_are_doubted() -> None:
+    rng = np.random.default_rng(0)
+    sites = {name: rng.normal(size=(150, 2)) for name in "abc"}
+    result = simulate("spectral", sites, config={"n_clusters": 4}, policy=POLICY)
+    assert any("may be wrong" in warning for warning in result.warnings_)
+
+
+def test_a_site_whose_clusters_fall_together_is_told_of() -> None:
+    rng = np.random.default_rng(0)
+    means = np.array([[0.0, 1.0], [2.0, 3.0]])
+    agreeing = np.array([[1.0, 1.0], [1.0, -1.0]])
+    config = replace(_config(alignment="none"), policy=Policy(min_sites=2, scaling="none"))
+
+    def warnings_of(vectors: NDArray[np.float64]) -> tuple[str, ...]:
+        sent = [
+            Contribution(
+                name,
+                messages.Eigen(counts=np.array([9, 9]), means=means, vectors=v),
+                5,
+            )
+            for name, v in zip("ab", (agreeing, vectors), strict=True)
+        ]
+        state, _ = spectral.start(config, 0)
+        outcome = spectral.aggregate(state, sent, config)
+        assert isinstance(outcome, Done)
+        return outcome.result.warnings
+
+    assert warnings_of(agreeing + 0.01 * rng.normal(size=(2, 2))) == ()
+    (warning,) = warnings_of(np.array([[1.0, 1.0], [1.0, 0.9]]))
+    assert "50% of the sites" in warning
+
+
+@pytest.mark.parametrize(
+    ("options", "protection"),
+    [
+        ({}, "groups"),
+        ({"alignment": "sign"}, "groups"),
+        ({"alignment": "procrustes"}, "groups"),
+        ({"alignment": "procrustes"}, "none"),
+    ],
+)
+def test_no_vector_sent_is_a_real_record(options: dict[str, Any], protection: str) -> None:
+    """Anchors too: the paper's is a record, and here not even where every row is a point."""
+    sites = breast_cancer()
+    config = {"n_clusters": 3, **options}
+    policy = {"protection": protection}
+    result = simulate("spectral", sites, config=config, policy=policy, seed=4)
+    space = Space(result.result_.center, result.result_.scale)
+    n_vectors = 0
+    for entry in result.trace_:
+        means = getattr(entry.payload, "means", None)
+        if means is None or (protection == "none" and entry.phase == "eigen"):
+            continue
+        sent = means[entry.payload.counts > 0]
+        n_vectors += len(sent)
+        rows = space.to_scaled(sites[entry.site])
+        for vector in sent:
+            assert np.abs(rows - vector).max(axis=1).min() > 1e-6
+    assert n_vectors > 0
+
+
+def test_the_result_does_not_tell_whose_landmark_is_whose() -> None:
+    sites, _ = _moons(300, 3, 0)
+    result = simulate("spectral", sites, config={"n_clusters": 2}, policy=POLICY).result_
+    assert result.prototypes is not None
+    order = np.lexsort(result.prototypes.T[::-1])
+    np.testing.assert_array_equal(order, np.arange(len(order)))
+    assert set(result.extra) == {"neighbours", "eigengap", "agreement"}
+
+
+def test_another_reference_is_asked_where_the_first_is_too_small() -> None:
+    sites, truth = _moons(300, 3, 0)
+    sites["a"], truth["a"] = np.zeros((1, 2)), np.zeros(1, dtype=np.int64)
+    config = {"n_clusters": 2, "alignment": "sign", "gamma": 50.0}
+    result = simulate("spectral", sites, config=config, policy=POLICY)
+    asked = [e.round for e in result.trace_ if e.phase == "anchors" and e.site == "s0"]
+    assert len(set(asked)) == 2
+    assert (result.labels_["a"] == -1).all()
+    with pytest.raises(MethodFailure, match="max_rounds"):
+        simulate("spectral", sites, config=config, policy={**POLICY, "max_rounds": 2})
+
+
+def test_fewer_landmarks_than_clusters_are_all_clusters() -> None:
+    sites = {name: np.random.default_rng(i).normal(size=(6, 2)) for i, name in enumerate("abc")}
+    result = simulate("spectral", sites, config={"n_clusters": 5}, policy=POLICY)
+    assert len(result.cluster_centers_) == 3
+    assert any("3 distinct centroids" in warning for warning in result.warnings_)
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def _landmarks(**update: Any) -> messages.Landmarks:
+    fields: dict[str, Any] = {
+        "counts": np.array([7, 9]),
+        "means": np.array([[0.0, 1.0], [2.0, 3.0]]),
+    }
+    return messages.Landmarks(**{**fields, **update})
+
+
+@pytest.mark.parametrize(
+    ("update", "rule", "pointer"),
+    [
+        ({"means": np.zeros((2, 3))}, "shape", "/means"),
+        ({"counts": np.array([4, 9])}, "smallest-count", "/counts/0"),
+        ({"means": np.array([[0.0, 1.0], [2.0, 30.0]])}, "bounds", "/means/1/1"),
+        ({"counts": np.full(3, 9), "means": np.zeros((3, 2))}, "shape", "/counts"),
+    ],
+)
+def test_landmarks_that_no_points_have_are_refused(
+    update: dict[str, Any], rule: str, pointer: str
+) -> None:
+    task = SiteTask("landmarks", messages.LandmarksTask(n_cells=2))
+    messages.check(task, _landmarks(), _config())
+    with pytest.raises(RuleViolation) as refused:
+        messages.check(task, _landmarks(**update), _config())
+    assert (refused.value.rule, refused.value.pointer) == (rule, pointer)
+
+
+def _eigen_task(n: int, k: int = 2) -> messages.EigenTask:
+    return messages.EigenTask(anchors=np.zeros((n, 2)), vectors=np.zeros((n, k)))
+
+
+@pytest.mark.parametrize(
+    ("options", "phase", "task"),
+    [
+        ({}, "landmarks", messages.LandmarksTask(n_cells=201)),
+        ({"alignment": "none"}, "landmarks", messages.LandmarksTask(n_cells=200)),
+        ({}, "eigen", messages.EigenTask()),
+        ({"alignment": "none"}, "anchors", messages.AnchorsTask(n_anchors=1)),
+        ({"alignment": "none"}, "eigen", _eigen_task(1)),
+        ({"alignment": "sign"}, "anchors", messages.AnchorsTask(n_anchors=2)),
+        ({"alignment": "sign"}, "eigen", messages.EigenTask()),
+        ({"alignment": "sign"}, "eigen", _eigen_task(2)),
+        ({"alignment": "sign"}, "eigen", _eigen_task(1, 3)),
+    ],
+)
+def test_a_site_answers_only_what_its_definition_names(
+    options: dict[str, Any], phase: str, task: Any
+) -> None:
+    with pytest.raises(RuleViolation) as refused:
+        messages.check_task(SiteTask(phase, task), _config(**options))
+    assert refused.value.rule in ("task", "shape")
+
+
+@pytest.mark.parametrize("alignment", ["landmarks", "sign", "none", "procrustes"])
+def test_the_tasks_of_a_definition_are_answered(alignment: str) -> None:
+    config = _config(alignment=alignment)
+    _, task = spectral.start(config, 0)
+    messages.check_task(SiteTask(task.phase, task.common), config)
+    if alignment in ("sign", "procrustes"):
+        messages.check_task(SiteTask("eigen", _eigen_task(1)), config)
+
+
+def _anchors(counts: Any, means: Any, vectors: Any) -> messages.Anchors:
+    return messages.Anchors(
+        counts=np.array(counts), means=np.array(means, float), vectors=np.array(vectors, float)
+    )
+
+
+@pytest.mark.parametrize(
+    ("sent", "reference", "rule"),
+    [
+        (_anchors([6], [[1, 2]], [[1, 1]]), False, "anchors"),
+        (_anchors([6], [[1, 2, 3]], [[1, 1]]), True, "shape"),
+        (_anchors([6], [[1, 2]], [[1, 1, 1]]), True, "shape"),
+        (_anchors([0], [[0, 0]], [[1, 1]]), True, "empty-cell"),
+    ],
+)
+def test_anchors_that_do_not_fit_are_refused(
+    sent: messages.Anchors, reference: bool, rule: str
+) -> None:
+    config = _config(alignment="sign")
+    part = messages.AnchorPart(anchors=reference)
+    task = SiteTask("anchors", messages.AnchorsTask(n_anchors=1), part)
+    messages.check(
+        replace(task, site=part.model_copy(update={"anchors": True})),
+        _anchors([6], [[1, 2]], [[1, 1]]),
+        config,
+    )
+    with pytest.raises(RuleViolation) as refused:
+        messages.check(task, sent, config)
+    assert refused.value.rule == rule
+
+
+def test_eigenvectors_larger_than_any_are_refused() -> None:
+    config = _config(alignment="sign")
+    task = SiteTask("eigen", messages.EigenTask())
+    fields: dict[str, Any] = {"counts": np.array([10, 10]), "means": np.ones((2, 2))}
+    messages.check(task, messages.Eigen(vectors=np.ones((2, 2)), **fields), config)
+    with pytest.raises(RuleViolation, match="eigenvectors"):
+        messages.check(task, messages.Eigen(vectors=np.full((2, 2), 9.0), **fields), config)
+
+
+def test_the_order_of_sites_in_a_round_changes_nothing() -> None:
+    rng = np.random.default_rng(0)
+    points = np.concatenate([rng.normal(10.0 * k, 1.0, (20, 2)) for k in range(2)])
+    config = replace(_config(), policy=Policy(min_sites=2, scaling="none"))
+    halves = [points[::2], points[1::2]]
+    outcomes = []
+    for order in ((0, 1), (1, 0)):
+        sent = [
+            Contribution(
+                name,
+                messages.Landmarks(counts=np.full(20, 5), means=halves[half]),
+                5,
+            )
+            for name, half in zip("ab", order, strict=True)
+        ]
+        state, _ = spectral.start(config, 3)
+        outcome = spectral.aggregate(state, sent, config)
+        assert isinstance(outcome, Done)
+        outcomes.append(outcome.result)
+    np.testing.assert_array_equal(outcomes[0].prototypes, outcomes[1].prototypes)
+    assert outcomes[0].prototype_labels == outcomes[1].prototype_labels
+
+
+def test_a_cell_of_equal_rows_may_lie_far_out_among_eigenvectors() -> None:
+    """The graph joins distinct rows: three equal ones are one vertex, and their mean its entry."""
+    sites = {
+        "a": np.zeros((1, 3)),
+        "b": np.zeros((1, 3)),
+        "c": np.array([[0.0, 1.0, 0.0], *[[0.0, 1.0, 2.5]] * 3]),
+    }
+    policy = {"protection": "none", "min_sites": 1, "scaling": "none"}
+    config = {"n_clusters": 2, "alignment": "sign"}
+    result = simulate("spectral", sites, config=config, policy=policy, seed=0)
+    assert set(result.labels_["c"][1:]) != set(result.labels_["c"][:1])

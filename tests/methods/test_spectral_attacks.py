@@ -1,0 +1,67 @@
+"""What anchors and eigenvectors tell of a real record: a coordinator who chooses the question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclust.engine import Plan, local_step
+from fedclust.methods import spectral
+from fedclust.methods.spectral.messages import AnchorPart, AnchorsTask, EigenTask
+from fedclust.schema.feature import Feature
+from fedclust.schema.policy import Policy
+from fedclust.schema.space import Space
+from fedclust.schema.task import SiteTask
+from support.rounds import data_of
+
+
+def _answers(X: Any, someone: Any, gamma: float | None) -> list[Any]:
+    """Return what a site answers whose anchor is a person's record, and whether it is asked for."""
+    options = spectral.Config(n_clusters=2, alignment="sign", gamma=gamma).root
+    features = (Feature(name="x"), Feature(name="y"))
+    policy = Policy(min_group_size=5, scaling="none")
+    plan = Plan(spectral.METHOD, options, features, policy, 0)
+    points = data_of(plan, X)
+    space = Space.identity(2)
+    tasks = (
+        SiteTask("anchors", AnchorsTask(n_anchors=1), AnchorPart(anchors=True), space),
+        SiteTask("eigen", EigenTask(anchors=someone, vectors=np.ones((1, 2))), None, space),
+    )
+    sent, memory = [], {}
+    for number, task in enumerate(tasks, 1):
+        payload, memory = local_step(
+            plan,
+            task,
+            points,
+            site="a",
+            round_number=number,
+            p=5,
+            size_band=None,
+            memory=memory,
+        )
+        sent.append(payload)
+    return sent
+
+
+@pytest.mark.parametrize("gamma", [None, 1.0, 1e4])
+def test_a_site_does_not_tell_whether_it_has_a_real_record_that_is_put_to_it(
+    gamma: float | None,
+) -> None:
+    """An anchor at somebody's record, and a graph that joins what is very near: is he there?"""
+    rng = np.random.default_rng(2)
+    centres = rng.uniform(-9.0, 9.0, (16, 2))
+    X = np.repeat(centres, 5, axis=0) + rng.normal(0.0, 0.02, (80, 2))
+    someone = X[11:12].copy()
+    away = X.copy()
+    # The same group without that record: its mean is the same to the step.
+    away[11] += 0.01
+    away[12] -= 0.01
+    assert not (away == someone).all(axis=1).any()
+
+    for there, not_there in zip(
+        _answers(X, someone, gamma), _answers(away, someone, gamma), strict=True
+    ):
+        for name in ("counts", "means", "vectors"):
+            np.testing.assert_array_equal(getattr(there, name), getattr(not_there, name))

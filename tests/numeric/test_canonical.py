@@ -1,0 +1,168 @@
+"""Choices among equals do not depend on the last digits, nor on the basis a library returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclust.methods.overlap_oneshot.gaussians import proxies
+from fedclust.methods.spectral.graph import rotation, spectrum
+from fedclust.numeric.canonical import (
+    ascending,
+    closed,
+    eigenbasis,
+    highest,
+    lexicographic,
+    lowest,
+    snapped,
+    untied,
+)
+from fedclust.numeric.distances import nearest
+from fedclust.numeric.weighted_kmeans import weighted_kmeans
+
+#: What another processor's kernels would make of the same numbers.
+ROUNDING = 1e-15
+
+
+def elsewhere(values: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Return values with other last digits."""
+    noise = np.random.default_rng(seed).choice([-ROUNDING, ROUNDING], values.shape)
+    return np.asarray(values * (1.0 + 4.0 * noise))
+
+
+@pytest.mark.parametrize(
+    ("choose", "values", "expected"),
+    [
+        (lowest, [3.0, 1.0, 1.0 - ROUNDING, 2.0], 1),
+        (highest, [3.0, 1.0, 3.0 + 4 * ROUNDING], 0),
+        (lowest, [np.inf, 2.0, 2.0], 1),
+        (lowest, [np.inf, np.inf], 0),
+        (lowest, [[1.0, 1.0 - ROUNDING], [1.0, 0.5]], [0, 1]),
+        (ascending, [2.0, 1.0, 1.0 - ROUNDING, 0.0], [3, 1, 2, 0]),
+        (lexicographic, [[1.0, 2.0], [1.0 - ROUNDING, 3.0], [1.0 + ROUNDING, 1.0]], [2, 0, 1]),
+        (lexicographic, np.empty((0, 2)), []),
+    ],
+)
+def test_the_first_of_equal_values_is_taken(
+    choose: Callable[[Any], Any], values: Any, expected: Any
+) -> None:
+    assert np.array_equal(choose(np.array(values)), expected)
+
+
+def test_what_differs_by_more_than_rounding_is_told_apart() -> None:
+    assert lowest(np.array([1.0, 1.0 - 1e-9])) == 1
+    assert ascending(np.array([1.0, 1.0 - 1e-9])).tolist() == [1, 0]
+    assert len(np.unique(snapped(np.array([1.0, 1.0 + ROUNDING, 1.0 + 1e-9])))) == 2
+    assert snapped(np.zeros(2)).tolist() == [0.0, 0.0]
+
+
+def test_a_row_between_two_centroids_goes_to_the_first() -> None:
+    """Also where rounding put it a little nearer to the other."""
+    centroids = np.array([[2.0, 0.1], [0.0, 0.1], [1.0, 9.0]])
+    rows = np.column_stack([np.full(50, 1.0), np.linspace(-1.0, 1.0, 50)])
+    for seed in range(5):
+        assert not nearest(elsewhere(rows, seed), centroids).any()
+
+
+def test_ties_between_points_are_broken_by_what_the_points_are() -> None:
+    grid = np.stack(np.meshgrid(np.arange(4.0), np.arange(4.0)), axis=-1).reshape(-1, 2)
+    moved = untied(grid)
+    gaps = ((moved[:, None] - moved) ** 2).sum(axis=2)[np.triu_indices(16, 1)]
+    # By far more than rounding, and by far less than what tells points apart.
+    assert np.diff(np.sort(gaps)).min() > 10 * ROUNDING
+    assert np.abs(moved - grid).max() < 1e-6
+    again = untied(elsewhere(np.vstack([grid, grid])))
+    assert np.array_equal(again[:16], again[16:])
+    np.testing.assert_allclose(again[:16], moved, atol=1e-12)
+    assert np.array_equal(untied(np.zeros((3, 2))), np.zeros((3, 2)))
+
+
+def test_points_that_differ_by_rounding_draw_the_same_seeds() -> None:
+    rng = np.random.default_rng(1)
+    points = np.repeat(rng.integers(0, 5, (60, 4)).astype(float), 2, axis=0) + 0.1
+    weights = np.ones(len(points))
+    found = [
+        weighted_kmeans(elsewhere(points, seed), weights, 7, np.random.default_rng(2), 3)
+        for seed in range(4)
+    ]
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-9)
+
+
+def test_eigenvectors_do_not_depend_on_the_basis_that_was_returned() -> None:
+    rng = np.random.default_rng(3)
+    vectors = np.linalg.qr(rng.normal(size=(30, 5)))[0]
+    values = np.array([0.0, 0.3, 0.3, 0.3 + ROUNDING, 0.9])
+    found = eigenbasis(values, vectors)
+    np.testing.assert_allclose(found.T @ found, np.eye(5), atol=1e-12)
+    turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    other = np.column_stack([-vectors[:, 0], vectors[:, 1:4] @ turn, -vectors[:, 4]])
+    np.testing.assert_allclose(eigenbasis(values, other), found, atol=1e-12)
+    # Each stays in its own space.
+    np.testing.assert_allclose(np.abs(found[:, 4]), np.abs(vectors[:, 4]))
+    known = vectors[:, 0]
+    np.testing.assert_allclose(eigenbasis(values, other, known)[:, 0], known)
+
+
+@pytest.mark.parametrize(
+    ("values", "k", "complete"),
+    [
+        ([0.0, 0.1, 0.2], 2, True),
+        ([0.0, 0.1, 0.1], 2, False),
+        ([0.0, 0.1, 0.1, 0.2], 2, True),
+        ([0.0, 0.1], 2, False),
+    ],
+)
+def test_a_space_that_goes_on_is_asked_for_whole(
+    values: list[float], k: int, complete: bool
+) -> None:
+    assert closed(np.array(values), k) is complete
+
+
+def test_a_cycles_eigenvectors_are_the_same_in_any_kernel() -> None:
+    """Its eigenvalues come in pairs, and the second pair is cut in two."""
+    from scipy.sparse import csr_array
+
+    ring = np.roll(np.eye(24), 1, axis=0) + np.roll(np.eye(24), -1, axis=0)
+    one, two = (
+        spectrum(csr_array(graph), 4, np.random.default_rng(0)) for graph in (ring, elsewhere(ring))
+    )
+    np.testing.assert_allclose(one.values, two.values, atol=1e-12)
+    np.testing.assert_allclose(one.vectors, two.vectors, atol=1e-9)
+
+
+def test_a_turn_that_anchors_leave_open_is_none() -> None:
+    """The third direction is unknown at one site: nothing is turned in it."""
+    rng = np.random.default_rng(4)
+    own = np.column_stack([rng.normal(size=(8, 2)), np.zeros(8)])
+    about = np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    np.testing.assert_allclose(rotation(own @ about, own), about, atol=1e-9)
+    np.testing.assert_allclose(rotation(np.zeros((1, 3)), own[:1]), np.eye(3), atol=1e-12)
+
+
+def test_proxies_do_not_depend_on_the_signs_of_principal_axes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    covariances = np.array([[[2.0, 0.5], [0.5, 1.0]]])
+
+    def drawn() -> np.ndarray:
+        return proxies(
+            np.zeros((1, 2)),
+            np.array([[20.0, 10.0]]),
+            np.arange(2),
+            6,
+            np.random.default_rng(5),
+            covariances,
+        )
+
+    before, eigh = drawn(), np.linalg.eigh
+
+    def flipped(matrix: np.ndarray) -> Any:
+        values, vectors = eigh(matrix)
+        return values, -vectors
+
+    monkeypatch.setattr(np.linalg, "eigh", flipped)
+    np.testing.assert_allclose(drawn(), before)

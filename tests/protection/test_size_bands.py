@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from fedclust.protection.size_bands import (
+    BANDS,
+    band_limits,
+    check_band,
+    check_not_above,
+    size_band,
+)
+from fedclust.schema.errors import RuleViolation
+
+
+@pytest.mark.parametrize(
+    ("n", "band"),
+    [
+        (0, "<50"),
+        (49, "<50"),
+        (50, "50-199"),
+        (199, "50-199"),
+        (200, "200-999"),
+        (999, "200-999"),
+        (1_000, "1000-4999"),
+        (4_999, "1000-4999"),
+        (5_000, "5000-19999"),
+        (19_999, "5000-19999"),
+        (20_000, "20000-99999"),
+        (99_999, "20000-99999"),
+        (100_000, ">=100000"),
+        (10**9, ">=100000"),
+    ],
+)
+def test_each_end_of_a_band_belongs_to_it(n: int, band: str) -> None:
+    assert size_band(n) == band
+    lowest, highest = band_limits(band)
+    assert lowest <= n
+    assert highest is None or n <= highest
+    check_band(n, band)
+
+
+def test_bands_leave_no_gap() -> None:
+    limits = [band_limits(label) for _, label in BANDS]
+    assert limits[0][0] == 0
+    assert limits[-1][1] is None
+    for (_, highest), (lowest, _) in pairwise(limits):
+        assert highest is not None
+        assert lowest == highest + 1
+
+
+@pytest.mark.parametrize(("n", "band"), [(49, "50-199"), (200, "50-199"), (99_999, ">=100000")])
+def test_rows_outside_the_declared_band_are_refused(n: int, band: str) -> None:
+    with pytest.raises(RuleViolation) as refusal:
+        check_band(n, band, "/rows")
+    assert refusal.value.rule == "size-band"
+    assert refusal.value.pointer == "/rows"
+    assert str(n) not in refusal.value.message
+
+
+def test_an_unknown_band_and_a_negative_size_are_refused() -> None:
+    with pytest.raises(RuleViolation, match="one of <50, 50-199"):
+        band_limits("10-20")
+    with pytest.raises(ValueError, match="not negative"):
+        size_band(-1)
+
+
+def test_part_of_the_rows_is_at_most_what_the_band_holds() -> None:
+    check_not_above(0, "50-199")
+    check_not_above(199, "50-199")
+    check_not_above(10**9, ">=100000")
+    with pytest.raises(RuleViolation) as caught:
+        check_not_above(200, "50-199", "/counts")
+    assert (caught.value.rule, caught.value.pointer) == ("size-band", "/counts")

@@ -1,0 +1,629 @@
+"""Reports: the right numbers, in forms that hold nothing dangerous."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import re
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedclust import simulate
+from fedclust.cli import main as cli
+from fedclust.errors import UsageError
+from fedclust.report import Facts, Plots, csv_text, html, json_text
+from fedclust.report.drawing import line_chart, ticks
+from fedclust.report.tables import centroid_table
+from fedclust.schema.result import HistoryEntry, Profile, Quality, Result, SweepEntry
+from fedclust.site.ledger import Ledger
+from fedclust.site.result import SiteResult
+from fedclust.wire.models import Definition
+from support.consortium import Consortium
+from support.hospitals import blobs
+from support.inprocess import local_coordinator
+
+HOSTILE = '<script>alert("x")</script>&'
+
+
+def _definition(features: list[dict[str, Any]], **changes: Any) -> Definition:
+    body = {
+        "name": "heart-2026",
+        "algorithm": "fkm",
+        "method_version": 1,
+        "config": {"n_clusters": 2},
+        "seed": 7,
+        "features": features,
+        "sites": ["a", "b", "c"],
+        **changes,
+    }
+    return Definition.model_validate_json(json.dumps(body))
+
+
+def _result(means: Any, deviations: Any, **changes: Any) -> Result:
+    """Return a result whose centroids are the clusters' means, all of it told."""
+    means, deviations = np.array(means, dtype=float), np.array(deviations, dtype=float)
+    every = np.ones(means.shape, dtype=np.bool_)
+    given: dict[str, Any] = {
+        "centroids": means,
+        "centroids_original": means,
+        "center": np.zeros(means.shape[1]),
+        "scale": np.ones(means.shape[1]),
+        "sizes": (60, 40),
+        "site_sizes": {"a": (30, 20), "b": (30, 20)},
+        "quality": Quality(inertia=12.5, simplified_silhouette=0.5, davies_bouldin=0.7, n_rows=100),
+        "profile": Profile(
+            known=every,
+            means=means,
+            deviations=deviations,
+            overall_means=means.mean(axis=0),
+            overall_deviations=np.full(means.shape[1], 2.0),
+        ),
+        "history": (
+            HistoryEntry(round=2, phase="step", n_sites=3, inertia=20.0),
+            HistoryEntry(round=3, phase="step", n_sites=3, inertia=12.5),
+        ),
+        "n_rounds": 2,
+        "stopped_because": "converged",
+    }
+    return Result(**{**given, **changes})
+
+
+class _Page(HTMLParser):
+    """Collects tags and what they refer to; fails on tags that are not closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self._open: list[str] = []
+        self.words = ""
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "br"):
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+@pytest.fixture(scope="module")
+def cohort() -> tuple[Any, pd.DataFrame, Any]:
+    """Return a simulation that holds nothing back, its rows, and their labels."""
+    rng = np.random.default_rng(0)
+    of = rng.integers(0, 3, 300)
+    rows = pd.DataFrame(
+        {
+            "age": 50 + 8 * of + rng.normal(0, 3, 300),
+            "smoker": (rng.random(300) < of / 3).astype(float),
+            "bp": rng.normal(130, 12, 300),
+        }
+    )
+    names = np.array(["basel", "lyon", "turku"])[np.arange(300) % 3]
+    result = simulate(
+        "lloyd",
+        {name: rows[names == name] for name in np.unique(names)},
+        config={"n_clusters": 3},
+        features=[{"name": "age", "unit": "years"}, {"name": "smoker", "kind": "binary"}, "bp"],
+        policy={"protection": "none"},
+        seed=1,
+    )
+    labels = np.empty(300, dtype=int)
+    for name in np.unique(names):
+        labels[names == name] = result.labels_[name]
+    return result, rows.assign(site=names), labels
+
+
+def test_the_profile_is_that_of_pandas(cohort: Any) -> None:
+    result, rows, labels = cohort
+    told = json.loads(json_text(Facts(result.result_, result.definition_)))
+    for cluster in told["clusters"]:
+        own = rows[labels == cluster["cluster"]]
+        assert cluster["size"] == len(own)
+        assert cluster["share"] == pytest.approx(len(own) / len(rows))
+        by_name = {each["column"]: each for each in cluster["columns"]}
+        for name in ("age", "smoker", "bp"):
+            assert by_name[name]["mean"] == pytest.approx(own[name].mean(), rel=1e-9)
+            apart = (own[name].mean() - rows[name].mean()) / rows[name].std(ddof=0)
+            assert by_name[name]["difference"] == pytest.approx(apart, abs=1e-9)
+        for name in ("age", "bp"):
+            assert by_name[name]["sd"] == pytest.approx(own[name].std(ddof=0), rel=1e-6)
+        assert by_name["smoker"]["sd"] is None
+        widest = max(("age", "smoker", "bp"), key=lambda n: abs(by_name[n]["difference"]))
+        assert cluster["sets_apart"] == [] or cluster["sets_apart"][0] == widest
+        for site, sizes in told["sizes_by_site"].items():
+            assert sizes[cluster["cluster"]] == (own["site"] == site).sum()
+    assert [entry["inertia"] for entry in told["history"]][-1] == result.inertia_
+    assert told["definition"]["seed"] == 1
+    assert told["provenance"] is None
+
+
+def test_csv_holds_what_json_does(cohort: Any) -> None:
+    result, _, _ = cohort
+    found = Facts(result.result_, result.definition_)
+    lines = list(csv.DictReader(io.StringIO(csv_text(found))))
+    flat = [
+        (cluster["cluster"], entry)
+        for cluster in json.loads(json_text(found))["clusters"]
+        for entry in cluster["columns"]
+    ]
+
+    assert len(lines) == len(flat) == 9
+    for line, (number, entry) in zip(lines, flat, strict=True):
+        assert int(line["cluster"]) == number
+        for name in ("mean", "sd", "low", "high", "difference"):
+            assert line[name] == ("" if entry[name] is None else repr(entry[name]))
+
+
+def test_transforms_are_undone_and_levels_are_shares() -> None:
+    features = [
+        {"name": "crp", "unit": "mg/l", "lower": 0.1, "transform": "log"},
+        {"name": "count", "transform": "log1p"},
+        {"name": "site of pain", "kind": "categorical", "levels": ["chest", "arm"]},
+    ]
+    result = _result([[1.0, 2.0, 0.25, 0.75], [2.0, 3.0, 1.0, 0.0]], np.full((2, 4), 0.5))
+    first = Facts(result, _definition(features)).clusters[0].entries
+
+    assert [entry.column.name for entry in first] == [
+        "crp",
+        "count",
+        "site of pain=chest",
+        "site of pain=arm",
+    ]
+    assert first[0].mean == pytest.approx(math.exp(1.0))
+    assert (first[0].low, first[0].high) == pytest.approx((math.exp(0.5), math.exp(1.5)))
+    assert first[0].deviation is None
+    assert first[1].mean == pytest.approx(math.expm1(2.0))
+    assert [entry.mean for entry in first[2:]] == [0.25, 0.75]
+    assert [entry.column.level for entry in first[2:]] == ["chest", "arm"]
+    assert first[2].low is None
+
+
+def test_shares_of_levels_and_geometric_means_are_those_of_the_rows() -> None:
+    rng = np.random.default_rng(2)
+    of = rng.integers(0, 2, 240)
+    rows = pd.DataFrame(
+        {
+            "pain": np.array(["none", "mild", "bad"])[(of + rng.integers(0, 2, 240)) % 3],
+            "crp": np.exp(1.0 + 3.0 * of + rng.normal(0, 0.3, 240)),
+        }
+    )
+    levels = ["none", "mild", "bad"]
+    features = [
+        {"name": "pain", "kind": "categorical", "levels": levels},
+        {"name": "crp", "unit": "mg/l", "lower": 0.01, "transform": "log"},
+    ]
+    result = simulate(
+        "lloyd",
+        {"a": rows[:80], "b": rows[80:160], "c": rows[160:]},
+        config={"n_clusters": 2},
+        features=features,
+        policy={"protection": "none"},
+        seed=0,
+    )
+    labels = np.concatenate([result.labels_[name] for name in "abc"])
+    for cluster in Facts(result.result_, result.definition_).clusters:
+        own = rows[labels == cluster.number]
+        told = {entry.column.name: entry for entry in cluster.entries}
+        for level in levels:
+            assert told[f"pain={level}"].mean == pytest.approx((own["pain"] == level).mean())
+        logs = np.log(own["crp"])
+        assert told["crp"].mean == pytest.approx(np.exp(logs.mean()))
+        low, high = np.exp(logs.mean() + np.array([-1, 1]) * logs.std(ddof=0))
+        assert (told["crp"].low, told["crp"].high) == pytest.approx((low, high))
+
+
+def test_the_page_stands_alone_and_runs_nothing(cohort: Any) -> None:
+    result, _, _ = cohort
+    text = html(Facts(result.result_, result.definition_))
+    page = _Page(text)
+    names = {tag for tag, _ in page.tags}
+
+    assert not names & {"script", "link", "img", "iframe", "object", "embed", "form", "base"}
+    for tag, attributes in page.tags:
+        assert not {"src", "href", "style", "srcset", "action"} & attributes.keys(), tag
+        assert not [name for name in attributes if name.startswith("on")], tag
+    assert "url(" not in text
+    assert "@import" not in text
+    policy = [a["content"] for tag, a in page.tags if a.get("http-equiv")]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
+    assert text.count("<table>") >= 6
+    assert len(text) < 60_000
+
+
+def test_every_plot_says_what_it_shows_and_has_its_numbers_beside_it(cohort: Any) -> None:
+    result, _, _ = cohort
+    text = html(Facts(result.result_, result.definition_))
+    images = re.findall(r"<svg.*?</svg>", text, re.S)
+    drawn = [ElementTree.fromstring(image) for image in images]  # noqa: S314
+    space = "{http://www.w3.org/2000/svg}"
+
+    assert len(drawn) == 4
+    titles = [image.findtext(f"{space}title") for image in drawn]
+    assert titles == [
+        "Profile of the clusters",
+        "Sizes of the clusters by site",
+        "Centroids in two dimensions",
+        "Inertia by round",
+    ]
+    for image in drawn:
+        named = [image.find(f"{space}{part}") for part in ("title", "desc")]
+        assert all(part is not None and part.text for part in named)
+        own = [part.get("id") for part in named if part is not None]
+        assert image.get("aria-labelledby") == " ".join(str(name) for name in own)
+        assert image.get("role") == "img"
+        wide, high = (float(size) for size in str(image.get("viewBox")).split()[2:])
+        for mark in image.iter(f"{space}rect"):
+            x, width = float(str(mark.get("x"))), float(str(mark.get("width")))
+            y, height = float(str(mark.get("y"))), float(str(mark.get("height")))
+            assert 0 <= x <= x + width <= wide + 0.1
+            assert 0 <= y <= y + height <= high + 0.1
+    lines = drawn[3].findall(f"{space}polyline")
+    told = [entry for entry in result.history_ if entry.inertia is not None]
+    assert len(str(lines[0].get("points")).split()) == len(told)
+
+
+def test_names_that_are_markup_stay_names() -> None:
+    features = [{"name": HOSTILE, "unit": HOSTILE}, {"name": "=cmd|' /C calc'!A0"}]
+    features += [{"name": "＝cmd"}]  # A wide sign.
+    means = [[0.0, 5.0, 1.0], [9.0, 5.0, 1.0]]
+    result = _result(means, np.ones((2, 3)), warnings=(HOSTILE,))
+    found = Facts(result, _definition(features, config={"n_clusters": HOSTILE}))
+    page = _Page(html(found))
+
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert page.words.count(HOSTILE) >= 5
+    column = [line["column"] for line in csv.DictReader(io.StringIO(csv_text(found)))]
+    assert column[1].startswith("'=")
+    assert column[2].startswith("'＝")
+    shown: Any = SimpleNamespace(
+        features=found.definition.features,
+        result={"centroids_original": result.centroids_original.tolist()},
+    )
+    header = next(csv.reader(io.StringIO(centroid_table(shown).decode())))
+    assert header[2:] == column[:3]
+    assert json.loads(json_text(found))["warnings"] == [HOSTILE]
+
+
+def test_a_name_from_right_to_left_leaves_the_numbers_after_it_in_place() -> None:
+    result = _result([[0.0], [9.0]], np.ones((2, 1)))
+    words = _Page(html(Facts(result, _definition([{"name": "גיל", "unit": "שנים"}])))).words
+
+    # First-strong isolate and its end, around the name alone.
+    assert "\u2068גיל\u2069 9\u2068 שנים\u2069 (+2.2)" in words
+    assert "\u2068" not in _Page(html(Facts(result, _definition([{"name": "age"}])))).words
+
+
+def test_of_many_clusters_and_sites_each_is_told_from_the_others() -> None:
+    rng = np.random.default_rng(0)
+    sites = [f"s{number:02d}" for number in range(20)]
+    result = _result(
+        rng.normal(size=(60, 1)),
+        np.ones((60, 1)),
+        sizes=(200,) * 60,
+        site_sizes=dict.fromkeys(sites, (10,) * 60),
+    )
+    found = Facts(result, _definition([{"name": "u"}], sites=sites))
+    drawn = [Plots(found).profile().svg, Plots(found).sizes().svg]
+    heat, bars = (ElementTree.fromstring(image) for image in drawn)  # noqa: S314
+    space = "{http://www.w3.org/2000/svg}"
+    header = [text for text in heat.iter(f"{space}text") if text.get("font-weight")]
+    places = [float(str(text.get("x"))) for text in header]
+    assert len(header) > 10
+    assert min(np.diff(places)) >= 20
+    marks = list(bars.iter(f"{space}rect"))[-len(sites) :]
+    looks = [(mark.get("fill"), mark.get("fill-opacity")) for mark in marks]
+    assert len(set(looks)) == len(sites)
+    first = [(mark.get("fill"), mark.get("fill-opacity")) for mark in bars.iter(f"{space}rect")]
+    assert first[: len(sites)] == looks
+
+
+def test_beyond_what_a_double_holds_there_is_no_number() -> None:
+    features = [{"name": "u", "lower": 1e-9, "transform": "log"}]
+    result = _result([[700.0], [2.0]], [[20.0], [1.0]])
+    found = Facts(result, _definition(features))
+
+    assert found.clusters[0].entries[0].low == pytest.approx(math.exp(680))
+    assert found.clusters[0].entries[0].high is None
+    assert json.loads(json_text(found))["clusters"][0]["columns"][0]["high"] is None
+    _Page(html(found))
+    far = Facts(_result([[1e200], [-1e200]], [[1.0], [1.0]]), _definition([{"name": "u"}]))
+    assert far.axes[1] == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"profile": None, "quality": None, "sizes": None, "site_sizes": {}, "history": ()},
+        {"mask": np.array([[True, False], [True, True]])},
+    ],
+)
+def test_a_result_with_less_in_it_still_makes_a_page(changes: dict[str, Any]) -> None:
+    result = _result([[0.0, 5.0], [9.0, 5.0]], np.ones((2, 2)), **changes)
+    found = Facts(result, _definition([{"name": "u"}, {"name": "v"}]))
+
+    _Page(html(found))
+    assert np.isfinite(found.axes[0]).all()
+    assert len(csv_text(found).splitlines()) == 5
+    if result.profile is None and result.mask is None:
+        assert found.clusters[1].entries[0].mean == 9.0
+
+
+def test_a_cluster_that_was_compared_with_nothing_is_not_said_to_differ_in_nothing() -> None:
+    definition = _definition([{"name": "u"}, {"name": "v"}])
+    alike = _result([[4.0, 5.0], [4.1, 5.0]], np.ones((2, 2)))
+    untold = alike.model_copy(update={"profile": None})
+    said = [html(Facts(result, definition)) for result in (alike, untold)]
+    assert ["nothing much" in page for page in said] == [True, False]
+    assert ["not known" in page for page in said] == [False, True]
+
+
+def test_one_cluster_and_none() -> None:
+    features = _definition([{"name": "u"}])
+    one = _result([[3.0]], [[1.0]], sizes=(10,), site_sizes={"a": (10,)})
+    empty = {"centroids": np.zeros((0, 1)), "centroids_original": np.zeros((0, 1))}
+    none = one.model_copy(update={**empty, "sizes": (), "site_sizes": {}, "profile": None})
+    for result in (one, none):
+        _Page(html(Facts(result, features)))
+
+
+def test_the_axes_are_those_along_which_centroids_differ() -> None:
+    rng = np.random.default_rng(3)
+    centroids = rng.normal(size=(6, 4)) * [5.0, 3.0, 0.1, 0.1]
+    result = _result(centroids, np.ones((6, 4)), sizes=(9,) * 6, site_sizes={})
+    found = Facts(result, _definition([{"name": f"x{j}"} for j in range(4)]))
+    centred = centroids - centroids.mean(axis=0)
+    values, vectors = np.linalg.eigh(centred.T @ centred)
+
+    expected = np.abs(centred @ vectors[:, [-1, -2]])
+    np.testing.assert_allclose(np.abs(found.axes[0]), expected, atol=1e-9)
+    np.testing.assert_allclose(found.axes[1], values[[-1, -2]] / values.sum())
+
+
+def test_a_sweep_shows_every_number_of_clusters_and_the_reason() -> None:
+    found = _result([[0.0], [9.0]], np.ones((2, 1)))
+    tried = [
+        SweepEntry(
+            n_clusters=k,
+            inertia=100.0 / k,
+            simplified_silhouette=0.9 - 0.1 * k,
+            davies_bouldin=None,
+            n_rows=100,
+            stability=None if k == 4 else 1.0,
+            result=found,
+        )
+        for k in (2, 3, 4)
+    ]
+    whole = {"sweep": tuple(tried), "n_clusters": 2, "recommendation": f"2: {HOSTILE}"}
+    shown = Facts(found.model_copy(update=whole), _definition([{"name": "u"}]))
+    page, told = _Page(html(shown)), json.loads(json_text(shown))
+
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert "2 (reported here)" in page.words
+    assert "Choosing the number of clusters" in page.words
+    assert page.words.count(HOSTILE) >= 2
+    assert [(each["n_clusters"], each["reported"]) for each in told["sweep"]] == [
+        (2, True),
+        (3, False),
+        (4, False),
+    ]
+    assert told["sweep"][2]["stability"] is None
+
+
+def test_two_centroids_differ_along_one_axis() -> None:
+    result = _result([[0.1, 0.7, 0.3], [0.4, 0.2, 0.9]], np.ones((2, 3)))
+    found = Facts(result, _definition([{"name": f"x{j}"} for j in range(3)]))
+
+    assert found.axes[0][:, 1].tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(np.abs(found.axes[0][:, 0]), np.sqrt(0.3**2 + 0.5**2 + 0.6**2) / 2)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (3.0, 3.0), (-0.002, 0.013), (1e8, 3e8)])
+def test_ticks_are_few_round_and_inside(low: float, high: float) -> None:
+    marks = ticks(low, high)
+
+    assert 1 <= len(marks) <= 7
+    assert all(low - 1e-9 * abs(low) <= mark <= high + 1e-9 * abs(high) for mark in marks)
+
+
+def test_a_notebook_shows_the_figures_of_the_report(cohort: Any, tmp_path: Path) -> None:
+    result, _, _ = cohort
+    page = html(Facts(result.result_, result.definition_))
+    plots = result.plot
+    for draw in (plots.convergence, plots.profile, plots.sizes, plots.centroids):
+        assert draw()._repr_svg_() in page
+        draw().save(tmp_path / "figure.svg")
+        assert (tmp_path / "figure.svg").read_text("utf-8").rstrip() == draw()._repr_svg_()
+    for draw in (plots.bounds, plots.choice):
+        with pytest.raises(UsageError, match=r"bounds are known|nothing to compare"):
+            draw()
+
+
+def test_a_figure_is_saved_as_png_with_its_words(cohort: Any, tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py")
+    result, _, _ = cohort
+    figure = result.plot.profile()
+    try:
+        figure.save(tmp_path / "figure.PNG")
+    except UsageError as error:
+        pytest.skip(str(error))  # a system without fonts
+    saved = (tmp_path / "figure.PNG").read_bytes()
+    assert saved.startswith(b"\x89PNG")
+    assert int.from_bytes(saved[16:20], "big") == 1440
+    figure.svg = re.sub("<text.*?</text>", "", figure.svg)
+    assert len(figure.png()) < 0.8 * len(saved)
+
+
+def test_a_system_without_fonts_gets_no_png_without_words(
+    cohort: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resvg = pytest.importorskip("resvg_py")
+    draw = resvg.svg_to_bytes
+    bare = {"skip_system_fonts": True}
+    monkeypatch.setattr(resvg, "svg_to_bytes", lambda **given: draw(**given, **bare))
+    with pytest.raises(UsageError, match="no font found"):
+        cohort[0].plot.profile().png()
+
+
+def test_a_figure_that_cannot_be_saved_says_why(
+    cohort: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    figure = cohort[0].plot.sizes()
+    with pytest.raises(UsageError, match=r"ends in \.svg or \.png"):
+        figure.save(tmp_path / "figure.pdf")
+    with pytest.raises(UsageError, match="cannot be written"):
+        figure.save(tmp_path / "nowhere" / "figure.svg")
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(UsageError, match=r"pip install 'fedclust\[plot\]'"):
+        figure.save(tmp_path / "figure.png")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_line_chart_shows_every_point_and_names_the_lines() -> None:
+    series = {"k'=K <5>": [(1, 0.5), (2, None), (3, 0.75)], "other": [(1, 0.25), (3, 1.0)]}
+    chart = line_chart("a < b & c", "x", "y", series)
+    tree = ElementTree.fromstring(chart.svg)  # noqa: S314
+    space = "{http://www.w3.org/2000/svg}"
+    ways = [
+        [[float(at) for at in point.split(",")] for point in str(way.get("points")).split()]
+        for way in tree.iter(f"{space}polyline")
+    ]
+
+    assert {"k'=K <5>", "other", "x", "y"} <= {text.text for text in tree.iter(f"{space}text")}
+    assert [len(way) for way in ways] == [2, 2]
+    first, other = np.array(ways)
+    np.testing.assert_array_equal(first[:, 0], other[:, 0])
+    scale = (first[1, 1] - first[0, 1]) / 0.25
+    np.testing.assert_allclose(other[:, 1], first[0, 1] + scale * np.array([-0.25, 0.5]), atol=0.2)
+
+
+def test_a_report_in_another_form_is_refused(cohort: Any, tmp_path: Path) -> None:
+    result, _, _ = cohort
+    with pytest.raises(UsageError, match=r"\.html, \.json, \.csv"):
+        result.save_report(tmp_path / "report.pdf")
+    with pytest.raises(UsageError, match="cannot be written"):
+        result.save_report(tmp_path / "nowhere" / "report.html")
+    assert not list(tmp_path.iterdir())
+
+
+def _fedclust(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def test_each_reader_gets_a_report_of_what_it_may_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sites = blobs(np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 9.0]]), [20, 30, 15], spread=0.5)
+    with local_coordinator(tmp_path / "coordinator", threads=True) as local:
+        consortium = Consortium.found(local.base_url, local.operator_token, tuple(sites))
+        consortium.create("heart", 2, algorithm="fkm", config={"n_clusters": 3})
+        results = consortium.run("heart", sites, tmp_path / "journals")
+        token = tmp_path / "token"
+        token.write_text(consortium.analyst_token, "utf-8")
+        token.chmod(0o600)
+        given = ["--coordinator", consortium.url, "--token-file", str(token)]
+        target = tmp_path / "analyst.json"
+        command = ["session", "result", "heart", *given]
+        assert _fedclust(monkeypatch, *command, "--report", str(target)) == 0
+        assert _fedclust(monkeypatch, *command, "--report", str(tmp_path / "analyst.html")) == 0
+        assert _fedclust(monkeypatch, *command, "--report", str(tmp_path / "a.txt")) == 2
+    for name, result in results.items():
+        result.save_report(tmp_path / f"{name}.json")
+    capsys.readouterr()
+    analyst = json.loads(target.read_text("utf-8"))
+    own = {name: json.loads((tmp_path / f"{name}.json").read_text("utf-8")) for name in sites}
+
+    assert set(analyst["sizes_by_site"]) == set(sites)
+    assert analyst["definition"]["config"]["n_clusters"] == 3
+    sent = {
+        (entry["site"], entry["round"]): entry["sha256"]
+        for entry in analyst["provenance"]["submissions"]
+    }
+    for name in sites:
+        told = own[name]
+        assert told["sizes_by_site"].keys() == {name}
+        assert told["clusters"] == analyst["clusters"]
+        listed = {e["round"]: e["sha256"] for e in told["provenance"]["submissions"]}
+        assert listed == {number: digest for (site, number), digest in sent.items() if site == name}
+        ledger = Ledger(tmp_path / "journals" / name)
+        assert set(listed.values()) <= {entry.get("sha256") for entry in ledger.read()}
+    page = _Page((tmp_path / "analyst.html").read_text("utf-8"))
+    assert all(digest in page.words for digest in sent.values())
+
+    # At a site that took no part: the saved result alone, no coordinator.
+    results["a"].save(tmp_path / "heart.fedclust")
+    new = blobs(np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 9.0]]), [8], spread=0.5, seed=9)["a"]
+    elsewhere = SiteResult.load(tmp_path / "heart.fedclust")
+    found = elsewhere.predict(new)
+    centres = elsewhere.cluster_centers_
+    expected = ((new[:, None] - centres) ** 2 / results["a"].result_.scale ** 2).sum(axis=2)
+    np.testing.assert_array_equal(found, expected.argmin(axis=1))
+    for odd in ({"sizes": (9,)}, {"centroids": np.zeros((3, 1))}, {"site_sizes": {"a": (9,)}}):
+        document = elsewhere.document
+        document = document.model_copy(update={"result": {**document.result, **odd}})
+        replace(elsewhere, document=document).save(tmp_path / "odd.fedclust")
+        with pytest.raises(UsageError, match="not a result that this version of fedclust reads"):
+            SiteResult.load(tmp_path / "odd.fedclust")
+    elsewhere.save_report(tmp_path / "again.html")
+    results["a"].save_report(tmp_path / "first.html")
+    digests = [
+        hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+        for name in ("again.html", "first.html")
+    ]
+    assert digests[0] == digests[1]
+
+
+def test_simulate_writes_a_report_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["simulate", "lloyd", "--clusters", "2", "--features", "u,v"]
+    for name, rows in blobs(np.array([[0.0, 0.0], [9.0, 9.0]]), [20, 20, 20]).items():
+        pd.DataFrame(rows, columns=["u", "v"]).to_csv(tmp_path / f"{name}.csv", index=False)
+        given += ["--site", f"{name}={tmp_path / name}.csv"]
+    assert _fedclust(monkeypatch, *given, "--report", str(tmp_path / "found.csv")) == 0
+    assert len((tmp_path / "found.csv").read_text("utf-8").splitlines()) == 5
+    assert _fedclust(monkeypatch, *given, "--report", str(tmp_path / "found.doc")) == 2
+    assert ".html" in capsys.readouterr().err
+
+
+def test_a_report_begins_with_why(cohort: Any) -> None:
+    result, _, _ = cohort
+    told = {
+        "title": "Smokers <at> three sites",
+        "purpose": "Which groups of smokers do three hospitals share?",
+        "contact": "Ada, ada@example.org",
+        "approval": "Ethics committee, 2026-01",
+        "expires": datetime(2030, 1, 1, tzinfo=UTC),
+    }
+    page = html(Facts(result.result_, result.definition_.model_copy(update=told)))
+    opening = page[page.index("<h1>") : page.index("clusters over")]
+    assert "Smokers &lt;at&gt; three sites" in opening
+    for name in ("purpose", "contact", "approval"):
+        assert str(told[name]) in opening
+    assert "2030-01-01 00:00 UTC" in opening
+    told = json.loads(json_text(Facts(result.result_, result.definition_)))
+    assert told["definition"]["purpose"] == ""

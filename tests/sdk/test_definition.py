@@ -1,0 +1,275 @@
+"""A session's definition: what is refused, what is pinned, and what its hash covers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from fedclust.definition import (
+    DefinitionError,
+    canonical,
+    check_definition,
+    freeze,
+    plan_of,
+    read_definition,
+    request_hash,
+)
+from fedclust.schema.feature import Feature
+from fedclust.wire.codec import canonical_json, sha256
+from fedclust.wire.models import Definition, SessionCreate
+from support.purpose import PURPOSE
+
+
+def request(**changes: Any) -> SessionCreate:
+    """A valid request with some fields replaced; dots reach into the policy."""
+    body: dict[str, Any] = {
+        "name": "heart-2026",
+        "purpose": PURPOSE,
+        "algorithm": "lloyd",
+        "config": {"n_clusters": 4},
+        "features": [{"name": "age", "lower": 0, "upper": 120}, {"name": "sex", "kind": "binary"}],
+        "sites": ["budapest", "cleveland", "zurich"],
+    }
+    for key, value in changes.items():
+        if key.startswith("policy_"):
+            body.setdefault("policy", {})[key.removeprefix("policy_")] = value
+        else:
+            body[key] = value
+    return SessionCreate.model_validate_json(json.dumps(body))
+
+
+def pointers(definition: SessionCreate) -> list[str]:
+    with pytest.raises(DefinitionError) as caught:
+        check_definition(definition)
+    return [error.pointer for error in caught.value.errors]
+
+
+def test_a_frozen_definition_pins_seed_version_and_defaults() -> None:
+    definition = freeze(request(), seed=7)
+    assert definition.seed == 7
+    assert definition.method_version == plan_of(definition).method.version
+    assert set(definition.config) == set(plan_of(definition).method.options.model_fields)
+    assert freeze(request(seed=3), seed=7).seed == 3
+
+
+def test_only_a_simulation_needs_no_purpose() -> None:
+    silent = request().model_copy(update={"purpose": ""})
+    assert pointers(silent) == ["/purpose"]
+    assert freeze(silent, seed=7, simulated=True).purpose == ""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"title": "Heart"},
+        {"purpose": PURPOSE + "!"},
+        {"contact": "Ada, ada@example.org"},
+        {"approval": "2026-01"},
+        {"expires": "2030-01-01T01:00:00+01:00"},
+    ],
+)
+def test_why_a_session_is_there_is_part_of_what_sites_consent_to(change: dict[str, str]) -> None:
+    changed = canonical(freeze(request(**change), seed=7))
+    assert changed != canonical(freeze(request(), seed=7))
+    assert canonical(read_definition(changed)) == changed
+    if "expires" in change:
+        assert b'"expires":"2030-01-01T00:00:00.000Z"' in changed
+
+
+def test_the_canonical_form_is_stable_and_comes_back() -> None:
+    definition = freeze(request(), seed=7)
+    data = canonical(definition)
+    assert canonical(read_definition(data)) == data
+    assert json.loads(data) == json.loads(definition.model_dump_json())
+    assert b": " not in data
+    assert list(json.loads(data)) == sorted(json.loads(data))
+
+
+def test_the_hash_changes_with_every_field() -> None:
+    first = sha256(canonical(freeze(request(seed=1), seed=0)))
+    others = {
+        sha256(canonical(freeze(other, seed=0)))
+        for other in [
+            request(seed=2),
+            request(seed=1, config={"n_clusters": 5}),
+            request(seed=1, policy_min_group_size=6),
+            request(seed=1, start="manual"),
+        ]
+    }
+    assert len(others) == 4
+    assert first not in others
+
+
+def test_the_request_hash_covers_what_was_sent_and_not_the_drawn_seed() -> None:
+    assert request_hash(request()) == request_hash(request())
+    assert request_hash(request()) != request_hash(request(seed=1))
+
+
+def test_another_version_of_the_method_is_refused_with_the_command() -> None:
+    frozen = json.loads(canonical(freeze(request(), seed=7)))
+    frozen["method_version"] += 1
+    newer = Definition.model_validate_json(canonical_json(frozen))
+    with pytest.raises(DefinitionError, match="pip install --upgrade fedclust"):
+        plan_of(newer)
+
+
+def levels(*names: str, name: str = "a") -> dict[str, Any]:
+    return {"name": name, "kind": "categorical", **({"levels": list(names)} if names else {})}
+
+
+#: Two bounds whose logarithms are one number.
+NARROW = {"name": "a", "lower": 1e300, "upper": 1.0000000000000002e300}
+
+
+#: More than 10,000 columns.
+MANY = [levels(*map(str, range(64)), name=f"f{i}") for i in range(157)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"algorithm": "nonesuch"}, "/algorithm"),
+        ({"config": {}}, "/config/n_clusters"),
+        ({"config": {"n_clusters": 0}}, "/config/n_clusters"),
+        ({"config": {"n_clusters": True}}, "/config/n_clusters"),
+        ({"config": {"n_clusters": 3, "tolerance": 1}}, "/config"),
+        ({"features": [{"name": "a"}, {"name": "a"}]}, "/features/1/name"),
+        ({"features": [levels()]}, "/features/0/levels"),
+        ({"features": [levels("x")]}, "/features/0/levels"),
+        ({"features": [levels(*map(str, range(65)))]}, "/features/0/levels"),
+        ({"features": [levels("x", "y", "x")]}, "/features/0/levels/2"),
+        ({"features": [{**levels("x", "y"), "lower": 0}]}, "/features/0/lower"),
+        ({"features": [{**levels("x", "y"), "upper": 1}]}, "/features/0/upper"),
+        ({"features": [{**levels("x", "y"), "transform": "log"}]}, "/features/0/transform"),
+        ({"features": [levels("x", "y"), {"name": "a=x"}]}, "/features/1/name"),
+        ({"features": [{"name": "a=x"}, levels("x", "y")]}, "/features/1/name"),
+        ({"features": [levels("x=y", "z"), levels("y", "w", name="a=x")]}, "/features/1/name"),
+        ({"features": MANY}, "/features"),
+        ({"features": [{"name": "a", "levels": ["x", "y"]}]}, "/features/0/levels"),
+        ({"features": [{"name": "a", "transform": "log"}]}, "/features/0/lower"),
+        ({"features": [{"name": "a", "transform": "log", "lower": 0}]}, "/features/0/lower"),
+        ({"features": [{"name": "a", "transform": "log1p"}]}, "/features/0/lower"),
+        ({"features": [{"name": "a", "transform": "log1p", "lower": -1}]}, "/features/0/lower"),
+        ({"features": [{**NARROW, "transform": "log"}]}, "/features/0/lower"),
+        (
+            {"features": [{"name": "a", "kind": "binary", "transform": "log1p"}]},
+            "/features/0/transform",
+        ),
+        ({"features": [{"name": "a", "weight": 1e7}]}, "/features/0/weight"),
+        ({"features": [{"name": "a", "weight": 1e-7}]}, "/features/0/weight"),
+        ({"features": [{"name": "a", "lower": 1, "upper": 1}]}, "/features/0/lower"),
+        ({"features": [{"name": "a", "kind": "binary", "upper": 2}]}, "/features/0/kind"),
+        ({"features": [{"name": "a"}], "policy_scaling": "bounds"}, "/features/0"),
+        ({"policy_missing": "mask"}, "/policy/missing"),
+        ({"policy_min_group_size": 2}, "/policy/min_group_size"),
+        ({"policy_min_sites": 1}, "/policy/min_sites"),
+        ({"policy_min_sites": 2}, "/policy/min_sites"),
+        ({"policy_min_sites": 4}, "/policy/min_sites"),
+        ({"policy_quorum": 2}, "/policy/quorum"),
+        ({"policy_quorum": 4}, "/policy/quorum"),
+        ({"sites": ["a", "b", "a"]}, "/sites/2"),
+        ({"config": {"n_clusters": 1, "start": "given"}}, "/config/centroids"),
+    ],
+)
+def test_a_faulty_definition_names_the_field(changes: dict[str, Any], pointer: str) -> None:
+    assert pointer in pointers(request(**changes))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("fkm", {"rounds": 4}),
+        ("fkm", {"variant": "paper", "candidates": 4}),
+        ("kfed", {"server_lloyd": "one"}),
+        ("kfed", {"variant": "paper", "n_init": 4}),
+        ("spectral", {"gamma": 1.0}),
+        ("spectral", {"anchors": 2}),
+        ("spectral", {"alignment": "sign", "landmarks": 9}),
+        ("spectral", {"alignment": "procrustes", "evaluate": True}),
+        ("spectral", {"alignment": "none", "anchors": 3}),
+    ],
+)
+def test_an_option_of_another_variant_is_refused_with_those_that_there_are(
+    algorithm: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        check_definition(request(algorithm=algorithm, config={"n_clusters": 2, **options}))
+    (error,) = caught.value.errors
+    assert error.pointer == "/config"
+    said, known = error.message.split("there are: ")
+    assert said == "unknown option of this variant; "
+    frozen = freeze(request(algorithm=algorithm, config={"n_clusters": 2, **named(options)}), 0)
+    assert set(known.split(", ")) == set(frozen.config)
+
+
+def named(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the variant that options name, alone."""
+    return {name: value for name, value in options.items() if name in ("variant", "alignment")}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "pointer"),
+    [
+        ("kfed", {"local_clusters": 0}, "/config/local_clusters"),
+        ("kfed", {"variant": "paper", "projection": "auto"}, "/config/projection"),
+        # The variant's name is an option's too.
+        ("spectral", {"neighbours": 0}, "/config/neighbours"),
+        ("spectral", {"landmarks": 0}, "/config/landmarks"),
+        ("spectral", {"alignment": "sign", "anchors": 0}, "/config/anchors"),
+        ("spectral", {"alignment": "mirror"}, "/config"),
+    ],
+)
+def test_a_faulty_option_of_a_variant_is_named(
+    algorithm: str, options: dict[str, Any], pointer: str
+) -> None:
+    definition = request(algorithm=algorithm, config={"n_clusters": 2, **options})
+    assert pointers(definition) == [pointer]
+
+
+@pytest.mark.parametrize("weight", [0, -1, float("nan")])
+def test_a_weight_is_more_than_nothing(weight: float) -> None:
+    with pytest.raises(ValidationError, match="weight"):
+        Feature(name="a", weight=weight)
+
+
+def test_every_kind_may_be_declared() -> None:
+    kinds = [
+        {"name": "age", "lower": 0, "upper": 120, "weight": 2},
+        {"name": "crp", "lower": 0.01, "upper": 500, "transform": "log"},
+        {"name": "stay", "lower": 0, "upper": 365, "transform": "log1p"},
+        {"name": "sex", "kind": "binary"},
+        levels("typical", "none", name="pain"),
+    ]
+    for scaling in ("none", "standard", "bounds"):
+        frozen = freeze(request(features=kinds, policy_scaling=scaling), seed=1)
+        assert [column.name for column in plan_of(frozen).columns] == [
+            *("age", "crp", "stay", "sex", "pain=typical", "pain=none")
+        ]
+
+
+def test_two_sites_may_work_together_by_themselves() -> None:
+    check_definition(request(sites=["a", "b"], policy_min_sites=2))
+
+
+def test_a_simulation_may_do_what_leaves_no_process() -> None:
+    alone = request(sites=["a"], policy_min_sites=1)
+    check_definition(alone, simulated=True)
+
+
+def test_every_fault_is_listed_at_once() -> None:
+    faulty = request(
+        policy_min_group_size=1, features=[{"name": "a", "weight": 2e6}], config={"n_clusters": 0}
+    )
+    assert pointers(faulty) == [
+        "/policy/min_group_size",
+        "/features/0/weight",
+        "/config/n_clusters",
+    ]
+
+
+def test_an_unknown_option_lists_those_that_exist() -> None:
+    with pytest.raises(DefinitionError, match="n_clusters, "):
+        check_definition(request(config={"n_clusters": 2, "n_cluster": 3}))

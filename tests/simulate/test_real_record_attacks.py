@@ -1,0 +1,220 @@
+"""The attacks that the differencing guard could not stop, against the protected table.
+
+Each attack is tried on ``protection: none`` too, where it succeeds: it is a real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer
+
+from fedclust import engine
+from fedclust.definition import freeze, plan_of
+from fedclust.engine import Plan
+from fedclust.engine.site_points import released_points
+from fedclust.methods.lloyd import StepTask
+from fedclust.protection.columns import Source
+from fedclust.protection.table import form_table
+from fedclust.schema.points import Points, row_points
+from fedclust.schema.space import Space
+from fedclust.schema.task import SiteTask
+from fedclust.simulate import simulate
+from fedclust.wire.codec import canonical_json
+from fedclust.wire.models import SessionCreate
+
+P = 5
+D = 6
+FEATURES = [{"name": f"x{j}"} for j in range(D)]
+#: A sum belongs to a row where it agrees to this many standard deviations in every column.
+CLOSE = 1e-6
+
+FloatArray = NDArray[np.float64]
+
+
+def patients(n: int = 150) -> FloatArray:
+    """Return rows (n, d) of the breast cancer data, scaled."""
+    X = load_breast_cancer().data[:n, :D]
+    return np.asarray((X - X.mean(axis=0)) / X.std(axis=0))
+
+
+def plan(protection: str) -> Plan:
+    body = {
+        "name": "attack",
+        "algorithm": "lloyd",
+        "config": {"n_clusters": 2},
+        "features": FEATURES,
+        "sites": ["a", "b", "c"],
+        "policy": {"scaling": "none", "protection": protection, "max_rounds": 1_000},
+    }
+    return plan_of(
+        freeze(SessionCreate.model_validate_json(canonical_json(body)), 0, simulated=True)
+    )
+
+
+def points(X: FloatArray, protection: str) -> Points:
+    if protection == "none":
+        return row_points(X)
+    sources = tuple(Source(f"x{j}", X[:, j]) for j in range(D))
+    table = form_table(sources, P)
+    values = np.column_stack([table.values(f"x{j}") for j in range(D)])
+    within = np.array([share or 0.0 for share in table.shares])
+    return released_points(values, table.sizes, within, plan(protection).features)
+
+
+def sums_of(counts: Any, sums: Any) -> Iterator[tuple[int, FloatArray]]:
+    yield from ((int(n), np.asarray(s)) for n, s in zip(counts, sums, strict=True) if n)
+
+
+def recovered(sets: list[tuple[int, FloatArray]], X: FloatArray) -> set[int]:
+    """Return the rows (n, d) that any set, or the difference of any two, gives away."""
+    found: set[int] = set()
+    counts = np.array([n for n, _ in sets])
+    sums = np.array([s for _, s in sets])
+    for n, s in zip(np.append(counts, 0), np.vstack([sums, np.zeros(D)]), strict=True):
+        small = (counts - n >= 1) & (counts - n < P)
+        for vector in (sums[small] - s) / (counts[small] - n)[:, None]:
+            hits = np.flatnonzero((np.abs(X - vector) <= CLOSE).all(axis=1))
+            found.update(int(hit) for hit in hits)
+    return found
+
+
+def crafted_answers(X: FloatArray, protection: str, target: int) -> list[tuple[int, FloatArray]]:
+    """Return what a hostile coordinator learns by moving a centroid past one patient.
+
+    It knows the patient's values: the strongest attacker. Two centroids of each question cut the
+    space just before and just behind the patient, along each column.
+    """
+    session, own = plan(protection), points(X, protection)
+    sets: list[tuple[int, FloatArray]] = []
+    memory: dict[str, Any] = {}
+    number = 0
+    for j in range(D):
+        for side in (-1.0, 1.0):
+            direction = np.zeros(D)
+            direction[j] = 1.0
+            at = X[target] + side * 1e-9 * direction
+            number += 1
+            task = SiteTask(
+                "lloyd",
+                StepTask(centroids=np.stack([at - 3.0 * direction, at + 3.0 * direction])),
+                space=Space.identity(D),
+            )
+            payload, memory = engine.local_step(
+                session,
+                task,
+                own,
+                site="a",
+                round_number=number,
+                p=P,
+                size_band=None,
+                memory=memory,
+            )
+            assert payload is not None
+            sets += sums_of(payload.counts, payload.sums)
+    return sets
+
+
+@pytest.mark.parametrize("protection", ["groups", "none"])
+def test_crafted_centroids_give_no_real_record(protection: str) -> None:
+    X = patients()
+    found: set[int] = set()
+    for target in range(0, 150, 15):
+        found |= recovered(crafted_answers(X, protection, target), X)
+    assert bool(found) == (protection == "none")
+
+
+@pytest.mark.parametrize("protection", ["groups", "none"])
+def test_many_sessions_of_an_analyst_give_no_real_record(protection: str) -> None:
+    """Given centroids, other seeds, K and weights, session after session, on the same rows."""
+    X = patients()
+    sites = {"a": X, "b": X[::-1] + 0.3, "c": X + 0.1}
+    sets: list[tuple[int, FloatArray]] = []
+    rng = np.random.default_rng(1)
+    for number in range(24):
+        K = 2 + number % 7
+        start = X[rng.choice(len(X), K, replace=False)]
+        run = simulate(
+            "lloyd",
+            sites,
+            config={"n_clusters": K, "start": "given", "centroids": start.tolist()},
+            policy={"protection": protection, "scaling": "none", "max_rounds": 4},
+            seed=number,
+        )
+        for entry in run.trace_:
+            if entry.site == "a" and entry.phase == "lloyd":
+                sets += sums_of(entry.payload.counts, entry.payload.sums)
+    assert bool(recovered(sets, X)) == (protection == "none")
+
+
+@pytest.mark.parametrize("protection", ["groups", "none"])
+def test_yes_no_columns_declared_numeric_tell_no_real_record(protection: str) -> None:
+    """No sum over a cluster tells of 1 to p - 1 persons who have, or lack, a property."""
+    rng = np.random.default_rng(2)
+    X = (rng.random((217, D)) < [0.02, 0.05, 0.2, 0.5, 0.9, 0.98]).astype(float)
+    small = 0
+    for seed in range(6):
+        run = simulate(
+            "lloyd",
+            {"a": X, "b": X[::-1], "c": X},
+            config={"n_clusters": 8},
+            policy={"protection": protection, "scaling": "none"},
+            seed=seed,
+        )
+        for entry in run.trace_:
+            if entry.site != "a" or entry.phase != "lloyd":
+                continue
+            for n, s in sums_of(entry.payload.counts, entry.payload.sums):
+                persons = np.rint(np.concatenate([s, n - s]))
+                exact = np.abs(np.concatenate([s, n - s]) - persons) < 1e-6
+                small += int((exact & (persons > 0) & (persons < P)).sum())
+    assert (small > 0) == (protection == "none")
+
+
+@pytest.mark.parametrize("protection", ["groups", "none"])
+def test_moments_of_whole_numbers_give_no_real_record(protection: str) -> None:
+    """Of few whole numbers, their number, sum and sum of squares leave one set of values."""
+    rng = np.random.default_rng(3)
+    X = rng.integers(0, 7, (60, D)).astype(float)
+    run = simulate(
+        "lloyd",
+        {"a": X, "b": X[::-1], "c": X},
+        config={"n_clusters": 8},
+        policy={"protection": protection, "scaling": "none"},
+        seed=0,
+    )
+    (final,) = [e.payload for e in run.trace_ if e.site == "a" and e.phase == "evaluate"]
+    solved = 0
+    for k, n in enumerate(final.counts):
+        if not 0 < n <= 8:
+            continue
+        for j in range(D):
+            total = n * final.means[k, j]
+            squares = final.m2[k, j] + n * final.means[k, j] ** 2
+            worlds = _whole_numbers(int(n), total, squares)
+            solved += len(worlds) == 1 and len(set(worlds[0])) > 1
+    assert (solved > 0) == (protection == "none")
+
+
+def _whole_numbers(n: int, total: float, squares: float) -> list[tuple[int, ...]]:
+    """Return the multisets of n numbers 0..6 with this sum and sum of squares."""
+    if abs(total - round(total)) > 1e-6 or abs(squares - round(squares)) > 1e-6:
+        return []
+    found: list[tuple[int, ...]] = []
+
+    def go(chosen: tuple[int, ...], low: int, total: int, squares: int) -> None:
+        left = n - len(chosen)
+        if not left:
+            if total == squares == 0:
+                found.append(chosen)
+            return
+        for value in range(low, 7):
+            if value * left <= total and value**2 * left <= squares:
+                go((*chosen, value), value, total - value, squares - value**2)
+
+    go((), 0, round(total), round(squares))
+    return found

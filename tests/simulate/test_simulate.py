@@ -1,0 +1,423 @@
+"""Whole sessions: equality with central Lloyd, orders of arrival, and every awkward case."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedclust.data import DataWarning
+from fedclust.definition import DefinitionError
+from fedclust.schema.errors import MethodFailure, RuleViolation
+from fedclust.simulate import SimulationResult, simulate
+from fedclust.wire.codec import encode_model
+from support.hospitals import blobs, breast_cancer, central_lloyd, pooled
+from support.points import of_rows, repeated
+
+CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
+EXACT = {"protection": "none"}
+
+
+def _pooled_labels(result: SimulationResult) -> np.ndarray:
+    return np.concatenate([result.labels_[site] for site in sorted(result.labels_)])
+
+
+# --- equality with the central algorithm ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n_clusters", "seed"), [(2, 1), (3, 2), (5, 7)])
+@pytest.mark.parametrize("scaling", ["none", "standard"])
+def test_unprotected_it_equals_central_lloyd_on_the_rows(
+    n_clusters: int, seed: int, scaling: str
+) -> None:
+    sites = breast_cancer(seed)
+    X = pooled(sites)
+    start = X[np.random.default_rng(seed).choice(len(X), n_clusters, replace=False)]
+    result = simulate(
+        "lloyd",
+        sites,
+        config={"n_clusters": n_clusters, "start": "given", "centroids": start, "tol": 0.0},
+        policy={**EXACT, "scaling": scaling, "max_rounds": 500},
+    )
+    center, scale = (X.mean(axis=0), X.std(axis=0)) if scaling == "standard" else (0.0, 1.0)
+    centroids, labels, inertia = central_lloyd((X - center) / scale, (start - center) / scale)
+    order = np.lexsort(centroids.T[::-1])
+
+    assert result.stopped_because_ == "converged"
+    assert result.quality_ is not None
+    assert result.quality_.n_rows == len(X)
+    np.testing.assert_allclose(result.result_.centroids, centroids[order], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        result.cluster_centers_, centroids[order] * scale + center, rtol=1e-10
+    )
+    np.testing.assert_array_equal(_pooled_labels(result), np.argsort(order)[labels])
+    assert result.inertia_ == pytest.approx(inertia, rel=1e-10)
+    assert result.sizes_ == tuple(np.bincount(labels)[order])
+
+
+def test_protected_it_equals_central_lloyd_on_the_points_of_all_sites() -> None:
+    sites = breast_cancer()
+    X = np.concatenate([repeated(of_rows(sites[site])) for site in sorted(sites)])
+    start = X[np.random.default_rng(2).choice(len(X), 4, replace=False)]
+    result = simulate(
+        "lloyd",
+        sites,
+        config={"n_clusters": 4, "start": "given", "centroids": start, "tol": 0.0},
+        policy={"scaling": "none", "max_rounds": 500},
+    )
+    centroids, labels, inertia = central_lloyd(X, start)
+    order = np.lexsort(centroids.T[::-1])
+
+    np.testing.assert_allclose(result.cluster_centers_, centroids[order], rtol=1e-10)
+    assert result.sizes_ == tuple(np.bincount(labels)[order])
+    assert result.inertia_ == pytest.approx(inertia, rel=1e-10)
+
+
+def test_an_offset_of_1e8_changes_nothing_but_the_offset() -> None:
+    sites = blobs(CENTRES, (12, 20, 31))
+    shifted = {site: rows + 1e8 for site, rows in sites.items()}
+    config = {"n_clusters": 4}
+    here, there = (simulate("lloyd", rows, config=config) for rows in (sites, shifted))
+
+    np.testing.assert_allclose(there.cluster_centers_ - 1e8, here.cluster_centers_, atol=1e-6)
+    np.testing.assert_array_equal(_pooled_labels(there), _pooled_labels(here))
+    np.testing.assert_allclose(there.result_.scale, here.result_.scale, rtol=1e-7)
+
+
+def test_cells_find_separated_clusters_from_nothing() -> None:
+    result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})
+
+    assert sorted((result.cluster_centers_ / 6).round().tolist()) == [
+        [0, 0],
+        [0, 1],
+        [1, 0],
+        [1, 1],
+    ]
+    assert result.sizes_ == (63, 63, 63, 63)
+    assert result.quality_ is not None
+    assert result.quality_.simplified_silhouette is not None
+    assert result.quality_.simplified_silhouette > 0.9
+
+
+# --- same bytes -----------------------------------------------------------------------------------
+
+
+def test_the_order_of_arrival_changes_no_byte() -> None:
+    sites = breast_cancer()
+    reference = simulate("lloyd", sites, config={"n_clusters": 4}, seed=5)
+    for number in range(3):
+        shuffle = random.Random(number).sample
+
+        def arrival(_: int, names: list[str], shuffle: Any = shuffle) -> list[str]:
+            return list(shuffle(names, len(names)))
+
+        again = simulate("lloyd", sites, config={"n_clusters": 4}, seed=5, arrival=arrival)
+        assert encode_model(again.result_) == encode_model(reference.result_)
+    reordered = simulate("lloyd", dict(reversed(sites.items())), config={"n_clusters": 4}, seed=5)
+    assert encode_model(reordered.result_) == encode_model(reference.result_)
+
+
+def test_results_are_in_lexicographic_order_and_labels_and_sizes_follow() -> None:
+    result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})
+    centroids = result.result_.centroids
+
+    assert centroids.tolist() == sorted(centroids.tolist())
+    for site, labels in result.labels_.items():
+        assert result.result_.site_sizes[site] == tuple(np.bincount(labels, minlength=4))
+
+
+# --- defined for every awkward case ---------------------------------------------------------------
+
+
+def test_three_distinct_rows_and_sixteen_clusters() -> None:
+    sites = {
+        site: np.repeat([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], 20, axis=0)
+        for site in ("a", "b", "c")
+    }
+    result = simulate("lloyd", sites, config={"n_clusters": 16})
+
+    assert sorted(result.cluster_centers_.round(12).tolist()) == [[0, 0], [0, 1], [1, 0]]
+    assert result.sizes_ == (60, 60, 60)
+    assert "3 distinct" in result.warnings_[0]
+    assert result.inertia_ == pytest.approx(0.0, abs=1e-20)
+
+
+def test_fewer_received_cells_than_clusters_are_returned_with_a_warning() -> None:
+    sites = blobs(CENTRES[:1], (6, 7, 8))
+    result = simulate("lloyd", sites, config={"n_clusters": 12})
+
+    assert len(result.cluster_centers_) < 12
+    assert len(result.warnings_) == 1
+    assert result.sizes_ is not None
+    assert sum(size or 0 for size in result.sizes_) == 21
+
+
+@pytest.mark.parametrize("scaling", ["none", "standard"])
+def test_sites_with_fewer_than_p_persons_everywhere_fail_and_say_what_to_change(
+    scaling: str,
+) -> None:
+    sites = {site: rows[:4] for site, rows in blobs(CENTRES, (3, 3, 3)).items()}
+
+    with pytest.raises(MethodFailure, match="min_group_size") as caught:
+        simulate("lloyd", sites, config={"n_clusters": 4}, policy={"scaling": scaling})
+    assert caught.value.reason == "too_few_contributors"
+
+
+def test_rows_that_are_all_alike_are_one_group_and_one_centroid() -> None:
+    sites = {site: np.full((40, 2), 3.5) for site in ("a", "b", "c")}
+    result = simulate("lloyd", sites, config={"n_clusters": 2})
+
+    assert result.cluster_centers_.tolist() == [[3.5, 3.5]]
+    assert result.sizes_ == (120,)
+
+
+def test_repeated_given_centroids_are_one_with_a_warning() -> None:
+    result = simulate(
+        "lloyd",
+        blobs(CENTRES[:1], (20, 20, 20)),
+        config={"n_clusters": 3, "start": "given", "centroids": [[0, 0], [99, 99], [99, 99]]},
+        policy={"scaling": "none"},
+    )
+
+    assert result.cluster_centers_[1].tolist() == [99.0, 99.0]
+    assert result.sizes_ == (60, 0)
+    assert "2 distinct" in result.warnings_[0]
+
+
+def test_constant_columns_and_one_cluster() -> None:
+    rng = np.random.default_rng(0)
+    sites = {
+        site: np.column_stack([np.full(30, 7.25), rng.normal(size=30)]) for site in ("a", "b", "c")
+    }
+    result = simulate("lloyd", sites, config={"n_clusters": 1}, policy=EXACT)
+
+    assert result.result_.scale[0] == 1.0
+    assert result.cluster_centers_[0, 0] == 7.25
+    assert result.inertia_ == pytest.approx(90.0)
+    assert result.quality_ is not None
+    assert result.quality_.simplified_silhouette is None
+    assert result.quality_.davies_bouldin is None
+
+
+def test_a_single_site_in_a_simulation() -> None:
+    X = pooled(blobs(CENTRES, (3,)))
+    result = simulate("lloyd", {"only": X}, config={"n_clusters": 4}, policy={"min_group_size": 3})
+
+    assert result.sizes_ == (3, 3, 3, 3)
+    np.testing.assert_array_equal(result.predict(X), result.labels_["only"])
+
+
+def test_missing_values_drop_or_impute() -> None:
+    sites = blobs(CENTRES, (20, 20, 20))
+    sites["a"][::7, 0] = np.nan
+    dropped = simulate("lloyd", sites, config={"n_clusters": 4})
+    imputed = simulate("lloyd", sites, config={"n_clusters": 4}, policy={"missing": "impute"})
+
+    assert (dropped.labels_["a"] == -1).sum() == 12
+    assert (imputed.labels_["a"] >= 0).all()
+    assert sum(size or 0 for size in dropped.sizes_ or ()) == 228
+    assert imputed.quality_ is not None
+    assert imputed.quality_.n_rows == 240
+
+
+def test_a_site_without_a_feature_takes_part_with_it_imputed() -> None:
+    sites = blobs(CENTRES, (20, 20, 20, 20))
+    sites["b"][:, 1] = np.nan
+    result = simulate("lloyd", sites, config={"n_clusters": 4}, policy={"missing": "impute"})
+    own = {
+        entry.payload.observed[1]
+        for entry in result.trace_
+        if entry.site == "b" and entry.phase == "prepare"
+    }
+
+    assert own == {0}
+    assert (result.labels_["b"] >= 0).all()
+
+
+# --- how it is called -----------------------------------------------------------------------------
+
+
+def test_columns_of_data_frames_are_matched_by_name() -> None:
+    sites = blobs(CENTRES, (12, 20, 31))
+    frames = {
+        site: pd.DataFrame(rows, columns=["dose", "age"]).assign(note="x")[["note", "age", "dose"]]
+        for site, rows in sites.items()
+    }
+    result = simulate("lloyd", frames, config={"n_clusters": 4}, features=["dose", "age"])
+    plain = simulate(
+        "lloyd", sites, config={"n_clusters": 4}, features=[{"name": "dose"}, {"name": "age"}]
+    )
+
+    assert encode_model(result.result_) == encode_model(plain.result_)
+    with pytest.raises(RuleViolation, match="weight"):
+        simulate("lloyd", frames, config={"n_clusters": 4}, features=["dose", "weight"])
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"method": "lloid"}, "/algorithm"),
+        ({"config": {"n_clusters": 0}}, "/config/n_clusters"),
+        ({"config": {"n_clusters": 2, "start": "given"}}, "/config/centroids"),
+        ({"policy": {"missing": "mask"}}, "/policy/missing"),
+        ({"policy": {"min_sites": 4}}, "/policy/min_sites"),
+        ({"features": [{"name": "x", "kind": "categorical"}, "y"]}, "/features/0/levels"),
+    ],
+)
+def test_what_the_service_refuses_a_simulation_refuses_too(
+    change: dict[str, Any], pointer: str
+) -> None:
+    arguments = {"method": "lloyd", "config": {"n_clusters": 2}, **change}
+
+    with pytest.raises(DefinitionError) as caught:
+        simulate(sites=blobs(CENTRES, (9, 9, 9)), **arguments)
+    assert [error.pointer for error in caught.value.errors] == [pointer]
+
+
+ROWS = np.random.default_rng(0).normal(size=(20, 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"policy": {"p": 3}}, "/policy: unknown field; there are: min_sites"),
+        ({"policy": {"scaling": "zscore"}}, "/policy/scaling: .*'bounds'"),
+        ({"features": [1, 2]}, "/features/0"),
+        ({"features": [{"name": "x", "units": "kg"}, "y"]}, "/features/0: unknown field"),
+        ({"features": "xy"}, "sequence of features"),
+        ({"config": None}, "/config: "),
+        ({"config": {"n_clusters": 2, "tol": np.nan}}, "JSON"),
+        ({"config": {"n_clusters": object()}}, "JSON"),
+        ({"seed": -1}, "/seed"),
+        ({"seed": None}, "/seed"),
+        ({"sites": [ROWS, ROWS, ROWS]}, "mapping of each site's name"),
+        ({"sites": {}}, "at least one site"),
+        ({"sites": {1: ROWS, "b": ROWS, "c": ROWS}}, "must be text, not 1"),
+        ({"sites": {"A b": ROWS, "b": ROWS, "c": ROWS}}, "/sites/0"),
+        ({"persons": np.arange(20)}, "persons must be a mapping"),
+        ({"persons": {"z": np.arange(20)}}, "persons are given for z"),
+        ({"persons": {"b": np.arange(3)}}, "site 'b': .*3 persons were given for 20 rows"),
+        ({"persons": {"b": [np.nan, *range(19)]}}, "site 'b': .*row 0: no person"),
+        ({"arrival": lambda _, sites: sites[:2]}, "each of the round's sites once"),
+        ({"arrival": lambda _, sites: [*sites, "z"]}, "each of the round's sites once"),
+    ],
+)
+def test_a_wrong_call_is_a_value_error_that_names_what_to_change(
+    change: dict[str, Any], message: str
+) -> None:
+    sites = {"a": ROWS, "b": ROWS + 1, "c": ROWS + 2}
+    arguments = {"sites": sites, "config": {"n_clusters": 2}, **change}
+
+    with pytest.raises(ValueError, match=message) as caught:
+        simulate("lloyd", **arguments)
+    assert "pydantic" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (ROWS[:, 0], "shape"),
+        (ROWS[:, :1], "shape"),
+        ([[1, 2], [3]], "equally long"),
+        (ROWS.astype(str), "not numbers"),
+        (ROWS + 1j, "not numbers"),
+        (None, "not numbers"),
+        (np.where(ROWS > 1, np.inf, ROWS), "column 'x0': infinite"),
+        (pd.DataFrame(ROWS, columns=["x0", "y"]), "column 'x1'"),
+        (pd.DataFrame({"x0": ROWS[:, 0], "x1": "?"}), "row 0, column 'x1': not a number"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_naming_site_and_column(rows: Any, message: str) -> None:
+    with pytest.raises(RuleViolation, match=f"site 'b': .*{message}"):
+        simulate(
+            "lloyd",
+            {"a": ROWS, "b": rows, "c": ROWS},
+            config={"n_clusters": 2},
+            features=["x0", "x1"],
+        )
+
+
+def _rows_with_a_value_too_large() -> dict[str, Any]:
+    yes_no = np.column_stack([np.arange(20) % 2, np.linspace(0, 1, 20)])
+    wrong = yes_no.copy()
+    wrong[3:5, 0] = 1.5
+    return {"a": yes_no, "b": wrong, "c": yes_no}
+
+
+def test_a_column_of_more_than_two_numbers_is_no_yes_no_feature() -> None:
+    features = [{"name": "x", "kind": "binary"}, "y"]
+
+    sites = _rows_with_a_value_too_large()
+    sites["b"][:, 0] *= 2
+
+    with pytest.raises(RuleViolation, match=r"site 'b': .*asks for it as binary"):
+        simulate("lloyd", sites, config={"n_clusters": 1}, features=features)
+
+
+def test_bounds_clip_what_is_released_and_the_site_is_warned() -> None:
+    sites = _rows_with_a_value_too_large()
+    bounded = [{"name": "x", "lower": 0, "upper": 1}, "y"]
+
+    with pytest.warns(DataWarning, match="2 values outside the session's bounds") as said:
+        result = simulate("lloyd", sites, config={"n_clusters": 1}, features=bounded)
+
+    assert len(said) == 1
+    assert result.labels_["b"].tolist() == [0] * 20
+
+
+def test_bounds_clip_the_rows_of_a_session_without_protection() -> None:
+    sites = _rows_with_a_value_too_large()
+    clipped = {site: np.minimum(rows, 1.0) for site, rows in sites.items()}
+    options = {"config": {"n_clusters": 2}, "policy": {"protection": "none"}}
+    bounded = [{"name": "x", "lower": 0, "upper": 1}, "y"]
+
+    found = simulate("lloyd", sites, features=bounded, **options)
+    same = simulate("lloyd", clipped, features=bounded, **options)
+
+    np.testing.assert_array_equal(found.cluster_centers_, same.cluster_centers_)
+
+
+def test_what_is_masked_or_missing_is_missing_whatever_holds_it() -> None:
+    sites = {"a": ROWS, "b": np.where(ROWS > 1, np.nan, ROWS), "c": ROWS}
+    frame = pd.DataFrame(ROWS, columns=["x0", "x1"]).mask(ROWS > 1).astype("Float64")
+    plain = simulate("lloyd", sites, config={"n_clusters": 2})
+    for rows in (np.ma.masked_greater(ROWS, 1), frame):
+        result = simulate("lloyd", {**sites, "b": rows}, config={"n_clusters": 2})
+        assert encode_model(result.result_) == encode_model(plain.result_)
+        np.testing.assert_array_equal(result.labels_["b"], plain.labels_["b"])
+
+
+def test_numbers_of_numpy_files_and_sites_without_rows_are_taken(tmp_path: Any) -> None:
+    path = tmp_path / "b.csv"
+    pd.DataFrame(ROWS, columns=["x1", "x0"]).to_csv(path, index=False)
+    sites = {"a": ROWS, "b": path, "c": ROWS, "d": np.empty((0, 2))}
+    sites["e"] = pd.DataFrame({"x0": [], "x1": []})
+    result = simulate("lloyd", sites, config={"n_clusters": np.int64(2)}, seed=np.int64(3))
+
+    np.testing.assert_array_equal(result.labels_["b"], result.predict(ROWS[:, ::-1]))
+    assert result.labels_["d"].shape == result.labels_["e"].shape == (0,)
+
+    levels = {"name": "x1", "kind": "categorical", "levels": ["0", "1", "2"]}
+    whole = np.column_stack([ROWS[:, 0], np.arange(len(ROWS)) % 3])
+    sites = {"a": whole, "b": whole, "c": whole, "d": np.empty((0, 2))}
+    result = simulate("lloyd", sites, config={"n_clusters": 2}, features=["x0", levels])
+    assert result.labels_["d"].shape == (0,)
+
+
+def test_new_rows_of_a_data_frame_are_matched_by_name() -> None:
+    result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})
+    rows = pd.DataFrame({"x1": [6.0, 0.0], "note": "?", "x0": [0.0, 6.0]})
+
+    np.testing.assert_array_equal(result.predict(rows), result.predict([[0, 6], [6, 0]]))
+
+
+def test_the_trace_holds_what_every_site_sent_in_every_round() -> None:
+    result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})
+    rounds = [entry.round for entry in result.history_]
+
+    assert [(e.round, e.site) for e in result.trace_] == [(n, s) for n in rounds for s in "abc"]
+    assert all(entry.size > 0 for entry in result.trace_)
+    assert result.n_rounds_ == len(rounds) - 2

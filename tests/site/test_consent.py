@@ -1,0 +1,124 @@
+"""The consent screen: one screen that a data manager reads in a minute."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from fedclust import engine
+from fedclust.cli.console import consent_screen
+from fedclust.definition import freeze, plan_of
+from fedclust.protection.figures import TableFigures
+from fedclust.site.consent import ConsentRequest
+from fedclust.wire.codec import canonical_json
+from fedclust.wire.models import SessionCreate
+
+FIGURES = TableFigures(
+    n_persons=303,
+    n_groups=51,
+    group_sizes=(5, 9),
+    distance_sd=0.32,
+    one_value={f"x{j}": 0.01 * j for j in range(8)},
+    fenced={},
+    unreleased={},
+)
+
+
+def request(**changes: Any) -> ConsentRequest:
+    body: dict[str, Any] = {
+        "name": "heart-2026",
+        "title": "Types of coronary patients",
+        "purpose": ("Which types of coronary patients do four hospitals share? " * 2).strip(),
+        "contact": "Ada Lovelace, ada@example.org",
+        "approval": "Ethics board of Zurich, 2026-17",
+        "expires": "2027-01-01T00:00:00Z",
+        "algorithm": "fkm",
+        "config": {"n_clusters": 4},
+        "features": [{"name": f"x{j}", "unit": "mg/dl", "lower": 0, "upper": 9} for j in range(8)],
+        "sites": ["budapest", "cleveland", "long-beach", "zurich"],
+        **changes,
+    }
+    definition = freeze(SessionCreate.model_validate_json(canonical_json(body)), 7)
+    return ConsentRequest(
+        coordinator="https://coordinator.example",
+        site="zurich",
+        session=definition.name,
+        analyst="ada",
+        definition=definition,
+        definition_sha256="0" * 64,
+        plan=plan_of(definition),
+        p=5,
+        persons=303,
+        size_band="200-999",
+        persons_declared=True,
+        features=tuple(feature.name for feature in definition.features),
+        figures=FIGURES,
+    )
+
+
+def shown(capsys: pytest.CaptureFixture[str], asked: ConsentRequest, *, full: bool = False) -> str:
+    consent_screen(asked, full=full)
+    return capsys.readouterr().err
+
+
+def test_fkm_with_eight_features_fits_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys, request()).splitlines()
+    assert len(lines) <= 30
+    assert max(map(len, lines)) <= 100
+
+
+def test_it_says_who_asks_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    said = " ".join(shown(capsys, request()).split())
+    for text in ("Types of coronary patients", "do four hospitals share?", "ada@example.org"):
+        assert text in said
+    for text in ("2026-17", "2027-01-01", "budapest", "0" * 64):
+        assert text in said
+
+
+def test_it_gives_the_sessions_own_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    said = " ".join(shown(capsys, request()).split())
+    assert "4 x 8" in said
+    assert "K x d" not in said
+    windows = {"algorithm": "overlap_oneshot", "policy": {"missing": "mask"}, "config": {}}
+    assert "up to 1000 x 8" in " ".join(shown(capsys, request(**windows)).split())
+
+
+def test_it_tells_how_close_this_table_is(capsys: pytest.CaptureFixture[str]) -> None:
+    said = " ".join(shown(capsys, request()).split())
+    assert "51 groups of 5 to 9 persons" in said
+    assert "within 0.32 standard deviations" in said
+    assert "x7 7%, x6 6%, x5 5%" in said
+
+
+def test_it_says_that_a_table_has_no_fences(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = request()
+    assert "without fences" not in shown(capsys, asked)
+    said = " ".join(shown(capsys, dataclasses.replace(asked, fences=False)).split())
+    assert "formed without fences" in said
+
+
+def test_it_names_no_phase_that_cannot_happen(capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"n_clusters": 2, "start": "given", "centroids": [[0.0] * 8, [1.0] * 8]}
+    asked = request(algorithm="lloyd", config={**given, "evaluate": False})
+    assert [phase.name for phase in asked.phases] == ["prepare", "lloyd"]
+    asked = request(algorithm="lloyd", config=given, policy={"scaling": "none"})
+    assert [phase.name for phase in asked.phases] == ["lloyd", "evaluate"]
+    assert "cells:" not in shown(capsys, asked)
+
+
+def test_every_field_is_behind_full(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = request()
+    said = " ".join(shown(capsys, asked, full=True).split())
+    for phase in engine.possible_phases(asked.plan):
+        for line in phase.discloses:
+            assert line.meaning in said
+            assert line.identifies in said
+
+
+def test_without_protection_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = request(policy={"protection": "none"})
+    said = " ".join(shown(capsys, asked).split())
+    assert "The coordinator can compute single records from what you send" in said
+    assert "groups of at least" not in said

@@ -1,0 +1,133 @@
+"""A site that dies at any moment: before or after any sync, request or answer.
+
+Every such moment of a whole session is tried. The next run has to end with what an undisturbed one
+ends with, without two different bodies for a round, without a line too many in the ledger, and
+without anything sent that was not written first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from fedclust import durable_files
+from fedclust.site import journal
+from fedclust.site.ledger import Ledger
+from fedclust.wire import codec
+from support.fake_coordinator import URL, FakeCoordinator
+from support.ledgers import body_lines
+
+
+class Death(BaseException):
+    """Nothing may catch this and carry on."""
+
+
+def rows(n: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 2)) + 6 * rng.integers(0, 3, (n, 1))
+
+
+MINE = rows(40, 3)
+
+
+class World:
+    """A coordinator and a site whose every durable or visible step is counted."""
+
+    def __init__(self, directory: Path, dies_at: int | None = None) -> None:
+        self.directory, self.dies_at, self.step = directory, dies_at, 0
+        self.fake = FakeCoordinator(
+            {"alpha": rows(30, 1), "beta": rows(25, 2)}, policy={"max_rounds": 2}
+        )
+        self.fake.before = self._before
+        self.fake.after = lambda _request: self.tick()
+
+    def tick(self) -> None:
+        self.step += 1
+        if self.step - 1 == self.dies_at:
+            raise Death
+
+    def _before(self, request: httpx.Request) -> None:
+        self.tick()
+        if "submission" in request.url.path:
+            # Nothing leaves that is not in the journal, whole and synced.
+            number = int(request.url.path.split("/")[-2])
+            written = journal.Journal(self.directory, URL, "me", "heart", self.fake.sha256)
+            assert written.answers[number].body == request.content
+
+    def run(self) -> np.ndarray:
+        os.environ["FEDCLUST_STATE_DIR"] = str(self.directory / "groups")  # restored with the test
+        return self.fake.site(self.directory).participate("heart", MINE).labels_
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """Return a function that lets a world's steps include every sync."""
+
+    def install(world: World) -> None:
+        def sync(descriptor: int) -> None:
+            world.tick()
+            world.tick()
+
+        monkeypatch.setattr(durable_files, "sync", sync)
+
+    return install
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_dying_at_any_moment(tmp_path: Path, synced: Callable[[World], None], part: int) -> None:
+    calm = World(tmp_path / "calm")
+    synced(calm)
+    labels = calm.run()
+    moments = calm.step
+    assert moments > 100
+    for moment in range(part, moments, 4):
+        world = World(tmp_path / str(moment), dies_at=moment)
+        synced(world)
+        with pytest.raises(Death):
+            world.run()
+        np.testing.assert_array_equal(world.run(), labels, err_msg=f"moment {moment}")
+        assert world.fake.accepted == calm.fake.accepted, moment
+        bodies = defaultdict(set)
+        for number, body in world.fake.puts:
+            bodies[number].add(body)
+        assert all(len(different) == 1 for different in bodies.values()), moment
+        assert len(world.fake.puts) <= len(calm.fake.puts) + 1, moment
+        ledger = Ledger(world.directory)
+        assert ledger.verify() == [], moment
+        entries = body_lines(world.directory)
+        assert [entry["round"] for entry in entries] == sorted(calm.fake.accepted), moment
+        assert [entry["sha256"] for entry in entries] == [
+            codec.sha256(calm.fake.accepted[entry["round"]]) for entry in entries
+        ]
+        assert all(entry["receipt"] for entry in entries), moment
+
+
+def test_dying_again_and_again(tmp_path: Path, synced: Callable[[World], None]) -> None:
+    """Every run gets a little further than the one before, and the end is the same."""
+    calm = World(tmp_path / "calm")
+    synced(calm)
+    labels = calm.run()
+    world = World(tmp_path / "state")
+    synced(world)
+    deaths = 0
+    while True:
+        world.step, world.dies_at = 0, 14 + deaths % 7
+        try:
+            ended = world.run()
+        except Death:
+            deaths += 1
+            assert deaths < 200
+            continue
+        break
+    assert deaths > 5
+    np.testing.assert_array_equal(ended, labels)
+    assert world.fake.accepted == calm.fake.accepted
+    assert len({body for _, body in world.fake.puts}) == len(calm.fake.accepted)
+    assert Ledger(world.directory).verify() == []
+    assert len(body_lines(world.directory)) == len(calm.fake.accepted)

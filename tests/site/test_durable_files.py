@@ -1,0 +1,148 @@
+"""Durable files: whole or not at all, checked, locked."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedclust import durable_files
+from fedclust.durable_files import (
+    FileDamaged,
+    FileLock,
+    LockHeld,
+    append,
+    read_sealed,
+    seal_all,
+    write_sealed,
+)
+
+
+def test_every_changed_byte_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    write_sealed(path, b"payload\n\x00")
+    sound = path.read_bytes()
+    assert read_sealed(path) == b"payload\n\x00"
+    for place in range(len(sound)):
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+        with pytest.raises(FileDamaged, match="f: "):
+            read_sealed(path)
+    for length in range(len(sound)):
+        path.write_bytes(sound[:length])
+        with pytest.raises(FileDamaged):
+            read_sealed(path)
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_crash_leaves_the_old_file_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    path = tmp_path / "f"
+    write_sealed(path, b"old")
+    counted = iter(range(100))
+
+    def sync(descriptor: int) -> None:
+        for _ in range(2):
+            if next(counted) == at:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(durable_files, "sync", sync)
+    with pytest.raises(KeyboardInterrupt):
+        write_sealed(path, b"new")
+    assert read_sealed(path) in (b"old", b"new")
+
+
+def test_the_file_is_synced_before_it_takes_its_name_and_the_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, order = tmp_path / "f", []
+
+    def sync(descriptor: int) -> None:
+        order.append((os.fstat(descriptor).st_ino, path.exists()))
+
+    monkeypatch.setattr(durable_files, "sync", sync)
+    write_sealed(path, b"x")
+    if sys.platform != "win32":
+        assert order == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_files_written_together_are_each_whole_and_take_their_names_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    seal_all({first: b"old", second: b"old"})
+    counted = iter(range(100))
+
+    def sync(descriptor: int) -> None:
+        for _ in range(2):
+            if next(counted) == at:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(durable_files, "sync", sync)
+    with pytest.raises(KeyboardInterrupt):
+        seal_all({first: b"new", second: b"new"})
+    # Neither takes its name before both are on the disk; the directory is waited for last.
+    assert {read_sealed(first), read_sealed(second)} == ({b"old"} if at < 4 else {b"new"})
+
+
+def test_a_lock_is_exclusive_and_comes_back(tmp_path: Path) -> None:
+    first, second = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
+    first.acquire()
+    with pytest.raises(LockHeld):
+        second.acquire()
+    first.release()
+    first.release()
+    second.acquire()
+    second.release()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
+def test_a_lock_does_not_outlive_a_killed_process(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib, fedclust.durable_files as f\n"
+        "f.FileLock(pathlib.Path(sys.argv[1])).acquire()\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "lock")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        lock = FileLock(tmp_path / "lock")
+        with pytest.raises(LockHeld):
+            lock.acquire()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        lock.acquire()
+        lock.release()
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(durable_files, "sync", full)
+    path = tmp_path / "f"
+    for write in (lambda: write_sealed(path, b"x"), lambda: append(path, 0, b"x")):
+        with pytest.raises(OSError, match="No space left") as caught:
+            write()
+        assert caught.value.filename == str(path)
+
+
+def test_a_file_system_without_locks_is_no_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_descriptor: int, _wait: bool) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(durable_files, "_lock", none)
+    with pytest.raises(OSError, match="not supported") as caught:
+        FileLock(tmp_path / "lock").acquire()
+    assert caught.value.filename == str(tmp_path / "lock")

@@ -1,0 +1,893 @@
+"""A site's part in a session: what it consents to, accepts, sends, refuses, and gets."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import errno
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+from fedclust import durable_files, engine, errors, simulate
+from fedclust.definition import canonical
+from fedclust.methods.registry import METHODS
+from fedclust.site import Preview, Progress, Site
+from fedclust.site.consent import ConsentRequest
+from fedclust.site.journal import Journal, recorded
+from fedclust.site.ledger import Ledger
+from fedclust.site.paths import coordinator_directory, default_directory
+from fedclust.site.result import SiteResult
+from fedclust.wire import codec
+from fedclust.wire.models import TaskResponse
+from fedclust.wire.submissions import JSON
+from support.fake_coordinator import EPOCH, URL, FakeCoordinator, in_json, refusal
+from support.ledgers import body_lines
+
+
+def rows(n: int, seed: int) -> NDArray[np.float64]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 2)) + 6 * rng.integers(0, 3, (n, 1))
+
+
+MINE = rows(80, 3)
+OTHERS = {"alpha": rows(60, 1), "beta": rows(50, 2)}
+
+
+def coordinator(**definition: Any) -> FakeCoordinator:
+    return FakeCoordinator(OTHERS, **definition)
+
+
+def journal(fake: FakeCoordinator, directory: Path) -> Journal:
+    return Journal(directory, URL, "me", "heart", fake.sha256)
+
+
+# --- the whole path -------------------------------------------------------------------------------
+
+
+def test_it_gives_what_simulate_gives(tmp_path: Path) -> None:
+    fake = coordinator()
+    result = fake.site(tmp_path).participate("heart", MINE)
+    expected = simulate(
+        "lloyd",
+        {**OTHERS, "me": MINE},
+        config={"n_clusters": 3},
+        policy={"max_rounds": 4},
+        features=["x", "y"],
+        seed=7,
+    )
+    np.testing.assert_array_equal(result.labels_, expected.labels_["me"])
+    np.testing.assert_array_equal(result.cluster_centers_, expected.cluster_centers_)
+    assert result.sizes_ == expected.sizes_
+    np.testing.assert_array_equal(result.predict(MINE), result.labels_)
+
+
+def test_two_requests_a_round_and_five_around_it(tmp_path: Path) -> None:
+    fake = coordinator()
+    fake.site(tmp_path).participate("heart", MINE)
+    rounds = len(fake.accepted)
+    assert rounds >= 4
+    assert len(fake.requests) == 2 * rounds + 5
+    assert sum(r.endswith("/task") for r in fake.requests) == rounds + 1
+
+
+def test_json_bodies_give_the_same_and_can_be_read(tmp_path: Path) -> None:
+    binary, plain = coordinator(), coordinator()
+    one = binary.site(tmp_path / "a").participate("heart", MINE)
+    other = plain.site(tmp_path / "b", json_bodies=True).participate("heart", MINE)
+    assert codec.encode(one.document.result) == codec.encode(other.document.result)
+    for body in plain.accepted.values():
+        assert json.loads(body)["payload"]
+
+
+def test_no_row_and_no_token_is_in_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    fake = coordinator()
+    fake.site(tmp_path).participate("heart", MINE)
+    assert "fcs_secret" not in caplog.text
+    assert str(MINE[0, 0])[:8] not in caplog.text
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    told: list[Progress] = []
+    fake = coordinator()
+    fake.site(tmp_path).participate("heart", MINE, on_progress=told.append)
+    events = [event.event for event in told]
+    assert events[0] == "joined"
+    assert events[-1] == "done"
+    assert [e.round for e in told if e.event == "sent"] == sorted(fake.accepted)
+
+
+def test_a_completed_session_gives_its_result_again_and_sends_nothing(tmp_path: Path) -> None:
+    fake = coordinator()
+    first = fake.site(tmp_path).participate("heart", MINE)
+    fake.requests.clear()
+    again = fake.site(tmp_path).participate("heart", MINE)
+    np.testing.assert_array_equal(first.labels_, again.labels_)
+    assert not [request for request in fake.requests if not request.startswith("GET")]
+
+
+def test_too_few_rows_answer_empty_and_label_all_the_same(tmp_path: Path) -> None:
+    fake = FakeCoordinator({**OTHERS, "gamma": rows(40, 9)})
+    result = fake.site(tmp_path).participate("heart", MINE[:3])
+    assert len(result.labels_) == 3
+    entries = body_lines(tmp_path)
+    assert all(entry["empty"] and entry["smallest_count"] is None for entry in entries)
+    assert len(entries) == len(fake.accepted)
+
+
+def test_rows_without_a_value_get_no_label_and_a_result_can_be_saved(tmp_path: Path) -> None:
+    holed = MINE.copy()
+    holed[5, 1] = np.nan
+    fake = coordinator()
+    result = fake.site(tmp_path).participate("heart", holed)
+    assert result.labels_[5] == -1
+    assert (np.delete(result.labels_, 5) >= 0).all()
+    result.save(tmp_path / "r.fedclust")
+    loaded = SiteResult.load(tmp_path / "r.fedclust")
+    assert loaded.labels_ is None
+    np.testing.assert_array_equal(loaded.predict(holed), result.labels_)
+    np.testing.assert_array_equal(loaded.cluster_centers_, result.cluster_centers_)
+    saved = (tmp_path / "r.fedclust").read_bytes()
+    assert holed[0].tobytes() not in saved
+    (tmp_path / "r.fedclust").write_bytes(saved[:-1])
+    with pytest.raises(errors.UsageError, match="checksum"):
+        SiteResult.load(tmp_path / "r.fedclust")
+    with pytest.raises(errors.UsageError):
+        SiteResult.load(tmp_path / "absent")
+
+
+# --- consent --------------------------------------------------------------------------------------
+
+
+def test_consent_is_asked_once_with_all_that_matters_and_recorded(tmp_path: Path) -> None:
+    asked: list[ConsentRequest] = []
+
+    def agree(request: ConsentRequest) -> bool:
+        asked.append(request)
+        assert fake.joined is None, "asked before anything is told"
+        return True
+
+    fake = coordinator()
+    fake.site(tmp_path).participate("heart", MINE, consent=agree, min_group_size=9)
+    fake.site(tmp_path).participate("heart", MINE, consent=agree, min_group_size=9)
+    (request,) = asked
+    assert request.definition_sha256 == fake.sha256
+    assert (request.p, request.persons, request.size_band) == (9, 80, "50-199")
+    assert request.analyst == "ada"
+    assert all(line.meaning for phase in request.phases for line in phase.discloses)
+    assert "at least 9 similar persons" in request.promise
+    assert any("each row counts as a person" in note for note in request.notes)
+    record = journal(fake, tmp_path).record
+    assert record is not None
+    assert record.definition_sha256 == fake.sha256
+    assert record.consented_at == EPOCH
+    assert fake.joined is not None
+    assert fake.joined.definition_sha256 == fake.sha256
+    assert fake.joined.min_group_size == 9
+
+
+@pytest.mark.parametrize("consent", [False, lambda _request: False])
+def test_without_consent_nothing_is_sent(tmp_path: Path, consent: Any) -> None:
+    fake = coordinator()
+    with pytest.raises(errors.ConsentDeclined):
+        fake.site(tmp_path).participate("heart", MINE, consent=consent)
+    assert not [request for request in fake.requests if not request.startswith("GET")]
+    assert journal(fake, tmp_path).record is None
+
+
+def test_two_sites_need_it_said(tmp_path: Path) -> None:
+    policy = {"min_sites": 2, "max_rounds": 4}
+    fake = FakeCoordinator({"alpha": OTHERS["alpha"]}, policy=policy)
+    with pytest.raises(errors.ConsentNeeded, match="two_sites_with alpha") as caught:
+        fake.site(tmp_path).participate("heart", MINE)
+    assert caught.value.needed == ("two_sites_with alpha",)
+    assert fake.joined is None
+    fake.site(tmp_path).participate("heart", MINE, consent=True)
+    assert fake.joined is not None
+    assert fake.joined.consents.two_sites_with == "alpha"
+
+
+def test_a_session_without_protection_needs_it_said(tmp_path: Path) -> None:
+    fake = coordinator(policy={"protection": "none", "max_rounds": 4})
+    with pytest.raises(errors.ConsentNeeded, match="protection_none"):
+        fake.site(tmp_path).participate("heart", MINE)
+    seen: list[ConsentRequest] = []
+    fake.site(tmp_path).participate("heart", MINE, consent=lambda r: not seen.append(r))
+    assert "can compute single records" in seen[0].promise
+    assert fake.joined is not None
+    assert fake.joined.consents.protection_none
+
+
+def test_another_definition_is_asked_about_again(tmp_path: Path) -> None:
+    asked = []
+    for config in ({"n_clusters": 3}, {"n_clusters": 2}):
+        fake = coordinator(config=config)
+        fake.site(tmp_path).participate("heart", MINE, consent=lambda r: not asked.append(r))
+    assert len({request.definition_sha256 for request in asked}) == 2
+
+
+def test_ask_sees_every_submission_first_and_may_stop(tmp_path: Path) -> None:
+    asked: list[Preview] = []
+
+    def ask(preview: Preview) -> bool:
+        assert len(fake.puts) == len(asked)
+        asked.append(preview)
+        return len(asked) < 3
+
+    fake = coordinator()
+    with pytest.raises(errors.ConsentDeclined):
+        fake.site(tmp_path).participate("heart", MINE, ask=ask)
+    assert [preview.body for preview in asked[:2]] == [body for _, body in fake.puts]
+    assert len(journal(fake, tmp_path).answers) == 2
+    fake.site(tmp_path).participate("heart", MINE, ask=lambda _preview: True)
+    assert fake.accepted[3] == asked[2].body
+
+
+def test_a_declared_persons_column_stays_here(tmp_path: Path) -> None:
+    fake = coordinator()
+    person = np.repeat(np.arange(40), 2)
+    fake.site(tmp_path).participate("heart", MINE, person=person)
+    assert fake.joined is not None
+    assert fake.joined.features == ("x", "y")
+
+
+# --- preview --------------------------------------------------------------------------------------
+
+
+def test_preview_is_what_is_sent_byte_for_byte_and_sends_nothing(tmp_path: Path) -> None:
+    fake = coordinator()
+    site = fake.site(tmp_path)
+    previews: dict[int, Preview] = {1: site.preview("heart", MINE)}
+    assert "sites invited" in previews[1].note
+    assert not any(tmp_path.iterdir()), "nor is anything written"
+
+    def look(progress: Progress) -> None:
+        if progress.event in ("joined", "sent") and fake.state == "running":
+            before = list(fake.requests)
+            ahead = fake.site(tmp_path).preview("heart", MINE)
+            assert all(r.startswith("GET") for r in fake.requests[len(before) :])
+            previews[fake.round] = ahead
+
+    site.participate("heart", MINE, on_progress=look)
+    assert {n: preview.body for n, preview in previews.items()} == fake.accepted
+    assert [previews[n].phase for n in sorted(previews)][:2] == ["prepare", "cells"]
+    after = site.preview("heart", MINE)
+    assert after.body is None
+    assert after.note
+
+
+def test_preview_of_a_body_that_is_under_way_is_that_body(tmp_path: Path) -> None:
+    fake = coordinator()
+    fake.after = lose_answers(fake, "PUT", after=1)
+    with pytest.raises(errors.CoordinatorUnreachable):
+        fake.site(tmp_path).participate("heart", MINE)
+    fake.after = lambda _request: None
+    preview = fake.site(tmp_path).preview("heart", MINE)
+    assert preview.body == fake.puts[-1][1]
+    assert "again" in preview.note
+
+
+def lose_answers(fake: FakeCoordinator, method: str, *, after: int = 0) -> Any:
+    """Return a hook that loses the answers to submissions, once ``after`` of them got through."""
+
+    def lose(request: httpx.Request) -> None:
+        if request.method == method and "submission" in request.url.path and len(fake.puts) > after:
+            raise httpx.ReadError("the connection broke")
+
+    return lose
+
+
+# --- what a site does not accept ------------------------------------------------------------------
+
+
+def tampered(fake: FakeCoordinator, change: Any) -> None:
+    """Let the coordinator answer the second round's task changed."""
+    original = fake.task
+
+    def task() -> TaskResponse:
+        view = original()
+        if view.task is None or view.round != 2:
+            return view
+        return change(view)
+
+    fake.task = task  # type: ignore[method-assign]
+
+
+def with_document(view: TaskResponse, *, rehash: bool, **changes: Any) -> TaskResponse:
+    assert view.task is not None
+    document = view.task.model_copy(update=changes)
+    if rehash:
+        digest = codec.task_digest(document.common, document.site)
+        document = document.model_copy(update={"digest": digest})
+    return view.model_copy(update={"task": document})
+
+
+def changed_common(view: TaskResponse, **changes: Any) -> dict[str, Any]:
+    assert view.task is not None
+    return {**copy.deepcopy(view.task.common), **changes}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: with_document(v, rehash=False, common=changed_common(v, phase="lloyd")),
+        lambda v: with_document(v, rehash=False, digest="0" * 64),
+        lambda v: with_document(v, rehash=True, common=changed_common(v, session="other")),
+        lambda v: with_document(v, rehash=True, common=changed_common(v, round=1)),
+        lambda v: with_document(v, rehash=True, common=changed_common(v, phase="lloyd")),
+        lambda v: with_document(
+            v, rehash=True, phase="rows", common=changed_common(v, phase="rows")
+        ),
+        lambda v: with_document(v, rehash=True, common=changed_common(v, parameters={"x": 1})),
+        lambda v: v.model_copy(update={"task": None}),
+        lambda v: with_document(
+            v.model_copy(update={"round": 99}), rehash=True, common=changed_common(v, round=99)
+        ),
+    ],
+)
+def test_a_task_that_is_not_what_was_consented_to_is_not_answered(
+    tmp_path: Path, change: Any
+) -> None:
+    fake = coordinator()
+    tampered(fake, change)
+    with pytest.raises(errors.ProtocolError):
+        fake.site(tmp_path).participate("heart", MINE)
+    assert [number for number, _ in fake.puts] == [1]
+    assert list(journal(fake, tmp_path).answers) == [1]
+
+
+def test_a_round_is_never_answered_twice_differently(tmp_path: Path) -> None:
+    """A coordinator that asks a round again with other parameters gets nothing."""
+    fake = coordinator()
+    fake.site(tmp_path).participate("heart", MINE)
+    second = FakeCoordinator({"alpha": OTHERS["alpha"] + 1, "beta": OTHERS["beta"]})
+    assert second.sha256 == fake.sha256
+    with pytest.raises(errors.ProtocolError, match="something else"):
+        second.site(tmp_path).participate("heart", MINE)
+    # Round 1 asks the same of everybody, and gets the same bytes; round 2 would differ.
+    assert [body for _, body in second.puts] == [fake.accepted[1]]
+
+
+def test_a_coordinator_that_keeps_asking_is_not_answered_for_ever(tmp_path: Path) -> None:
+    fake = coordinator()
+    fake.close_round = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(errors.ProtocolError, match="asks again"):
+        fake.site(tmp_path).participate("heart", MINE)
+    # A coordinator restored from a backup is given the same bytes again.
+    assert len(fake.puts) == 4
+    assert len({body for _, body in fake.puts}) == 1
+
+
+@pytest.mark.parametrize(
+    "policy", [{"min_group_size": 2}, {"min_sites": 1}, {"min_sites": 2, "max_rounds": 4}]
+)
+def test_a_definition_below_the_floors_is_refused(tmp_path: Path, policy: dict[str, Any]) -> None:
+    fake = coordinator()
+    lowered = fake.definition.policy.model_copy(update=policy)
+    fake.definition = fake.definition.model_copy(update={"policy": lowered})
+    fake.sha256 = codec.sha256(canonical(fake.definition))
+    with pytest.raises(errors.ProtocolError, match="definition breaks"):
+        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    assert fake.joined is None
+
+
+def test_a_definition_of_another_hash_or_name_is_refused(tmp_path: Path) -> None:
+    fake = coordinator()
+    fake.sha256 = "0" * 64
+    with pytest.raises(errors.ProtocolError, match="hash"):
+        fake.site(tmp_path).participate("heart", MINE)
+
+
+def test_a_method_version_that_is_not_spoken_says_how_to_upgrade(tmp_path: Path) -> None:
+    fake = coordinator()
+    fake.definition = fake.definition.model_copy(update={"method_version": 99})
+    fake.sha256 = codec.sha256(canonical(fake.definition))
+    with pytest.raises(errors.VersionUnsupported, match="pip install --upgrade fedclust"):
+        fake.site(tmp_path).participate("heart", MINE)
+
+
+def test_an_answer_that_breaks_a_rule_stays_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The method's local step goes wrong; the site's own check stands in the way."""
+    sound, method, asked = engine.local_step, METHODS["lloyd"], []
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        asked.append(kwargs["site"])
+        return sound(*args, **kwargs)
+
+    def leaky(*args: Any) -> Any:
+        payload, memory = method.local_step(*args)
+        if asked[-1] == "me":
+            counts = np.array(payload.counts)
+            counts[0] = 1
+            payload = payload.model_copy(update={"counts": counts})
+        return payload, memory
+
+    monkeypatch.setattr(engine, "local_step", noted)
+    monkeypatch.setitem(METHODS, "lloyd", dataclasses.replace(method, local_step=leaky))
+    fake = coordinator()
+    with pytest.raises(errors.DisclosureError):
+        fake.site(tmp_path).participate("heart", MINE)
+    assert [number for number, _ in fake.puts] == [1]
+    assert list(journal(fake, tmp_path).answers) == [1]
+
+
+def test_data_that_do_not_fit_are_refused_before_joining(tmp_path: Path) -> None:
+    fake = coordinator()
+    path = tmp_path / "c.csv"
+    path.write_text("x,z\n1,2\n", "utf-8")
+    with pytest.raises(errors.DataError, match=r"c\.csv, column 'y'"):
+        fake.site(tmp_path / "state").participate("heart", path)
+    assert fake.requests == ["GET /v1/whoami", "GET /v1/sessions/heart"]
+
+
+def test_a_token_of_somebody_else(tmp_path: Path) -> None:
+    fake = coordinator()
+    for change, kind in (
+        ({"role": "analyst"}, errors.UsageError),
+        ({"protocol_version": 2}, errors.ProtocolError),
+        ({"name": "../../etc"}, errors.ProtocolError),
+    ):
+        site = fake.site(tmp_path)
+        who = site._client.whoami().model_copy(update=change)
+        site._client.whoami = lambda who=who: who  # type: ignore[method-assign, misc]
+        with pytest.raises(kind):
+            site.participate("heart", MINE)
+    assert fake.joined is None
+
+
+@pytest.mark.parametrize("number", [0, 1, -3])
+def test_a_smallest_count_below_2_is_refused(tmp_path: Path, number: int) -> None:
+    with pytest.raises(errors.UsageError):
+        coordinator().site(tmp_path).participate("heart", MINE, min_group_size=number)
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [("failed", errors.SessionFailed), ("cancelled", errors.SessionCancelled)],
+)
+def test_a_session_that_ends_otherwise(tmp_path: Path, state: str, kind: Any) -> None:
+    fake = coordinator()
+
+    def end(progress: Progress) -> None:
+        if progress.event == "sent" and progress.round == 2:
+            fake.state, fake.failure = state, "too_few_contributors"
+
+    with pytest.raises(kind) as caught:
+        fake.site(tmp_path).participate("heart", MINE, on_progress=end)
+    assert caught.value.session == "heart"
+    if state == "failed":
+        assert caught.value.reason == "too_few_contributors"
+    assert len(fake.accepted) == 2
+
+
+@pytest.mark.parametrize("state", ["left", "excluded"])
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_site_that_is_no_longer_part(tmp_path: Path, state: str, when: str) -> None:
+    fake = coordinator()
+
+    def end(progress: Progress) -> None:
+        if progress.event == "sent":
+            fake.presence = state
+
+    if when == "before":
+        fake.presence = state
+    with pytest.raises(errors.SiteLeft) as caught:
+        fake.site(tmp_path).participate("heart", MINE, on_progress=end)
+    assert caught.value.reason == state
+    assert len(fake.puts) == (when == "during")
+
+
+# --- refusals of a submission ---------------------------------------------------------------------
+
+
+def answering(fake: FakeCoordinator, number: int, slug: str, then: Any = None) -> None:
+    """Let the coordinator refuse the submission of a round."""
+
+    def before(request: httpx.Request) -> httpx.Response | None:
+        if request.url.path.endswith(f"/rounds/{number}/submission"):
+            fake.puts.append((number, request.content))
+            if then is not None:
+                then()
+            return refusal(slug)
+        return None
+
+    fake.before = before
+
+
+def test_a_round_that_has_moved_on_is_recorded_and_the_next_one_answered(tmp_path: Path) -> None:
+    # Closed without this site just before its answer arrived: at the deadline, with the quorum.
+    fake = FakeCoordinator({**OTHERS, "gamma": rows(40, 9)})
+    answering(fake, 3, "round-closed", lambda: fake.close_round())
+    told: list[Progress] = []
+    result = fake.site(tmp_path).participate("heart", MINE, on_progress=told.append)
+    assert result.labels_ is not None
+    assert 3 not in fake.accepted
+    assert {2, 4} <= fake.accepted.keys()
+    entries = {entry["round"]: entry for entry in body_lines(tmp_path)}
+    assert entries[3]["refused"] == "round-closed"
+    assert entries[3]["receipt"] is None
+    assert entries[4]["receipt"]["round"] == 4
+    assert [e.round for e in told if e.event == "refused"] == [3]
+    # Its memory is kept all the same: the bytes left.
+    assert 3 in journal(fake, tmp_path).answers
+
+
+@pytest.mark.parametrize(
+    ("slug", "kind"),
+    [
+        ("disclosure-refused", errors.DisclosureRefused),
+        ("invalid", errors.Invalid),
+        ("task-mismatch", errors.TaskMismatch),
+        ("submission-differs", errors.SubmissionDiffers),
+    ],
+)
+def test_a_body_that_is_refused_stops_and_is_in_the_ledger(
+    tmp_path: Path, slug: str, kind: Any
+) -> None:
+    fake = coordinator()
+    answering(fake, 2, slug)
+    for _ in range(2):
+        with pytest.raises(kind):
+            fake.site(tmp_path).participate("heart", MINE)
+    bodies = {body for number, body in fake.puts if number == 2}
+    assert len(bodies) == 1
+    entries = [entry for entry in body_lines(tmp_path) if entry["round"] == 2]
+    assert [entry["refused"] for entry in entries] == [slug]
+
+
+def test_a_token_that_expires_half_way_is_replaced_and_the_same_bytes_go(tmp_path: Path) -> None:
+    fake = coordinator()
+    answering(fake, 2, "unauthenticated")
+    with pytest.raises(errors.Unauthenticated):
+        fake.site(tmp_path).participate("heart", MINE)
+    fake.before = lambda _request: None
+    fake.site(tmp_path).participate("heart", MINE)
+    assert len({body for number, body in fake.puts if number == 2}) == 1
+    assert Ledger(tmp_path).verify() == []
+
+
+def test_a_receipt_of_other_bytes_is_not_believed(tmp_path: Path) -> None:
+    fake = coordinator()
+    original = fake._submit
+
+    def lying(number: int, request: httpx.Request) -> httpx.Response:
+        reply = original(number, request)
+        if number == 2:
+            other = fake.receipts[2].model_copy(update={"sha256": "0" * 64})
+            return in_json(other, 201)
+        return reply
+
+    fake._submit = lying  # type: ignore[method-assign]
+    with pytest.raises(errors.ProtocolError, match="receipt"):
+        fake.site(tmp_path).participate("heart", MINE)
+    assert [answer.round for answer in journal(fake, tmp_path).unsettled()] == [2]
+
+
+# --- resuming -------------------------------------------------------------------------------------
+
+
+def interrupted(tmp_path: Path, after: int = 1) -> FakeCoordinator:
+    """Return a session whose site lost the answer to submission ``after + 1``."""
+    fake = coordinator()
+    fake.after = lose_answers(fake, "PUT", after=after)
+    with pytest.raises(errors.CoordinatorUnreachable):
+        fake.site(tmp_path).participate("heart", MINE)
+    fake.after = lambda _request: None
+    return fake
+
+
+def test_a_lost_answer_is_asked_for_with_the_same_bytes(tmp_path: Path) -> None:
+    fake = interrupted(tmp_path)
+    fake.site(tmp_path).participate("heart", MINE)
+    sent = [body for number, body in fake.puts if number == 2]
+    assert len(sent) == 2
+    assert len(set(sent)) == 1
+    entries = body_lines(tmp_path)
+    assert [entry["round"] for entry in entries] == sorted(fake.accepted)
+    assert all(entry["receipt"]["sha256"] == entry["sha256"] for entry in entries)
+
+
+@pytest.mark.parametrize("other", [MINE[::-1], MINE + 1e-9, MINE[:-1], np.vstack([MINE, MINE[:1]])])
+def test_other_rows_are_refused_before_anything_is_sent(
+    tmp_path: Path, other: NDArray[np.float64]
+) -> None:
+    fake = interrupted(tmp_path)
+    sent = len(fake.puts)
+    with pytest.raises(errors.OtherData):
+        fake.site(tmp_path).participate("heart", other)
+    with pytest.raises(errors.OtherData):
+        fake.site(tmp_path).preview("heart", other)
+    with pytest.raises(errors.OtherData):
+        fake.site(tmp_path).participate("heart", MINE, person=np.arange(80) // 2)
+    assert len(fake.puts) == sent
+
+
+def test_another_smallest_count_is_refused(tmp_path: Path) -> None:
+    fake = interrupted(tmp_path)
+    with pytest.raises(errors.JournalError, match="min_group_size"):
+        fake.site(tmp_path).participate("heart", MINE, min_group_size=7)
+
+
+@pytest.mark.parametrize("lost", ["all", "the last round", "one in the middle"])
+def test_a_journal_that_does_not_hold_what_was_sent_is_not_gone_on_with(
+    tmp_path: Path, lost: str
+) -> None:
+    fake = interrupted(tmp_path, after=3)
+    directory = journal(fake, tmp_path).directory
+    gone = {"all": "*", "the last round": "round-00004*", "one in the middle": "round-00002*"}
+    for path in directory.glob(gone[lost]):
+        path.unlink()
+    sent = len(fake.puts)
+    with pytest.raises(errors.JournalDamaged):
+        fake.site(tmp_path).participate("heart", MINE)
+    assert len(fake.puts) == sent
+
+
+def test_every_damaged_file_of_the_journal_is_named(tmp_path: Path) -> None:
+    fake = interrupted(tmp_path)
+    directory = journal(fake, tmp_path).directory
+    sent = len(fake.puts)
+    for path in sorted(directory.iterdir()):
+        if path.name == "lock":
+            continue
+        sound = path.read_bytes()
+        path.write_bytes(sound[:-3] + b"???")
+        with pytest.raises(errors.JournalDamaged, match=path.name):
+            fake.site(tmp_path).participate("heart", MINE)
+        path.write_bytes(sound)
+    assert len(fake.puts) == sent
+    fake.site(tmp_path).participate("heart", MINE)
+
+
+def test_a_damaged_ledger_stops_the_site(tmp_path: Path) -> None:
+    fake = interrupted(tmp_path, after=2)
+    path = Ledger(tmp_path).path
+    path.write_bytes(path.read_bytes()[:-20])
+    sent = len(fake.puts)
+    with pytest.raises(errors.JournalDamaged, match="ledger"):
+        fake.site(tmp_path).participate("heart", MINE)
+    assert len(fake.puts) == sent
+
+
+def test_another_journal_that_answers_meanwhile_is_noticed(tmp_path: Path) -> None:
+    """Without the answer to round 1 nothing shows what was sent."""
+    fake = coordinator()
+
+    def overtaken(request: httpx.Request) -> None:
+        if request.url.path.endswith("/participation"):
+            fake.after = lambda _request: None
+            with pytest.raises(errors.ConsentDeclined):
+                fake.site(tmp_path / "a").participate("heart", MINE, ask=lambda p: p.round == 1)
+
+    fake.after = overtaken
+    with pytest.raises(errors.JournalDamaged, match="answered round 1"):
+        fake.site(tmp_path / "b").participate("heart", MINE)
+    assert [number for number, _ in fake.puts] == [1]
+
+
+@pytest.mark.parametrize("at", [0, 3, 5, 8, 11])
+def test_a_disk_that_fills_up_is_named_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    fake, real, counted = coordinator(), durable_files.sync, iter(range(1000))
+
+    def full(descriptor: int) -> None:
+        if next(counted) >= at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(durable_files, "sync", full)
+    with pytest.raises(errors.JournalError, match=r"No space left.*same command again"):
+        fake.site(tmp_path / "state").participate("heart", MINE)
+    monkeypatch.setattr(durable_files, "sync", real)
+    fake.site(tmp_path / "state").participate("heart", MINE)
+    assert len({number for number, _ in fake.puts}) == len(set(fake.puts))
+    assert Ledger(tmp_path / "state").verify() == []
+
+
+def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    fake = coordinator()
+    with pytest.raises(errors.JournalError, match="file"):
+        fake.site(tmp_path / "file").participate("heart", MINE)
+    assert fake.joined is None
+
+
+def test_a_callers_own_error_is_not_taken_for_the_journals(tmp_path: Path) -> None:
+    def broken(_progress: Progress) -> None:
+        raise FileNotFoundError(2, "No such file", "report.txt")
+
+    with pytest.raises(FileNotFoundError):
+        coordinator().site(tmp_path).participate("heart", MINE, on_progress=broken)
+
+
+def test_a_user_without_a_home_is_told_what_to_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("FEDCLUST_JOURNAL_DIR", "XDG_STATE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(errors.UsageError, match="--journal-dir"):
+        default_directory()
+    monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(tmp_path))
+    assert default_directory() == tmp_path
+
+
+def test_first_contact_is_no_more_patient_than_asked_and_stays_so(tmp_path: Path) -> None:
+    fake = coordinator()
+    fake.before = lambda _request: refusal("unavailable")
+    site = fake.site(tmp_path, give_up_after_s=7.0)
+    seen: list[float] = []
+    fake.after = lambda _request: seen.append(site._http.patience_s)
+    with pytest.raises(errors.Unavailable):
+        _ = site.name
+    assert set(seen) == {7.0}
+    site._http.patience_s = 86_400.0
+    with pytest.raises(errors.Unavailable):
+        _ = site.name
+    assert site._http.patience_s == 86_400.0
+
+
+def test_where_a_site_has_joined_before_it_waits_for_the_coordinator(tmp_path: Path) -> None:
+    """After a power cut both come back, in any order: the address is known to be right."""
+    fake = coordinator()
+    seen: list[float] = []
+    for _ in range(2):
+        site = fake.site(tmp_path, give_up_after_s=86_400.0)
+        fake.after = lambda _request, site=site: seen.append(site._http.patience_s)
+        assert site.name == fake.me
+        coordinator_directory(tmp_path, site.url).mkdir(exist_ok=True)
+    assert seen == [30.0, 86_400.0]
+
+
+def test_a_proxy_that_removes_the_etag_is_told_of(tmp_path: Path) -> None:
+    """Or every long poll would be answered at once, for as long as a round lasts."""
+    fake = coordinator()
+
+    def bare(request: httpx.Request) -> httpx.Response | None:
+        if not request.url.path.endswith("/task"):
+            return None
+        reply = fake._task(request)
+        del reply.headers["ETag"]
+        return reply
+
+    fake.before = bare
+    with pytest.raises(errors.ProtocolError, match="ETag"):
+        fake.site(tmp_path).participate("heart", MINE)
+
+
+def test_no_payload_and_no_label_is_in_a_repr(tmp_path: Path) -> None:
+    fake, shown = coordinator(), []
+    ids = [f"SECRET{i}" for i in range(len(MINE))]
+    frame = pd.DataFrame({"mrn": ids, "x": MINE[:, 0], "y": MINE[:, 1]})
+    site = fake.site(tmp_path)
+    result = site.participate(
+        "heart", frame, id_column="mrn", ask=lambda preview: shown.append(repr(preview)) is None
+    )
+    (answer, _), *_ = recorded(tmp_path)
+    texts = [*shown, repr(result), repr(site), repr(answer)]
+    assert all("SECRET" not in text and "labels_" not in text for text in texts)
+    assert all("body=" not in text and "memory=" not in text for text in texts)
+
+
+def test_two_processes_do_not_run_one_session(tmp_path: Path) -> None:
+    fake = coordinator()
+
+    def second(progress: Progress) -> None:
+        if progress.event == "joined":
+            with pytest.raises(errors.JournalLocked):
+                fake.site(tmp_path).participate("heart", MINE)
+
+    fake.site(tmp_path).participate("heart", MINE, on_progress=second)
+
+
+def test_only_the_newest_round_keeps_its_memory(tmp_path: Path) -> None:
+    fake = coordinator()
+    fake.site(tmp_path).participate("heart", MINE)
+    answers = journal(fake, tmp_path).answers
+    assert [n for n, answer in answers.items() if answer.memory is not None] == [max(answers)]
+    assert {n: answer.body for n, answer in answers.items()} == fake.accepted
+
+
+def test_an_upgrade_between_two_runs_does_not_stop_a_session(tmp_path: Path) -> None:
+    fake = interrupted(tmp_path)
+    written = journal(fake, tmp_path)
+    assert written.record is not None
+    older = written.record.participation.model_copy(update={"sdk_version": "0.0.1"})
+    written.write_record(written.record.model_copy(update={"participation": older}))
+    fake.site(tmp_path).participate("heart", MINE)
+
+
+# --- the ledger's lines ---------------------------------------------------------------------------
+
+
+def test_the_ledger_says_what_left(tmp_path: Path) -> None:
+    fake = coordinator()
+    fake.site(tmp_path).participate("heart", MINE)
+    entries = body_lines(tmp_path)
+    assert Ledger(tmp_path).verify() == []
+    assert [entry["round"] for entry in entries] == sorted(fake.accepted)
+    for entry in entries:
+        body = fake.accepted[entry["round"]]
+        assert entry["sha256"] == codec.sha256(body)
+        assert entry["size"] == len(body)
+        assert entry["coordinator"] == URL
+        assert (entry["site"], entry["session"]) == ("me", "heart")
+        payload = codec.decode(body)["payload"]
+        assert {name.split(".")[0].split("[")[0] for name in entry["fields"]} <= payload.keys()
+        if "counts" in payload:
+            counts = payload["counts"]
+            assert entry["smallest_count"] <= min(counts[counts > 0])
+            assert entry["fields"]["counts"] == f"int64[{len(counts)}]"
+        assert entry["smallest_count"] >= 5
+
+
+def test_status_knows_what_is_in_flight(tmp_path: Path) -> None:
+    fake = interrupted(tmp_path, after=2)
+    (status,) = fake.site(tmp_path).status()
+    assert (status.session, status.state, status.site_state) == ("heart", "running", "joined")
+    assert (status.sent, status.in_flight) == (2, 1)
+    assert fake.site(tmp_path).status("heart") == [status]
+    assert dataclasses.asdict(status)["round"] == fake.round
+
+
+def test_environment_variables_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDCLUST_TOKEN", raising=False)
+    monkeypatch.setenv("FEDCLUST_COORDINATOR", URL)
+    with pytest.raises(errors.UsageError):
+        Site()
+    monkeypatch.setenv("FEDCLUST_TOKEN", "fcs_secret")
+    with Site() as site:
+        assert repr(site) == f"Site('{URL}')"
+
+
+def test_json_is_what_it_says(tmp_path: Path) -> None:
+    preview = coordinator().site(tmp_path, json_bodies=True).preview("heart", MINE)
+    assert preview.media == JSON
+    assert preview.body is not None
+    assert json.loads(preview.body)["phase"] == "prepare"
+
+
+def test_a_quiet_wait_tells_how_many_have_answered_by_now(tmp_path: Path) -> None:
+    """Counts stand outside the ETag: a poll that ends quietly asks once without one."""
+    fake = coordinator()
+    answered, told = iter((1, 2)), []
+
+    def waits(request: httpx.Request) -> httpx.Response | None:
+        if not request.url.path.endswith("/task"):
+            return None
+        if request.headers.get("If-None-Match") == '"wait"':
+            return httpx.Response(304, headers={"ETag": '"wait"'}, stream=httpx.ByteStream(b""))
+        count = next(answered, None)
+        if count is None:
+            return None
+        view = TaskResponse(
+            session_state="running",
+            status="waiting",
+            round=1,
+            progress={"answered": count, "addressed": 3},
+        )
+        return in_json(view, ETag='"wait"')
+
+    fake.before = waits
+    fake.site(tmp_path).participate("heart", MINE, on_progress=told.append)
+    waiting = [(each.answered, each.addressed) for each in told if each.event == "waiting"]
+    assert waiting == [(1, 3), (2, 3)]
+    quiet = [request for request in fake.requests if request.endswith("/task")]
+    assert len(quiet) >= 4
