@@ -15,6 +15,7 @@ from sqlalchemy import event
 from fedclust_service.orchestration.sweeper import sweep
 from support.clock import ManualClock
 from support.inprocess import LocalCoordinator, local_coordinator
+from support.patience import eventually
 from support.world import World
 
 SITES = ("north", "south", "west")
@@ -65,6 +66,7 @@ def test_a_session_that_waits_for_a_late_site(watched: Watched) -> None:
     assert before["late_since"] is None
     clock.advance(90_000)
     world.ok("GET", "/v1/whoami", "south")
+    eventually(lambda: not watched.local.coordinator.touching)  # written after the answer
     sweep(watched.local.coordinator)
     found = watched.session("heart")
     assert found["late_since"] == found["deadline"]
