@@ -28,7 +28,7 @@ from support.server import ServerProcess, running_server
 from support.wiretap import Exchange, Wiretap
 
 SESSION = "shaken"
-SIZES = {"berlin": 1440, "oslo": 1080, "porto": 1800, "turin": 900}
+SIZES = {"berlin": 2880, "oslo": 2160, "porto": 3600, "turin": 1800}
 K, D, ROUNDS = 8, 4, 20
 POLICY = {"min_group_size": 3, "max_rounds": ROUNDS, "scaling": "standard"}
 #: What the result holds apart from by-site parts, which readers see cut.
