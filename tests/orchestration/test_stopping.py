@@ -67,8 +67,10 @@ def test_a_stop_writes_what_waits_and_ends_all_threads(both_office: Office) -> N
     office.co.submissions.commit("heart", hold)
     assert inside.wait(PATIENCE_S)
     last = office.co.submissions.commit("heart", lambda _: written.append("last"))
-    threading.Timer(0.1, go_on.set).start()
-    office.co.stop(PATIENCE_S)
+    stopping = threading.Thread(target=office.co.stop, args=(PATIENCE_S,))
+    stopping.start()
+    go_on.set()
+    stopping.join(PATIENCE_S)
     assert last.done()
     assert written == ["last"]
     with pytest.raises(StoreUnavailable):

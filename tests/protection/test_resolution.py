@@ -128,3 +128,14 @@ def test_records_without_any_spread_are_not_warned_of() -> None:
     sites = [np.repeat([[0.0, 0.0, 1.0], [5.0, 2.0, 4.0], [9.0, 7.0, 2.0]], 10, axis=0)]
 
     assert resolution_warning(**_sent(sites, sites[0][::10])) is None
+
+
+def test_large_costs_without_any_spread_do_not_overflow() -> None:
+    sites, centres = _clusters(2, 40)
+    sent = _sent(sites, centres)
+    sent["costs"] *= 1e12
+    sent["within"] *= 0.0
+    sent["centroids"] *= 1e6
+
+    with np.errstate(all="raise"):
+        assert resolution_warning(**sent) is None

@@ -60,7 +60,8 @@ def resolution_warning(
     persons, groups = counts.sum(axis=0), points.sum(axis=0)
     variances = counts.T @ within / persons[:, None]
     most = _SIMILAR * (persons / groups - 1.0) * costs.sum(axis=0) / persons
-    variances *= np.minimum(1.0, most / np.maximum(variances.sum(axis=1), _TINY))[:, None]
+    spread = variances.sum(axis=1)
+    variances *= np.divide(most, spread, out=np.ones(len(spread)), where=spread > most)[:, None]
     reach = _reach(centroids[held], variances)
     inertia = costs.sum(axis=0) + persons * variances.sum(axis=1)
     whole = max(float(inertia.sum()), _TINY)
