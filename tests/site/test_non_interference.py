@@ -49,6 +49,7 @@ from support.same_table import (
     of_records,
     rows_for,
     sites,
+    told_by,
 )
 
 OTHERS = ("alpha", "beta", "gamma")
@@ -80,13 +81,13 @@ def two_worlds(site: SiteFile, way: str, seed: int) -> Iterator[tuple[World, Wor
         first = World(site, Path(directory) / "first")
         with first.here():
             table = site.form(first.place)
-            told, secret = _told(table, site), CohortStore().secret()
+            told, secret = told_by(table, site), CohortStore().secret()
         second = World(other_site(site, way, seed, table, secret), Path(directory) / "second")
         if way == "later":
             shutil.copytree(first.place, second.place)
         with second.here():
-            # Groups whose values are beyond a fence can change with the places.
-            assume(told == _told(second.site.form(second.place), site))
+            # Seldom a group changes with the places.
+            assume(told == told_by(second.site.form(second.place), site))
         yield first, second
 
 
@@ -98,15 +99,6 @@ def other_site(site: SiteFile, way: str, seed: int, table: Cohort, secret: bytes
             return of_records(site, table, secret)
         case _:
             return later(site, seed)
-
-
-def _told(cohort: Cohort, site: SiteFile) -> Any:
-    """Return what a table tells, in no order of the groups, and what it tells of each person."""
-    released = [np.nan_to_num(each.released, nan=-1e300) for each in cohort.columns]
-    groups = np.column_stack([cohort.sizes, *released])
-    rows = cohort.table_rows(CohortStore().secret(), list(site.ids))
-    columns = [(each.column, each.share) for each in cohort.columns]
-    return columns, sorted(groups.tolist()), groups[rows].tolist()
 
 
 # --- tasks ----------------------------------------------------------------------------------------

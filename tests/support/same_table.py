@@ -35,6 +35,8 @@ P = 5
 PERSON = "patient"
 KINDS = ("decimals", "continuous", "whole", "binary", "codes")
 LEVELS = ("none", "mild", "severe")
+#: Columns in which groups lie apart: so many outweigh all that differs within groups.
+_APART = 8
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,9 @@ def sites(draw: st.DrawFn, kinds: Sequence[str] = KINDS, *, lacking: bool = True
     """Draw a site whose groups lie so far apart that they do not depend on single values."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     drawn = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4))
-    site = site_of(["decimals", *drawn], draw(st.integers(3, 16)), rng)
+    site = site_of(drawn, draw(st.integers(3, 12)), rng)
     columns = dict(site.columns)
-    for name in list(columns)[1:]:
+    for name in list(columns)[: len(drawn)]:
         if lacking and draw(st.sampled_from((False, False, True))):
             # All persons of some groups lack the value.
             without = np.isin(site.groups, rng.choice(site.groups, len(columns)))
@@ -123,10 +125,15 @@ def sites(draw: st.DrawFn, kinds: Sequence[str] = KINDS, *, lacking: bool = True
 
 
 def site_of(kinds: Sequence[str], m: int, rng: np.random.Generator) -> SiteFile:
-    """Return a site of ``m`` groups that lie far apart."""
+    """Return a site of ``m`` groups that lie far apart.
+
+    They do so in the last columns. The first ones are of these kinds, and do not tell the groups
+    apart.
+    """
     least = 2 * P if {"binary", "codes"} & set(kinds) else P
     groups = np.repeat(np.arange(m), rng.integers(least, 2 * least, m))
-    columns = {f"{kind}{place}": _values(kind, groups, rng) for place, kind in enumerate(kinds)}
+    every = enumerate([*kinds, *["apart"] * _APART])
+    columns = {f"{kind}{place}": _values(kind, groups, rng) for place, kind in every}
     ids = np.array([f"P{number}" for number in rng.permutation(len(groups))])
     return _shuffled(SiteFile(ids, columns, groups), rng)
 
@@ -147,12 +154,14 @@ def rows_for(features: Sequence[Mapping[str, Any]], n: int, seed: int) -> pd.Dat
 def _values(kind: str, groups: IntArray, rng: np.random.Generator) -> FloatArray:
     m, n = int(groups.max()) + 1, len(groups)
     match kind:
+        case "apart":
+            return np.round(100.0 * rng.permutation(m)[groups] + rng.normal(0.0, 1.0, n), 1)
         case "decimals":
-            return np.round(100.0 * rng.permutation(m)[groups] + rng.normal(0.0, 0.3, n), 1)
+            return np.round(rng.integers(0, 3, m)[groups] + rng.normal(0.0, 0.3, n), 1)
         case "continuous":
-            return 50.0 * rng.permutation(m)[groups] + rng.normal(0.0, 0.3, n)
+            return rng.integers(0, 3, m)[groups] + rng.normal(0.0, 0.3, n)
         case "whole":
-            return (rng.integers(0, 4, m)[groups] + rng.integers(0, 2, n)).astype(np.float64)
+            return (rng.integers(0, 3, m)[groups] + rng.integers(0, 2, n)).astype(np.float64)
         case "binary":
             return (rng.random(n) < rng.choice([0.0, 0.4, 1.0], m)[groups]).astype(np.float64)
         case _:
@@ -229,3 +238,15 @@ def of_records(site: SiteFile, cohort: Cohort, secret: bytes) -> SiteFile:
         for name, meaning in zip(column.names, column.values, strict=True):
             columns[name] = np.array([*meaning, np.nan])[places]
     return SiteFile(site.ids, {name: columns[name] for name in site.columns}, groups, cohort)
+
+
+def told_by(cohort: Cohort, site: SiteFile) -> Any:
+    """Return what a table tells, in no order of the groups, and what it tells of each person.
+
+    The state directory that is set is that of the table.
+    """
+    released = [np.nan_to_num(each.released, nan=-1e300) for each in cohort.columns]
+    groups = np.column_stack([cohort.sizes, *released])
+    rows = cohort.table_rows(CohortStore().secret(), list(site.ids))
+    columns = [(each.column, each.share) for each in cohort.columns]
+    return columns, sorted(groups.tolist()), groups[rows].tolist()

@@ -34,9 +34,7 @@ def released_points(
 ) -> Points:
     """Return what groups release as points in own units.
 
-    Bounds clip released values; then transforms are applied. The points are sorted by value: the
-    order of the groups follows from their persons, and the last digits of sums, and draws of
-    points, would depend on it.
+    Bounds clip released values; then transforms are applied.
 
     Parameters
     ----------
@@ -48,8 +46,7 @@ def released_points(
     features : tuple of Feature
     """
     found = transformed(columns_of(features), _clipped(values, features))
-    order = np.lexsort((sizes, *found.T))
-    return Points(found[order], sizes[order], np.minimum(within, _MOST_WITHIN))
+    return Points(found, sizes, np.minimum(within, _MOST_WITHIN))
 
 
 def _clipped(values: FloatArray, features: Sequence[Feature]) -> FloatArray:

@@ -70,6 +70,16 @@ class ProtectedTable:
     released: tuple[FloatArray, ...]
     shares: tuple[float | None, ...]
 
+    def by_value(self) -> ProtectedTable:
+        """Return the table with its groups in the order of what they release.
+
+        Groups are numbered by their persons. The last digits of sums, and draws of points, would
+        depend on that order.
+        """
+        order = np.lexsort(np.column_stack([*self.released, self.sizes]).T)
+        released = tuple(each[order] for each in self.released)
+        return ProtectedTable(self.columns, self.sizes[order], released, self.shares)
+
     def names(self) -> tuple[str, ...]:
         """Return the source columns that the table holds."""
         return tuple(name for column in self.columns for name in source_names(column))
@@ -407,6 +417,7 @@ def unite_groups(table: ProtectedTable, p: int) -> ProtectedTable:
     n = int(table.sizes.sum())
     if n < p:
         raise TooFewPersons(f"{n} persons: a group has at least {p}")
+    table = table.by_value()
     blocks = (values[None] if values.ndim == 1 else _shares(values).T for values in table.released)
     points = _side_by_side(table.columns, blocks, len(table.sizes))
     counted = sum(
