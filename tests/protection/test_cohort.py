@@ -437,6 +437,23 @@ def test_ids_that_all_change_are_refused(levels: bool) -> None:
     assert refused.value.rule == "other-ids"
 
 
+def test_other_ids_are_refused_at_a_small_site_as_well() -> None:
+    """Two of twelve persons have changed and three have come since the groups were formed."""
+    site, people = Memory(p=3), persons(12, d=2)
+    site.update(people)
+    later = people | {name: people[name] + 1.0 for name in ("P0", "P1")} | persons(3, d=2, first=12)
+    with pytest.raises(CohortRefused, match="ids that they had"):
+        site.update({f"new-{name}": row for name, row in later.items()})
+
+
+@pytest.mark.parametrize("n", [1, 2, 15])
+def test_newcomers_who_differ_from_those_who_are_gone_are_welcome(n: int) -> None:
+    site, people = Memory(p=3), persons(12, d=2)
+    site.update(people)
+    site.update(persons(n, d=2, first=12) | {name: people[name] for name in ("P0", "P1")})
+    assert len(site.cohorts) == 1
+
+
 def test_newcomers_with_the_values_of_persons_who_are_gone_are_refused() -> None:
     site, people = Memory(), persons(60)
     site.update(people)

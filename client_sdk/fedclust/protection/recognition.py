@@ -198,9 +198,14 @@ def _look_alike(newcomers: WordArray, gone: WordArray, everyone: WordArray) -> b
     n = len(everyone)
     if not len(newcomers) or not len(gone):
         return False
-    _, counts = np.unique(everyone, return_counts=True)
-    # One pair more than was seen: few persons do not show how common their values are.
-    chance = (1.0 + float((counts * (counts - 1.0)).sum()) / 2.0) / (n * (n - 1.0) / 2.0)
+    # How common values are, newcomers tell as well: at a small site the known persons are few.
+    # One pair more than was seen: few persons do not show it.
+    alike, pairs = 1.0, 0.0
+    for persons in (everyone, newcomers):
+        counts = np.unique(persons, return_counts=True)[1]
+        alike += float((counts * (counts - 1.0)).sum()) / 2.0
+        pairs += len(persons) * (len(persons) - 1.0) / 2.0
+    chance = alike / max(pairs, 1.0)
     expected = len(newcomers) * min(1.0, len(gone) * chance)
     if np.isin(newcomers, gone).sum() > _BEYOND_CHANCE * (expected + expected**0.5):
         return True
