@@ -29,7 +29,7 @@ from _report import write  # noqa: E402
 from fedclust import engine  # noqa: E402
 from fedclust.client import Client  # noqa: E402
 from fedclust.definition import freeze, plan_of  # noqa: E402
-from fedclust.methods.lloyd import Cells  # noqa: E402
+from fedclust.methods.common.kmeans_rounds import Cells  # noqa: E402
 from fedclust.numeric.distances import squared_distances  # noqa: E402
 from fedclust.protection.size_bands import size_band  # noqa: E402
 from fedclust.schema.method import Totals  # noqa: E402

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from fedclust import engine
 from fedclust.engine import EngineState, Plan, evaluation, preparation, sweep
 from fedclust.methods import lloyd
+from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.finalize import complete, merged
-from fedclust.methods.fkm import DefaultConfig, PaperConfig
+from fedclust.methods.fkm.config import DefaultConfig, PaperConfig
 from fedclust.methods.fkm.messages import CandidatesTask, MeansTask, SeedsTask
 from fedclust.methods.registry import METHODS
 from fedclust.numeric.random import server_rng, site_rng
@@ -323,11 +324,11 @@ def _prepare() -> SiteTask:
 
 
 def _cells(k: int = 3) -> SiteTask:
-    return SiteTask("cells", lloyd.CellsTask(n_clusters=k, n_init=3))
+    return SiteTask("cells", kmeans_rounds.CellsTask(n_clusters=k, n_init=3))
 
 
 def _lloyd(k: int = 3) -> SiteTask:
-    return SiteTask("lloyd", lloyd.StepTask(centroids=np.arange(2.0 * k).reshape(k, 2)))
+    return SiteTask("lloyd", kmeans_rounds.StepTask(centroids=np.arange(2.0 * k).reshape(k, 2)))
 
 
 def _candidates(c: int, k: int = 3) -> SiteTask:
@@ -367,7 +368,7 @@ def test_a_site_answers_nothing_beyond_the_definition(tasks: list[SiteTask]) -> 
 @pytest.mark.parametrize(
     "wrong",
     [
-        SiteTask("lloyd", lloyd.StepTask(centroids=np.zeros((0, 2)))),
+        SiteTask("lloyd", kmeans_rounds.StepTask(centroids=np.zeros((0, 2)))),
         replace(_lloyd(), space=Space(np.zeros(2), np.full(2, 1e6))),
         SiteTask(
             "evaluate",
@@ -413,7 +414,7 @@ def test_the_first_round_starts_from_the_given_centroids(scaling: str) -> None:
     data, asked = data_of(plan, _sites()["a"]), start.tasks["a"]
 
     def ask(centroids: np.ndarray, round_number: int = start.number) -> None:
-        task = replace(asked, common=lloyd.StepTask(centroids=centroids))
+        task = replace(asked, common=kmeans_rounds.StepTask(centroids=centroids))
         engine.local_step(
             plan, task, data, site="a", round_number=round_number, p=5, size_band=None, memory={}
         )
@@ -538,7 +539,7 @@ def test_a_task_travels_and_comes_back() -> None:
 def _tampered(change: str) -> tuple[Any, Any]:
     task = Task(
         "lloyd",
-        lloyd.StepTask(centroids=np.zeros((3, 2))),
+        kmeans_rounds.StepTask(centroids=np.zeros((3, 2))),
         space=Space(np.zeros(2), np.ones(2), limit=np.full(2, 100.0)),
     )
     common, part = engine.write_task(plan_for(2, {"n_clusters": 3}), "s", 2, task, "a")

@@ -9,9 +9,11 @@ import pytest
 from pydantic import ValidationError
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust.methods import fkm, lloyd
+from fedclust.methods import fkm
+from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.convergence import Judgement
-from fedclust.methods.fkm import DefaultConfig, PaperConfig, messages
+from fedclust.methods.fkm import messages
+from fedclust.methods.fkm.config import DefaultConfig, PaperConfig
 from fedclust.numeric import weighted_kmeans
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
@@ -44,7 +46,7 @@ SEEDS = SiteTask("seeds", messages.SeedsTask())
 
 
 def _answer(task: SiteTask, config: RunConfig, points: Points = POINTS) -> Any:
-    payload, memory = fkm.local_step(task, points, config, np.random.default_rng(0), {})
+    payload, memory = fkm.client.local_step(task, points, config, np.random.default_rng(0), {})
     assert memory == {}
     if payload is not None:
         messages.check(task, payload, config)
@@ -61,7 +63,7 @@ def test_each_candidate_gets_the_step_that_lloyd_makes_of_it() -> None:
 
     assert payload.counts.tolist() == [[17, 15], [32, 0], [20, 12]]
     for i, each in enumerate(centroids):
-        step, alone = payload.step(i), lloyd.add_up(each, POINTS)
+        step, alone = payload.step(i), kmeans_rounds.add_up(each, POINTS)
         for name in ("counts", "sums", "costs"):
             np.testing.assert_array_equal(getattr(step, name), getattr(alone, name))
 
@@ -100,12 +102,12 @@ PAPER = {"variant": "paper"}
         (_candidates(np.zeros((1202, 2, 2))), {}),
         (_candidates(np.zeros((9, 2, 2))), {}),
         (_candidates(np.zeros((8, 200, 2))), {}),
-        (SiteTask("cells", lloyd.CellsTask(n_clusters=200, n_init=3)), {}),
+        (SiteTask("cells", kmeans_rounds.CellsTask(n_clusters=200, n_init=3)), {}),
         (_means(np.zeros((200, 2))), PAPER),
         (SEEDS, {}),
         (_means(np.zeros((2, 2))), {}),
         (_candidates(np.zeros((1, 2, 2))), PAPER),
-        (SiteTask("cells", lloyd.CellsTask(n_clusters=2, n_init=3)), PAPER),
+        (SiteTask("cells", kmeans_rounds.CellsTask(n_clusters=2, n_init=3)), PAPER),
     ],
 )
 def test_a_site_refuses_more_than_was_consented_to(task: SiteTask, options: Any) -> None:
@@ -132,9 +134,9 @@ def _steps(costs: Any) -> messages.Steps:
     )
 
 
-def _state(n: int, **update: Any) -> fkm.State:
+def _state(n: int, **update: Any) -> fkm.server.State:
     """Return a state with candidates whose empty second centroid tells them apart."""
-    return fkm.State(
+    return fkm.server.State(
         phase="candidates",
         seed=0,
         centroids=np.array([[[i, 0.0], [9.0, i]] for i in range(n)]),
@@ -143,9 +145,9 @@ def _state(n: int, **update: Any) -> fkm.State:
     )
 
 
-def _aggregate(state: fkm.State, costs: Any) -> Next | Done:
+def _aggregate(state: fkm.server.State, costs: Any) -> Next | Done:
     answers = [Contribution(site, _steps(costs), 5) for site in "abc"]
-    return fkm.aggregate(state, answers, _config())
+    return fkm.server.aggregate(state, answers, _config())
 
 
 def _going_on(step: Next | Done) -> list[int]:
@@ -193,7 +195,7 @@ def test_it_goes_on_while_a_candidate_gains_on_the_best() -> None:
 
 def test_a_site_that_answers_empty_costs_nothing_and_moves_nothing() -> None:
     answers = [Contribution("a", None, 5), *(Contribution(s, _steps([4.0]), 5) for s in "bc")]
-    step = fkm.aggregate(_state(1), answers, _config())
+    step = fkm.server.aggregate(_state(1), answers, _config())
 
     assert isinstance(step, Next)
     assert step.state.best.best.costs == {"a": None, "b": 4.0, "c": 4.0}
@@ -257,7 +259,7 @@ def test_an_empty_centre_that_is_kept_moves_to_the_farthest_point() -> None:
     X = np.array([[0.0, 0], [0.1, 0], [0, 0.2], [6, 0], [5, 0]])
     centroids = np.array([[0.0, 0], [50, 0], [60, 0]])
 
-    assert fkm.refill(X, np.zeros(5, dtype=np.int64), centroids).tolist() == [0, 0, 0, 1, 2]
+    assert fkm.client.refill(X, np.zeros(5, dtype=np.int64), centroids).tolist() == [0, 0, 0, 1, 2]
     config = _config(variant="paper", drop_empty=False, n_clusters=3)
     payload = _answer(_means(centroids), config, weighted(X))
     np.testing.assert_allclose(np.sort(payload.means[:, 0]), [0.1 / 3, 5.0, 6.0], rtol=1e-12)
@@ -265,7 +267,7 @@ def test_an_empty_centre_that_is_kept_moves_to_the_farthest_point() -> None:
 
 def test_centres_keep_their_order_from_round_to_round() -> None:
     before = np.array([[0.0, 0], [5, 5], [9, 9]])
-    after, shift = fkm.matched(np.array([[9.0, 8], [0, 1], [5, 7], [70, 70]]), before)
+    after, shift = fkm.server.matched(np.array([[9.0, 8], [0, 1], [5, 7], [70, 70]]), before)
 
     assert after.tolist() == [[0, 1], [5, 7], [9, 8], [70, 70]]
     assert shift == pytest.approx(2.0)

@@ -12,7 +12,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedclust import engine
 from fedclust.engine import Plan
-from fedclust.methods import kfed, lloyd
+from fedclust.methods import kfed
+from fedclust.methods.common import kmeans_rounds, local_kmeans
 from fedclust.methods.kfed import local_cells
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
@@ -42,7 +43,9 @@ def _config(p: int = 1, **options: Any) -> RunConfig:
 
 
 def _cells_task(n: int, variant: str = "default") -> SiteTask:
-    common = kfed.CellsTask(n_clusters=n, variant=variant, n_init=3, project=variant == "paper")
+    common = kfed.messages.CellsTask(
+        n_clusters=n, variant=variant, n_init=3, project=variant == "paper"
+    )
     return SiteTask("cells", common)
 
 
@@ -52,11 +55,11 @@ def _points(X: Any, sizes: Any = None) -> Points:
 
 
 def _answer(task: SiteTask, points: Points, config: RunConfig) -> Any:
-    return kfed.local_step(task, points, config, np.random.default_rng(0), {})
+    return kfed.client.local_step(task, points, config, np.random.default_rng(0), {})
 
 
-def _cells(counts: Any, means: Any) -> lloyd.Cells:
-    return lloyd.Cells(counts=np.array(counts), means=np.array(means, dtype=float))
+def _cells(counts: Any, means: Any) -> kmeans_rounds.Cells:
+    return kmeans_rounds.Cells(counts=np.array(counts), means=np.array(means, dtype=float))
 
 
 def _some_of(held: list[list[int]], n: int = 20, seed: int = 0) -> tuple[dict[str, Any], Any]:
@@ -80,7 +83,7 @@ def test_a_site_sends_counts_and_means_of_its_own_clusters(variant: str, size: i
     task = _cells_task(4, variant)
     payload, memory = _answer(task, _points(rows, sizes), _config(p=size, labels="cells"))
 
-    kfed.check(task, payload, _config(p=size))
+    kfed.messages.check(task, payload, _config(p=size))
     assert payload.counts.tolist() == [9 * size + 3] * 4
     expected = [
         np.average(own, axis=0, weights=weights)
@@ -227,10 +230,10 @@ def test_a_payload_holds_as_many_cells_as_the_site_made_and_no_more_than_asked(n
     payload = _cells([5] * n, np.arange(2.0 * n).reshape(n, 2))
 
     if n <= 6:
-        kfed.check(task, payload, _config(5))
+        kfed.messages.check(task, payload, _config(5))
         return
     with pytest.raises(RuleViolation) as caught:
-        kfed.check(task, payload, _config(5))
+        kfed.messages.check(task, payload, _config(5))
     assert caught.value.rule == "shape"
 
 
@@ -245,11 +248,11 @@ def test_a_payload_holds_as_many_cells_as_the_site_made_and_no_more_than_asked(n
 )
 def test_check_names_the_rule(counts: Any, means: Any, rule: str) -> None:
     task = _cells_task(6)
-    payload = lloyd.Cells(
+    payload = kmeans_rounds.Cells(
         counts=np.array(counts, dtype=np.int64), means=np.array(means, dtype=float)
     )
     with pytest.raises(RuleViolation) as caught:
-        kfed.check(task, payload, _config(5))
+        kfed.messages.check(task, payload, _config(5))
     assert caught.value.rule == rule
 
 
@@ -257,9 +260,9 @@ def test_check_names_the_rule(counts: Any, means: Any, rule: str) -> None:
 
 
 def _aggregate(config: RunConfig, *payloads: Any) -> Next | Done:
-    state, _ = kfed.start(config, seed=1)
+    state, _ = kfed.server.start(config, seed=1)
     sent = [Contribution(site, payload, 2) for site, payload in zip("abc", payloads, strict=False)]
-    return kfed.aggregate(state, sent, config)
+    return kfed.server.aggregate(state, sent, config)
 
 
 def test_cells_weigh_as_many_persons_as_they_hold() -> None:
@@ -311,22 +314,22 @@ def test_one_step_of_lloyd_and_convergence_differ_where_a_mean_changes_place() -
 
 def test_farthest_first_never_takes_one_place_twice() -> None:
     means = np.array([[0.1, 0.3], [0.1, 0.3], [1e8, 0.3], [1e8, 0.3], [1e8 + 1, 0.3]])
-    chosen = kfed.farthest_first(means, means[:2], 5)
+    chosen = kfed.server.farthest_first(means, means[:2], 5)
 
     np.testing.assert_array_equal(chosen, means[[0, 4, 2]])
 
 
 def test_the_papers_variant_starts_from_no_more_cells_than_clusters() -> None:
-    kfed.check_config(_config(local_clusters=3))
+    kfed.config.check_config(_config(local_clusters=3))
     with pytest.raises(RuleViolation) as caught:
-        kfed.check_config(_config(variant="paper", local_clusters=3))
+        kfed.config.check_config(_config(variant="paper", local_clusters=3))
     assert caught.value.pointer == "/local_clusters"
 
 
 @pytest.mark.parametrize("variant", ["default", "paper"])
 def test_options_that_fit_are_taken(variant: str) -> None:
-    kfed.check_config(_config(variant=variant))
-    kfed.check_config(_config(variant="paper", server_lloyd="one", local_clusters=2))
+    kfed.config.check_config(_config(variant=variant))
+    kfed.config.check_config(_config(variant="paper", server_lloyd="one", local_clusters=2))
 
 
 # --- sessions -------------------------------------------------------------------------------------
@@ -480,8 +483,8 @@ def test_a_row_goes_with_the_nearest_of_its_sites_own_cells() -> None:
 @pytest.mark.parametrize("options", [{}, {"variant": "paper"}])
 def test_a_site_makes_only_the_cells_that_the_definition_names(options: dict[str, Any]) -> None:
     config = _config(n_clusters=4, **options)
-    _, task = kfed.start(config, 0)
-    kfed.check_task(SiteTask("cells", task.common), config)
+    _, task = kfed.server.start(config, 0)
+    kfed.messages.check_task(SiteTask("cells", task.common), config)
     changes: list[dict[str, Any]] = [
         {"n_clusters": task.common.n_clusters + 1},
         {"n_init": 7},
@@ -491,9 +494,11 @@ def test_a_site_makes_only_the_cells_that_the_definition_names(options: dict[str
     for change in changes:
         asked = SiteTask("cells", task.common.model_copy(update=change))
         with pytest.raises(RuleViolation, match="other cells"):
-            kfed.check_task(asked, config)
+            kfed.messages.check_task(asked, config)
     with pytest.raises(RuleViolation, match="4 clusters"):
-        kfed.check_task(SiteTask("refine", lloyd.StepTask(centroids=np.eye(5, 2))), config)
+        kfed.messages.check_task(
+            SiteTask("refine", kmeans_rounds.StepTask(centroids=np.eye(5, 2))), config
+        )
 
 
 def test_a_session_has_as_many_rounds_as_its_options_name() -> None:
@@ -563,8 +568,8 @@ def test_one_round_costs_little_more_than_central_k_means() -> None:
 
 
 def test_a_large_site_restarts_less_by_a_fixed_rule() -> None:
-    assert local_cells.local_restarts(100, 30, 8) == 10
-    assert local_cells.local_restarts(1_000_000, 100, 80) == 2
+    assert local_kmeans.local_restarts(100, 30, 8) == 10
+    assert local_kmeans.local_restarts(1_000_000, 100, 80) == 2
 
 
 def test_a_site_may_not_be_told_another_sites_mapping() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from fedclust.engine import Plan
 from fedclust.methods import lloyd
+from fedclust.methods.common import kmeans_rounds
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
@@ -31,15 +32,15 @@ def _config(p: int = 5, **options: Any) -> RunConfig:
 
 
 def _task(centroids: Any) -> SiteTask:
-    return SiteTask("lloyd", lloyd.StepTask(centroids=np.array(centroids, float)))
+    return SiteTask("lloyd", kmeans_rounds.StepTask(centroids=np.array(centroids, float)))
 
 
 def _answer(task: SiteTask, config: RunConfig | None = None) -> Any:
     memory: Memory = {}
     points, config = weighted(X, SIZES), config or _config()
-    payload, kept = lloyd.local_step(task, points, config, np.random.default_rng(0), memory)
+    payload, kept = kmeans_rounds.local_step(task, points, config, np.random.default_rng(0), memory)
     assert kept == {}
-    lloyd.check(task, payload, config)
+    kmeans_rounds.check(task, payload, config)
     return payload
 
 
@@ -60,19 +61,19 @@ def test_cells_are_a_sites_own_clusters_and_as_many_as_asked_for() -> None:
     centres = np.array([[1.0, 1.0], [4.0, 4.0], [8.0, 8.0]])
     points = weighted(np.repeat(centres, 6, axis=0) + rng.normal(size=(18, 2)) / 10, 5)
     config = _config(n_clusters=5)
-    task = SiteTask("cells", lloyd.CellsTask(n_clusters=3, n_init=3))
-    payload, _ = lloyd.local_step(task, points, config, rng, {})
-    assert isinstance(payload, lloyd.Cells)
-    lloyd.check(task, payload, config)
+    task = SiteTask("cells", kmeans_rounds.CellsTask(n_clusters=3, n_init=3))
+    payload, _ = kmeans_rounds.local_step(task, points, config, rng, {})
+    assert isinstance(payload, kmeans_rounds.Cells)
+    kmeans_rounds.check(task, payload, config)
 
     order = np.argsort(payload.means[:, 0])
     assert payload.counts.tolist() == [30, 30, 30]
     expected = points.X.reshape(3, 6, 2).mean(axis=1)
     np.testing.assert_allclose(payload.means[order], expected)
-    few = replace(task, common=lloyd.CellsTask(n_clusters=20, n_init=3))
-    payload, _ = lloyd.local_step(few, points, config, rng, {})
-    assert isinstance(payload, lloyd.Cells)
-    lloyd.check(few, payload, config)
+    few = replace(task, common=kmeans_rounds.CellsTask(n_clusters=20, n_init=3))
+    payload, _ = kmeans_rounds.local_step(few, points, config, rng, {})
+    assert isinstance(payload, kmeans_rounds.Cells)
+    kmeans_rounds.check(few, payload, config)
     assert payload.counts.tolist() == [5] * 18 + [0, 0]
     assert not payload.means[18:].any()
 
@@ -99,7 +100,7 @@ def test_check_names_the_rule_and_repeats_no_value(change: dict[str, Any], rule:
     arrays = {name: np.array(value, dtype=dtypes[name]) for name, value in change.items()}
 
     with pytest.raises(RuleViolation) as caught:
-        lloyd.check(task, payload.model_copy(update=arrays), _config())
+        kmeans_rounds.check(task, payload.model_copy(update=arrays), _config())
 
     assert caught.value.rule == rule
     assert caught.value.pointer.startswith("/")
@@ -111,39 +112,41 @@ def test_a_number_of_persons_above_the_declared_band_is_refused() -> None:
     payload = _answer(task).model_copy(update={"counts": np.array([17, 45])})
 
     with pytest.raises(RuleViolation, match="band"):
-        lloyd.check(task, payload, replace(_config(), size_band="<50"))
+        kmeans_rounds.check(task, payload, replace(_config(), size_band="<50"))
 
 
 @pytest.mark.parametrize(
     ("phase", "common"),
     [
-        ("cells", lloyd.CellsTask(n_clusters=200, n_init=3)),
-        ("cells", lloyd.CellsTask(n_clusters=2, n_init=30)),
-        ("lloyd", lloyd.StepTask(centroids=np.zeros((200, 2)))),
+        ("cells", kmeans_rounds.CellsTask(n_clusters=200, n_init=3)),
+        ("cells", kmeans_rounds.CellsTask(n_clusters=2, n_init=30)),
+        ("lloyd", kmeans_rounds.StepTask(centroids=np.zeros((200, 2)))),
     ],
 )
 def test_a_site_refuses_more_than_was_consented_to(phase: str, common: Any) -> None:
-    lloyd.check_task(SiteTask("cells", lloyd.CellsTask(n_clusters=2, n_init=3)), _config())
-    lloyd.check_task(_task([[0, 0], [9, 5]]), _config())
+    lloyd.messages.check_task(
+        SiteTask("cells", kmeans_rounds.CellsTask(n_clusters=2, n_init=3)), _config()
+    )
+    lloyd.messages.check_task(_task([[0, 0], [9, 5]]), _config())
 
     with pytest.raises(RuleViolation, match="definition"):
-        lloyd.check_task(SiteTask(phase, common), _config())
+        lloyd.messages.check_task(SiteTask(phase, common), _config())
 
 
-def _step(counts: Any, sums: Any, costs: Any) -> lloyd.Step:
-    return lloyd.Step(
+def _step(counts: Any, sums: Any, costs: Any) -> kmeans_rounds.Step:
+    return kmeans_rounds.Step(
         counts=np.array(counts), sums=np.array(sums, float), costs=np.array(costs, float)
     )
 
 
 def test_centroids_are_sums_over_counts_and_an_empty_one_keeps_its_place() -> None:
-    state = lloyd.State(phase="lloyd", seed=0, centroids=np.array([[0.0, 0.0], [9.0, 9.0]]))
+    state = lloyd.server.State(phase="lloyd", seed=0, centroids=np.array([[0.0, 0.0], [9.0, 9.0]]))
     contributions = [
         Contribution("a", _step([2, 0], [[2, 4], [0, 0]], [9, 0]), 2),
         Contribution("b", _step([3, 0], [[8, 1], [0, 0]], [9, 0]), 2),
         Contribution("c", None, 2),
     ]
-    step = lloyd.aggregate(state, contributions, _config())
+    step = lloyd.server.aggregate(state, contributions, _config())
 
     assert isinstance(step, Next)
     np.testing.assert_allclose(step.task.common.centroids, [[2.0, 1.0], [9.0, 9.0]])
@@ -164,7 +167,7 @@ def test_centroids_are_sums_over_counts_and_an_empty_one_keeps_its_place() -> No
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any], pointer: str) -> None:
     with pytest.raises(RuleViolation) as caught:
-        lloyd.check_config(_config(**options))
+        lloyd.config.check_config(_config(**options))
     assert caught.value.pointer == pointer
 
 

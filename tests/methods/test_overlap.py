@@ -15,7 +15,8 @@ from fedclust import engine
 from fedclust.engine import Plan
 from fedclust.engine.preparation import Moments
 from fedclust.methods import overlap
-from fedclust.methods.lloyd import Cells
+from fedclust.methods.common import own_features
+from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
@@ -73,10 +74,10 @@ def _config(p: int = 3, **options: Any) -> RunConfig:
     )
 
 
-def _state(centroids: Any, mask: Any = None, **update: Any) -> overlap.State:
+def _state(centroids: Any, mask: Any = None, **update: Any) -> overlap.server.State:
     values = np.array(centroids, dtype=float)
     known = np.ones(values.shape, dtype=bool) if mask is None else np.array(mask, dtype=bool)
-    return overlap.State(phase="federated", centroids=values, mask=known, **update)
+    return overlap.server.State(phase="federated", centroids=values, mask=known, **update)
 
 
 def _sent(**cells: tuple[Any, Any]) -> list[Contribution]:
@@ -86,10 +87,12 @@ def _sent(**cells: tuple[Any, Any]) -> list[Contribution]:
     ]
 
 
-def _moved(state: overlap.State, sent: list[Contribution], **options: Any) -> overlap.State:
-    outcome = overlap.aggregate(state, sent, _config(rounds=9, **options))
+def _moved(
+    state: overlap.server.State, sent: list[Contribution], **options: Any
+) -> overlap.server.State:
+    outcome = overlap.server.aggregate(state, sent, _config(rounds=9, **options))
     assert isinstance(outcome, Next)
-    assert isinstance(outcome.state, overlap.State)
+    assert isinstance(outcome.state, overlap.server.State)
     return outcome.state
 
 
@@ -262,18 +265,18 @@ def _roster(**masks: list[int]) -> RunConfig:
 
 
 def test_a_chain_of_overlapping_sites_may_start() -> None:
-    overlap.check_roster(_roster(a=[1, 1, 0, 0], b=[0, 1, 1, 0], c=[0, 0, 1, 1]))
-    overlap.check_roster(_roster(a=[1, 1, 1, 1], b=[1, 1, 1, 1]))
+    own_features.check_roster(_roster(a=[1, 1, 0, 0], b=[0, 1, 1, 0], c=[0, 0, 1, 1]))
+    own_features.check_roster(_roster(a=[1, 1, 1, 1], b=[1, 1, 1, 1]))
 
 
 def test_sites_that_share_no_feature_are_refused_with_what_to_change() -> None:
     with pytest.raises(RuleViolation, match=r"2 groups that share no feature.*: c\..*exclude"):
-        overlap.check_roster(_roster(a=[1, 1, 0, 0], b=[0, 1, 0, 0], c=[0, 0, 1, 1]))
+        own_features.check_roster(_roster(a=[1, 1, 0, 0], b=[0, 1, 0, 0], c=[0, 0, 1, 1]))
 
 
 def test_a_feature_that_nobody_has_is_refused() -> None:
     with pytest.raises(RuleViolation, match="no site has the features 'z'"):
-        overlap.check_roster(_roster(a=[1, 1, 0, 0], b=[0, 1, 1, 0]))
+        own_features.check_roster(_roster(a=[1, 1, 0, 0], b=[0, 1, 1, 0]))
 
 
 # --- the local step -------------------------------------------------------------------------------
@@ -286,8 +289,8 @@ def _points(X: Any, sizes: Any = None, within: Any = None) -> Points:
 
 
 def _cells(points: Points, n_clusters: int, *, search: bool = False) -> Any:
-    task = overlap.CellsTask(n_clusters=n_clusters, search=search, n_init=5)
-    return overlap.local_step(
+    task = own_features.CellsTask(n_clusters=n_clusters, search=search, n_init=5)
+    return overlap.client.local_step(
         SiteTask("cells", task), points, _config(), np.random.default_rng(0), {}
     )[0]
 
@@ -351,17 +354,17 @@ def test_the_silhouette_is_that_of_persons_about_their_points() -> None:
     for x, size in zip(points.X, points.sizes, strict=True):
         a, b = sorted(np.sqrt(((x - mean) ** 2).sum() + spread) for mean in means)
         total += size * (b - a) / b
-    assert overlap.simplified_silhouette(points, means) == pytest.approx(total / 12)
+    assert own_features.simplified_silhouette(points, means) == pytest.approx(total / 12)
 
 
 def _improved(X: Any, centroids: Any, sizes: Any = None, iterations: int = 5) -> Cells | None:
     """Return what a site sends that has the first three features."""
     values = np.array(centroids, dtype=float)
-    task = overlap.FederatedTask(
+    task = overlap.messages.FederatedTask(
         centroids=values, mask=np.ones(values.shape, dtype=bool), iterations=iterations
     )
     points = _points(X, sizes)
-    return overlap.local_step(
+    return overlap.client.local_step(
         SiteTask("federated", task), points, _config(), np.random.default_rng(0), {}
     )[0]
 
@@ -409,21 +412,23 @@ def test_matching_costs_least_in_all() -> None:
     """Greedily 1.1 would take global 1, and 0.9 pay for it with global 2."""
     local = np.array([[1.1], [0.9]])
     centroids = np.array([[0.0], [1.0], [9.0]])
-    found = overlap.match(local, centroids, np.ones((3, 1), dtype=bool))
+    found = overlap.client.match(local, centroids, np.ones((3, 1), dtype=bool))
     assert found.tolist() == [1, 0]
 
 
 def test_a_global_that_shares_no_feature_is_matched_last() -> None:
     known = np.array([[False], [True]])
-    found = overlap.match(np.array([[50.0]]), np.array([[0.0], [1.0]]), known)
+    found = overlap.client.match(np.array([[50.0]]), np.array([[0.0], [1.0]]), known)
     assert found.tolist() == [1]
 
 
 def test_a_site_that_shares_no_feature_with_any_global_answers_empty() -> None:
     rows = np.random.default_rng(0).normal(size=(9, 4)) * [1, 1, 1, 0]
     known = np.array([[False, False, False, True]] * 2)
-    task = overlap.FederatedTask(centroids=known * [[3.0], [4.0]], mask=known, iterations=2)
-    payload, _ = overlap.local_step(
+    task = overlap.messages.FederatedTask(
+        centroids=known * [[3.0], [4.0]], mask=known, iterations=2
+    )
+    payload, _ = overlap.client.local_step(
         SiteTask("federated", task), row_points(rows), _config(), np.random.default_rng(0), {}
     )
     assert payload is None
@@ -447,11 +452,12 @@ def _asked(phase: str, common: Any) -> SiteTask:
 def _federated(k: int = 2, iterations: int = 5, d: int = 4) -> SiteTask:
     ones = np.ones((k, d))
     return _asked(
-        "federated", overlap.FederatedTask(centroids=ones, mask=ones > 0, iterations=iterations)
+        "federated",
+        overlap.messages.FederatedTask(centroids=ones, mask=ones > 0, iterations=iterations),
     )
 
 
-CELLS = _asked("cells", overlap.CellsTask(n_clusters=2, search=False, n_init=None))
+CELLS = _asked("cells", own_features.CellsTask(n_clusters=2, search=False, n_init=None))
 
 
 def _site(plan: Plan, *tasks: SiteTask) -> None:
@@ -486,14 +492,17 @@ def test_a_site_answers_the_rounds_of_the_definition() -> None:
         ([_federated(iterations=6)], "5 local iterations"),
         ([_federated(d=3)], "shape 2 x 4"),
         (
-            [_asked("cells", overlap.CellsTask(n_clusters=9, search=False, n_init=None))],
+            [_asked("cells", own_features.CellsTask(n_clusters=9, search=False, n_init=None))],
             "other cells",
         ),
         (
-            [_asked("cells", overlap.CellsTask(n_clusters=2, search=True, n_init=None))],
+            [_asked("cells", own_features.CellsTask(n_clusters=2, search=True, n_init=None))],
             "other cells",
         ),
-        ([_asked("cells", overlap.CellsTask(n_clusters=2, search=False, n_init=9))], "other cells"),
+        (
+            [_asked("cells", own_features.CellsTask(n_clusters=2, search=False, n_init=9))],
+            "other cells",
+        ),
     ],
 )
 def test_a_site_refuses_what_the_definition_does_not_say(tasks: Any, says: str) -> None:
@@ -576,7 +585,7 @@ def test_a_later_round_that_too_few_answer_completes_with_what_was_found() -> No
 
 def test_the_last_round_ends_the_session() -> None:
     state = _state([[1.0, 1, 1, 0]], closed=2)
-    outcome = overlap.aggregate(state, _sent(b=([4], [[0.0, 1, 1, 6]])), _config(rounds=3))
+    outcome = overlap.server.aggregate(state, _sent(b=([4], [[0.0, 1, 1, 6]])), _config(rounds=3))
     assert isinstance(outcome, Done)
 
 
@@ -585,13 +594,13 @@ def test_the_last_round_ends_the_session() -> None:
 
 def _check(counts: Any, means: Any, phase: str = "cells", **update: Any) -> None:
     config = _config()
-    common: Any = overlap.CellsTask(n_clusters=2, search=False, n_init=None)
+    common: Any = own_features.CellsTask(n_clusters=2, search=False, n_init=None)
     if phase == "federated":
-        common = overlap.FederatedTask(
+        common = overlap.messages.FederatedTask(
             centroids=np.zeros((2, 4)), mask=np.ones((2, 4), dtype=bool), iterations=5
         )
     payload = Cells(counts=np.array(counts), means=np.array(means, dtype=float), **update)
-    overlap.check(SiteTask(phase, common), payload, config)
+    overlap.messages.check(SiteTask(phase, common), payload, config)
 
 
 @pytest.mark.parametrize("phase", ["cells", "federated"])
@@ -624,9 +633,9 @@ def test_bounds_hold_for_the_features_that_the_site_has() -> None:
     config = _config()
     far = tuple(Feature(name=name, lower=1, upper=50) for name in "wxyz")
     config = replace(config, features=far)
-    task = SiteTask("cells", overlap.CellsTask(n_clusters=2, search=False, n_init=None))
+    task = SiteTask("cells", own_features.CellsTask(n_clusters=2, search=False, n_init=None))
     means = np.array([[1.0, 2, 3, 0], [4.0, 5, 6, 0]])
-    overlap.check(task, Cells(counts=np.array([3, 4]), means=means), config)
+    overlap.messages.check(task, Cells(counts=np.array([3, 4]), means=means), config)
 
 
 @pytest.mark.parametrize(

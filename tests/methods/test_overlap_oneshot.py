@@ -15,7 +15,7 @@ from fedclust.engine import Plan, evaluation
 from fedclust.methods import overlap_oneshot
 from fedclust.methods.common.options import MOST_FOUND
 from fedclust.methods.common.partial_features import LocalCentroids, components
-from fedclust.methods.overlap_oneshot import Config, Gaussians, GaussiansTask, check, check_config
+from fedclust.methods.overlap_oneshot import Config
 from fedclust.methods.overlap_oneshot.agglomeration import (
     FLOOR,
     Forces,
@@ -23,7 +23,9 @@ from fedclust.methods.overlap_oneshot.agglomeration import (
     forces,
     merge_tree,
 )
+from fedclust.methods.overlap_oneshot.config import check_config
 from fedclust.methods.overlap_oneshot.gaussians import proxies
+from fedclust.methods.overlap_oneshot.messages import Gaussians, GaussiansTask, check
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
@@ -297,7 +299,9 @@ def _config(d: int, protection: Any = "groups", **options: Any) -> RunConfig:
 def _answer(points: Points, config: RunConfig, k: int, *, full: bool = False) -> Gaussians:
     task = GaussiansTask(n_clusters=k, search=False, n_init=3, full=full)
     site = SiteTask("gaussians", task)
-    payload, _ = overlap_oneshot.local_step(site, points, config, np.random.default_rng(0), {})
+    payload, _ = overlap_oneshot.client.local_step(
+        site, points, config, np.random.default_rng(0), {}
+    )
     assert isinstance(payload, Gaussians)
     check(site, payload, config)
     return payload
@@ -670,7 +674,9 @@ def test_each_site_has_proxies_of_its_own_whoever_else_takes_part() -> None:
         covariances=np.zeros((0, 0, 0)),
     )
     config = replace(_config(2), masks={site: np.ones(2, dtype=np.bool_) for site in "ab"})
-    drawn = [overlap_oneshot._drawn(7, Contribution(site, payload, p=5), config) for site in "aab"]
+    drawn = [
+        overlap_oneshot.server._drawn(7, Contribution(site, payload, p=5), config) for site in "aab"
+    ]
 
     assert np.array_equal(drawn[0], drawn[1])
     # The same Gaussian at two sites; drawn alike, their proxies would lie at one place.

@@ -338,8 +338,8 @@ def test_a_site_whose_clusters_fall_together_is_told_of() -> None:
             )
             for name, v in zip("ab", (agreeing, vectors), strict=True)
         ]
-        state, _ = spectral.start(config, 0)
-        outcome = spectral.aggregate(state, sent, config)
+        state, _ = spectral.server.start(config, 0)
+        outcome = spectral.server.aggregate(state, sent, config)
         assert isinstance(outcome, Done)
         return outcome.result.warnings
 
@@ -464,7 +464,7 @@ def test_a_site_answers_only_what_its_definition_names(
 @pytest.mark.parametrize("alignment", ["landmarks", "sign", "none", "procrustes"])
 def test_the_tasks_of_a_definition_are_answered(alignment: str) -> None:
     config = _config(alignment=alignment)
-    _, task = spectral.start(config, 0)
+    _, task = spectral.server.start(config, 0)
     messages.check_task(SiteTask(task.phase, task.common), config)
     if alignment in ("sign", "procrustes"):
         messages.check_task(SiteTask("eigen", _eigen_task(1)), config)
@@ -525,8 +525,8 @@ def test_the_order_of_sites_in_a_round_changes_nothing() -> None:
             )
             for name, half in zip("ab", order, strict=True)
         ]
-        state, _ = spectral.start(config, 3)
-        outcome = spectral.aggregate(state, sent, config)
+        state, _ = spectral.server.start(config, 3)
+        outcome = spectral.server.aggregate(state, sent, config)
         assert isinstance(outcome, Done)
         outcomes.append(outcome.result)
     np.testing.assert_array_equal(outcomes[0].prototypes, outcomes[1].prototypes)

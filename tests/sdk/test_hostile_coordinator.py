@@ -21,8 +21,8 @@ from sklearn.datasets import load_breast_cancer
 from fedclust import Site, engine, errors
 from fedclust.engine.evaluation import EvaluationTask
 from fedclust.engine.preparation import PreparationTask
+from fedclust.methods.common.kmeans_rounds import CellsTask, Step, StepTask
 from fedclust.methods.fkm.messages import CandidatesTask, SeedsTask
-from fedclust.methods.lloyd import CellsTask, Step, StepTask
 from fedclust.schema.model import Model
 from fedclust.schema.space import Space
 from fedclust.site.cohorts import CohortStore

@@ -17,7 +17,7 @@ from fedclust import engine
 from fedclust.definition import freeze, plan_of
 from fedclust.engine import Plan
 from fedclust.engine.site_points import released_points
-from fedclust.methods.lloyd import StepTask
+from fedclust.methods.common.kmeans_rounds import StepTask
 from fedclust.protection.columns import Source
 from fedclust.protection.table import form_table
 from fedclust.schema.points import Points, row_points

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from fedclust.engine.rounds import (
-    MAX_COUNT,
-    EngineState,
+from fedclust.engine.coordinator import EngineState, advance, check_roster, start
+from fedclust.engine.message_check import MAX_COUNT, check
+from fedclust.engine.plan import (
     Plan,
-    TaskCommon,
-    TaskSpace,
-    advance,
     all_phases,
-    check,
     check_installed,
-    check_roster,
     has_features,
-    label,
-    local_step,
     max_rounds,
     most_rounds,
     phase,
     possible_phases,
-    read_task,
-    start,
-    write_task,
 )
+from fedclust.engine.site import label, local_step
+from fedclust.engine.tasks import TaskCommon, TaskSpace, read_task, write_task
 
 __all__ = [
     "MAX_COUNT",

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from fedclust.numeric.distances import BLOCK, masked_squares, nearest
 from fedclust.schema.errors import RuleViolation
+from fedclust.schema.model import Memory
 from fedclust.schema.result import Result
 
 
@@ -85,3 +86,9 @@ def centroid_squares(result: Result, X: NDArray[np.float64]) -> NDArray[np.float
         block = scaled[begin : begin + BLOCK]
         squares[begin : begin + BLOCK] = masked_squares(block, has, result.centroids, result.mask)
     return squares
+
+
+def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
+    """Label rows (n, d) in own units by the nearest centroid; ``memory`` plays no part."""
+    del memory
+    return label_by_centroid(result, X)

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.numeric.distances import nearest
-from fedclust.numeric.weighted_kmeans import weighted_kmeans
+from fedclust.numeric.weighted_kmeans import restarts, weighted_kmeans
 from fedclust.schema.points import Points
 
 __all__ = ["local_kmeans"]
@@ -35,3 +35,11 @@ def local_kmeans(
         points.X, points.sizes.astype(np.float64), n_clusters, rng, n_restarts=n_init
     )
     return cluster_sums(points, nearest(points.X, centres), centres)
+
+
+_MOST_RESTARTS = 10
+
+
+def local_restarts(n_points: int, n_features: int, n_cells: int) -> int:
+    """Return the restarts of a site's own k-means: 10, down to 2 at a large site."""
+    return min(restarts(n_points, n_features, n_cells), _MOST_RESTARTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedclust.methods import lloyd
+from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import cluster_sums
 from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.methods.dual.messages import (
@@ -43,7 +43,7 @@ def local_step(
     return _measure(task.common, points), memory
 
 
-def _cells(task: lloyd.CellsTask, points: Points, rng: np.random.Generator) -> DualCells:
+def _cells(task: kmeans_rounds.CellsTask, points: Points, rng: np.random.Generator) -> DualCells:
     found = local_kmeans(points, task.n_clusters, task.n_init, rng)
     # About the means: the squares about the centroids less what moving there saves.
     saved = found.counts * ((found.means - found.centroids) ** 2).sum(axis=1)
@@ -98,7 +98,7 @@ def _solve(
 
 
 def _measure(task: PrimalTask, points: Points) -> PrimalAnswer:
-    steps = [lloyd.add_up(centroids, points) for centroids in task.centroids]
+    steps = [kmeans_rounds.add_up(centroids, points) for centroids in task.centroids]
     return PrimalAnswer(
         counts=np.array([step.counts for step in steps]),
         sums=np.array([step.sums for step in steps]),

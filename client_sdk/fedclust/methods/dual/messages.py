@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import FiniteFloat
 
-from fedclust.methods import lloyd
+from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.dual.feasible_set import Part, Region
 from fedclust.methods.dual.multiplier_update import SiteModel
@@ -39,7 +39,7 @@ _LAST_DIGITS = 1e-14
 # --- Payloads -------------------------------------------------------------------------------------
 
 
-class DualCells(lloyd.Cells):
+class DualCells(kmeans_rounds.Cells):
     """A site's local cells.
 
     Attributes
@@ -162,19 +162,18 @@ class PrimalAnswer(Model):
     costs: FloatMatrix
 
 
-_OF_GROUPS = lloyd.PHASES[0].discloses[0].identifies
 PHASES = (
     replace(
-        lloyd.PHASES[0],
+        kmeans_rounds.CELLS,
         payload=DualCells,
         needs_all=True,
         discloses=(
-            *lloyd.PHASES[0].discloses,
+            *kmeans_rounds.CELLS.discloses,
             Disclosure(
                 field="costs",
                 shape="K numbers",
                 meaning="How far the records of each cell lie from its mean, squared and added up.",
-                identifies=_OF_GROUPS,
+                identifies=kmeans_rounds.OF_GROUPS,
             ),
         ),
     ),
@@ -198,13 +197,13 @@ PHASES = (
                 field="counts",
                 shape="K numbers",
                 meaning="How many of your persons are in each cluster of your best assignment.",
-                identifies=_OF_GROUPS,
+                identifies=kmeans_rounds.OF_GROUPS,
             ),
             Disclosure(
                 field="means",
                 shape="K x d numbers",
                 meaning="The mean of each column over these, scaled.",
-                identifies=_OF_GROUPS,
+                identifies=kmeans_rounds.OF_GROUPS,
             ),
             Disclosure(
                 field="centroids",
@@ -212,13 +211,13 @@ PHASES = (
                 meaning="Your problem's centroids. They follow from counts, means and the "
                 "multipliers. The sites before and after yours in the order of names can compute "
                 "them: the first and the last site learn their one neighbour's exactly.",
-                identifies=_OF_GROUPS,
+                identifies=kmeans_rounds.OF_GROUPS,
             ),
             Disclosure(
                 field="value",
                 shape="one number",
                 meaning="How well your points can be clustered at best with these multipliers.",
-                identifies=_OF_GROUPS,
+                identifies=kmeans_rounds.OF_GROUPS,
             ),
             Disclosure(
                 field="limited",
@@ -239,7 +238,7 @@ PHASES = (
         ends_with_site=True,
         discloses=tuple(
             line.model_copy(update={"shape": f"C x {line.shape}"})
-            for line in lloyd.PHASES[1].discloses
+            for line in kmeans_rounds.STEP.discloses
         ),
     ),
 )
@@ -319,7 +318,7 @@ def check_task(task: SiteTask, config: RunConfig) -> None:
 def check(task: SiteTask, payload: object, config: RunConfig) -> None:
     """Check an answer at either end: shapes, counts, bounds, costs, dual values."""
     if isinstance(payload, DualCells):
-        lloyd.check(task, payload, config)
+        kmeans_rounds.check(task, payload, config)
         check_shape(payload.costs, payload.counts.shape, "/costs")
         check_empty(payload.counts, payload.costs, "/costs")
         if (payload.costs < 0).any():
@@ -342,7 +341,9 @@ def _check_primal(
         raise RuleViolation("counts", "the counts do not add up to those of the cells", "/counts")
     each = zip(payload.counts, payload.sums, payload.costs, strict=True)
     for centroids, (counts, sums, costs) in zip(candidates, each, strict=True):
-        lloyd.check_step(lloyd.Step(counts=counts, sums=sums, costs=costs), centroids, config)
+        kmeans_rounds.check_step(
+            kmeans_rounds.Step(counts=counts, sums=sums, costs=costs), centroids, config
+        )
 
 
 def _check_dual(task: DualTask, part: DualPart, payload: DualAnswer, config: RunConfig) -> None:

@@ -5,8 +5,8 @@ Each candidate's step is checked as a step of ``lloyd``, and the paper's means a
 
 from __future__ import annotations
 
-from fedclust.methods import lloyd
-from fedclust.methods.lloyd import OF_GROUPS, Cells, Step
+from fedclust.methods.common import kmeans_rounds
+from fedclust.methods.common.kmeans_rounds import OF_GROUPS, Cells, Step
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntMatrix
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
@@ -60,10 +60,8 @@ class Steps(Model):
         )
 
 
-_CELLS = lloyd.METHOD.phase("cells")
-
 PHASES = (
-    _CELLS,
+    kmeans_rounds.CELLS,
     Phase(
         name="candidates",
         summary="Each site adds up its points at the nearest centroids, for c candidates.",
@@ -153,7 +151,7 @@ def check_task(task: SiteTask, config: RunConfig) -> None:
                 "/parameters/centroids",
             )
     elif task.phase != "seeds":
-        lloyd.check_numbers(task, config)
+        kmeans_rounds.check_numbers(task, config)
 
 
 def check(task: SiteTask, payload: Cells | Steps, config: RunConfig) -> None:
@@ -161,9 +159,9 @@ def check(task: SiteTask, payload: Cells | Steps, config: RunConfig) -> None:
     if isinstance(payload, Steps):
         _check_steps(task, payload, config)
     elif task.phase == "means":
-        lloyd.check_cells(payload, len(task.common.centroids), config)
+        kmeans_rounds.check_cells(payload, len(task.common.centroids), config)
     else:
-        lloyd.check_cells(payload, config.options.k, config)
+        kmeans_rounds.check_cells(payload, config.options.k, config)
 
 
 def _check_steps(task: SiteTask, payload: Steps, config: RunConfig) -> None:
@@ -174,7 +172,7 @@ def _check_steps(task: SiteTask, payload: Steps, config: RunConfig) -> None:
     check_shape(payload.costs, (n_candidates, n_clusters), "/costs")
     for i in range(n_candidates):
         try:
-            lloyd.check_step(payload.step(i), centroids[i], config)
+            kmeans_rounds.check_step(payload.step(i), centroids[i], config)
         except RuleViolation as broken:
             _, field, *rest = broken.pointer.split("/")
             raise RuleViolation(

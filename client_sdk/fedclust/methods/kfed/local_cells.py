@@ -19,7 +19,6 @@ from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.numeric.canonical import TIE, eigenbasis, lowest
 from fedclust.numeric.distances import nearest, squared_distances
-from fedclust.numeric.weighted_kmeans import restarts
 from fedclust.schema.points import Points
 
 FloatArray = NDArray[np.float64]
@@ -28,12 +27,6 @@ IntArray = NDArray[np.int64]
 #: Singular values no larger than this part of the largest are rounding.
 _RANK = 1e-6
 _MAX_ITERATIONS = 300
-_MOST_RESTARTS = 10
-
-
-def local_restarts(n_points: int, n_features: int, n_cells: int) -> int:
-    """Return the restarts of a site's own k-means: 10, down to 2 at a large site."""
-    return min(restarts(n_points, n_features, n_cells), _MOST_RESTARTS)
 
 
 def algorithm_1(

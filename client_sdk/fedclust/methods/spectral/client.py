@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.methods.common.assign import label_by_centroid, scaled_rows
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.methods.spectral.graph import Embedding, embed, nystroem, rotation, signs
@@ -156,3 +157,23 @@ def by_own_vectors(result: Result, scaled: FloatArray, own: Memory) -> IntArray:
     vectors[places >= 0] = known.vectors[places[places >= 0]]
     extra = result.extra
     return np.asarray(extra["clusters"][nearest(vectors @ own["turn"], extra["centres"])])
+
+
+def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
+    """Label rows (n, d) in own units.
+
+    With landmarks every row takes the label of the nearest. Otherwise only a site that took part
+    can label, by its eigenvectors and Nystroem's formula; -1 elsewhere, and for rows with missing
+    values where the session does not impute.
+    """
+    # Refuses what is no row of the session, whatever the variant.
+    labels = label_by_centroid(result, X)
+    if result.prototypes is not None:
+        return labels
+    own = (memory or {}).get(OWN)
+    if own is None:
+        return np.full(len(labels), -1, dtype=np.int64)
+    known = labels >= 0
+    if known.any():
+        labels[known] = by_own_vectors(result, scaled_rows(result, X)[known], own)
+    return labels

@@ -1,0 +1,83 @@
+"""Refuse tasks that the definition does not provide for: a site answers what was consented to."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from fedclust.engine import evaluation, preparation, sweep
+from fedclust.engine.plan import Plan, all_phases, max_rounds, possible_phases
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.model import Memory
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import declared_space
+from fedclust.schema.space import Space
+from fedclust.schema.task import SiteTask
+
+
+def refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Memory) -> Memory:
+    """Refuse a task that the definition does not provide for; remember how far the session is.
+
+    A phase that comes once comes before all that are listed after it, and the method's rounds are
+    no more than the definition allows.
+    """
+    before = memory.get("progress", {"phase": -1, "rounds": 0})
+    if task.phase not in {each.name for each in possible_phases(plan)}:
+        message = f"the definition provides for no phase {task.phase!r}"
+        raise RuleViolation("task", message, "/phase")
+    phases = all_phases(plan.method)
+    place = next(i for i, each in enumerate(phases) if each.name == task.phase)
+    of_method = 0 < place < len(phases) - 1
+    if before["phase"] >= (place if phases[place].once else len(phases) - 1):
+        raise RuleViolation("task", f"the phase {task.phase!r} is over in this session", "/phase")
+    rounds = before["rounds"] + of_method
+    if rounds > max_rounds(plan):
+        raise RuleViolation(
+            "task", f"the definition allows {max_rounds(plan)} rounds of the method", "/phase"
+        )
+    _refuse_no_centroids(task.common)
+    if of_method and plan.method.check_task is not None:
+        plan.method.check_task(task, config)
+    if task.phase == evaluation.NAME:
+        _check_evaluation_task(plan, task, config)
+    space = _refuse_other_space(plan, task.space, before.get("space"))
+    progress = {"phase": max(place, before["phase"]), "rounds": rounds, "space": space}
+    return {**memory, "progress": progress}
+
+
+def _refuse_no_centroids(common: Any) -> None:
+    """Refuse a task that asks about no centroids at all."""
+    for part in getattr(common, "parts", (common,)):
+        centroids = getattr(part, "centroids", None)
+        if centroids is not None and 0 in centroids.shape:
+            raise RuleViolation(
+                "task", "a task names at least one centroid", "/parameters/centroids"
+            )
+
+
+def _refuse_other_space(plan: Plan, space: Space | None, known: str | None) -> str | None:
+    """Refuse another scaled space than the definition's or the session's; return its digest."""
+    if space is None:
+        return known
+    parts = (space.center, space.scale, space.impute, space.limit)
+    digest = sha256(b"".join(b"-" if each is None else each.tobytes() for each in parts))
+    found = digest.hexdigest()
+    other = known is not None and found != known
+    if not preparation.needed(plan.policy):
+        declared = declared_space(plan.columns, plan.policy.scaling)
+        other |= not np.array_equal(space.center, declared.center)
+        other |= not np.array_equal(space.scale, declared.scale)
+    if other:
+        raise RuleViolation("task", "the session has another scaled space", "/space")
+    return found
+
+
+def _check_evaluation_task(plan: Plan, task: SiteTask, config: RunConfig) -> None:
+    if not getattr(plan.options, "evaluate", False):
+        raise RuleViolation("task", "the definition has no evaluation", "/phase")
+    if plan.method.sweeping:
+        sweep.check_evaluation_task(task, config)
+    else:
+        evaluation.check_task(task, config, prototypes=plan.method.by_prototypes)

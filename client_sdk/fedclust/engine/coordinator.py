@@ -1,0 +1,365 @@
+"""The coordinator's side of the rounds: start a session, close a round, end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.engine import evaluation, preparation, sweep
+from fedclust.engine.plan import Plan, is_exact, max_rounds, phase
+from fedclust.methods.common.finalize import complete
+from fedclust.numeric.arrays import FloatVector
+from fedclust.numeric.threads import one_thread
+from fedclust.schema.errors import MethodFailure
+from fedclust.schema.model import Model, Tree
+from fedclust.schema.result import HistoryEntry, Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import declared_space
+from fedclust.schema.space import Space
+from fedclust.schema.task import Contribution, Done, Next, Task
+
+
+class EngineState(Model):
+    """All that a session needs to go on after a round: stored whole, every round.
+
+    Attributes
+    ----------
+    stage : {"prepare", "method", "evaluate"}
+        What the open round belongs to.
+    round : int
+        Number of the open round, from 1.
+    method_rounds : int
+        Rounds of the method that were opened so far; ``max_rounds`` limits these.
+    phase : str
+        What the open round asks.
+    center, scale, impute, limit : (d,) float64 or None
+        The space; None until it is known.
+    warnings : tuple of str
+        Of the preparation; the result repeats them.
+    method : dict
+        The method's own state, as a tree; None before its start.
+    result : Result or None
+        In the evaluation: what is being evaluated, not yet sorted.
+    history : tuple of HistoryEntry
+    """
+
+    stage: Literal["prepare", "method", "evaluate"]
+    round: int
+    phase: str = preparation.NAME
+    method_rounds: int = 0
+    center: FloatVector | None = None
+    scale: FloatVector | None = None
+    impute: FloatVector | None = None
+    limit: FloatVector | None = None
+    warnings: tuple[str, ...] = ()
+    method: dict[str, Tree] | None = None
+    result: Result | None = None
+    history: tuple[HistoryEntry, ...] = ()
+
+
+Masks: TypeAlias = Mapping[str, NDArray[np.bool_]]
+
+
+def check_roster(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> None:
+    """Raise RuleViolation where these sites cannot serve the method; it says what to change."""
+    if plan.method.check_roster is not None:
+        state = EngineState(stage="prepare", round=0)
+        plan.method.check_roster(_config(plan, state, roster, masks))
+
+
+def start(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> Next:
+    """Return the state and the task of round 1.
+
+    Parameters
+    ----------
+    plan : Plan
+    roster : sequence of str
+        The sites that take part.
+    masks : mapping of site to (d,) bool, optional
+        The columns that each site has; by default, and where a site is not named, all.
+    """
+    with one_thread():
+        if preparation.needed(plan.policy):
+            return Next(EngineState(stage="prepare", round=1), preparation.task())
+        space = declared_space(plan.columns, plan.policy.scaling)
+        state = EngineState(stage="method", round=0, center=space.center, scale=space.scale)
+        return _start_method(plan, state, _config(plan, state, roster, masks), {})
+
+
+def advance(
+    plan: Plan,
+    state: EngineState,
+    contributions: Sequence[Contribution],
+    roster: Sequence[str],
+    masks: Masks | None = None,
+) -> Next | Done:
+    """Close a round and return the next one's task, or the result.
+
+    Parameters
+    ----------
+    plan : Plan
+    state : EngineState
+        What the previous call returned (or what was stored of it).
+    contributions : sequence of Contribution
+        One for each site that answered, in any order; an empty answer has payload None.
+    roster : sequence of str
+        The sites that the next round would address.
+    masks : mapping of site to (d,) bool, optional
+        The columns that each site has, those that have left included; by default all.
+
+    Returns
+    -------
+    Next or Done
+
+    Raises
+    ------
+    MethodFailure
+        Too few sites answered with something, or the method cannot go on.
+    """
+    names = [contribution.site for contribution in contributions]
+    if len(set(names)) != len(names):
+        raise ValueError("a site answers a round once")
+    ordered = sorted(contributions, key=lambda contribution: contribution.site)
+    answered = sum(contribution.payload is not None for contribution in ordered)
+    if answered < plan.policy.min_sites:
+        if state.stage == "evaluate" and state.result is not None:
+            # The clustering itself rests on rounds that had enough.
+            return Done(_complete(plan, state, _unmeasured(state.result)))
+        open_phase = phase(plan, state.phase)
+        if state.stage == "method" and (open_phase.ends_with_site or open_phase.optional):
+            return _end_early(plan, state, _config(plan, state, roster, masks), answered)
+        raise MethodFailure(
+            "too_few_contributors",
+            f"{answered} sites answered round {state.round} with something, "
+            f"{plan.policy.min_sites} are needed: invite more or larger sites, or lower "
+            "min_group_size",
+        )
+    with one_thread(), np.errstate(over="raise", invalid="raise"):
+        try:
+            config = _config(plan, state, roster, masks)
+            outcome = _advance(plan, state, ordered, config, answered)
+            if not np.isfinite(list(outcome.metrics.values())).all():
+                raise FloatingPointError
+            return outcome
+        except FloatingPointError:
+            raise MethodFailure(
+                "overflow",
+                "the sites' numbers are too large to be added up: declare bounds for the features",
+            ) from None
+
+
+def _config(
+    plan: Plan, state: EngineState, roster: Sequence[str], masks: Masks | None
+) -> RunConfig:
+    every = np.ones(len(plan.columns), dtype=np.bool_)
+    return RunConfig(
+        options=plan.options,
+        features=plan.features,
+        policy=plan.policy,
+        roster=tuple(sorted(roster)),
+        p=1 if is_exact(plan) else plan.policy.min_group_size,
+        space=_space(state) or Space.identity(len(plan.columns)),
+        masks=defaultdict(lambda: every, dict.fromkeys(roster, every) | dict(masks or {})),
+    )
+
+
+def _space(state: EngineState) -> Space | None:
+    if state.center is None or state.scale is None:
+        return None
+    return Space(state.center, state.scale, state.impute, state.limit)
+
+
+def _advance(
+    plan: Plan,
+    state: EngineState,
+    contributions: Sequence[Contribution],
+    config: RunConfig,
+    answered: int,
+) -> Next | Done:
+    if state.stage == "prepare":
+        space, warnings = preparation.merge(contributions, config)
+        state = state.model_copy(
+            update={
+                "center": space.center,
+                "scale": space.scale,
+                "impute": space.impute,
+                "limit": space.limit,
+                "warnings": warnings,
+                "history": (_entry(state, preparation.NAME, answered, {}),),
+            }
+        )
+        metrics = {"n_sites": float(answered)}
+        following = _start_method(plan, state, replace(config, space=space), metrics)
+        return replace(following, warnings=warnings)
+    if state.stage == "evaluate":
+        return _close_evaluation(plan, state, contributions, config, answered)
+    return _close_method_round(plan, state, contributions, config, answered)
+
+
+def _start_method(
+    plan: Plan, state: EngineState, config: RunConfig, metrics: Mapping[str, float]
+) -> Next:
+    method_state, task = plan.method.start(config, plan.seed)
+    return _open(
+        state,
+        task,
+        config,
+        metrics,
+        stage="method",
+        method_rounds=1,
+        method=_tree(method_state),
+        phase=task.phase,
+    )
+
+
+def _open(
+    state: EngineState,
+    task: Task,
+    config: RunConfig,
+    metrics: Mapping[str, float],
+    **update: Any,
+) -> Next:
+    """Open the next round: number it, and put the space into its task."""
+    following = state.model_copy(update={"round": state.round + 1, **update})
+    return Next(following, replace(task, space=config.space), metrics)
+
+
+def _close_method_round(
+    plan: Plan,
+    state: EngineState,
+    contributions: Sequence[Contribution],
+    config: RunConfig,
+    answered: int,
+) -> Next | Done:
+    method = plan.method
+    outcome = method.aggregate(method.state.model_validate(state.method), contributions, config)
+    metrics = {"n_sites": float(answered), **outcome.metrics}
+    state = state.model_copy(
+        update={"history": (*state.history, _entry(state, state.phase, answered, metrics))}
+    )
+    if isinstance(outcome, Done):
+        return _end_method(plan, state, outcome.result, config, metrics)
+    if state.method_rounds >= max_rounds(plan):
+        finished = method.finish(outcome.state, config)
+        finished = finished.model_copy(update={"stopped_because": "max_rounds"})
+        return _end_method(plan, state, finished, config, metrics)
+    return _open(
+        state,
+        outcome.task,
+        config,
+        metrics,
+        method_rounds=state.method_rounds + 1,
+        method=_tree(outcome.state),
+        phase=outcome.task.phase,
+    )
+
+
+def _end_early(plan: Plan, state: EngineState, config: RunConfig, answered: int) -> Next | Done:
+    """Complete a session whose open round too few sites answered with what it has found."""
+    finished = plan.method.finish(plan.method.state.model_validate(state.method), config)
+    update: dict[str, Any] = {"stopped_because": "site_left"}
+    if phase(plan, state.phase).optional:
+        warning = (
+            f"{answered} sites answered round {state.round} with something, "
+            f"{plan.policy.min_sites} are needed: the result is that of the rounds before."
+        )
+        update = {
+            "stopped_because": "too_few_contributors",
+            "warnings": (*finished.warnings, warning),
+        }
+    finished = finished.model_copy(update=update)
+    metrics = {"n_sites": float(answered)}
+    state = state.model_copy(
+        update={"history": (*state.history, _entry(state, state.phase, answered, metrics))}
+    )
+    return _end_method(plan, state, finished, config, metrics)
+
+
+def _end_method(
+    plan: Plan, state: EngineState, raw: Result, config: RunConfig, metrics: Mapping[str, float]
+) -> Next | Done:
+    raw = raw.model_copy(update={"warnings": (*state.warnings, *raw.warnings)})
+    if not (getattr(plan.options, "evaluate", False) and len(raw.centroids) > 0):
+        return Done(_complete(plan, state, raw), metrics)
+    task = sweep.evaluation_task(raw) if raw.sweep else evaluation.task(raw)
+    return _open(
+        state, task, config, metrics, stage="evaluate", method=None, result=raw, phase=task.phase
+    )
+
+
+def _close_evaluation(
+    plan: Plan,
+    state: EngineState,
+    contributions: Sequence[Contribution],
+    config: RunConfig,
+    answered: int,
+) -> Done:
+    raw = state.result
+    if raw is None:
+        raise ValueError("there is nothing to evaluate in this state")
+    metrics = {"n_sites": float(answered)}
+    if raw.sweep is not None:
+        outcomes = sweep.measured(raw, contributions, config)
+        entry = _entry(state, state.phase, answered, metrics)
+        return Done(sweep.complete(raw, outcomes, (*state.history, entry)), metrics)
+    outcome = evaluation.aggregate(raw, contributions, config)
+    if outcome.quality is not None:
+        metrics["inertia"] = outcome.quality.inertia
+    state = state.model_copy(
+        update={"history": (*state.history, _entry(state, state.phase, answered, metrics))}
+    )
+    result = _complete(
+        plan,
+        state,
+        raw,
+        sizes=outcome.sizes,
+        site_sizes=outcome.site_sizes,
+        quality=outcome.quality,
+        profile=outcome.profile,
+        warnings=outcome.warnings,
+    )
+    return Done(result, metrics)
+
+
+def _unmeasured(raw: Result) -> Result:
+    warning = (
+        "sizes and quality are not known: fewer sites than min_sites could answer the closing "
+        "evaluation"
+    )
+    return raw.model_copy(update={"warnings": (*raw.warnings, warning)})
+
+
+def _complete(plan: Plan, state: EngineState, raw: Result, **measured: Any) -> Result:
+    if raw.sweep is not None:
+        return sweep.complete(raw, None, state.history)
+    wanted = getattr(plan.options, "n_clusters", None)
+    return complete(
+        raw,
+        n_clusters=wanted if isinstance(wanted, int) else None,
+        history=state.history,
+        n_rounds=state.method_rounds,
+        **measured,
+    )
+
+
+def _entry(
+    state: EngineState, phase_name: str, answered: int, metrics: Mapping[str, float]
+) -> HistoryEntry:
+    return HistoryEntry(
+        round=state.round,
+        phase=phase_name,
+        n_sites=answered,
+        inertia=metrics.get("inertia"),
+        centroid_shift=metrics.get("centroid_shift"),
+        lower_bound=metrics.get("lower_bound"),
+        upper_bound=metrics.get("upper_bound"),
+    )
+
+
+def _tree(state: Model) -> dict[str, Tree]:
+    return dict(state.model_dump(mode="python"))

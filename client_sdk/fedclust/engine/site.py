@@ -1,0 +1,163 @@
+"""A site's side of the rounds: answer a task, label rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from fedclust.engine import evaluation, preparation, sweep
+from fedclust.engine.consent_check import refuse_unconsented
+from fedclust.engine.message_check import check, site_config
+from fedclust.engine.plan import Plan
+from fedclust.engine.site_points import complete_points, scaled_points
+from fedclust.numeric.random import site_rng
+from fedclust.numeric.threads import one_thread
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.method import LocalAnswer, Method
+from fedclust.schema.model import Memory, Model
+from fedclust.schema.points import Points
+from fedclust.schema.result import Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.space import Space
+from fedclust.schema.task import SiteTask
+
+
+def local_step(
+    plan: Plan,
+    task: SiteTask,
+    points: Points,
+    *,
+    site: str,
+    round_number: int,
+    p: int,
+    size_band: str | None,
+    memory: Memory,
+    mask: NDArray[np.bool_] | None = None,
+) -> LocalAnswer:
+    """Compute a site's answer to a task from the points of its table.
+
+    Parameters
+    ----------
+    plan : Plan
+    task : SiteTask
+    points : Points
+        In own units, NaN where a group does not release a column. The same in every round of a
+        session.
+    site : str
+    round_number : int
+    p : int
+        The larger of the session's least number of persons and the site's own.
+    size_band : str or None
+        The band that the site declared.
+    memory : dict
+        What the previous call returned; ``{}`` at first. It never leaves the site and must be
+        stored together with the answer, before the answer is sent.
+    mask : (d,) bool, optional
+        The columns that the site joined with; by default all.
+
+    Returns
+    -------
+    payload : Model or None
+        None: nothing may be sent; the site answers empty.
+    memory : dict
+
+    Raises
+    ------
+    RuleViolation
+        The rows, the task or the answer break a rule; names column and count, never a value.
+    """
+    with one_thread():
+        config = site_config(plan, task.space, p, size_band, mask)
+        payload: Model | None
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                first = round_number == 1 + preparation.needed(plan.policy)
+                memory = refuse_unconsented(plan, task, replace(config, first=first), memory)
+                kept = complete_points(points, config)
+                if not len(kept.X):
+                    return None, memory
+                if task.space is None:
+                    payload = preparation.local_step(kept, config)
+                else:
+                    scaled = _scaled(points, kept, task.space, config)
+                    if task.phase != evaluation.NAME:
+                        rng = site_rng(plan.seed, site, round_number)
+                        payload, memory = plan.method.local_step(task, scaled, config, rng, memory)
+                    elif plan.method.sweeping:
+                        payload = sweep.evaluate(task, scaled, config)
+                    else:
+                        payload = evaluation.local_step(task, scaled, config)
+        except ValidationError:  # a payload holds finite numbers only
+            raise RuleViolation(
+                "overflow", "values are too large to be squared and added up: choose other units"
+            ) from None
+        check(plan, task, payload, p=p, size_band=size_band, mask=mask)
+        return payload, memory
+
+
+def _scaled(points: Points, kept: Points, space: Space, config: RunConfig) -> Points:
+    """Return complete points scaled; the next round of a session has the same."""
+    vectors = (space.center, space.scale, space.impute, space.limit, config.mask)
+    asked = tuple(None if each is None else each.tobytes() for each in vectors)
+    known = points.derived.get("scaled")
+    if known is None or known[0] != asked:
+        known = points.derived["scaled"] = asked, scaled_points(kept, space, config)
+    return known[1]
+
+
+def label(
+    plan_or_method: Plan | Method,
+    result: Result,
+    X: NDArray[np.float64],
+    memory: Memory | None = None,
+    site: str | None = None,
+    mask: NDArray[np.bool_] | None = None,
+    *,
+    new: bool = False,
+) -> NDArray[np.int64]:
+    """Label rows that ``encoding.encode`` gave.
+
+    Parameters
+    ----------
+    plan_or_method : Plan or Method
+    result : Result
+    X : (n, d) float64
+        All rows of the session at ``site``, in order, with its ``memory``; or new rows.
+    memory : dict, optional
+        That site's, after the session's last round.
+    site : str, optional
+    mask : (d,) bool, optional
+        The columns that these rows have. By default those with any value.
+    new : bool
+        Whether the rows are others than those of the session, though a memory is given.
+
+    Returns
+    -------
+    (n,) int64
+        -1 where missing values forbid a label.
+    """
+    method = plan_or_method.method if isinstance(plan_or_method, Plan) else plan_or_method
+    own = {name: cells for name, cells in result.mapping.items() if name == site}
+    result = result.model_copy(update={"mapping": own})
+    with one_thread():
+        rows = np.asarray(X, dtype=np.float64)
+        if mask is not None and rows.ndim == 2:
+            rows = _with_columns(result, rows, mask)
+        if new and memory is not None:
+            if method.label_new is not None:
+                return method.label_new(result, rows, memory)
+            memory = None
+        return method.label(result, rows, memory)
+
+
+def _with_columns(
+    result: Result, rows: NDArray[np.float64], mask: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return rows (n, d) that have the columns of ``mask`` (d,) and no others."""
+    if result.mask is not None and result.impute is not None:
+        # Here, or whether a value is imputed would depend on the other rows' values.
+        rows = np.where(np.isnan(rows), result.impute, rows)
+    return np.where(mask, rows, np.nan)

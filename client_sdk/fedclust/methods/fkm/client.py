@@ -1,0 +1,85 @@
+"""fkm at a site: local cells, Lloyd steps of every candidate, the paper's own rounds."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.methods.common import kmeans_rounds
+from fedclust.methods.common.cluster_sums import cluster_sums
+from fedclust.methods.common.kmeans_rounds import Cells
+from fedclust.methods.fkm.config import PaperConfig
+from fedclust.methods.fkm.messages import CandidatesTask, MeansTask, Steps
+from fedclust.numeric.canonical import highest
+from fedclust.numeric.distances import nearest
+from fedclust.numeric.weighted_kmeans import plus_plus
+from fedclust.protection.message_checks import check_shape
+from fedclust.schema.method import LocalAnswer
+from fedclust.schema.model import Memory
+from fedclust.schema.points import Points
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import SiteTask
+
+
+def local_step(
+    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
+) -> LocalAnswer:
+    """Answer a task from a site's scaled points."""
+    if task.phase == "seeds":
+        return _seeds(points, config, rng), memory
+    if task.phase == "means":
+        return _means(task.common, points, config), memory
+    if task.phase == "candidates":
+        return _steps(task.common, points), memory
+    return kmeans_rounds.local_step(task, points, config, rng, memory)
+
+
+def _steps(task: CandidatesTask, points: Points) -> Steps:
+    steps = [kmeans_rounds.add_up(centroids, points) for centroids in task.centroids]
+    return Steps(
+        counts=np.stack([step.counts for step in steps]),
+        sums=np.stack([step.sums for step in steps]),
+        costs=np.stack([step.costs for step in steps]),
+    )
+
+
+def _seeds(points: Points, config: RunConfig, rng: np.random.Generator) -> Cells:
+    """Algorithm 1, lines 3 to 5."""
+    n_clusters = config.options.k
+    drawn = plus_plus(points.X, points.sizes.astype(np.float64), n_clusters, rng)
+    counts = cluster_sums(points, nearest(points.X, drawn), drawn).counts
+    return kmeans_rounds.padded(counts, drawn, n_clusters)
+
+
+def _means(task: MeansTask, points: Points, config: RunConfig) -> Cells | None:
+    """Algorithm 1, lines 13 to 18.
+
+    As in the authors' program the means are those of the points nearest to the global centres (one
+    iteration), and S_i counts the points nearest to the means.
+    """
+    options: PaperConfig = config.options
+    centroids = task.centroids
+    check_shape(centroids, (len(centroids), points.X.shape[1]), "/parameters/centroids")
+    labels = nearest(points.X, centroids)
+    if not options.drop_empty:
+        labels = refill(points.X, labels, centroids)
+    sums = cluster_sums(points, labels, centroids)
+    means = sums.means[sums.counts > 0]
+    counts = cluster_sums(points, nearest(points.X, means), means).counts
+    kept = counts >= options.drop_below
+    return kmeans_rounds.padded(counts[kept], means[kept], len(centroids)) if kept.any() else None
+
+
+def refill(
+    X: NDArray[np.float64], labels: NDArray[np.int64], centroids: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return labels (m,) in which each centre without points has the one farthest from its own.
+
+    What scikit-learn does, and with it the authors' program where empty centres are not dropped.
+    """
+    labels = labels.copy()
+    gaps = ((X - centroids[labels]) ** 2).sum(axis=1)
+    for empty in np.flatnonzero(np.bincount(labels, minlength=len(centroids)) == 0)[: len(X)]:
+        farthest = int(highest(gaps))
+        labels[farthest], gaps[farthest] = empty, -1.0
+    return labels

@@ -1,0 +1,67 @@
+"""kfed at a site: its own cells, exact Lloyd steps, labels."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.methods.common import kmeans_rounds
+from fedclust.methods.common.assign import label_by_centroid, scaled_rows
+from fedclust.methods.common.cluster_sums import ClusterSums
+from fedclust.methods.common.kmeans_rounds import Cells
+from fedclust.methods.common.local_kmeans import local_restarts
+from fedclust.methods.kfed.config import DefaultConfig, PaperConfig
+from fedclust.methods.kfed.local_cells import algorithm_1, own_cells
+from fedclust.methods.kfed.messages import CellsTask
+from fedclust.numeric.distances import nearest
+from fedclust.schema.method import LocalAnswer
+from fedclust.schema.model import Memory
+from fedclust.schema.points import Points
+from fedclust.schema.result import Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import SiteTask
+
+#: The means of a site's own cells, which it remembers to label its rows by them.
+_OWN = "kfed"
+
+
+def local_step(
+    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
+) -> LocalAnswer:
+    """Answer a task from a site's scaled points."""
+    if task.phase != "cells":
+        return kmeans_rounds.local_step(task, points, config, rng, memory)
+    found = _cells(task.common, points, config.options, rng)
+    filled = found.counts > 0
+    sent = Cells(counts=found.counts[filled], means=found.means[filled])
+    if config.options.labels == "cells":
+        memory = {**memory, _OWN: sent.means}
+    return sent, memory
+
+
+def _cells(
+    task: CellsTask, points: Points, options: DefaultConfig | PaperConfig, rng: np.random.Generator
+) -> ClusterSums:
+    # Two persons a cell on average: a site with k' rows or fewer would send its rows.
+    n_cells = max(min(task.n_clusters, points.n // 2), 1)
+    if task.variant == "paper":
+        return algorithm_1(points, n_cells, rng, project=task.project)
+    n_init = task.n_init or local_restarts(len(points.X), points.X.shape[1], n_cells)
+    return own_cells(points, n_cells, n_init, rng, options.k if task.project else None)
+
+
+def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
+    """Label rows (n, d) in own units by the nearest centroid.
+
+    With a mapping a site's own rows go with the nearest of its own cells (Definition 3.3). New
+    rows, rows of a site that came later (Theorem 3.2), and all rows after refinement do not.
+    """
+    labels = label_by_centroid(result, X)
+    cells = (memory or {}).get(_OWN)
+    if cells is None or not result.mapping:
+        return labels
+    (clusters,) = result.mapping.values()
+    known = labels >= 0
+    own = nearest(scaled_rows(result, X)[known], cells)
+    labels[known] = np.array(clusters, dtype=np.int64)[own]
+    return labels

@@ -1,0 +1,123 @@
+"""What the analyst chooses in ``kfed``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedclust.methods.common.options import Restarts, SweptOptions, variants
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.run_config import RunConfig
+
+#: Where local_clusters is not given. On the grid of the FKM paper labels got better with more cells
+#: until about so many: a cell on the border of two clusters mixes them.
+_CELLS_PER_CLUSTER = 8
+#: From so many cells on, the default variant projects (ALGORITHMS: none below 32).
+_PROJECT_FROM = 32
+
+
+class _KfedOptions(SweptOptions):
+    """What the analyst chooses in both variants.
+
+    Attributes
+    ----------
+    local_clusters : int or None
+        k', the most cells that a site makes of its points. None: 8 K, and the root of K, rounded
+        up, in the paper variant.
+    refine : int
+        Exact Lloyd rounds after the first.
+    """
+
+    local_clusters: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    refine: Annotated[int, Field(ge=0, le=99)] = 0
+
+
+class DefaultConfig(_KfedOptions, title="KfedDefaultConfig"):
+    """What the analyst chooses in the default variant.
+
+    Attributes
+    ----------
+    n_init : int or None
+        Restarts of each site's k-means. None: 10, fewer at a large site, by a fixed rule of its
+        size.
+    projection : {"auto", "on", "off"}
+        Whether a site seeds its k-means in the space of those of its first singular vectors that
+        stand out of noise (:func:`directions`). ``auto``: from 32 cells on.
+    labels : {"nearest", "cells"}
+        How a site that took part labels its rows: by the nearest centroid, or by the cluster of its
+        nearest own cell (Definition 3.3). All other rows, and all rows after refinement, go by the
+        nearest centroid.
+    """
+
+    variant: Literal["default"]
+    n_init: Restarts | None = None
+    projection: Literal["auto", "on", "off"] = "auto"
+    labels: Literal["nearest", "cells"] = "nearest"
+
+    @property
+    def cells(self) -> int:
+        """The most cells that a site makes of its points, k'."""
+        return self.local_clusters or min(_CELLS_PER_CLUSTER * self.k, 10_000)
+
+    @property
+    def projects(self) -> bool:
+        """Whether sites project their points."""
+        if self.projection == "auto":
+            return self.cells >= _PROJECT_FROM
+        return self.projection == "on"
+
+
+class PaperConfig(_KfedOptions, title="KfedPaperConfig"):
+    """What the analyst chooses in the paper's variant.
+
+    Attributes
+    ----------
+    projection : {"on", "off"}
+        Whether a site seeds its k-means in the space of its first k' singular vectors.
+    labels : {"cells", "nearest"}
+        As in the default variant.
+    server_lloyd : {"converge", "one"}
+        Lloyd's heuristic at the coordinator until nothing changes, as the authors' program does, or
+        once (Algorithm 2, line 7).
+    """
+
+    variant: Literal["paper"]
+    projection: Literal["on", "off"] = "on"
+    labels: Literal["cells", "nearest"] = "cells"
+    server_lloyd: Literal["converge", "one"] = "converge"
+
+    @property
+    def cells(self) -> int:
+        """The most cells that a site makes of its points, k'."""
+        return self.local_clusters or int(np.ceil(np.sqrt(self.k)))
+
+    @property
+    def projects(self) -> bool:
+        """Whether sites project their points."""
+        return self.projection == "on"
+
+
+Config = variants("KfedConfig", DefaultConfig, PaperConfig)
+
+
+def check_config(config: RunConfig) -> None:
+    """Refuse more local clusters than the paper's variant can start from."""
+    options: DefaultConfig | PaperConfig = config.options
+    if isinstance(options, PaperConfig) and options.cells > options.k:
+        raise RuleViolation(
+            "variant",
+            "variant: paper starts from one site's means: local_clusters is at most n_clusters",
+            "/local_clusters",
+        )
+
+
+def rounds(options: Any) -> int:
+    """Return how many rounds a session takes."""
+    return 1 + int(options.refine)
+
+
+def possible_phases(options: Any) -> tuple[str, ...]:
+    """Return the phases of a session: without refinement the cells alone."""
+    return ("cells", "refine") if options.refine else ("cells",)

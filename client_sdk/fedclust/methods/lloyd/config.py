@@ -1,0 +1,70 @@
+"""What the analyst chooses in ``lloyd``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.methods.common.options import Restarts, SweptOptions, Tolerance
+from fedclust.numeric.arrays import FloatMatrix
+from fedclust.protection.message_checks import check_means, check_shape
+from fedclust.schema.encoding import transformed
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import own_bounds
+
+
+class Config(SweptOptions, title="LloydConfig"):
+    """What the analyst chooses.
+
+    Attributes
+    ----------
+    n_clusters : int or tuple of int
+        Number of clusters K; several for a sweep.
+    start : {"cells", "given"}
+        Where the first centroids come from.
+    centroids : (K, d) float64 or None
+        In the features' own units, a column for each level; needed by ``start: given``.
+    n_init : int
+        Restarts of each site's local k-means.
+    tol : float
+        Relative improvement of the inertia below which a round counts as no improvement.
+    """
+
+    start: Literal["cells", "given"] = "cells"
+    centroids: FloatMatrix | None = None
+    n_init: Restarts = 3
+    tol: Tolerance = 1e-6
+
+
+def check_config(config: RunConfig) -> None:
+    """Refuse options that do not fit each other or the features."""
+    options: Config = config.options
+    if options.start == "cells":
+        if options.centroids is not None:
+            raise RuleViolation(
+                "start", "centroids are only for start: given; leave them out", "/centroids"
+            )
+        return
+    if options.centroids is None:
+        raise RuleViolation("start", "start: given needs centroids", "/centroids")
+    check_shape(options.centroids, (options.k, len(config.columns)), "/centroids")
+    check_means(
+        np.ones(options.k, dtype=np.int64),
+        transformed(config.columns, options.centroids),
+        *own_bounds(config.columns),
+        "/centroids",
+    )
+
+
+def given_centroids(config: RunConfig) -> NDArray[np.float64] | None:
+    """Return the definition's first centroids (K, d), scaled."""
+    given = config.options.centroids
+    return None if given is None else config.space.to_scaled(transformed(config.columns, given))
+
+
+def possible_phases(options: Config) -> tuple[str, ...]:
+    """Return the phases of a session: given centroids need no cells."""
+    return ("lloyd",) if options.start == "given" else ("cells", "lloyd")

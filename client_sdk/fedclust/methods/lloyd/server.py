@@ -1,0 +1,107 @@
+"""lloyd at the coordinator: first centroids, Lloyd steps, convergence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.methods.common.convergence import Judgement, judge
+from fedclust.methods.common.finalize import raw_result
+from fedclust.methods.common.kmeans_rounds import (
+    CellsTask,
+    StepTask,
+    best_centroids,
+    sent_cells,
+    step,
+)
+from fedclust.methods.lloyd.config import Config, given_centroids
+from fedclust.numeric.arrays import FloatMatrix
+from fedclust.numeric.random import server_rng
+from fedclust.numeric.weighted_kmeans import weighted_kmeans
+from fedclust.schema.model import Model
+from fedclust.schema.result import Result
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import Contribution, Done, Next, Task
+
+# --- Aggregation ----------------------------------------------------------------------------------
+
+
+class State(Model):
+    """What a session keeps between rounds.
+
+    Attributes
+    ----------
+    phase : {"cells", "lloyd"}
+        What the open round asks.
+    seed : int
+    centroids : (K, d) float64 or None
+        Scaled; what the open round assigns to.
+    judgement : Judgement
+    """
+
+    phase: Literal["cells", "lloyd"]
+    seed: int
+    centroids: FloatMatrix | None = None
+    judgement: Judgement = Judgement()
+
+
+def start(config: RunConfig, seed: int) -> tuple[State, Task]:
+    """Return the first state and task."""
+    options: Config = config.options
+    centroids = given_centroids(config)
+    if centroids is not None:
+        state = State(phase="lloyd", seed=seed, centroids=centroids)
+        return state, _step_task(centroids)
+    task = CellsTask(n_clusters=options.k, n_init=options.n_init)
+    return State(phase="cells", seed=seed), Task("cells", task)
+
+
+def _step_task(centroids: NDArray[np.float64]) -> Task:
+    return Task("lloyd", StepTask(centroids=centroids))
+
+
+def aggregate(
+    state: State, contributions: Sequence[Contribution], config: RunConfig
+) -> Next | Done:
+    """Close a round; contributions sorted by site."""
+    if state.phase == "cells" or state.centroids is None:
+        return _first_centroids(state, contributions, config)
+    return _lloyd_step(state, state.centroids, contributions, config)
+
+
+def _first_centroids(
+    state: State, contributions: Sequence[Contribution], config: RunConfig
+) -> Next:
+    options: Config = config.options
+    means, counts = sent_cells(contributions)
+    centroids = weighted_kmeans(means, counts, options.k, server_rng(state.seed, "lloyd-start"))
+    following = state.model_copy(update={"phase": "lloyd", "centroids": centroids})
+    return Next(following, _step_task(centroids))
+
+
+def _lloyd_step(
+    state: State,
+    centroids: NDArray[np.float64],
+    contributions: Sequence[Contribution],
+    config: RunConfig,
+) -> Next | Done:
+    options: Config = config.options
+    moved, costs, metrics = step(centroids, contributions)
+    judgement = judge(state.judgement, centroids, costs, config, options.tol)
+    following = state.model_copy(update={"centroids": moved, "judgement": judgement})
+    if judgement.converged:
+        return Done(finish(following, config), metrics)
+    return Next(following, _step_task(moved), metrics)
+
+
+# --- Convergence ----------------------------------------------------------------------------------
+
+
+def finish(state: State, config: RunConfig) -> Result:
+    """Return the best centroids ever judged; without any, the last ones."""
+    because = "converged" if state.judgement.converged else ""
+    centroids = best_centroids(state.judgement, state.centroids)
+    return raw_result(centroids, config, stopped_because=because)

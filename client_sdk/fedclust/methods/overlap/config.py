@@ -1,0 +1,48 @@
+"""What the analyst chooses in ``overlap``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, FiniteFloat
+
+from fedclust.methods.common.options import Count, Options, Restarts
+from fedclust.methods.overlap.meta_clustering import Meta
+
+
+class Config(Options, title="OverlapConfig"):
+    """What the analyst chooses.
+
+    Attributes
+    ----------
+    n_clusters : int
+        Number of clusters K.
+    local_clusters : int, "silhouette" or None
+        K_i, the most cells that a site makes of its points. None: K. ``silhouette``: from 2 to K,
+        the number that has the best simplified silhouette at each site, for sites that lack some
+        clusters.
+    n_init : int or None
+        Restarts of each site's k-means. None: 10, fewer at a large site, by a fixed rule.
+    meta : {"agglomerative", "A", "B", "auto"}
+        How local clusters become global ones. ``auto`` chooses by the graph of the sites'
+        overlapping features and says why in a warning.
+    rounds : int
+        F, the federated rounds after the first.
+    local_iterations : int
+        Lloyd iterations of a site in each of them.
+    alpha : float
+        Step size: 1 takes what the sites send, less keeps some of what was.
+    """
+
+    n_clusters: Count
+    local_clusters: Count | Literal["silhouette"] | None = None
+    n_init: Restarts | None = None
+    meta: Meta = "agglomerative"
+    rounds: Annotated[int, Field(ge=0, le=99)] = 3
+    local_iterations: Annotated[int, Field(ge=1, le=100)] = 5
+    alpha: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.8
+
+
+def rounds(options: Any) -> int:
+    """Return how many rounds a session takes."""
+    return 1 + int(options.rounds)

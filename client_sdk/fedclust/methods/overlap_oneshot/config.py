@@ -1,0 +1,85 @@
+"""What the analyst chooses in ``overlap_oneshot``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, FiniteFloat
+
+from fedclust.methods.common.options import Count, Options, Restarts
+from fedclust.schema.errors import RuleViolation
+from fedclust.schema.run_config import RunConfig
+
+#: Where neither K nor K_i is given, the most cells that a site tries.
+_MOST_CELLS = 20
+#: Numbers in the covariances of one answer: a body has at most 32 MiB.
+_MOST_NUMBERS = 3_000_000
+
+
+class Config(Options, title="OverlapOneshotConfig"):
+    """What the analyst chooses.
+
+    Attributes
+    ----------
+    n_clusters : int or None
+        Number of clusters K. None: the cut of the tree of merges with the best simplified
+        silhouette, from 2 on.
+    local_clusters : int, "silhouette" or None
+        K_i, the most cells that a site makes of its points. ``silhouette``: from 2 to K, or to 20
+        where K is to be found, the number that has the best simplified silhouette at each site.
+        None: K; ``silhouette`` where K is to be found.
+    n_init : int or None
+        Restarts of each site's k-means. None: 10, fewer at a large site, by a fixed rule.
+    covariance : {"diagonal", "full"}
+        What a cell's Gaussian holds: variances, or a matrix (with ``protection: none`` alone).
+    proxies : int
+        M, the points drawn from each Gaussian.
+    w : float
+        The power of the distance in forces.
+    cannot_link : {"auto", "on", "off"}
+        Whether clusters of one site are kept apart as long as anything else can be merged: right
+        where sites do not split clusters, wrong where a site has fewer than it makes. ``auto``:
+        both are tried, and the better simplified silhouette decides. The paper has ``off``.
+    """
+
+    n_clusters: Count | None = None
+    local_clusters: Count | Literal["silhouette"] | None = None
+    n_init: Restarts | None = None
+    covariance: Literal["diagonal", "full"] = "diagonal"
+    proxies: Annotated[int, Field(ge=2, le=1_000)] = 50
+    w: Annotated[FiniteFloat, Field(ge=1, le=50)] = 2.0
+    cannot_link: Literal["auto", "on", "off"] = "auto"
+
+    @property
+    def searches(self) -> bool:
+        """Whether sites look for the number of their clusters."""
+        if self.local_clusters is None:
+            return self.n_clusters is None
+        return self.local_clusters == "silhouette"
+
+    @property
+    def most_cells(self) -> int:
+        """The most cells that a site makes of its points."""
+        if isinstance(self.local_clusters, int):
+            return self.local_clusters
+        return _MOST_CELLS if self.n_clusters is None else self.n_clusters
+
+
+def check_config(config: RunConfig) -> None:
+    """Refuse full covariances under protection, and those that do not fit an answer."""
+    options: Config = config.options
+    d = len(config.columns)
+    if options.covariance == "full" and config.policy.protection != "none":
+        raise RuleViolation(
+            "covariance",
+            "full covariances need exact records: take covariance: diagonal, or protection: none "
+            "with every site's consent",
+            "/covariance",
+        )
+    if options.covariance == "full" and options.most_cells * d * d > _MOST_NUMBERS:
+        raise RuleViolation(
+            "covariance",
+            f"full covariances of {options.most_cells} cells and {d} features do not fit one "
+            "answer: take covariance: diagonal, fewer features or fewer local_clusters",
+            "/covariance",
+        )
