@@ -31,7 +31,7 @@ from fastapi import FastAPI, Request, Response
 from fedclust import Site, engine
 from fedclust.definition import plan_of
 from fedclust.engine import EngineState, Plan
-from fedclust.schema.method import SiteData
+from fedclust.schema.points import row_points
 from fedclust.schema.task import Contribution, Next
 from fedclust.wire import codec
 from fedclust.wire.models import Definition
@@ -128,7 +128,7 @@ def coordinate(folder: Path) -> None:
 def take_part(folder: Path, name: str) -> None:
     """Answer every round of the bare coordinator."""
     plan, _, p = plan_in(folder)
-    data = SiteData(np.load(folder / f"{name}.npy"))
+    points = row_points(np.load(folder / f"{name}.npy"))
     memory: dict[str, object] = {}
     number = 1
     with httpx.Client(base_url=(folder / "ready").read_text("ascii"), timeout=2 * POLL_S) as http:
@@ -139,7 +139,7 @@ def take_part(folder: Path, name: str) -> None:
             payload, memory = engine.local_step(
                 plan,
                 task,
-                data,
+                points,
                 site=name,
                 round_number=number,
                 p=p,

@@ -32,7 +32,6 @@ from fedclust.definition import freeze, plan_of  # noqa: E402
 from fedclust.methods.common.kmeans_rounds import Cells  # noqa: E402
 from fedclust.numeric.distances import squared_distances  # noqa: E402
 from fedclust.protection.size_bands import size_band  # noqa: E402
-from fedclust.schema.method import Totals  # noqa: E402
 from fedclust.schema.task import Contribution, Next  # noqa: E402
 from fedclust.wire.codec import canonical_json  # noqa: E402
 from fedclust.wire.models import Participation, SessionCreate  # noqa: E402
@@ -80,10 +79,7 @@ def _cells(kind: str, n_sites: int) -> dict[str, Cells]:
     for number in range(n_sites):
         counts = rng.integers(P, 40, CELLS)
         means = centres + rng.normal(size=centres.shape)
-        mean = counts @ means / counts.sum()
-        m2 = counts @ (means - mean) ** 2 + counts.sum()
-        totals = Totals(n=int(counts.sum()), mean=mean, m2=m2)
-        answers[f"site{number:04}"] = Cells(counts=counts, means=means, totals=totals)
+        answers[f"site{number:04}"] = Cells(counts=counts, means=means)
     return answers
 
 

@@ -21,7 +21,7 @@ from sklearn.metrics import pairwise_distances_argmin_min
 from _data import mnist
 from _report import write
 from _runs import Job, Record, fingerprint, run
-from fedclust.engine.site_points import table_points
+from fedclust.data.readings import FeatureReading, session_points
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.columns import Source
 from fedclust.protection.resolution import resolution_warning
@@ -100,10 +100,10 @@ def _measure(
 
 
 def _points(rows: FloatArray, p: int) -> Points:
-    features = [Feature(name=f"x{column}", kind="numeric") for column in range(rows.shape[1])]
-    columns = np.ascontiguousarray(rows.T)
-    sources = [Source(*each) for each in zip((f.name for f in features), columns, strict=True)]
-    return table_points(form_table(sources, p), features)
+    names = [f"x{column}" for column in range(rows.shape[1])]
+    sources = [Source(*each) for each in zip(names, np.ascontiguousarray(rows.T), strict=True)]
+    readings = [FeatureReading(Feature(name=name, kind="numeric"), name) for name in names]
+    return session_points(form_table(sources, p), readings, dict.fromkeys(names), "made up")
 
 
 def _warned(tables: list[Points], centroids: FloatArray) -> bool:

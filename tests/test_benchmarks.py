@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -16,6 +17,11 @@ import _data
 import _hospitals
 import _runs
 from _baselines import accuracy, partition_cost
+
+
+def test_every_benchmark_can_be_imported() -> None:
+    for path in sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py")):
+        importlib.import_module(path.stem)
 
 
 def test_sites_of_benchmarks_and_examples_leave_the_accounts_groups_alone() -> None:
