@@ -33,7 +33,7 @@ from support.wiretap import Wiretap
 
 ME = "me"
 OTHERS = ("alpha", "beta")
-SITE = site_of(("whole", "binary", "continuous"), 12, np.random.default_rng(0))
+SITE = site_of(("whole", "binary"), 12, np.random.default_rng(0))
 PLACES = changed_places(SITE, 1)
 _TABLE = re.compile(rb'"table_id":"[0-9a-f]{32}"')
 

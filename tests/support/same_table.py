@@ -35,8 +35,9 @@ P = 5
 PERSON = "patient"
 KINDS = ("decimals", "continuous", "whole", "binary", "codes")
 LEVELS = ("none", "mild", "severe")
-#: Columns in which groups lie apart: so many outweigh all that differs within groups.
-_APART = 8
+#: Columns in which groups lie apart: any two groups differ in four of them, as the words of
+#: Hamming's extended code do. That outweighs all that differs within groups.
+_APART = (1, 2, 4, 8, 14, 13, 11, 7)
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def sites(draw: st.DrawFn, kinds: Sequence[str] = KINDS, *, lacking: bool = True
     """Draw a site whose groups lie so far apart that they do not depend on single values."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     drawn = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4))
-    site = site_of(drawn, draw(st.integers(3, 12)), rng)
+    site = site_of(drawn, draw(st.integers(3, 16)), rng)
     columns = dict(site.columns)
     for name in list(columns)[: len(drawn)]:
         if lacking and draw(st.sampled_from((False, False, True))):
@@ -130,10 +131,16 @@ def site_of(kinds: Sequence[str], m: int, rng: np.random.Generator) -> SiteFile:
     They do so in the last columns. The first ones are of these kinds, and do not tell the groups
     apart.
     """
-    least = 2 * P if {"binary", "codes"} & set(kinds) else P
+    levels = sum(kind in ("binary", "codes") for kind in kinds)
+    # Groups have at least 2p persons where a tenth of the columns and 20p persons have levels.
+    least = 2 * P if m >= 10 and 10 * levels >= len(kinds) + len(_APART) else P
     groups = np.repeat(np.arange(m), rng.integers(least, 2 * least, m))
-    every = enumerate([*kinds, *["apart"] * _APART])
-    columns = {f"{kind}{place}": _values(kind, groups, rng) for place, kind in every}
+    columns = {f"{kind}{place}": _values(kind, groups, rng) for place, kind in enumerate(kinds)}
+    words = rng.permutation(16)[:m]
+    for mask in _APART:
+        bits = np.array([int(word & mask).bit_count() % 2 for word in words])
+        noise = rng.normal(0.0, np.ptp(bits), len(groups))
+        columns[f"apart{mask}"] = np.round(100.0 * bits[groups] + noise, 1)
     ids = np.array([f"P{number}" for number in rng.permutation(len(groups))])
     return _shuffled(SiteFile(ids, columns, groups), rng)
 
@@ -154,8 +161,6 @@ def rows_for(features: Sequence[Mapping[str, Any]], n: int, seed: int) -> pd.Dat
 def _values(kind: str, groups: IntArray, rng: np.random.Generator) -> FloatArray:
     m, n = int(groups.max()) + 1, len(groups)
     match kind:
-        case "apart":
-            return np.round(100.0 * rng.permutation(m)[groups] + rng.normal(0.0, 1.0, n), 1)
         case "decimals":
             return np.round(rng.integers(0, 3, m)[groups] + rng.normal(0.0, 0.3, n), 1)
         case "continuous":
