@@ -83,7 +83,7 @@ class Study:
         policy: dict[str, Any] = {}
         match step:
             case "join":
-                self.join(int(self.rng.integers(1, 8)))
+                self.bring(int(self.rng.integers(1, 8)))
             case "leave":
                 self.present = [p for p in self.values if self.rng.random() > 0.1]
             case "correct few" | "correct all":
@@ -111,7 +111,7 @@ class Study:
                     self.refused(self.frame(), errors.TableChanged, journal="lost")
         self.session(policy)
 
-    def join(self, n: int) -> None:
+    def bring(self, n: int) -> None:
         for _ in range(n):
             person = f"P{len(self.values)}"
             self.values[person] = {column: self.draw(column) for column in self.names}
@@ -277,7 +277,7 @@ def test_no_walk_tells_of_fewer_than_p_persons_real_record(
     consortium: Consortium, tmp_path: Path, seed: int
 ) -> None:
     study = Study(consortium, tmp_path / f"walk-{seed}", np.random.default_rng(seed))
-    study.join(12)
+    study.bring(12)
     study.session({})
     for step in study.rng.permutation(STEPS):
         study.happen(str(step))
