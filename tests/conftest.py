@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fedclust.site import cohorts
 from fedclust_service.store import Store
 from support import forked
 from support.clock import ManualClock
@@ -44,8 +47,16 @@ def _forking() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the groups of a test's sites apart from those of other tests, and of this account."""
+    """Keep the groups of a test's sites apart from those of other tests, and of this account.
+
+    Their secrets are the same in every run: with any one, a 256th of all changed values look alike.
+    """
     monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+    drawn = random.Random(0)
+    drawing = SimpleNamespace(
+        token_bytes=drawn.randbytes, token_hex=lambda n: drawn.randbytes(n).hex()
+    )
+    monkeypatch.setattr(cohorts, "secrets", drawing)
 
 
 @pytest.fixture

@@ -272,7 +272,9 @@ def consortium(tmp_path: Path) -> Iterator[Consortium]:
         yield Consortium.found(server.base_url, server.operator_token, (ME, *OTHERS))
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))]
+)
 def test_no_walk_tells_of_fewer_than_p_persons_real_record(
     consortium: Consortium, tmp_path: Path, seed: int
 ) -> None:
