@@ -95,8 +95,7 @@ class Study:
                 for row in self.values.values():
                     row |= {"smoker": self.draw("smoker"), "stay": self.draw("stay")}
             case "rename":
-                self.names["age"] = "age_2"
-                self.values[str(self.rng.choice(self.present))]["age"] = self.draw("age")
+                self.rename()
             case "larger p":
                 policy = {"min_group_size": 8}
             case "other ids":
@@ -119,6 +118,16 @@ class Study:
 
     def draw(self, column: str) -> float:
         return float(self.rng.integers(0, 2) if column == "smoker" else self.rng.normal(50.0, 10.0))
+
+    def rename(self) -> None:
+        """Rename a column and change one person in it, if fewer than p have other values then.
+
+        With more, it is a new column (docs/cohorts.md, "What is not noticed").
+        """
+        last = {person: value for sums in self.released.sums["age"] for person, value in sums}
+        if sum(self.values[p]["age"] != last.get(p) for p in self.present) <= P - 2:
+            self.names["age"] = "age_2"
+            self.values[str(self.rng.choice(self.present))]["age"] = self.draw("age")
 
     def correct(self, *, few: bool) -> None:
         """Change a column's values of 1 to p - 1 persons of a group, or of all."""
