@@ -35,8 +35,11 @@ class DefinitionError(ValueError):
     """A session cannot be defined like this; ``errors`` names each field and what to change."""
 
     def __init__(self, errors: list[FieldError]) -> None:
-        super().__init__("; ".join(f"{error.pointer}: {error.message}" for error in errors))
+        super().__init__(errors)
         self.errors = errors
+
+    def __str__(self) -> str:
+        return "; ".join(f"{error.pointer}: {error.message}" for error in self.errors)
 
 
 def freeze(request: SessionCreate, seed: int, *, simulated: bool = False) -> Definition:

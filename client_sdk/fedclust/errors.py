@@ -39,13 +39,21 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from fedclust.wire.problems import FieldError, Problem
 
 
 class FedclustError(Exception):
     """Base of every error below."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default calls the class with the message alone, which breaks in a worker process.
+        return _unpickled, (type(self), self.args), vars(self)
+
+
+def _unpickled(kind: type[FedclustError], args: tuple[object, ...]) -> FedclustError:
+    return kind.__new__(kind, *args)
 
 
 class UsageError(FedclustError, ValueError):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 
 import pytest
 
 from fedclust import errors
+from fedclust.definition import DefinitionError
+from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
 
 
@@ -60,3 +63,23 @@ def test_the_tree_is_as_drawn() -> None:
 def test_a_line_is_named_as_one() -> None:
     error = errors.DataError("a.csv", "r", "wrong", column="age", row=7, unit="line")
     assert str(error) == "a.csv, line 7, column 'age': wrong"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.DataError("rows.csv", "missing-column", "add it", column="age", row=3, unit="line"),
+        errors.DisclosureError("smallest-count", "a count is below 5"),
+        errors.ConsentNeeded("say yes", ("exact_rows",)),
+        errors.NotFound(problem("not-found", "look at the name")),
+        DefinitionError([FieldError(pointer="/name", rule="r", message="too long")]),
+        RuleViolation("shape", "rows must have 3 columns", "/X"),
+        MethodFailure("no_anchors", "take fewer clusters"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_arrives_from_a_worker_process_as_it_was(error: Exception) -> None:
+    arrived = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert vars(arrived) == vars(error)

@@ -24,6 +24,9 @@ class RuleViolation(ValueError):
         self.message = message
         self.pointer = pointer
 
+    def __reduce__(self) -> tuple[type[RuleViolation], tuple[str, str, str]]:
+        return type(self), (self.rule, self.message, self.pointer)
+
 
 class MethodFailure(RuntimeError):
     """The method cannot go on with what the sites answered: the session fails.
@@ -36,3 +39,6 @@ class MethodFailure(RuntimeError):
         super().__init__(message)
         self.reason = reason
         self.message = message
+
+    def __reduce__(self) -> tuple[type[MethodFailure], tuple[str, str]]:
+        return type(self), (self.reason, self.message)
