@@ -29,11 +29,6 @@ BARE: dict[str, Any] = {"protection": "none", "scaling": "none"}
 GROUPS: dict[str, Any] = {"min_group_size": 5, "scaling": "none"}
 
 
-def bare(p: int) -> dict[str, Any]:
-    """Return a policy without protection."""
-    return {**BARE, "min_group_size": p}
-
-
 # --- baselines ------------------------------------------------------------------------------------
 
 
@@ -51,7 +46,7 @@ def naive(data: Data, k: int, seed: int, max_rounds: int = 300) -> SimulationRes
         "lloyd",
         data.sites(),
         config={"n_clusters": k, "start": "given", "centroids": start, "evaluate": False},
-        policy={**bare(1), "max_rounds": max_rounds},
+        policy={**BARE, "max_rounds": max_rounds},
         seed=seed,
     )
 

@@ -29,9 +29,10 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 
 from fedclust import Site, engine
+from fedclust.data import load
+from fedclust.data.site_data import site_data
 from fedclust.definition import plan_of
 from fedclust.engine import EngineState, Plan
-from fedclust.schema.points import row_points
 from fedclust.schema.task import Contribution, Next
 from fedclust.wire import codec
 from fedclust.wire.models import Definition
@@ -128,7 +129,8 @@ def coordinate(folder: Path) -> None:
 def take_part(folder: Path, name: str) -> None:
     """Answer every round of the bare coordinator."""
     plan, _, p = plan_in(folder)
-    points = row_points(np.load(folder / f"{name}.npy"))
+    rows = np.load(folder / f"{name}.npy")
+    points, _ = site_data(plan, rows, load(rows, plan.features), p)
     memory: dict[str, object] = {}
     number = 1
     with httpx.Client(base_url=(folder / "ready").read_text("ascii"), timeout=2 * POLL_S) as http:

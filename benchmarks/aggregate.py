@@ -166,14 +166,13 @@ def _beside(n_sites: int) -> None:
 
 
 def _join(consortium: Consortium, name: str, cells: Cells, info: Any) -> None:
-    assert cells.totals is not None
     with Client(consortium.url, consortium.site_tokens[name], consortium.options) as site:
         site.join(
             "aggregate",
             Participation(
                 definition_sha256=info.definition_sha256,
                 features=tuple(columns(FEATURES)),
-                size_band=size_band(cells.totals.n),
+                size_band=size_band(int(cells.counts.sum())),
                 sdk_version="benchmark",
                 methods={"fkm": (info.definition.method_version,)},
             ),

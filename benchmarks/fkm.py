@@ -16,8 +16,8 @@ import numpy as np
 from sklearn.metrics import silhouette_score
 
 from _baselines import (
+    BARE,
     GROUPS,
-    bare,
     by_nearest,
     central,
     centroid_cost,
@@ -65,7 +65,7 @@ def paper(rounds: int, **options: Any) -> dict[str, Any]:
             "evaluate": False,
             **options,
         },
-        "policy": {**bare(2), "max_rounds": rounds + 1},
+        "policy": {**BARE, "max_rounds": rounds + 1},
     }
 
 
@@ -89,7 +89,7 @@ def published_data(split: str, noise: float, seed: int, points: int = 50) -> Rec
     found["curve"] = curve
     assert len(curve) == 100
     found["paper, 10"], found["paper, 100"] = curve[9], curve[99]
-    for name, policy in (("default", bare(2)), ("p=5", GROUPS)):
+    for name, policy in (("default", BARE), ("p=5", GROUPS)):
         found[name] = client_ari(
             data, simulate("fkm", data.sites(), **default(policy), seed=seed).labels_
         )
@@ -108,7 +108,7 @@ def informed(split: str, noise: float, k_prime: int, seed: int) -> Record:
 
 def _kfed(data: Any, k_prime: int, seed: int) -> float:
     config = {"n_clusters": K, "variant": "paper", "local_clusters": k_prime, "evaluate": False}
-    result = simulate("kfed", data.sites(), config=config, policy=bare(2), seed=seed)
+    result = simulate("kfed", data.sites(), config=config, policy=BARE, seed=seed)
     return client_ari(data, result.labels_)
 
 
@@ -255,7 +255,7 @@ def reach(split: str, noise: float, points: int, seed: int) -> Record:
     _, centroids, cost = central(X, K, CENTRAL_N_INIT, seed)
     found: Record = {"central": pooled_ari(data, by_nearest(data, centroids))}
     runs = {
-        "default": default(bare(2)),
+        "default": default(BARE),
         "p=5": default(GROUPS),
     }
     if points == 50:
@@ -330,7 +330,7 @@ def points(split: str, noise: float, points: int, seed: int) -> Record:
     """Run on the paper's data with more rows a centre."""
     data = fkm(split, noise, points)
     found: Record = {}
-    runs = {"paper, 10": paper(10), "default": default(bare(2)), "p=5": default(GROUPS)}
+    runs = {"paper, 10": paper(10), "default": default(BARE), "p=5": default(GROUPS)}
     for name, arguments in runs.items():
         result = simulate("fkm", data.sites(), **arguments, seed=seed)
         found[name] = client_ari(data, by_nearest(data, result.cluster_centers_))
@@ -381,11 +381,11 @@ def letters(method: str, seed: int) -> Record:
         centroids = naive(data, k, seed).cluster_centers_
     else:
         name, config, policy = {
-            "paper, 10": ("fkm", {"variant": "paper", "rounds": 10}, bare(2)),
-            "default": ("fkm", {}, bare(2)),
+            "paper, 10": ("fkm", {"variant": "paper", "rounds": 10}, BARE),
+            "default": ("fkm", {}, BARE),
             "p=5": ("fkm", {}, GROUPS),
-            "k-FED, k'=60": ("kfed", {"variant": "paper", "local_clusters": 60}, bare(2)),
-            "k-FED, k'=8": ("kfed", {"variant": "paper", "local_clusters": 8}, bare(2)),
+            "k-FED, k'=60": ("kfed", {"variant": "paper", "local_clusters": 60}, BARE),
+            "k-FED, k'=8": ("kfed", {"variant": "paper", "local_clusters": 8}, BARE),
         }[method]
         centroids = simulate(
             name,

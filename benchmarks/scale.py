@@ -113,7 +113,10 @@ def grouped_in_memory(path: Path, n: int) -> float:
     return timed(lambda: form_table_by_blocks(persons.describe(P), [block.sources], P, n))
 
 
-_FIGURES = ("n", "decoding, s", "pass, s", "labels, s", "groups", "private, MiB", "peak, MiB")
+_FIGURES = (
+    *("n", "decoding, s", "pass, s", "labels, s", "groups", "private, MiB", "peak, MiB"),
+    *("grouping in memory, s", "ratio"),
+)
 
 
 def limited(path: Path) -> dict[str, Any]:

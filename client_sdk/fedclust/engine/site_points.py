@@ -40,24 +40,26 @@ def released_points(
     ----------
     values : (m, d) float64
         In the session's units; of levels shares. NaN where a group does not release a feature.
+        Clipped in place: a table can be as large as memory has room for once.
     sizes : (m,) int64
     within : (d,) float64
         The share of each column's variance within groups.
     features : tuple of Feature
     """
-    found = transformed(columns_of(features), _clipped(values, features))
+    _clip(values, features)
+    found = transformed(columns_of(features), values)
     return Points(found, sizes, np.minimum(within, _MOST_WITHIN))
 
 
-def _clipped(values: FloatArray, features: Sequence[Feature]) -> FloatArray:
-    """Return values (m, d) within the features' bounds, before the transform."""
+def _clip(values: FloatArray, features: Sequence[Feature]) -> None:
+    """Clip values (m, d) to the features' bounds, before the transform."""
     lower: list[float] = []
     upper: list[float] = []
     for feature in features:
         width = len(feature.levels or ()) if feature.kind == "categorical" else 1
         lower += width * [-np.inf if feature.lower is None else feature.lower]
         upper += width * [np.inf if feature.upper is None else feature.upper]
-    return np.clip(values, lower, upper)
+    np.clip(values, lower, upper, out=values)
 
 
 def complete_points(points: Points, config: RunConfig) -> Points:
