@@ -38,15 +38,15 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from _report import write  # noqa: E402
 from fedclust.wire.submissions import JSON  # noqa: E402
+from support.api_caller import ApiCaller  # noqa: E402
 from support.server import clean_environment, lasting_port  # noqa: E402
-from support.world import World  # noqa: E402
 
 SOFT = 1024
 SECONDS = 5.0
 #: Of the other site: a task read and a submission in each, as far as the answers keep up.
 PER_SECOND = 10
 #: A request that takes longer counts as failed.
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 AGAIN_S = 1.0
 SITES = ["north", "south", "west"]
 #: name -> how many connections, and what each of them does
@@ -90,7 +90,7 @@ def main() -> None:
         rows,
         note=(
             f"Soft limit {SOFT} descriptors. {SECONDS:g} s each; times of another site, a request "
-            f"that takes longer than {PATIENCE_S:g} s has failed. CPU and log of the coordinator "
+            f"that takes longer than {TIMEOUT_S:g} s has failed. CPU and log of the coordinator "
             "from the flood's beginning. At most: p99 1000 ms, 0 failures, 100 kB."
         ),
     )
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def _serving(folder: Path, checkout: Path, hard: int) -> Iterator[tuple[World, psutil.Process]]:
+def _serving(folder: Path, checkout: Path, hard: int) -> Iterator[tuple[ApiCaller, psutil.Process]]:
     log = folder / "log"
     command = [
         str(checkout / ".venv" / "bin" / "fedclust-service"),
@@ -126,7 +126,7 @@ def _serving(folder: Path, checkout: Path, hard: int) -> Iterator[tuple[World, p
             time.sleep(0.02)
         operator = re.search(r"fco_\S+", log.read_text("utf-8"))
         assert operator is not None
-        yield World(said[1], operator[0]), psutil.Process(process.pid)
+        yield ApiCaller(said[1], operator[0]), psutil.Process(process.pid)
     finally:
         process.kill()
         process.wait()
@@ -134,19 +134,19 @@ def _serving(folder: Path, checkout: Path, hard: int) -> Iterator[tuple[World, p
 
 def _measure(folder: Path, checkout: Path, flood: str, hard: int) -> dict[str, Any]:
     connections, kind = FLOODS[flood]
-    with _serving(folder, checkout, hard) as (world, coordinator):
-        world.register("sites", *SITES, "flooder")
-        world.register("analysts", "ada")
+    with _serving(folder, checkout, hard) as (api, coordinator):
+        api.register("sites", *SITES, "flooder")
+        api.register("analysts", "ada")
         sessions = [f"s{number}" for number in range(int(SECONDS * PER_SECOND))]
         for session in sessions:
-            world.define("ada", session, SITES)
+            api.define("ada", session, SITES)
             for site in SITES:
-                world.join(site, session)
-        world.define("ada", "flooded", [*SITES, "flooder"])
-        bodies = [(session, world.answer("north", session)) for session in sessions]
+                api.join(site, session)
+        api.define("ada", "flooded", [*SITES, "flooder"])
+        bodies = [(session, api.answer("north", session)) for session in sessions]
         log, cpu = (folder / "log").stat().st_size, sum(coordinator.cpu_times()[:2])
-        with _flooding(world, connections, kind):
-            times, failed = _other_site(world, bodies)
+        with _flooding(api, connections, kind):
+            times, failed = _other_site(api, bodies)
         cpu = sum(coordinator.cpu_times()[:2]) - cpu
         log = (folder / "log").stat().st_size - log
         return {
@@ -167,13 +167,13 @@ def _quantile(times: list[float], q: float) -> float:
 # --- another site ---------------------------------------------------------------------------------
 
 
-def _other_site(world: World, bodies: list[tuple[str, bytes]]) -> tuple[list[float], int]:
-    host = world.base_url.removeprefix("http://")
-    headers = {"Authorization": f"Bearer {world.tokens['north']}"}
-    kept = http.client.HTTPConnection(host, timeout=PATIENCE_S)
+def _other_site(api: ApiCaller, bodies: list[tuple[str, bytes]]) -> tuple[list[float], int]:
+    host = api.base_url.removeprefix("http://")
+    headers = {"Authorization": f"Bearer {api.tokens['north']}"}
+    kept = http.client.HTTPConnection(host, timeout=TIMEOUT_S)
 
     def read(session: str, _: bytes) -> int:
-        fresh = http.client.HTTPConnection(host, timeout=PATIENCE_S)
+        fresh = http.client.HTTPConnection(host, timeout=TIMEOUT_S)
         with contextlib.closing(fresh):
             return _status(fresh, "GET", f"/v1/sessions/{session}/task", None, headers)
 
@@ -199,9 +199,7 @@ def _other_site(world: World, bodies: list[tuple[str, bytes]]) -> tuple[list[flo
             good = False
             kept.close()
         failed += not good
-        times.append(
-            time.perf_counter() - at if good else max(PATIENCE_S, time.perf_counter() - at)
-        )
+        times.append(time.perf_counter() - at if good else max(TIMEOUT_S, time.perf_counter() - at))
         time.sleep(max(0.0, began + (number + 1) / (2 * PER_SECOND) - time.perf_counter()))
     return times, failed
 
@@ -223,14 +221,14 @@ def _status(
 
 
 @contextlib.contextmanager
-def _flooding(world: World, connections: int, kind: str) -> Iterator[None]:
+def _flooding(api: ApiCaller, connections: int, kind: str) -> Iterator[None]:
     if not connections:
         yield
         return
-    token = world.tokens["flooder"]
+    token = api.tokens["flooder"]
     path = "/v1/sessions/flooded/task"
-    etag = world.request("GET", path, "flooder").headers["ETag"]
-    said = json.dumps([world.base_url, kind, connections, token, etag])
+    etag = api.request("GET", path, "flooder").headers["ETag"]
+    said = json.dumps([api.base_url, kind, connections, token, etag])
     process = subprocess.Popen([sys.executable, __file__, "--flood", said], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None

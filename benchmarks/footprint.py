@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from _report import write  # noqa: E402
-from support.lines import code_lines  # noqa: E402
+from support.code_lines import code_lines  # noqa: E402
 from support.server import ServerProcess  # noqa: E402
 
 REPEATS = 5

@@ -1,10 +1,10 @@
 """Three coordinators on one PostgreSQL under faults drawn from seeds, and what they broke.
 
 For each seed: workers are killed, stopped and cut off, connections to sites are cut, the machines'
-clocks are hours apart (``tests/support/havoc.py``). What sites and database have seen is checked
-against a model (``tests/support/history.py``). Prints a line per seed and every violation, and ends
-with an error if there is one. ``--seed N --seeds 1`` replays one seed; threads and processes run at
-their own pace, so that the same faults may meet other requests.
+clocks are hours apart (``tests/support/fault_injection.py``). What sites and database have seen is
+checked against a model (``tests/support/history.py``). Prints a line per seed and every violation,
+and ends with an error if there is one. ``--seed N --seeds 1`` replays one seed; threads and
+processes run at their own pace, so that the same faults may meet other requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from _report import write  # noqa: E402
 from support import forked  # noqa: E402
 from support.databases import PostgresServer  # noqa: E402
-from support.havoc import LEASE_S, STILL_S, Havoc, wreak  # noqa: E402
+from support.fault_injection import LEASE_S, STILL_S, FaultReport, run_with_faults  # noqa: E402
 from support.history import wakes  # noqa: E402
 
 
@@ -35,11 +35,11 @@ def main() -> int:
     options = parser.parse_args()
     forked.allow()
     postgres = PostgresServer()
-    done: list[Havoc] = []
+    done: list[FaultReport] = []
     try:
         for seed in range(options.seed, options.seed + options.seeds):
             with tempfile.TemporaryDirectory() as name:
-                done.append(wreak(Path(name), postgres, seed, options.faults))
+                done.append(run_with_faults(Path(name), postgres, seed, options.faults))
     finally:
         forked.end()
         postgres.stop()
@@ -57,29 +57,29 @@ _NOTE = (
 )
 
 
-def _row(havoc: Havoc) -> dict[str, object]:
-    requests = [each for history in havoc.histories for each in history.requests]
+def _row(report: FaultReport) -> dict[str, object]:
+    requests = [each for history in report.histories for each in history.requests]
     late = [
         each
-        for history in havoc.histories
-        for each in wakes(history.requests, havoc.faults, 2 * STILL_S)
+        for history in report.histories
+        for each in wakes(history.requests, report.faults, 2 * STILL_S)
     ]
     statuses = Counter(each.status for each in requests)
     return {
-        "seed": havoc.seed,
-        "faults": len(havoc.faults),
-        "sessions": len(havoc.histories),
+        "seed": report.seed,
+        "faults": len(report.faults),
+        "sessions": len(report.histories),
         "requests": len(requests),
         "unanswered": statuses[None],
         "503": statuses[503],
         "repeated": sum(each.kind == "submit" and each.status == 200 for each in requests),
-        "takeovers": havoc.takeovers,
+        "takeovers": report.takeovers,
         "wakes": len(late),
         "p50 s": float(np.quantile(late, 0.5)),
         "p99 s": float(np.quantile(late, 0.99)),
         "most s": max(late),
-        "seconds": havoc.seconds,
-        "violations": len(havoc.violations),
+        "seconds": report.seconds,
+        "violations": len(report.violations),
     }
 
 

@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from _report import write  # noqa: E402
+from support.api_caller import ApiCaller  # noqa: E402
 from support.databases import PostgresServer, SqliteFiles  # noqa: E402
 from support.hostile import KINDS, Watch, fuzz, hostile_bodies, populate  # noqa: E402
 from support.server import running_server  # noqa: E402
-from support.world import World  # noqa: E402
 
 _SESSION = "target"
 _BOTH = ("SQLite", "PostgreSQL")
@@ -54,26 +54,26 @@ def main() -> int:
 def _sent(database: str, place: Path, url: str, options: argparse.Namespace) -> dict[str, Any]:
     """Send everything to a coordinator of its own; return the counts."""
     with running_server(place / "coordinator", env={"FEDCLUST_DATABASE_URL": url}) as server:
-        world = World(server.base_url, server.operator_token)
-        populate(world, _SESSION)
-        watch = Watch(world, url)
-        for sent in hostile_bodies(world, _SESSION, options.bodies, options.seed):
+        api = ApiCaller(server.base_url, server.operator_token)
+        populate(api, _SESSION)
+        watch = Watch(api, url)
+        for sent in hostile_bodies(api, _SESSION, options.bodies, options.seed):
             watch.send(sent)
-        fuzz(world, watch, options.examples, options.seed)
+        fuzz(api, watch, options.examples, options.seed)
         watch.close()
-    tally = watch.tally
-    for kind, found in tally.faults.items():
+    findings = watch.findings
+    for kind, found in findings.faults.items():
         for text in sorted(set(found)):
             print(f"{database}: {kind}: {text}")
-    print(f"{database}: answers by status:", dict(sorted(tally.statuses.items())))
-    print(f"{database}: requests by operation:", dict(tally.operations.most_common()))
+    print(f"{database}: answers by status:", dict(sorted(findings.statuses.items())))
+    print(f"{database}: requests by operation:", dict(findings.operations.most_common()))
     row: dict[str, Any] = {
         "database": database,
         "hostile bodies": options.bodies,
-        "schemathesis examples": tally.requests - options.bodies,
-        "operations": len(tally.operations),
+        "schemathesis examples": findings.requests - options.bodies,
+        "operations": len(findings.operations),
     }
-    return row | {kind: tally.count(kind) for kind in KINDS}
+    return row | {kind: findings.count(kind) for kind in KINDS}
 
 
 if __name__ == "__main__":

@@ -26,11 +26,11 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from _report import write  # noqa: E402
+from support.api_caller import ApiCaller  # noqa: E402
 from support.consortium import Consortium  # noqa: E402
 from support.databases import PostgresServer  # noqa: E402
 from support.links import Balancer  # noqa: E402
 from support.server import ServerProcess, running_server  # noqa: E402
-from support.world import World  # noqa: E402
 
 WORKERS = (1, 2, 3)
 SITES = ("berlin", "oslo", "porto", "turin")
@@ -94,7 +94,7 @@ def _cluster(folder: Path, postgres: PostgresServer, n: int) -> Iterator[Cluster
 def _wakes(cluster: Cluster, repeats: int) -> list[dict[str, object]]:
     """Let a site wait at one worker and move the deadline at another."""
     here, there = (
-        World(worker.base_url, cluster.operator, {**cluster.consortium.site_tokens})
+        ApiCaller(worker.base_url, cluster.operator, {**cluster.consortium.site_tokens})
         for worker in cluster.workers[:2]
     )
     here.tokens["ada"] = cluster.consortium.analyst_token
@@ -125,7 +125,7 @@ def _wakes(cluster: Cluster, repeats: int) -> list[dict[str, object]]:
     ]
 
 
-def _wake(here: World, waiter: World, deadline: datetime) -> float:
+def _wake(here: ApiCaller, waiter: ApiCaller, deadline: datetime) -> float:
     path = "/v1/sessions/wakes/task"
     etag = waiter.request("GET", path, WAITING[0]).headers["ETag"]
     woken: list[float] = []

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from support import forked
-from support.patience import PATIENCE_S
 from support.server import ServerProcess, clean_environment, running_server
+from support.timeouts import TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 
@@ -26,7 +26,7 @@ def test_it_says_and_ends_what_an_interpreter_does(
     command = [sys.executable, "-c", program, *arguments]
     env = clean_environment({"FEDCLUST_DATA_DIR": str(tmp_path), "FEDCLUST_TOKEN": "fca_x"})
 
-    ours = forked.run(command, env=env, timeout=PATIENCE_S)
+    ours = forked.run(command, env=env, timeout=TIMEOUT_S)
     its = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
     assert (ours.returncode, ours.stdout, ours.stderr) == (its.returncode, its.stdout, its.stderr)
@@ -52,4 +52,4 @@ def _process(server: ServerProcess) -> forked.Forked:
 def test_other_programs_are_interpreters_of_their_own() -> None:
     process = forked.popen([sys.executable, "-c", "print(1)"], stdout=subprocess.PIPE, text=True)
     assert isinstance(process, subprocess.Popen)
-    assert process.communicate(timeout=PATIENCE_S) == ("1\n", None)
+    assert process.communicate(timeout=TIMEOUT_S) == ("1\n", None)

@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from support.lines import code_lines
+from support.code_lines import code_lines
 
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "client_sdk" / "fedclust"
@@ -64,7 +64,7 @@ LIMITS = re.compile(
 
 
 def test_no_test_has_a_limit_that_a_busy_machine_reaches() -> None:
-    """All wait as long as `support.patience` says, and none asserts how long something took."""
+    """All wait as long as `support.timeouts` says, and none asserts how long something took."""
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in tracked(".py")

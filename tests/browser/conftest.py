@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from support.api_caller import ApiCaller
 from support.clock import ManualClock
-from support.inprocess import LocalCoordinator, local_coordinator
-from support.patience import PATIENCE_S
+from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.story import SITES
-from support.world import World
+from support.timeouts import TIMEOUT_S
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -51,7 +51,7 @@ class Registered:
     """A coordinator at which the sites and the analyst of the story are registered."""
 
     local: LocalCoordinator
-    world: World
+    api: ApiCaller
 
 
 @pytest.fixture(scope="session")
@@ -75,8 +75,8 @@ def browser() -> Iterator[Browser]:
 def watched(browser: Browser) -> Iterator[Watched]:
     """Return a fresh page."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(PATIENCE_S * 1_000)
-    expect.set_options(timeout=PATIENCE_S * 1_000)
+    context.set_default_timeout(TIMEOUT_S * 1_000)
+    expect.set_options(timeout=TIMEOUT_S * 1_000)
     yield Watched(context.new_page())
     context.close()
 
@@ -85,7 +85,7 @@ def watched(browser: Browser) -> Iterator[Watched]:
 def registered(tmp_path: Path) -> Iterator[Registered]:
     """Return a coordinator that knows people and no session."""
     with local_coordinator(tmp_path, clock=ManualClock(), threads=True) as local:
-        world = World(local.base_url, local.operator_token)
-        world.register("sites", *SITES)
-        world.register("analysts", "ada")
-        yield Registered(local, world)
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.register("sites", *SITES)
+        api.register("analysts", "ada")
+        yield Registered(local, api)

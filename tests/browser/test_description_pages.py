@@ -50,19 +50,19 @@ def test_a_session_is_tried_out_from_create_to_submit(
     registered: Registered, watched: Watched
 ) -> None:
     """With the bodies and parameters that the page fills in: nothing is typed but tokens."""
-    page, world = watched.page, registered.world
+    page, api = watched.page, registered.api
     base_url = registered.local.base_url
     page.goto(f"{base_url}/docs")
 
-    authorize(page, world.tokens["ada"])
+    authorize(page, api.tokens["ada"])
     created = answered(try_out(page, "create_session"), 201)
     assert (created["name"], created["state"]) == (SESSION, "recruiting")
 
-    authorize(page, world.tokens["north"])
+    authorize(page, api.tokens["north"])
     joined = answered(try_out(page, "join_session"), 201)
     assert (joined["site"], joined["state"]) == ("north", "joined")
     for site in ("south", "west"):
-        world.join(site, SESSION)
+        api.join(site, SESSION)
 
     task = answered(try_out(page, "get_task"), 200)
     assert (task["status"], task["round"]) == ("work", 1)
@@ -70,10 +70,10 @@ def test_a_session_is_tried_out_from_create_to_submit(
     assert (receipt["session"], receipt["site"], receipt["round"]) == (SESSION, "north", 1)
 
     # What the coordinator stored, not what the page says of it.
-    assert world.ok("GET", f"/v1/sessions/{SESSION}/task", "north")["status"] == "answered"
+    assert api.ok("GET", f"/v1/sessions/{SESSION}/task", "north")["status"] == "answered"
     answers = "".join(page.locator(".live-responses-table").all_inner_texts())
     assert "received_at" in answers
-    assert not [token for token in world.tokens.values() if token in answers]
+    assert not [token for token in api.tokens.values() if token in answers]
     assert watched.elsewhere(base_url) == []
     assert watched.complaints == []
 

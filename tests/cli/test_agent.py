@@ -21,7 +21,7 @@ from fedclust.durable_files import write_atomically
 from fedclust.site import Site
 from support.fake_coordinator import EPOCH, URL, FakeCoordinator
 from support.ledgers import body_lines
-from support.patience import PATIENCE_S
+from support.timeouts import TIMEOUT_S
 
 
 def rows(n: int, seed: int) -> np.ndarray:
@@ -60,7 +60,7 @@ class Post:
     def run(self) -> None:
         """Run until nothing is left to answer; AssertionError where that does not come."""
         stopping = threading.Event()
-        alarm = threading.Timer(PATIENCE_S, stopping.set)
+        alarm = threading.Timer(TIMEOUT_S, stopping.set)
         alarm.start()
         self.agent.run(stopping, until_done=True, look_s=0.01)
         alarm.cancel()
@@ -194,10 +194,10 @@ def test_weeks_without_a_coordinator_leave_nothing_open(post: Post) -> None:
         agent = threading.Thread(target=post.agent.run, args=(stopping,), kwargs={"look_s": 0.001})
         agent.start()
         for _ in range(times):
-            assert tries.acquire(timeout=PATIENCE_S)
+            assert tries.acquire(timeout=TIMEOUT_S)
         stopping.set()
         for thread in (agent, *post.agent._threads.values()):
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
         return psutil.Process().num_fds(), threading.active_count()
 
     first, later = held_after(5), held_after(25)

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from fedclust.cli import console
 from fedclust.site import Progress
-from support.patience import PATIENCE_S
 from support.server import clean_environment
+from support.timeouts import TIMEOUT_S
 
 EVENTS = [
     Progress("joined"),
@@ -228,7 +228,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(ledger: list[str], form: list
     process.stdout.close()
     said = process.stderr.read()
     process.stderr.close()
-    assert (process.wait(PATIENCE_S), said) == (0, b"")
+    assert (process.wait(TIMEOUT_S), said) == (0, b"")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

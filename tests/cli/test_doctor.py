@@ -18,8 +18,8 @@ from fedclust.cli import doctor
 from fedclust.cli.help_text import exit_code
 from fedclust.cli.options import Connection, Reading
 from fedclust.wire import models
+from support.certificates import Authority
 from support.fake_coordinator import answer, in_json, refusal
-from support.pki import Authority
 from support.server import running_server
 
 

@@ -18,10 +18,10 @@ from fedclust._http import Http, Options
 from fedclust.cli.agent_worker import Agent, Entries, Entry
 from fedclust.site.ledger import Ledger
 from support import forked
+from support.api_caller import NOBODY
 from support.consortium import Consortium, columns, read_labels, write_csv
-from support.patience import PATIENCE_S
 from support.server import clean_environment, running_server
-from support.world import NOBODY
+from support.timeouts import TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
 SITES = ("ada", "brno", "cadiz")
@@ -89,7 +89,7 @@ class _Gate:
 
     def wait_for(self, number: int) -> None:
         with self._moved:
-            assert self._moved.wait_for(lambda: number <= self._last, PATIENCE_S)
+            assert self._moved.wait_for(lambda: number <= self._last, TIMEOUT_S)
 
 
 class _Gated(httpx.HTTPTransport):
@@ -155,11 +155,11 @@ def test_a_coordinator_that_is_killed_while_agents_serve_two_sessions(tmp_path: 
                 with consortium.analyst() as analyst:
                     assert {analyst.session(each).state for each in SESSIONS} == {"running"}
             gate.open_through(sys.maxsize)
-            _, said = agent.communicate(timeout=PATIENCE_S)
+            _, said = agent.communicate(timeout=TIMEOUT_S)
             assert agent.returncode == 0, said
             assert "Traceback" not in said
             for other in others:
-                other.join(PATIENCE_S)
+                other.join(TIMEOUT_S)
                 assert not other.is_alive()
         finally:
             agent.kill()

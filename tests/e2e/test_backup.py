@@ -16,12 +16,12 @@ from fedclust import errors, simulate
 from fedclust.client import Client
 from fedclust.site import Site, SiteResult
 from fedclust.wire.codec import sha256, to_tree
+from support.api_caller import ApiCaller
 from support.consortium import Consortium, columns
 from support.crash import POLICY, SESSION, D, K, rows, shared
-from support.patience import PATIENCE_S, eventually
 from support.server import ServerProcess, running_server, service
+from support.timeouts import TIMEOUT_S, eventually
 from support.wiretap import Exchange, Wiretap
-from support.world import World
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by POSIX")
 CONFIG = {"n_clusters": K}
@@ -69,10 +69,10 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
             if number >= 4:
                 fourth.set()
             if number >= 7:
-                copied.wait(PATIENCE_S)
+                copied.wait(TIMEOUT_S)
             if number >= 10:
                 tenth.set()
-                restored.wait(PATIENCE_S)
+                restored.wait(TIMEOUT_S)
 
         tap.on_request = pace
         results: dict[str, SiteResult] = {}
@@ -85,19 +85,19 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
         threads = [threading.Thread(target=take_part, args=(name,), daemon=True) for name in data]
         for thread in threads:
             thread.start()
-        assert fourth.wait(PATIENCE_S)
+        assert fourth.wait(TIMEOUT_S)
         before = {
             (each.path, each.token): sha256(each.body) for each in tap.puts() if each.status == 201
         }
         backed = service("backup", str(copy), "--data-dir", str(server.data_dir))
         assert backed.returncode == 0, backed.stderr
         copied.set()
-        assert tenth.wait(PATIENCE_S)
+        assert tenth.wait(TIMEOUT_S)
         acknowledged = receipts(copy)
         set_back(server, copy)
         restored.set()
         for thread in threads:
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
         assert set(results) == set(data)
         final = people.result(SESSION)
         database = server.data_dir / "fedclust.db"
@@ -147,8 +147,8 @@ def test_what_a_restored_coordinator_does_not_know(tmp_path: Path) -> None:
         # A token issued after the backup is unknown, and a site registered after it.
         with pytest.raises(errors.Unauthenticated), Client(server.base_url, late) as client:
             client.whoami()
-        world = World(server.base_url, server.operator_token)
-        assert world.request("GET", "/v1/sites/later", world.operator).status_code == 404
+        api = ApiCaller(server.base_url, server.operator_token)
+        assert api.request("GET", "/v1/sites/later", api.operator).status_code == 404
         # Other rows at one site would make another history: that site refuses by its journal.
         with (
             Site(
@@ -182,7 +182,7 @@ def test_what_a_restored_coordinator_does_not_know(tmp_path: Path) -> None:
             )
             analyst.start_session(SESSION)
         for thread in threads:
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
         assert len(refusals) == len(three)
         assert all("asks something else" in str(refusal) for refusal in refusals)
         # Round 1 got the same bytes, round 2 nothing.

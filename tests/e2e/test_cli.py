@@ -23,9 +23,9 @@ from fedclust.client import Client
 from fedclust.site.result import SiteResult
 from fedclust_service.orchestration.admin import AdminAuditEntry
 from support import forked
-from support.patience import PATIENCE_S, eventually
 from support.purpose import PURPOSE
 from support.server import ServerProcess, clean_environment, running_server
+from support.timeouts import TIMEOUT_S, eventually
 
 SITES = ("ada", "brno", "cadiz")
 
@@ -58,7 +58,7 @@ class Shell:
 
     def run(self, who: str, *arguments: str, code: int = 0, **env: str) -> str:
         process = self.start(who, *arguments, **env)
-        self.out, self.err = process.communicate(timeout=PATIENCE_S)
+        self.out, self.err = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == code, self.err
         assert "\x1b" not in self.out + self.err, "control codes in a pipe"
         return self.out
@@ -166,7 +166,7 @@ def test_from_the_first_token_to_labels_with_agents(shell: Shell) -> None:
         agents.append(shell.start(name, "agent", "--until-done"))
     events = shell.run("eva", "session", "watch", "heart", "--every", "0.2", "--json")
     for process in agents:
-        _, said = process.communicate(timeout=PATIENCE_S)
+        _, said = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0, said
         assert "heart: completed: 3 clusters" in said
 
@@ -399,7 +399,7 @@ def test_agents_finish_two_sessions_over_many_broken_connections(tmp_path: Path)
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
         line.close()
         assert not any(thread.is_alive() for thread in threads), said[-5:]
         assert line.cut >= 25
@@ -461,9 +461,9 @@ def test_a_second_agent_is_refused_and_a_signal_ends_the_first(shell: Shell) -> 
     agents = [shell.start("ada", "agent") for _ in range(2)]
     eventually(lambda: any(each.poll() is not None for each in agents))
     refused, running = sorted(agents, key=lambda each: each.poll() is None)
-    _, said = refused.communicate(timeout=PATIENCE_S)
+    _, said = refused.communicate(timeout=TIMEOUT_S)
     assert refused.returncode == 8
     assert "another agent" in said
     assert running.poll() is None
     running.terminate()
-    assert running.wait(PATIENCE_S) == 0
+    assert running.wait(TIMEOUT_S) == 0

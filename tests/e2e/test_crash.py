@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.crash import ROUNDS, shake
-from support.methods import SWEEPS, TRIED
+from support.method_variants import SWEEPS, TRIED
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
 

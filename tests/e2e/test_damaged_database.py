@@ -10,35 +10,35 @@ import httpx
 import pytest
 
 from fedclust_service.exit_codes import Exit
+from support.api_caller import ApiCaller
 from support.damage import overwrite, root_page
-from support.patience import PATIENCE_S, eventually
 from support.server import ServerProcess, running_server, service
-from support.world import World
+from support.timeouts import TIMEOUT_S, eventually
 
 SITES = ("north", "south", "west")
 
 
-def world_of(server: ServerProcess) -> World:
+def world_of(server: ServerProcess) -> ApiCaller:
     """Return people with a session that all its sites have joined."""
-    world = World(server.base_url, server.operator_token)
-    world.register("sites", *SITES)
-    world.register("analysts", "ada")
-    world.define("ada", "heart", list(SITES), policy={"scaling": "none"})
+    api = ApiCaller(server.base_url, server.operator_token)
+    api.register("sites", *SITES)
+    api.register("analysts", "ada")
+    api.define("ada", "heart", list(SITES), policy={"scaling": "none"})
     for site in SITES:
-        world.join(site, "heart")
-    return world
+        api.join(site, "heart")
+    return api
 
 
 def ready(server: ServerProcess) -> httpx.Response:
-    return httpx.get(f"{server.base_url}/readyz", timeout=PATIENCE_S, trust_env=False)
+    return httpx.get(f"{server.base_url}/readyz", timeout=TIMEOUT_S, trust_env=False)
 
 
 def test_two_bytes_of_a_payload(tmp_path: Path) -> None:
     """The server runs, another process changes what it has acknowledged."""
     with running_server(tmp_path / "server") as server:
-        world = world_of(server)
+        api = world_of(server)
         for site in SITES[:2]:
-            assert world.put(site, "heart", 1, world.answer(site, "heart")).status_code == 201
+            assert api.put(site, "heart", 1, api.answer(site, "heart")).status_code == 201
         with closing(sqlite3.connect(server.data_dir / "fedclust.db")) as database, database:
             (stored,) = database.execute(
                 "SELECT payload FROM submissions WHERE site = 'south'"
@@ -46,12 +46,12 @@ def test_two_bytes_of_a_payload(tmp_path: Path) -> None:
             at = stored.rindex(b"\x40")  # in the last number that is 2 or more
             changed = stored[: at - 2] + bytes([stored[at - 2] ^ 0xFF]) + stored[at - 1 :]
             database.execute("UPDATE submissions SET payload = ? WHERE site = 'south'", (changed,))
-        last = world.answer("west", "heart")
-        assert world.put("west", "heart", 1, last).status_code == 201
-        eventually(lambda: world.ok("GET", "/v1/sessions/heart", "ada")["state"] == "failed")
-        session = world.ok("GET", "/v1/sessions/heart", "ada")
+        last = api.answer("west", "heart")
+        assert api.put("west", "heart", 1, last).status_code == 201
+        eventually(lambda: api.ok("GET", "/v1/sessions/heart", "ada")["state"] == "failed")
+        session = api.ok("GET", "/v1/sessions/heart", "ada")
         assert session["stopped_because"] == "stored_data_damaged"
-        entries = world.ok("GET", "/v1/admin/audit?action=round.damaged", server.operator_token)[
+        entries = api.ok("GET", "/v1/admin/audit?action=round.damaged", server.operator_token)[
             "items"
         ]
         assert [each["details"] for each in entries] == [
@@ -59,7 +59,7 @@ def test_two_bytes_of_a_payload(tmp_path: Path) -> None:
         ]
         # The database as such is whole, and so is the receipt of what was acknowledged.
         assert ready(server).status_code == 200
-        assert world.put("west", "heart", 1, last).status_code == 200
+        assert api.put("west", "heart", 1, last).status_code == 200
 
 
 def test_a_damaged_file_is_not_served(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_damaged_file_is_not_served(tmp_path: Path) -> None:
         with pytest.raises(AssertionError, match="it is damaged; move it aside and put a backup"):
             server.start()
         assert server.process is not None
-        assert server.process.wait(PATIENCE_S) == Exit.DATABASE
+        assert server.process.wait(TIMEOUT_S) == Exit.DATABASE
         aside = tmp_path / "aside"
         aside.mkdir()
         for each in server.data_dir.glob("fedclust.db*"):
@@ -82,8 +82,8 @@ def test_a_damaged_file_is_not_served(tmp_path: Path) -> None:
         assert service("restore", str(copy), "--data-dir", str(server.data_dir)).returncode == 0
         server.start()
         assert ready(server).status_code == 200
-        world = World(server.base_url, server.operator_token)
-        assert world.ok("GET", "/v1/sessions/heart", server.operator_token)["state"] == "running"
+        api = ApiCaller(server.base_url, server.operator_token)
+        assert api.ok("GET", "/v1/sessions/heart", server.operator_token)["state"] == "running"
     finally:
         server.kill()
 
@@ -91,21 +91,21 @@ def test_a_damaged_file_is_not_served(tmp_path: Path) -> None:
 def test_damage_that_is_met_while_serving(tmp_path: Path) -> None:
     """503 for what the damage is in the way of, and not ready; the log says it once."""
     with running_server(tmp_path / "server") as server:
-        world = world_of(server)
-        assert world.put("north", "heart", 1, world.answer("north", "heart")).status_code == 201
+        api = world_of(server)
+        assert api.put("north", "heart", 1, api.answer("north", "heart")).status_code == 201
         server.stop()
         path = server.data_dir / "fedclust.db"
         whole = path.read_bytes()
         server.restart()
         # Behind the check at the start, before any connection has read the page.
         overwrite(path, root_page(path, "submissions"), b"\x5a" * 64)
-        refused = world.request("GET", "/v1/admin/sessions", server.operator_token)
+        refused = api.request("GET", "/v1/admin/sessions", server.operator_token)
         assert refused.status_code == 503
         assert refused.headers["Retry-After"]
         answer = ready(server)
         assert (answer.status_code, answer.json()["reasons"]) == (503, ["database-damaged"])
         # Nothing is written from then on, wherever it would go.
-        added = world.request("POST", "/v1/sites", server.operator_token, json={"name": "another"})
+        added = api.request("POST", "/v1/sites", server.operator_token, json={"name": "another"})
         assert added.status_code == 503
         assert server.output().count('"database_damaged"') == 1
         server.kill()

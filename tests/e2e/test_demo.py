@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from fedclust_service.demo import SESSIONS, SHARES
-from support.patience import PATIENCE_S
 from support.server import clean_environment
+from support.timeouts import TIMEOUT_S
 
 PROGRAM = "import sys, fedclust_service.cli as cli; sys.exit(cli.main())"
 
@@ -31,7 +31,7 @@ def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def test_the_demo_runs_and_leaves_what_it_says(tmp_path: Path) -> None:
     process = start(tmp_path / "demo")
-    out, _ = process.communicate(timeout=PATIENCE_S)
+    out, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, out
     for session in SESSIONS:
         line = re.search(rf"^\s*{session}\s+(\d+)\s+([\d.]+)\s+([\d.]+)\s+[\d.]+\s", out, re.M)
@@ -60,7 +60,7 @@ def test_the_demo_takes_its_processes_along_when_it_is_stopped(tmp_path: Path) -
     assert any("4 of 4 answered" in line for line in process.stdout)
     assert children_of(tmp_path)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=PATIENCE_S)
+    process.communicate(timeout=TIMEOUT_S)
     assert process.returncode != 0
     assert not children_of(tmp_path)
 
@@ -68,7 +68,7 @@ def test_the_demo_takes_its_processes_along_when_it_is_stopped(tmp_path: Path) -
 def test_the_demo_does_not_touch_a_directory_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("irreplaceable", "utf-8")
     process = start(tmp_path)
-    out, _ = process.communicate(timeout=PATIENCE_S)
+    out, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 1
     assert "not empty" in out
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

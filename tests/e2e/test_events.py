@@ -24,8 +24,8 @@ from fedclust.site import Site
 from support.consortium import Consortium
 from support.crash import POLICY, SESSION, D, K, rows
 from support.ledgers import body_lines
-from support.patience import PATIENCE_S, eventually
 from support.server import ServerProcess, running_server, service
+from support.timeouts import TIMEOUT_S, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by POSIX")
 CONFIG = {"n_clusters": K}
@@ -42,7 +42,7 @@ def stream(
         headers["Last-Event-ID"] = str(last)
     path = f"{url}/v1/sessions/{session}/events"
     with (
-        httpx.Client(trust_env=False, timeout=PATIENCE_S) as client,
+        httpx.Client(trust_env=False, timeout=TIMEOUT_S) as client,
         client.stream("GET", path, headers=headers) as response,
     ):
         yield response
@@ -83,7 +83,7 @@ def take_part(people: Consortium, place: Path) -> None:
     for each in threads:
         each.start()
     for each in threads:
-        each.join(PATIENCE_S)
+        each.join(TIMEOUT_S)
     assert not failures, failures
 
 
@@ -105,7 +105,7 @@ def test_a_session_is_followed_to_its_end(tmp_path: Path) -> None:
         watcher = threading.Thread(target=watch)
         watcher.start()
         take_part(people, tmp_path)
-        watcher.join(PATIENCE_S)
+        watcher.join(TIMEOUT_S)
         assert not watcher.is_alive(), "the stream did not end with the session"
         seen = [event for _, event in live]
         ids = [event["id"] for event in seen]
@@ -162,7 +162,7 @@ def test_nobody_else_follows_a_session(tmp_path: Path) -> None:
                 assert response.status_code == status
         headers = {"Authorization": f"Bearer {people.analyst_token}", "Last-Event-ID": "x' OR 1"}
         path = f"{server.base_url}/v1/sessions/{SESSION}/events"
-        refused = httpx.get(path, headers=headers, timeout=PATIENCE_S, trust_env=False)
+        refused = httpx.get(path, headers=headers, timeout=TIMEOUT_S, trust_env=False)
         assert refused.status_code == 422
         assert "OR 1" not in refused.text
 
@@ -206,7 +206,7 @@ def test_sigterm_ends_streams_before_the_grace_does(tmp_path: Path) -> None:
             assert server.process is not None
             server.process.send_signal(signal.SIGTERM)
             list(reading)
-        assert server.process.wait(PATIENCE_S) == 0
+        assert server.process.wait(TIMEOUT_S) == 0
 
 
 def test_after_kill_nothing_is_lost_or_told_twice(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_two_workers_tell_the_same_story(tmp_path: Path, postgres_url: str) -> N
             assert next(events(response))["event"] == "session.created"
         one.kill()
         take_part(people.at(two.base_url), tmp_path)
-        watcher.join(PATIENCE_S)
+        watcher.join(TIMEOUT_S)
         assert not watcher.is_alive()
         assert seen[-1]["event"] == "session.completed"
         one.restart()

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from fedclust import simulate
-from support.patience import PATIENCE_S
+from support.api_caller import FEATURES, rows_of
 from support.server import running_server
-from support.world import FEATURES, rows_of
+from support.timeouts import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 OPENAPI = ROOT / "openapi"
@@ -39,7 +39,7 @@ def run(command: list[str], place: Path, text: str | None = None) -> str:
         input=text,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, f"{command[0]}: {done.stdout}{done.stderr}"

@@ -12,8 +12,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from support.patience import PATIENCE_S
 from support.server import clean_environment
+from support.timeouts import TIMEOUT_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "heart_disease.py"
 
@@ -80,7 +80,7 @@ def test_the_example_runs_from_raw_files_to_reports(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         env=clean_environment(),
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.databases import PostgresServer
-from support.havoc import KINDS, wreak
+from support.fault_injection import KINDS, run_with_faults
 from support.history import Fault, History, Request, violations, wakes
 
 SITES = ("north", "south", "west")
@@ -20,10 +20,10 @@ ROUNDS = 2
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 and SIGSTOP are POSIX")
 @pytest.mark.parametrize("seed", [1])
 def test_faults_change_nothing(tmp_path: Path, postgres_server: PostgresServer, seed: int) -> None:
-    havoc = wreak(tmp_path, postgres_server, seed, faults=len(KINDS))
-    assert not havoc.violations, "\n".join(havoc.violations)
-    assert {fault.kind for fault in havoc.faults} == set(KINDS)
-    assert len(havoc.histories) >= 3
+    report = run_with_faults(tmp_path, postgres_server, seed, faults=len(KINDS))
+    assert not report.violations, "\n".join(report.violations)
+    assert {fault.kind for fault in report.faults} == set(KINDS)
+    assert len(report.histories) >= 3
 
 
 # --- the checker ----------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from fedclust._http import Options
 from fedclust.client import Client
 from fedclust.errors import ProxyError, TLSError, UsageError
 from support import forked
+from support.certificates import Authority, self_signed
 from support.consortium import Consortium
 from support.forward_proxy import ForwardProxy
-from support.pki import Authority, self_signed
 from support.server import ServerProcess, clean_environment, running_server, service
 
 SITES = ("north", "south", "west")

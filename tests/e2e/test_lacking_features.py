@@ -23,9 +23,9 @@ from fedclust.wire.models import Participation
 from fedclust.wire.submissions import BINARY, write_submission
 from support.consortium import Consortium, columns
 from support.crash import shared
-from support.methods import ALL, IDS
-from support.patience import PATIENCE_S
+from support.method_variants import ALL, IDS
 from support.server import ServerProcess, running_server
+from support.timeouts import TIMEOUT_S
 
 NAMES = ["x0", "x1", "x2", "x3"]
 HAS = {"ada": [0, 1, 2], "brno": [1, 2, 3], "cadiz": [0, 2, 3]}
@@ -82,7 +82,7 @@ def take_part(consortium: Consortium, files: dict[str, Path]) -> dict[str, SiteR
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
     assert set(results) == set(files)
     return results
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedclust import simulate
 from fedclust.site.result import SiteResult
 from support.consortium import Consortium, declared
-from support.methods import ALL, IDS, TRIED
+from support.method_variants import ALL, IDS, TRIED
 from support.server import running_server
 
 SITES = ("ada", "brno", "cadiz")

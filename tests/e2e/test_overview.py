@@ -13,9 +13,9 @@ import pytest
 from fedclust import Client
 from fedclust.cli import main as cli
 from fedclust.cli.overview import ago
+from support.api_caller import ApiCaller
 from support.clock import ManualClock
-from support.inprocess import local_coordinator
-from support.world import World
+from support.local_coordinator import local_coordinator
 
 Run = Callable[..., str]
 SITES = ["north", "south", "west"]
@@ -26,35 +26,35 @@ def test_operators_read_who_is_late_since_when(
 ) -> None:
     clock = ManualClock(datetime.now(UTC) - timedelta(hours=3))
     with local_coordinator(tmp_path, clock=clock) as local:
-        world = World(local.base_url, local.operator_token)
-        world.tokens["operator"] = local.operator_token
-        world.register("sites", *SITES)
-        world.register("analysts", "ada")
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.tokens["operator"] = local.operator_token
+        api.register("sites", *SITES)
+        api.register("analysts", "ada")
         for name in ("heart", "liver"):
-            world.define("ada", name, SITES)
+            api.define("ada", name, SITES)
         for site in SITES:
-            world.join(site, "heart")
-        body = world.answer("south", "heart")
-        assert world.put("south", "heart", 1, body).status_code == 201
+            api.join(site, "heart")
+        body = api.answer("south", "heart")
+        assert api.put("south", "heart", 1, body).status_code == 201
         deadline = clock.now() + timedelta(minutes=30)
-        world.ok("PATCH", "/v1/sessions/heart", "ada", json={"deadline": deadline.isoformat()})
+        api.ok("PATCH", "/v1/sessions/heart", "ada", json={"deadline": deadline.isoformat()})
         clock.advance(3 * 3600)
 
-        listed = run(world, "operator", "list").splitlines()
+        listed = run(api, "operator", "list").splitlines()
         # Newest first, were it not for the late sites of the older one.
         assert [line.split()[0] for line in listed[1:]] == ["heart", "liver"]
         assert "north, west since 2 h" in listed[1]
         assert "since" not in listed[2]
-        shown = run(world, "operator", "show", "heart")
+        shown = run(api, "operator", "show", "heart")
         lines = [line.split() for line in shown.splitlines()]
         rows = [line for line in lines if line and line[0] in SITES]
         assert [row[0] for row in rows] == ["north", "west", "south"]
         assert rows[0][1:5] == ["joined", "no", "2", "h"]
         assert "since" not in " ".join(rows[2])
-        told = json.loads(run(world, "operator", "list", "--json"))[0]["standing"]
+        told = json.loads(run(api, "operator", "list", "--json"))[0]["standing"]
         assert told["bytes_in"] == len(body)
         assert [site["name"] for site in told["sites"] if site["late_since"]] == ["north", "west"]
-        assert json.loads(run(world, "operator", "show", "heart", "--json"))["standing"] == told
+        assert json.loads(run(api, "operator", "show", "heart", "--json"))["standing"] == told
 
         # An analyst may not ask for it, and reads what a session itself tells: nothing is refused.
         asked: list[str] = []
@@ -62,20 +62,18 @@ def test_operators_read_who_is_late_since_when(
         monkeypatch.setattr(
             Client, "admin", lambda *given, **query: asked.append("") or real(*given, **query)
         )
-        assert "north, west" in run(world, "ada", "list")
-        assert "since" not in run(world, "ada", "list")
-        assert "last seen" not in run(world, "ada", "show", "heart")
-        assert all(
-            "standing" not in each for each in json.loads(run(world, "ada", "list", "--json"))
-        )
+        assert "north, west" in run(api, "ada", "list")
+        assert "since" not in run(api, "ada", "list")
+        assert "last seen" not in run(api, "ada", "show", "heart")
+        assert all("standing" not in each for each in json.loads(run(api, "ada", "list", "--json")))
         assert asked == []
-        run(world, "operator", "show", "heart")
+        run(api, "operator", "show", "heart")
         assert asked == [""]
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def session(who: World, name: str, *arguments: str) -> str:
+    def session(who: ApiCaller, name: str, *arguments: str) -> str:
         monkeypatch.setenv("FEDCLUST_COORDINATOR", who.base_url)
         monkeypatch.setenv("FEDCLUST_TOKEN", who.tokens[name])
         monkeypatch.setenv("FEDCLUST_JOURNAL_DIR", str(tmp_path / "state"))

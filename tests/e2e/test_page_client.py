@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import simulate
+from support.api_caller import ApiCaller
 from support.page_site import PageSite
 from support.server import running_server
-from support.world import World
 
 SITES = ["lima", "oslo", "rome"]
 FEATURES: list[dict[str, Any]] = [
@@ -25,13 +25,13 @@ P = 5
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     """Return a coordinator in a process of its own, with three sites and an analyst."""
     with running_server(tmp_path_factory.mktemp("page") / "coordinator") as server:
-        world = World(server.base_url, server.operator_token)
-        world.register("sites", *SITES)
-        world.register("analysts", "ada")
-        yield world
+        api = ApiCaller(server.base_url, server.operator_token)
+        api.register("sites", *SITES)
+        api.register("analysts", "ada")
+        yield api
 
 
 def hospital(seed: int, holes: float) -> NDArray[np.float64]:
@@ -56,13 +56,13 @@ def hospital(seed: int, holes: float) -> NDArray[np.float64]:
     ],
 )
 def test_a_site_can_be_written_from_the_page(
-    name: str, policy: dict[str, Any], holes: float, world: World, tmp_path: Path
+    name: str, policy: dict[str, Any], holes: float, api: ApiCaller, tmp_path: Path
 ) -> None:
     policy |= {"max_rounds": 12}
     config = {"n_clusters": 4, "tol": 1e-7}
-    world.define("ada", name, SITES, features=FEATURES, config=config, policy=policy)
+    api.define("ada", name, SITES, features=FEATURES, config=config, policy=policy)
     sites = [
-        PageSite(world.base_url, world.tokens[site], name, hospital(7 + i, holes), tmp_path / site)
+        PageSite(api.base_url, api.tokens[site], name, hospital(7 + i, holes), tmp_path / site)
         for i, site in enumerate(SITES)
     ]
     for site in sites:
@@ -70,9 +70,9 @@ def test_a_site_can_be_written_from_the_page(
     waiting = list(sites)
     while waiting:
         waiting = [site for site in waiting if site.turn() != "ended"]
-    assert world.ok("GET", f"/v1/sessions/{name}", "ada")["state"] == "completed"
+    assert api.ok("GET", f"/v1/sessions/{name}", "ada")["state"] == "completed"
 
-    result = world.ok("GET", f"/v1/sessions/{name}/result", "ada")["result"]
+    result = api.ok("GET", f"/v1/sessions/{name}/result", "ada")["result"]
     scaled = [_scaled(site.rows, result) for site in sites]
     for site in sites:
         assert site.sizes.min() >= 2 * P

@@ -17,11 +17,11 @@ import pytest
 
 from fedclust.wire import codec
 from fedclust_service.http.examples import recorded
-from support.patience import PATIENCE_S
+from support.api_caller import ApiCaller
 from support.schema import resolve
 from support.server import running_server
 from support.story import SITES
-from support.world import World
+from support.timeouts import TIMEOUT_S
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
 CONSOLE = re.findall(r"```console\n(.*?)```", PAGE, re.S)
@@ -59,7 +59,7 @@ def run(commands: str, place: Path, env: dict[str, str]) -> str:
         env=env,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, f"{commands}\n{done.stderr}"
@@ -73,13 +73,13 @@ def run(commands: str, place: Path, env: dict[str, str]) -> str:
 def test_the_transcripts_are_what_a_coordinator_answers(tmp_path: Path) -> None:
     assert len(CONSOLE) >= 9
     with running_server(tmp_path / "coordinator") as server:
-        world = World(server.base_url, server.operator_token)
+        api = ApiCaller(server.base_url, server.operator_token)
         env = {**os.environ, "URL": server.base_url, "OPERATOR": server.operator_token}
         env |= {"NO_PROXY": "*", "NORTH": "", "ANALYST": "", "ETAG": "", "SUBMISSION": ""}
         for number, block in enumerate(CONSOLE):
             for command, expected in steps(block):
                 # What a person does between the lines, as the page says.
-                _meanwhile(world, env, number, command)
+                _meanwhile(api, env, number, command)
                 # A variable set in a line is there in the next.
                 shown = run(f"{command}\nexport ETAG SUBMISSION; env > .env", tmp_path, env)
                 for line in (tmp_path / ".env").read_text("utf-8").splitlines():
@@ -89,20 +89,20 @@ def test_the_transcripts_are_what_a_coordinator_answers(tmp_path: Path) -> None:
                 assert fits(expected, shown), f"$ {command}{shown}\nand not\n{expected}"
 
 
-def _meanwhile(world: World, env: dict[str, str], number: int, command: str) -> None:
+def _meanwhile(api: ApiCaller, env: dict[str, str], number: int, command: str) -> None:
     session = "heart-2026"
     if "whoami" in command and not env["NORTH"]:
-        env["NORTH"] = world.ok("POST", "/v1/sites/north/tokens", world.operator)["token"]
-        world.tokens["north"] = env["NORTH"]
+        env["NORTH"] = api.ok("POST", "/v1/sites/north/tokens", api.operator)["token"]
+        api.tokens["north"] = env["NORTH"]
     if "definition.json <<" in command:
-        world.register("sites", *SITES[1:])
-        world.register("analysts", "ada")
-        env["ANALYST"] = world.tokens["ada"]
+        api.register("sites", *SITES[1:])
+        api.register("analysts", "ada")
+        env["ANALYST"] = api.tokens["ada"]
     if "-D headers" in command:
         for site in SITES[1:]:
-            world.join(site, session)
+            api.join(site, session)
     if "text/csv" in command:
-        assert world.finish(session, SITES) == "completed"
+        assert api.finish(session, SITES) == "completed"
 
 
 def test_answers_are_told_from_others() -> None:

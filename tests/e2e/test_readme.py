@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from support.consortium import Consortium
-from support.patience import PATIENCE_S
 from support.server import clean_environment, running_server
+from support.timeouts import TIMEOUT_S
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 SITES = ("budapest", "cleveland", "zurich")
@@ -54,7 +54,7 @@ def _shell(script: str, directory: Path) -> subprocess.Popen[str]:
 
 
 def _done(commands: subprocess.Popen[str]) -> tuple[str, str]:
-    out, err = commands.communicate(timeout=PATIENCE_S)
+    out, err = commands.communicate(timeout=TIMEOUT_S)
     assert commands.returncode == 0, err
     return out, err
 
@@ -134,7 +134,7 @@ def test_what_the_readme_says_works(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(PATIENCE_S)
+                thread.join(TIMEOUT_S)
         assert {name: result.labels_.shape for name, result in seen.items()} == dict.fromkeys(
             SITES, (80,)
         )

@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.patience import PATIENCE_S, eventually
+from support.api_caller import ApiCaller
 from support.server import ServerProcess, running_server, service
-from support.world import World
+from support.timeouts import TIMEOUT_S, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGHUP is POSIX")
 OLD, NEW = "o" * 48, "n" * 48
@@ -32,7 +32,7 @@ def reload(worker: ServerProcess) -> None:
 def asks(worker: ServerProcess, token: str) -> int:
     headers = {"Authorization": f"Bearer {token}"}
     return httpx.get(
-        f"{worker.base_url}/v1/whoami", headers=headers, timeout=PATIENCE_S, trust_env=False
+        f"{worker.base_url}/v1/whoami", headers=headers, timeout=TIMEOUT_S, trust_env=False
     ).status_code
 
 
@@ -64,7 +64,7 @@ def test_keys_rotate_under_load(tmp_path: Path, postgres_url: str) -> None:
 
         def keep_asking(worker: ServerProcess) -> None:
             with httpx.Client(
-                base_url=worker.base_url, timeout=PATIENCE_S, trust_env=False
+                base_url=worker.base_url, timeout=TIMEOUT_S, trust_env=False
             ) as client:
                 while not over.is_set():
                     for token in tuple(tokens):
@@ -79,14 +79,14 @@ def test_keys_rotate_under_load(tmp_path: Path, postgres_url: str) -> None:
                 write_keys(key, *keys)
                 for worker in workers:
                     reload(worker)
-                    world = World(worker.base_url, before)
+                    api = ApiCaller(worker.base_url, before)
                     name = f"site-{len(tokens)}"
-                    world.register("sites", name)
-                    tokens.append(world.tokens[name])
+                    api.register("sites", name)
+                    tokens.append(api.tokens[name])
         finally:
             over.set()
             for thread in threads:
-                thread.join(PATIENCE_S)
+                thread.join(TIMEOUT_S)
         assert set(seen) == {200}, seen
         assert len(tokens) == 5
         # What the old key signed goes with it; what the new one signed stays.
@@ -110,21 +110,21 @@ def test_keys_rotate_under_load(tmp_path: Path, postgres_url: str) -> None:
 def test_a_sites_token_rotates_during_a_session(tmp_path: Path) -> None:
     sites = ("north", "south", "west")
     with running_server(tmp_path / "data") as server:
-        world = World(server.base_url, server.operator_token)
-        world.register("sites", *sites)
-        world.register("analysts", "ada")
-        world.define("ada", "heart", list(sites))
+        api = ApiCaller(server.base_url, server.operator_token)
+        api.register("sites", *sites)
+        api.register("analysts", "ada")
+        api.define("ada", "heart", list(sites))
         for site in sites:
-            world.join(site, "heart")
+            api.join(site, "heart")
         for site in sites:
-            assert world.put(site, "heart", 1, world.answer(site, "heart")).status_code == 201
-        first = world.tokens["north"]
-        issued = world.ok("POST", "/v1/sites/north/tokens", world.operator)
+            assert api.put(site, "heart", 1, api.answer(site, "heart")).status_code == 201
+        first = api.tokens["north"]
+        issued = api.ok("POST", "/v1/sites/north/tokens", api.operator)
         # Both hold until the first is revoked: there is time to hand the second over.
         assert [asks(server, token) for token in (first, issued["token"])] == [200, 200]
-        world.tokens["north"] = issued["token"]
-        known = world.ok("GET", "/v1/sites/north", world.operator)["tokens"]
+        api.tokens["north"] = issued["token"]
+        known = api.ok("GET", "/v1/sites/north", api.operator)["tokens"]
         (old,) = [each["id"] for each in known if each["id"] != issued["id"]]
-        world.ok("DELETE", f"/v1/sites/north/tokens/{old}", world.operator)
+        api.ok("DELETE", f"/v1/sites/north/tokens/{old}", api.operator)
         assert [asks(server, token) for token in (first, issued["token"])] == [401, 200]
-        assert world.finish("heart", sites) == "completed"
+        assert api.finish("heart", sites) == "completed"

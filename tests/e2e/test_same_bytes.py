@@ -18,7 +18,7 @@ from support.consortium import Consortium, declared
 from support.crash import shared
 from support.databases import in_turn
 from support.handmade import HandmadeSite
-from support.methods import ALL, IDS, SWEEP_IDS, SWEEPS
+from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS
 from support.server import ServerProcess, running_server
 
 SIZES = {"ada": 41, "brno": 73, "cadiz": 55, "delft": 30}

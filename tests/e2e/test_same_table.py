@@ -18,7 +18,7 @@ import pytest
 
 from fedclust.site.cohorts import CohortStore
 from support.consortium import Consortium
-from support.methods import TRIED
+from support.method_variants import TRIED
 from support.same_table import (
     PERSON,
     SiteFile,

@@ -14,9 +14,9 @@ import pytest
 
 from fedclust import simulate
 from fedclust.wire.codec import to_tree
-from support.patience import PATIENCE_S, eventually
+from support.api_caller import FEATURES, ApiCaller, rows_of
 from support.server import ServerProcess, running_server
-from support.world import FEATURES, World, rows_of
+from support.timeouts import TIMEOUT_S, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is POSIX")
 
@@ -41,7 +41,7 @@ class Open:
 
     def __init__(self, server: ServerProcess, head: str, token: str) -> None:
         address = httpx.URL(server.base_url)
-        self.socket = socket.create_connection((address.host, address.port), timeout=PATIENCE_S)
+        self.socket = socket.create_connection((address.host, address.port), timeout=TIMEOUT_S)
         request = f"{head} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
         self.socket.sendall(request.encode())
 
@@ -61,7 +61,7 @@ class Open:
 
 
 def gauge(server: ServerProcess, name: str) -> float:
-    text = httpx.get(f"{server.base_url}/metrics", timeout=PATIENCE_S, trust_env=False).text
+    text = httpx.get(f"{server.base_url}/metrics", timeout=TIMEOUT_S, trust_env=False).text
     found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
     assert found, text
     return float(found[1])
@@ -74,12 +74,12 @@ def wait_until(server: ServerProcess, name: str, value: float) -> None:
 def test_a_lock_that_somebody_else_holds_does_not_hold_it_up(tmp_path: Path) -> None:
     """Threads that wait for the database cannot be told to stop: the process ends with them."""
     with running_server(tmp_path / "data") as server:
-        world = World(server.base_url, server.operator_token)
-        world.register("analysts", "ada")
+        api = ApiCaller(server.base_url, server.operator_token)
+        api.register("analysts", "ada")
         locked = sqlite3.connect(tmp_path / "data" / "fedclust.db", isolation_level=None)
         locked.execute("BEGIN IMMEDIATE")
         body = '{"name": "north"}'
-        waiting = Open(server, "POST /v1/sites", world.operator)
+        waiting = Open(server, "POST /v1/sites", api.operator)
         waiting.send(f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n")
         waiting.send("Expect: 100-continue\r\n\r\n")
         assert waiting.receive().startswith(b"HTTP/1.1 100 ")
@@ -103,42 +103,40 @@ def test_in_the_middle_of_everything(
     monkeypatch.setattr("support.server._COMMAND", [sys.executable, "-c", STUCK])
     environment = {"FEDCLUST_DATABASE_URL": database_url}
     with running_server(tmp_path / "data", "--lease-s", "1", env=environment) as server:
-        world = World(server.base_url, server.operator_token)
-        world.register("sites", *SITES)
-        world.register("analysts", "ada")
-        definition = world.definition("heart", list(SITES))
-        world.define("ada", "heart", list(SITES))
+        api = ApiCaller(server.base_url, server.operator_token)
+        api.register("sites", *SITES)
+        api.register("analysts", "ada")
+        definition = api.definition("heart", list(SITES))
+        api.define("ada", "heart", list(SITES))
         for site in SITES:
-            world.join(site, "heart")
+            api.join(site, "heart")
         receipts = {}
         for number in (1, 2):
             for site in SITES:
                 path = f"{SESSION}/task"
                 etag = ""
-                while (task := world.task(site, "heart"))["status"] != "work":
-                    etag = world.request("GET", path, site).headers["ETag"]
+                while (task := api.task(site, "heart"))["status"] != "work":
+                    etag = api.request("GET", path, site).headers["ETag"]
                     headers = {"If-None-Match": etag}
-                    world.request("GET", f"{path}?wait=25", site, headers=headers)
+                    api.request("GET", f"{path}?wait=25", site, headers=headers)
                 assert task["round"] == number
-                body = world.answer(site, "heart")
-                stored = world.put(site, "heart", number, body)
+                body = api.answer(site, "heart")
+                stored = api.put(site, "heart", number, body)
                 assert stored.status_code == 201
                 receipts[site, number] = (body, stored.json())
         wait_until(server, "fedclust_leases", 1)
 
-        etag = world.request("GET", f"{SESSION}/task", "north").headers["ETag"]
+        etag = api.request("GET", f"{SESSION}/task", "north").headers["ETag"]
         polls = [
-            Open(server, f"GET {SESSION}/task?wait=25", world.tokens["north"]) for _ in range(POLLS)
+            Open(server, f"GET {SESSION}/task?wait=25", api.tokens["north"]) for _ in range(POLLS)
         ]
         for poll in polls:
             poll.send(f"If-None-Match: {etag}\r\n\r\n")
-        streams = [
-            Open(server, f"GET {SESSION}/events", world.tokens["ada"]) for _ in range(STREAMS)
-        ]
+        streams = [Open(server, f"GET {SESSION}/events", api.tokens["ada"]) for _ in range(STREAMS)]
         for stream in streams:
             stream.send("\r\n")
             assert stream.receive().startswith(b"HTTP/1.1 200 ")
-        upload = Open(server, f"PUT {SESSION}/rounds/2/submission", world.tokens["west"])
+        upload = Open(server, f"PUT {SESSION}/rounds/2/submission", api.tokens["west"])
         upload.send("Content-Type: application/json\r\nContent-Length: 999\r\n")
         upload.send("Expect: 100-continue\r\n\r\n")
         # Asked for once the caller is known: the request is under way.
@@ -159,11 +157,11 @@ def test_in_the_middle_of_everything(
         monkeypatch.setattr("support.server._COMMAND", usual)
         server.restart()
         for (site, number), (body, receipt) in receipts.items():
-            again = world.put(site, "heart", number, body)
+            again = api.put(site, "heart", number, body)
             assert (again.status_code, again.json()) == (200, receipt)
-        assert world.finish("heart", SITES) == "completed"
-        result = world.ok("GET", f"{SESSION}/result", "ada")["result"]
-        attempts = world.ok("GET", f"{SESSION}/rounds/2", "ada")
+        assert api.finish("heart", SITES) == "completed"
+        result = api.ok("GET", f"{SESSION}/result", "ada")["result"]
+        attempts = api.ok("GET", f"{SESSION}/rounds/2", "ada")
         assert attempts["state"] == "closed"
     alone = simulate(
         "lloyd",

@@ -17,11 +17,11 @@ from fedclust import simulate
 from fedclust.methods.lloyd import VERSION
 from fedclust.wire.codec import canonical_json, sha256, to_tree
 from fedclust_service.store import migrate
+from support.api_caller import ApiCaller
 from support.consortium import Command, Consortium, columns, write_csv
 from support.crash import POLICY, SESSION, D, rows, shared
-from support.patience import eventually
 from support.server import running_server, service
-from support.world import World
+from support.timeouts import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by POSIX")
 
@@ -116,17 +116,17 @@ def as_before(stored: bytes) -> bytes:
 def test_a_database_of_the_version_before(tmp_path: Path) -> None:
     place = tmp_path / "server"
     with running_server(place) as server:
-        world = World(server.base_url, server.operator_token)
-        world.register("sites", *SITES)
-        world.register("analysts", "ada")
+        api = ApiCaller(server.base_url, server.operator_token)
+        api.register("sites", *SITES)
+        api.register("analysts", "ada")
         for name in ("done", "running", "recruiting"):
-            world.define("ada", name, list(SITES))
+            api.define("ada", name, list(SITES))
             for site in SITES if name != "recruiting" else SITES[:1]:
-                world.join(site, name)
-        assert world.finish("done", SITES) == "completed"
-        answer = world.answer("north", "running")
-        receipt = world.put("north", "running", 1, answer).json()
-        joined = world.participation("south", "recruiting")
+                api.join(site, name)
+        assert api.finish("done", SITES) == "completed"
+        answer = api.answer("north", "running")
+        receipt = api.put("north", "running", 1, answer).json()
+        joined = api.participation("south", "recruiting")
         assert server.stop() == 0
 
         file = next(place.glob("*.db"))
@@ -146,7 +146,7 @@ def test_a_database_of_the_version_before(tmp_path: Path) -> None:
         server.restart()
 
         def states() -> dict[str, tuple[str, str]]:
-            listed = world.ok("GET", "/v1/sessions", "ada")["items"]
+            listed = api.ok("GET", "/v1/sessions", "ada")["items"]
             assert all(each["definition"] is None for each in listed)
             return {each["name"]: (each["state"], each["stopped_because"]) for each in listed}
 
@@ -158,11 +158,11 @@ def test_a_database_of_the_version_before(tmp_path: Path) -> None:
             "recruiting": ended,
         }
         # What was acknowledged stays so; nothing else is more than refused.
-        assert world.put("north", "running", 1, answer).json() == receipt
+        assert api.put("north", "running", 1, answer).json() == receipt
         for name in states():
             at = f"/v1/sessions/{name}"
-            assert world.ok("GET", f"{at}/task", "north")["session_state"] == states()[name][0]
-            world.ok("GET", f"{at}/rounds", "ada")
+            assert api.ok("GET", f"{at}/task", "north")["session_state"] == states()[name][0]
+            api.ok("GET", f"{at}/rounds", "ada")
             for method, path, who, body in (
                 ("GET", at, "ada", None),
                 ("GET", at, "north", None),
@@ -172,17 +172,17 @@ def test_a_database_of_the_version_before(tmp_path: Path) -> None:
                 ("POST", f"{at}/cancel", "ada", None),
                 ("PUT", f"{at}/participation", "south", joined),
                 ("DELETE", f"{at}/participation", "south", None),
-                ("POST", "/v1/sessions", "ada", world.definition(name, list(SITES))),
+                ("POST", "/v1/sessions", "ada", api.definition(name, list(SITES))),
             ):
-                refused = world.request(method, path, who, json=body)
+                refused = api.request(method, path, who, json=body)
                 assert refused.status_code == 409, (method, path, refused.text)
-        told = world.request("GET", "/v1/sessions/done", "ada").json()
+        told = api.request("GET", "/v1/sessions/done", "ada").json()
         assert told["type"].endswith("version-unsupported")
         assert "anew" in told["detail"]
-        world.ok("GET", "/v1/admin/overview", world.operator)
-        assert len(world.ok("GET", "/v1/admin/sessions", world.operator)["items"]) == len(states())
+        api.ok("GET", "/v1/admin/overview", api.operator)
+        assert len(api.ok("GET", "/v1/admin/sessions", api.operator)["items"]) == len(states())
 
-        world.define("ada", "anew", list(SITES))
+        api.define("ada", "anew", list(SITES))
         for site in SITES:
-            world.join(site, "anew")
-        assert world.finish("anew", SITES) == "completed"
+            api.join(site, "anew")
+        assert api.finish("anew", SITES) == "completed"

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from support import forked
-from support.patience import PATIENCE_S
+from support.api_caller import ApiCaller
 from support.server import clean_environment, running_server
-from support.world import World
+from support.timeouts import TIMEOUT_S
 
 SITES = ("north", "south", "west")
 
@@ -18,16 +18,16 @@ SITES = ("north", "south", "west")
 def test_it_is_live_and_survives_the_coordinators_death(tmp_path: Path) -> None:
     """An hour lies between two looks: whatever is told in time was told by an event."""
     with running_server(tmp_path / "server") as server:
-        world = World(server.base_url, server.operator_token)
-        world.register("sites", *SITES)
-        world.register("analysts", "ada")
-        world.define("ada", "heart", list(SITES))
+        api = ApiCaller(server.base_url, server.operator_token)
+        api.register("sites", *SITES)
+        api.register("analysts", "ada")
+        api.define("ada", "heart", list(SITES))
         watch = forked.popen(
             [
                 *(sys.executable, "-m", "fedclust.cli", "session", "watch", "heart", "--json"),
                 *("--every", "3600", "--coordinator", server.base_url),
             ],
-            env={**clean_environment(), "FEDCLUST_TOKEN": world.tokens["ada"]},
+            env={**clean_environment(), "FEDCLUST_TOKEN": api.tokens["ada"]},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -41,22 +41,22 @@ def test_it_is_live_and_survives_the_coordinators_death(tmp_path: Path) -> None:
 
             assert said() == ("session.recruiting", None)
             for site in SITES:
-                world.join(site, "heart")
+                api.join(site, "heart")
                 assert said() == ("site.joined", site)
             assert said() == ("session.running", None)
             assert said() == ("round.opened", None)
-            body = world.answer("north", "heart")
-            assert world.put("north", "heart", 1, body).status_code == 201
+            body = api.answer("north", "heart")
+            assert api.put("north", "heart", 1, body).status_code == 201
             assert said() == ("site.answered", "north")
 
             server.restart()
-            assert world.finish("heart", SITES) == "completed"
-            rest, errors = watch.communicate(timeout=PATIENCE_S)
+            assert api.finish("heart", SITES) == "completed"
+            rest, errors = watch.communicate(timeout=TIMEOUT_S)
         finally:
             watch.kill()
         assert watch.returncode == 0, errors
         told = [json.loads(line) for line in rest.splitlines()]
-        rounds = world.ok("GET", "/v1/sessions/heart/rounds", "ada")["items"]
+        rounds = api.ok("GET", "/v1/sessions/heart/rounds", "ada")["items"]
         numbers = sorted(each["number"] for each in rounds)
         assert [e["round"] for e in told if e["event"] == "round.closed"] == numbers
         assert {(e["round"], e["site"]) for e in told if e["event"] == "site.answered"} == {

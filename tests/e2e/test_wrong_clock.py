@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from fedclust_service.exit_codes import Exit
+from support.api_caller import ApiCaller
 from support.clock import WRONG_TIME
-from support.patience import PATIENCE_S, eventually
 from support.server import ServerProcess
-from support.world import World
+from support.timeouts import TIMEOUT_S, eventually
 
 DAY = 86_400
 SITES = ("north", "south", "west")
@@ -37,7 +37,7 @@ class WrongTime:
 
     def reasons(self) -> list[str]:
         url = f"{self.server.base_url}/readyz"
-        answer = httpx.get(url, timeout=PATIENCE_S, trust_env=False)
+        answer = httpx.get(url, timeout=TIMEOUT_S, trust_env=False)
         return [] if answer.status_code == 200 else list(answer.json()["reasons"])
 
     def wait_for(self, reasons: list[str]) -> None:
@@ -49,7 +49,7 @@ class WrongTime:
 
         def swept() -> float:
             url = f"{self.server.base_url}/metrics"
-            text = httpx.get(url, timeout=PATIENCE_S, trust_env=False).text
+            text = httpx.get(url, timeout=TIMEOUT_S, trust_env=False).text
             return next((float(x.split()[1]) for x in text.splitlines() if x.startswith(name)), 0.0)
 
         until = swept() + times
@@ -66,13 +66,13 @@ def test_a_wrong_clock_loses_nothing(tmp_path: Path) -> None:
     server = wrong.server
     try:
         server.start()
-        world = World(server.base_url, server.operator_token)
-        world.register("sites", *SITES)
-        world.register("analysts", "ada")
-        world.define("ada", "heart", list(SITES))
+        api = ApiCaller(server.base_url, server.operator_token)
+        api.register("sites", *SITES)
+        api.register("analysts", "ada")
+        api.define("ada", "heart", list(SITES))
         for site in SITES:
-            world.join(site, "heart")
-        assert world.finish("heart", SITES) == "completed"
+            api.join(site, "heart")
+        assert api.finish("heart", SITES) == "completed"
         kept = wrong.payloads()
         assert kept > 0
         # Ahead by 31 days for a moment, and right again.
@@ -94,6 +94,6 @@ def test_a_wrong_clock_loses_nothing(tmp_path: Path) -> None:
         with pytest.raises(AssertionError, match="hours behind the last entry of the audit trail"):
             server.start()
         assert server.process is not None
-        assert server.process.wait(PATIENCE_S) == Exit.CLOCK
+        assert server.process.wait(TIMEOUT_S) == Exit.CLOCK
     finally:
         server.kill()

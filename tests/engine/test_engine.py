@@ -29,10 +29,10 @@ from fedclust.schema.result import Result
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task
 from fedclust.wire import codec
-from support.hospitals import blobs
-from support.patience import PATIENCE_S
 from support.points import weighted
 from support.rounds import data_of, drive, plan_for
+from support.site_rows import blobs
+from support.timeouts import TIMEOUT_S
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
 
@@ -507,7 +507,7 @@ def test_threads_inside_keep_one_another_at_one_blas_thread() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"},
     )
 

@@ -20,8 +20,8 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, SiteTask
-from support.hospitals import pooled
 from support.points import config_of, of_rows, repeated, weighted
+from support.site_rows import pooled
 
 OPTIONS = lloyd.Config(n_clusters=4)
 

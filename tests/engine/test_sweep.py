@@ -29,7 +29,7 @@ from fedclust.schema.task import Contribution, Done
 from fedclust.simulate import SimulationResult
 from fedclust.wire.codec import encode_model
 from support import rounds
-from support.methods import KS, SWEEPS
+from support.method_variants import KS, SWEEPS
 
 METHODS = [name for name, _ in SWEEPS]
 OPEN = {"protection": "none", "min_sites": 1}

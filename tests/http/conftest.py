@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from support.api_caller import ApiCaller
 from support.clock import ManualClock
-from support.inprocess import LocalCoordinator, local_coordinator
-from support.world import World
+from support.local_coordinator import LocalCoordinator, local_coordinator
 
 SITES = ("north", "south", "west")
 
@@ -20,7 +20,7 @@ class Running:
     """Session ``heart`` of analyst ``ada``, all three sites joined, round 1 open."""
 
     local: LocalCoordinator
-    world: World
+    api: ApiCaller
     clock: ManualClock
 
     def stored(self) -> int:
@@ -34,16 +34,16 @@ class Running:
         return self.local.coordinator.store.read("test.count", count)
 
 
-def populate(local: LocalCoordinator) -> World:
+def populate(local: LocalCoordinator) -> ApiCaller:
     """Register three sites, an analyst, and let the sites join a session."""
-    world = World(local.base_url, local.operator_token)
-    world.tokens["operator"] = local.operator_token
-    world.register("sites", *SITES)
-    world.register("analysts", "ada")
-    world.define("ada", "heart", list(SITES))
+    api = ApiCaller(local.base_url, local.operator_token)
+    api.tokens["operator"] = local.operator_token
+    api.register("sites", *SITES)
+    api.register("analysts", "ada")
+    api.define("ada", "heart", list(SITES))
     for site in SITES:
-        world.join(site, "heart")
-    return world
+        api.join(site, "heart")
+    return api
 
 
 @pytest.fixture(scope="module")

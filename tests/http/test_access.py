@@ -20,9 +20,9 @@ from fastapi.routing import APIRoute
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.tokens import SecretKeys, new_token
 from fedclust_service.http.app import api_routes, openapi_text
+from support.api_caller import ApiCaller
 from support.clock import ManualClock
-from support.inprocess import LocalCoordinator, local_coordinator
-from support.world import World
+from support.local_coordinator import LocalCoordinator, local_coordinator
 
 OWN, FOREIGN, ABSENT = "own", "foreign", "absent"
 YES, NO, HIDDEN = "yes", 403, 404
@@ -127,7 +127,7 @@ class Populated:
     """Two sessions of two analysts with three sites each, both in round 1, and bad tokens."""
 
     local: LocalCoordinator
-    world: World
+    api: ApiCaller
     ids: dict[str, str]
     bad: dict[str, str | None]
 
@@ -137,33 +137,33 @@ def populated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Populated]:
     clock = ManualClock()
     place: Path = tmp_path_factory.mktemp("access")
     with local_coordinator(place, clock=clock) as local:
-        world = World(local.base_url, local.operator_token)
-        world.tokens["operator"] = local.operator_token
-        world.register("sites", "north", "south", "west", "lima", "oslo", "rome")
-        world.register("analysts", "ada", "bob")
-        world.register("operators", "grace")
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.tokens["operator"] = local.operator_token
+        api.register("sites", "north", "south", "west", "lima", "oslo", "rome")
+        api.register("analysts", "ada", "bob")
+        api.register("operators", "grace")
         sessions = {"ada": ["north", "south", "west"], "bob": ["lima", "oslo", "rome"]}
         for analyst, sites in sessions.items():
-            world.define(analyst, f"of-{analyst}", sites)
+            api.define(analyst, f"of-{analyst}", sites)
             for site in sites:
-                world.join(site, f"of-{analyst}")
+                api.join(site, f"of-{analyst}")
         # The thread that does this does not run here.
         local.coordinator.sealer.run_once()
         ids = {}
         for kind, name in _OTHERS.items():
-            issued = world.ok("POST", f"/v1/{kind}/{name}/tokens", local.operator_token)
+            issued = api.ok("POST", f"/v1/{kind}/{name}/tokens", local.operator_token)
             ids[kind] = issued["id"]
-        yield Populated(local, world, ids, _bad_tokens(world, clock, place))
+        yield Populated(local, api, ids, _bad_tokens(api, clock, place))
 
 
-def _bad_tokens(world: World, clock: ManualClock, place: Path) -> dict[str, str | None]:
-    short = world.ok("POST", "/v1/sites/north/tokens", world.operator, json={"expires_in_days": 1})
-    revoked = world.ok("POST", "/v1/sites/north/tokens", world.operator)
-    world.ok("DELETE", f"/v1/sites/north/tokens/{revoked['id']}", world.operator)
-    world.register("sites", "closed")
-    world.ok("PATCH", "/v1/sites/closed", world.operator, json={"disabled": True})
+def _bad_tokens(api: ApiCaller, clock: ManualClock, place: Path) -> dict[str, str | None]:
+    short = api.ok("POST", "/v1/sites/north/tokens", api.operator, json={"expires_in_days": 1})
+    revoked = api.ok("POST", "/v1/sites/north/tokens", api.operator)
+    api.ok("DELETE", f"/v1/sites/north/tokens/{revoked['id']}", api.operator)
+    api.register("sites", "closed")
+    api.ok("PATCH", "/v1/sites/closed", api.operator, json={"disabled": True})
     clock.advance(2 * 86_400)
-    good = world.tokens["north"]
+    good = api.tokens["north"]
     return {
         "none": None,
         "not a token": "hello",
@@ -172,7 +172,7 @@ def _bad_tokens(world: World, clock: ManualClock, place: Path) -> dict[str, str 
         "of another role": _as_operator(good),
         "expired": short["token"],
         "revoked": revoked["token"],
-        "disabled": world.tokens["closed"],
+        "disabled": api.tokens["closed"],
     }
 
 
@@ -207,13 +207,13 @@ def _call(populated: Populated, operation: str, which: str, token: str | None) -
         keywords["json"] = BODIES[operation]
     path = _path(route, which, populated.ids)
     if operation == "watch_events":  # it answers, and goes on for as long as the session
-        known = populated.world.tokens
+        known = populated.api.tokens
         headers = {} if token is None else {"Authorization": f"Bearer {known.get(token, token)}"}
         with populated.local.http().stream("GET", path, headers=headers) as response:
             if response.status_code != 200:
                 response.read()
             return response
-    return populated.world.request(method, path, token, **keywords)
+    return populated.api.request(method, path, token, **keywords)
 
 
 def test_every_route_has_an_expectation() -> None:
@@ -333,14 +333,14 @@ def test_a_token_under_a_key_that_was_rotated_out_is_refused(populated: Populate
     before = co.keys
     co.keys = SecretKeys([b"k" * 32])
     try:
-        assert populated.world.request("GET", "/v1/whoami", "ada").status_code == 401
+        assert populated.api.request("GET", "/v1/whoami", "ada").status_code == 401
     finally:
         co.keys = before
-    assert populated.world.request("GET", "/v1/whoami", "ada").status_code == 200
+    assert populated.api.request("GET", "/v1/whoami", "ada").status_code == 200
 
 
 def test_sites_see_of_other_sites_only_name_and_state(populated: Populated) -> None:
-    session = populated.world.ok("GET", "/v1/sessions/of-bob", "lima")
+    session = populated.api.ok("GET", "/v1/sessions/of-bob", "lima")
     assert [site["name"] for site in session["sites"]] == ["lima", "oslo", "rome"]
     assert {key for site in session["sites"] for key in site} <= {
         "name",
@@ -348,7 +348,7 @@ def test_sites_see_of_other_sites_only_name_and_state(populated: Populated) -> N
         "answered",
         "late",
     }
-    rounds = populated.world.ok("GET", "/v1/sessions/of-bob/rounds", "lima")
+    rounds = populated.api.ok("GET", "/v1/sessions/of-bob/rounds", "lima")
     for site in rounds["items"][0]["sites"]:
         shown = {key for key, value in site.items() if value is not None}
         assert shown <= {"name", "answered", "late"}
@@ -356,7 +356,7 @@ def test_sites_see_of_other_sites_only_name_and_state(populated: Populated) -> N
 
 def test_lists_hold_only_what_may_be_seen(populated: Populated) -> None:
     def names(caller: str) -> set[str]:
-        page = populated.world.ok("GET", "/v1/sessions", caller)
+        page = populated.api.ok("GET", "/v1/sessions", caller)
         return {session["name"] for session in page["items"]}
 
     assert names("operator") == {"of-ada", "of-bob"}

@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy import event
 
 from fedclust_service.orchestration.sweeper import sweep
+from support.api_caller import ApiCaller
 from support.clock import ManualClock
-from support.inprocess import LocalCoordinator, local_coordinator
-from support.patience import eventually
-from support.world import World
+from support.local_coordinator import LocalCoordinator, local_coordinator
+from support.timeouts import eventually
 
 SITES = ("north", "south", "west")
 
@@ -26,11 +26,11 @@ class Watched:
     """A coordinator whose threads do not run, and its people."""
 
     local: LocalCoordinator
-    world: World
+    api: ApiCaller
     clock: ManualClock
 
     def get(self, path: str) -> Any:
-        return self.world.ok("GET", f"/v1/admin/{path}", self.local.operator_token)
+        return self.api.ok("GET", f"/v1/admin/{path}", self.local.operator_token)
 
     def session(self, name: str) -> Any:
         (found,) = self.get(f"sessions?session={name}")["items"]
@@ -40,32 +40,32 @@ class Watched:
 @pytest.fixture
 def watched(tmp_path: Path, database_url: str, clock: ManualClock) -> Iterator[Watched]:
     with local_coordinator(tmp_path, clock=clock, database_url=database_url) as local:
-        world = World(local.base_url, local.operator_token)
-        world.register("sites", *SITES)
-        world.register("analysts", "ada")
-        yield Watched(local, world, clock)
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.register("sites", *SITES)
+        api.register("analysts", "ada")
+        yield Watched(local, api, clock)
 
 
 def _start(watched: Watched, name: str, **changes: Any) -> None:
-    watched.world.define("ada", name, list(SITES), **changes)
+    watched.api.define("ada", name, list(SITES), **changes)
     for site in SITES:
-        watched.world.join(site, name)
+        watched.api.join(site, name)
 
 
 def test_a_session_that_waits_for_a_late_site(watched: Watched) -> None:
-    world, clock = watched.world, watched.clock
+    api, clock = watched.api, watched.clock
     _start(watched, "heart")
-    bodies = {site: world.answer(site, "heart") for site in ("north", "south")}
+    bodies = {site: api.answer(site, "heart") for site in ("north", "south")}
     tasks = {site: len(_task_bytes(watched, site)) for site in SITES}
     refused = json.loads(bodies["north"]) | {"task_digest": "0" * 64}
-    assert world.put("north", "heart", 1, json.dumps(refused).encode()).status_code == 409
+    assert api.put("north", "heart", 1, json.dumps(refused).encode()).status_code == 409
     for site, body in bodies.items():
-        assert world.put(site, "heart", 1, body).status_code == 201
+        assert api.put(site, "heart", 1, body).status_code == 201
     before = watched.session("heart")
     assert (before["round"], before["round_state"]) == (1, "collecting")
     assert before["late_since"] is None
     clock.advance(90_000)
-    world.ok("GET", "/v1/whoami", "south")
+    api.ok("GET", "/v1/whoami", "south")
     eventually(lambda: not watched.local.coordinator.touching)  # written after the answer
     sweep(watched.local.coordinator)
     found = watched.session("heart")
@@ -105,14 +105,14 @@ def test_a_session_that_waits_for_a_late_site(watched: Watched) -> None:
 
 def test_who_left_is_not_waited_for_and_an_ended_session_waits_for_nobody(watched: Watched) -> None:
     _start(watched, "heart")
-    watched.world.ok("DELETE", "/v1/sessions/heart/participation", "west")
+    watched.api.ok("DELETE", "/v1/sessions/heart/participation", "west")
     watched.clock.advance(90_000)
     found = watched.session("heart")
     sites = {site["name"]: site for site in found["sites"]}
     assert (found["asked"], sites["west"]["state"]) == (2, "left")
     assert (sites["west"]["answered"], sites["west"]["late_since"]) == (None, None)
     assert sites["north"]["late_since"] == found["late_since"] == found["deadline"]
-    watched.world.ok("POST", "/v1/sessions/heart/cancel", "ada")
+    watched.api.ok("POST", "/v1/sessions/heart/cancel", "ada")
     found = watched.session("heart")
     assert found["late_since"] is None
     assert watched.get("overview")["attention"] == []
@@ -132,13 +132,13 @@ def _task_bytes(watched: Watched, site: str) -> bytes:
 def test_a_finished_session_keeps_its_numbers_when_its_payloads_are_scrubbed(
     watched: Watched,
 ) -> None:
-    co, world = watched.local.coordinator, watched.world
+    co, api = watched.local.coordinator, watched.api
     _start(watched, "heart")
     sent = []
     while watched.session("heart")["state"] == "running":
         for site in SITES:
-            number, body = watched.session("heart")["round"], world.answer(site, "heart")
-            assert world.put(site, "heart", number, body).status_code == 201
+            number, body = watched.session("heart")["round"], api.answer(site, "heart")
+            assert api.put(site, "heart", number, body).status_code == 201
             sent.append(len(body))
         assert co.driver.run_once()
     before = watched.session("heart")
@@ -160,7 +160,7 @@ def test_a_finished_session_keeps_its_numbers_when_its_payloads_are_scrubbed(
 
 def test_overview_tells_states_sizes_and_versions(watched: Watched) -> None:
     _start(watched, "heart")
-    watched.world.define("ada", "liver", list(SITES))
+    watched.api.define("ada", "liver", list(SITES))
     seen = watched.get("overview")
     assert seen["sessions"] == {
         "recruiting": 1,
@@ -183,27 +183,27 @@ def test_overview_tells_states_sizes_and_versions(watched: Watched) -> None:
 
 def test_the_sdks_of_sites_are_known_after_their_sessions_have_ended(watched: Watched) -> None:
     """Each site counts once, with what it said when it last joined."""
-    world = watched.world
+    api = watched.api
     _start(watched, "heart")
-    world.ok("POST", "/v1/sessions/heart/cancel", "ada")
+    api.ok("POST", "/v1/sessions/heart/cancel", "ada")
     assert list(watched.get("overview")["versions"]["sdk"].values()) == [3]
     watched.clock.advance(60)
-    world.define("ada", "liver", list(SITES))
-    newer = world.participation("north", "liver") | {"sdk_version": "99.1"}
-    world.ok("PUT", "/v1/sessions/liver/participation", "north", json=newer)
+    api.define("ada", "liver", list(SITES))
+    newer = api.participation("north", "liver") | {"sdk_version": "99.1"}
+    api.ok("PUT", "/v1/sessions/liver/participation", "north", json=newer)
     counts = watched.get("overview")["versions"]["sdk"]
     assert counts.pop("99.1") == 1
     assert list(counts.values()) == [2]
-    world.ok("DELETE", "/v1/sessions/liver/participation", "north")
+    api.ok("DELETE", "/v1/sessions/liver/participation", "north")
     assert watched.get("overview")["versions"]["sdk"]["99.1"] == 1
 
 
 def test_what_needs_attention(watched: Watched) -> None:
     """A worker that died, a session that failed, a token without a successor: each alone."""
-    world, co = watched.world, watched.local.coordinator
+    api, co = watched.api, watched.local.coordinator
     _start(watched, "stuck")
     for site in SITES:
-        world.put(site, "stuck", 1, world.answer(site, "stuck"))
+        api.put(site, "stuck", 1, api.answer(site, "stuck"))
     now = watched.clock.now()
     taken = co.store.run_tx("test.take", lambda tx: _take(tx, now))
     assert taken
@@ -212,16 +212,16 @@ def test_what_needs_attention(watched: Watched) -> None:
     (stuck,) = watched.get("overview")["attention"]
     assert (stuck["kind"], stuck["subject"], stuck["round"]) == ("round-stuck", "stuck", 1)
     # Ends in ten days. One that follows it takes the concern away; a revoked one does not.
-    world.ok("POST", "/v1/sites", world.operator, json={"name": "east"})
+    api.ok("POST", "/v1/sites", api.operator, json={"name": "east"})
     ten = {"expires_in_days": 10}
-    world.ok("POST", "/v1/sites/east/tokens", world.operator, json=ten)
+    api.ok("POST", "/v1/sites/east/tokens", api.operator, json=ten)
     expiring = [each for each in watched.get("overview")["attention"] if each != stuck]
     assert [(each["kind"], each["subject"]) for each in expiring] == [
         ("token-expiring", "site:east")
     ]
-    later = world.ok("POST", "/v1/sites/east/tokens", world.operator)
+    later = api.ok("POST", "/v1/sites/east/tokens", api.operator)
     assert watched.get("overview")["attention"] == [stuck]
-    world.ok("DELETE", f"/v1/sites/east/tokens/{later['id']}", world.operator)
+    api.ok("DELETE", f"/v1/sites/east/tokens/{later['id']}", api.operator)
     assert watched.get("overview")["attention"] == [stuck, *expiring]
     # Once it has ended nothing is left to renew; and nobody is late who has answered.
     watched.clock.advance(11 * 86_400)
@@ -240,7 +240,7 @@ def _take(tx: Any, now: Any) -> bool:
 
 
 def test_audit_is_filtered_and_paged(watched: Watched) -> None:
-    world, clock = watched.world, watched.clock
+    api, clock = watched.api, watched.clock
     _start(watched, "heart")
     clock.advance(100)
     begin = clock.now()
@@ -272,14 +272,14 @@ def test_audit_is_filtered_and_paged(watched: Watched) -> None:
         paged += page["items"]
         cursor = page["next"]
     assert paged == everything
-    token = world.tokens["north"]
+    token = api.tokens["north"]
     assert token not in json.dumps(everything)
 
 
 def test_sessions_are_paged_newest_first_and_filtered(watched: Watched) -> None:
     for number in range(5):
-        watched.world.define("ada", f"s-{number}", list(SITES))
-    watched.world.ok("POST", "/v1/sessions/s-3/cancel", "ada")
+        watched.api.define("ada", f"s-{number}", list(SITES))
+    watched.api.ok("POST", "/v1/sessions/s-3/cancel", "ada")
     names, cursor = [], ""
     while cursor is not None:
         page = watched.get(f"sessions?limit=2{cursor and '&cursor=' + cursor}")
@@ -293,10 +293,10 @@ def test_sessions_are_paged_newest_first_and_filtered(watched: Watched) -> None:
 
 def test_a_list_asks_as_much_of_the_database_for_one_session_as_for_many(watched: Watched) -> None:
     """And tells of each what is told of it alone."""
-    world = watched.world
+    api = watched.api
 
     def told() -> tuple[Any, Any]:
-        listed = world.ok("GET", "/v1/sessions?limit=200", "ada")["items"]
+        listed = api.ok("GET", "/v1/sessions?limit=200", "ada")["items"]
         return listed, watched.get("sessions?limit=200")["items"]
 
     def statements() -> int:
@@ -316,18 +316,18 @@ def test_a_list_asks_as_much_of_the_database_for_one_session_as_for_many(watched
     alone = statements()
     for name in ("liver", "lung", "skin"):
         _start(watched, name)
-    body = world.answer("south", "lung")
-    assert world.put("south", "lung", 1, body).status_code == 201
-    world.ok("DELETE", "/v1/sessions/lung/participation", "west")
-    world.define("ada", "later", list(SITES))
-    world.ok("POST", "/v1/sessions/skin/cancel", "ada")
+    body = api.answer("south", "lung")
+    assert api.put("south", "lung", 1, body).status_code == 201
+    api.ok("DELETE", "/v1/sessions/lung/participation", "west")
+    api.define("ada", "later", list(SITES))
+    api.ok("POST", "/v1/sessions/skin/cancel", "ada")
     watched.clock.advance(90_000)
     told()
     assert statements() == alone
     listed, standing = told()
     assert [each["name"] for each in listed] == [each["name"] for each in standing]
     for each, known in zip(listed, standing, strict=True):
-        one = world.ok("GET", f"/v1/sessions/{each['name']}", "ada")
+        one = api.ok("GET", f"/v1/sessions/{each['name']}", "ada")
         assert {**one, "cannot_start": None} == {**each, "cannot_start": None}
         assert [site["answered"] for site in each["sites"]] == [
             site["answered"] for site in known["sites"]

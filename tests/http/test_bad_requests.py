@@ -15,7 +15,7 @@ from fedclust_service.http import routes
 from fedclust_service.http.app import api_routes
 from fedclust_service.orchestration import principals
 from fedclust_service.store import StoreBusy, StoreUnavailable
-from support.patience import PATIENCE_S
+from support.timeouts import TIMEOUT_S
 
 from .conftest import Running
 
@@ -97,20 +97,20 @@ SESSION_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", SESSION_FAULTS)
 def test_sessions_that_cannot_be_defined(running: Running, name: str) -> None:
     change, pointer = SESSION_FAULTS[name]
-    body = running.world.definition("other", ["north", "south", "west"], **change)
-    response = running.world.request("POST", "/v1/sessions", "ada", json=body)
+    body = running.api.definition("other", ["north", "south", "west"], **change)
+    response = running.api.request("POST", "/v1/sessions", "ada", json=body)
     read = problem(response, "invalid")
     assert any(error.pointer.startswith(pointer) for error in read.errors), response.text
-    assert running.world.request("GET", "/v1/sessions/other", "ada").status_code == 404
+    assert running.api.request("GET", "/v1/sessions/other", "ada").status_code == 404
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
 def test_bounds_that_are_not_finite(running: Running, number: str) -> None:
-    body = running.world.definition("other", ["north", "south", "west"])
+    body = running.api.definition("other", ["north", "south", "west"])
     body["features"] = [{"name": "a", "lower": "HERE", "upper": 1.0}]
     text = json.dumps(body).replace('"HERE"', number)
     headers = {"Content-Type": "application/json"}
-    response = running.world.request("POST", "/v1/sessions", "ada", content=text, headers=headers)
+    response = running.api.request("POST", "/v1/sessions", "ada", content=text, headers=headers)
     problem(response, "invalid", "malformed-request")
 
 
@@ -127,7 +127,7 @@ def test_bounds_that_are_not_finite(running: Running, number: str) -> None:
     ],
 )
 def test_deadlines_that_cannot_be(running: Running, deadline: Any) -> None:
-    response = running.world.request(
+    response = running.api.request(
         "PATCH", "/v1/sessions/heart", "ada", json={"deadline": deadline}
     )
     read = problem(response, "invalid")
@@ -163,9 +163,9 @@ def test_garbage_is_refused_everywhere(
     headers = {"Content-Type": "application/json"}
     bodies = [*GARBAGE, json.dumps({MARK: MARK}).encode()]
     for body in bodies:
-        response = running.world.request(method, path, caller, content=body, headers=headers)
+        response = running.api.request(method, path, caller, content=body, headers=headers)
         problem(response, "invalid", "malformed-request")
-    response = running.world.request(
+    response = running.api.request(
         method,
         path,
         caller,
@@ -174,7 +174,7 @@ def test_garbage_is_refused_everywhere(
     )
     problem(response, "unsupported-media-type")
     large = b" " * (32 * 2**20 + 1)
-    response = running.world.request(method, path, caller, content=large, headers=headers)
+    response = running.api.request(method, path, caller, content=large, headers=headers)
     problem(response, "body-too-large")
 
 
@@ -188,7 +188,7 @@ def test_a_key_that_is_there_twice_is_refused_everywhere(
         (b'{"policy": {"quorum": 3, "quorum": 3}}', "/policy/quorum"),
         (f'{{"config": {{"{MARK}": 1, "{MARK}": 1}}}}'.encode(), "/config"),
     ):
-        response = running.world.request(method, path, caller, content=body, headers=headers)
+        response = running.api.request(method, path, caller, content=body, headers=headers)
         (error,) = problem(response, "invalid").errors
         assert (error.pointer, error.rule) == (pointer, "repeated-key")
 
@@ -196,16 +196,16 @@ def test_a_key_that_is_there_twice_is_refused_everywhere(
 def test_a_body_too_large_is_refused_before_it_is_known_who_sends_it(running: Running) -> None:
     headers = {"Content-Type": "application/json"}
     large = b" " * (32 * 2**20 + 1)
-    response = running.world.request("POST", "/v1/sites", None, content=large, headers=headers)
+    response = running.api.request("POST", "/v1/sites", None, content=large, headers=headers)
     problem(response, "body-too-large")
     chunks = iter([b" " * 2**20] * 33)
-    response = running.world.request("POST", "/v1/sites", None, content=chunks, headers=headers)
+    response = running.api.request("POST", "/v1/sites", None, content=chunks, headers=headers)
     problem(response, "unauthenticated")
 
 
 def test_at_most_twenty_errors_are_named(running: Running) -> None:
-    body = running.world.definition("other", [f"Bad Name {i}" for i in range(100)])
-    response = running.world.request("POST", "/v1/sessions", "ada", json=body)
+    body = running.api.definition("other", [f"Bad Name {i}" for i in range(100)])
+    response = running.api.request("POST", "/v1/sessions", "ada", json=body)
     assert len(problem(response, "invalid").errors) == 20
 
 
@@ -230,20 +230,20 @@ def test_at_most_twenty_errors_are_named(running: Running) -> None:
 )
 def test_list_parameters(running: Running, query: str) -> None:
     for path in ("/v1/sessions", "/v1/sessions/heart/rounds", "/v1/sites", "/v1/algorithms"):
-        response = running.world.request("GET", f"{path}?{query}", "operator")
+        response = running.api.request("GET", f"{path}?{query}", "operator")
         assert response.status_code in {200, 422}, f"{path}: {response.text}"
         assert MARK not in response.text
         if response.status_code == 422:
             read = problem(response, "invalid")
             assert read.errors[0].pointer == f"/{query.partition('=')[0]}"
     if query.startswith("limit"):
-        response = running.world.request("GET", f"/v1/sites?{query}", "operator")
+        response = running.api.request("GET", f"/v1/sites?{query}", "operator")
         assert response.status_code == 422
 
 
 @pytest.mark.parametrize("wait", ["-1", "26", "nan", "inf", "x", "1e999"])
 def test_wait_must_be_from_0_to_25(running: Running, wait: str) -> None:
-    response = running.world.request("GET", f"/v1/sessions/heart/task?wait={wait}", "north")
+    response = running.api.request("GET", f"/v1/sessions/heart/task?wait={wait}", "north")
     assert problem(response, "invalid").errors[0].pointer == "/wait"
 
 
@@ -251,7 +251,7 @@ def test_pages_of_a_list_join_up(running: Running) -> None:
     names, cursor = [], None
     while True:
         query = {"limit": 2} | ({"cursor": cursor} if cursor else {})
-        page = running.world.request("GET", "/v1/sites", "operator", params=query).json()
+        page = running.api.request("GET", "/v1/sites", "operator", params=query).json()
         assert len(page["items"]) <= 2
         names += [site["name"] for site in page["items"]]
         cursor = page["next"]
@@ -278,7 +278,7 @@ def test_pages_of_a_list_join_up(running: Running) -> None:
     ],
 )
 def test_addresses_that_are_not_there(running: Running, path: str) -> None:
-    problem(running.world.request("GET", path, "operator"), "not-found")
+    problem(running.api.request("GET", path, "operator"), "not-found")
 
 
 def test_every_path_names_the_methods_that_it_takes(running: Running) -> None:
@@ -291,24 +291,24 @@ def test_every_path_names_the_methods_that_it_takes(running: Running) -> None:
         )
         allowed = methods | {"OPTIONS"} | ({"HEAD"} if "GET" in methods else set())
         for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "TRACE"} - methods:
-            response = running.world.request(method, path)
+            response = running.api.request(method, path)
             problem(response, "method-not-allowed")
             assert set(response.headers["Allow"].split(", ")) == allowed
-        options = running.world.request("OPTIONS", path)
+        options = running.api.request("OPTIONS", path)
         assert (options.status_code, options.content) == (204, b"")
         assert set(options.headers["Allow"].split(", ")) == allowed
 
 
 def test_head_is_get_without_a_body(running: Running) -> None:
     for path in ("/healthz", "/v1/whoami", "/v1/sessions/heart", "/v1/sessions/nothing", "/docs"):
-        got = running.world.request("GET", path, "ada")
-        head = running.world.request("HEAD", path, "ada")
+        got = running.api.request("GET", path, "ada")
+        head = running.api.request("HEAD", path, "ada")
         assert (head.status_code, head.content) == (got.status_code, b"")
         assert head.headers["Content-Length"] == got.headers["Content-Length"]
 
 
 def test_authorization_is_one_bearer_token(running: Running) -> None:
-    token = running.world.tokens["ada"]
+    token = running.api.tokens["ada"]
     for value in (
         token,
         f"Basic {token}",
@@ -322,32 +322,30 @@ def test_authorization_is_one_bearer_token(running: Running) -> None:
         response = httpx.get(
             running.local.base_url + "/v1/whoami",
             headers=headers,  # type: ignore[arg-type]
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
             trust_env=False,
         )
         problem(response, "unauthenticated")
         assert token not in response.text
     twice = [("Authorization", f"Bearer {token}"), ("Authorization", f"Bearer {token}")]
     response = httpx.get(
-        running.local.base_url + "/v1/whoami", headers=twice, timeout=PATIENCE_S, trust_env=False
+        running.local.base_url + "/v1/whoami", headers=twice, timeout=TIMEOUT_S, trust_env=False
     )
     problem(response, "unauthenticated")
     headers = {"Authorization": f"bearer  {token}"}
-    response = running.world.request("GET", "/v1/whoami", headers=headers)
+    response = running.api.request("GET", "/v1/whoami", headers=headers)
     assert response.status_code == 200
 
 
 def test_an_inbound_request_id_is_not_believed(running: Running) -> None:
     headers = {"Fedclust-Request-Id": MARK, "X-Request-Id": MARK}
-    response = running.world.request("GET", "/v1/whoami", headers=headers)
+    response = running.api.request("GET", "/v1/whoami", headers=headers)
     problem(response, "unauthenticated")
     assert MARK not in str(response.headers)
 
 
 def test_ids_of_requests_differ(running: Running) -> None:
-    ids = {
-        running.world.request("GET", "/healthz").headers["Fedclust-Request-Id"] for _ in range(9)
-    }
+    ids = {running.api.request("GET", "/healthz").headers["Fedclust-Request-Id"] for _ in range(9)}
     assert len(ids) == 9
 
 
@@ -356,7 +354,7 @@ def test_ids_of_requests_differ(running: Running) -> None:
 
 def test_headers_that_protect(running: Running) -> None:
     for path, caller in (("/v1/sessions/heart/task", "north"), ("/v1/whoami", "ada"), ("/x", None)):
-        headers = running.world.request("GET", path, caller).headers
+        headers = running.api.request("GET", path, caller).headers
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert headers["X-Frame-Options"] == "DENY"
         assert headers["Referrer-Policy"] == "no-referrer"
@@ -364,14 +362,14 @@ def test_headers_that_protect(running: Running) -> None:
         assert headers["Cache-Control"] == "no-store"
         assert "server" not in headers
         assert not [name for name in headers if name.startswith("access-control-")]
-    issued = running.world.request("POST", "/v1/sites/north/tokens", "operator")
+    issued = running.api.request("POST", "/v1/sites/north/tokens", "operator")
     assert issued.headers["Cache-Control"] == "no-store"
 
 
 def test_no_cross_origin_request_is_let_in(running: Running) -> None:
     headers = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "GET"}
     for method in ("OPTIONS", "GET"):
-        response = running.world.request(method, "/v1/whoami", "ada", headers=headers)
+        response = running.api.request(method, "/v1/whoami", "ada", headers=headers)
         assert not [name for name in response.headers if name.startswith("access-control-")]
 
 
@@ -389,7 +387,7 @@ def test_a_failure_that_nobody_foresaw(
 
     monkeypatch.setattr(principals, "whoami", fail)
     with caplog.at_level(logging.INFO):
-        response = running.world.request("GET", "/v1/whoami", "ada")
+        response = running.api.request("GET", "/v1/whoami", "ada")
     read = problem(response, "internal")
     assert response.headers["Retry-After"]
     written = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
@@ -399,7 +397,7 @@ def test_a_failure_that_nobody_foresaw(
     assert chain[0].startswith("RuntimeError at ")
     assert chain[1].startswith("KeyError at ")
     assert MARK not in str(written)
-    assert running.world.request("GET", "/healthz").status_code == 200
+    assert running.api.request("GET", "/healthz").status_code == 200
 
 
 @pytest.mark.parametrize("error", [StoreBusy, StoreUnavailable])
@@ -410,7 +408,7 @@ def test_a_store_that_cannot_answer_now(
         raise error("names of things")
 
     monkeypatch.setattr(principals, "whoami", fail)
-    response = running.world.request("GET", "/v1/whoami", "ada")
+    response = running.api.request("GET", "/v1/whoami", "ada")
     problem(response, "unavailable")
     assert int(response.headers["Retry-After"]) > 0
     assert "names of things" not in response.text
@@ -418,19 +416,19 @@ def test_a_store_that_cannot_answer_now(
 
 def test_readiness_says_what_is_wrong(live: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     co = live.local.coordinator
-    assert live.world.request("GET", "/readyz").status_code == 200
+    assert live.api.request("GET", "/readyz").status_code == 200
     monkeypatch.setattr(co.store, "expected_migration", lambda: "another")
-    assert "db upgrade" in problem(live.world.request("GET", "/readyz"), "unavailable").detail
+    assert "db upgrade" in problem(live.api.request("GET", "/readyz"), "unavailable").detail
 
     def lost() -> None:
         raise StoreUnavailable("lost")
 
     monkeypatch.setattr(co.store, "ping", lost)
-    assert "database" in problem(live.world.request("GET", "/readyz"), "unavailable").detail
-    assert live.world.request("GET", "/healthz").status_code == 200
+    assert "database" in problem(live.api.request("GET", "/readyz"), "unavailable").detail
+    assert live.api.request("GET", "/healthz").status_code == 200
     monkeypatch.undo()
     co.stop()
-    problem(live.world.request("GET", "/readyz"), "unavailable")
+    problem(live.api.request("GET", "/readyz"), "unavailable")
 
 
 def test_every_router_is_served() -> None:

@@ -15,7 +15,7 @@ import pytest
 from fedclust.wire import codec
 from fedclust.wire.problems import CATALOGUE, Problem
 from fedclust.wire.submissions import BINARY, JSON
-from support.patience import PATIENCE_S
+from support.timeouts import TIMEOUT_S
 
 from .conftest import Running
 
@@ -26,7 +26,7 @@ LIMIT = 32 * 2**20
 @pytest.fixture(scope="module")
 def honest(running: Running) -> dict[str, Any]:
     """Return the honest answer of ``north`` to round 1 (moments of two features)."""
-    return dict(json.loads(running.world.answer("north", "heart")))
+    return dict(json.loads(running.api.answer("north", "heart")))
 
 
 def refused(running: Running, response: httpx.Response, *slugs: str) -> Problem:
@@ -85,7 +85,7 @@ def test_contents_are_refused_by_field_and_rule(
     body = changed(honest, **change)
     if name == "a list for the payload":
         body["payload"] = [1, 2]
-    response = running.world.put("north", "heart", 1, json.dumps(body).encode())
+    response = running.api.put("north", "heart", 1, json.dumps(body).encode())
     problem = refused(running, response, "invalid", "disclosure-refused")
     assert any(error.pointer.startswith(pointer) for error in problem.errors), response.text
     assert all(error.rule and error.message for error in problem.errors)
@@ -108,7 +108,7 @@ def test_a_key_that_is_there_twice_is_refused_in_json(
 ) -> None:
     text = json.dumps(honest)
     assert text.count(old) == 1
-    response = running.world.put("north", "heart", 1, text.replace(old, new).encode())
+    response = running.api.put("north", "heart", 1, text.replace(old, new).encode())
     (error,) = refused(running, response, "invalid").errors
     assert (error.pointer, error.rule) == (pointer, "repeated-key")
 
@@ -117,7 +117,7 @@ def test_a_key_that_is_there_twice_is_refused_in_binary(
     running: Running, honest: dict[str, Any]
 ) -> None:
     body = msgpack.packb({"phasf": "x", **honest}).replace(b"phasf", b"phase")
-    response = running.world.put("north", "heart", 1, body, BINARY)
+    response = running.api.put("north", "heart", 1, body, BINARY)
     (error,) = refused(running, response, "invalid").errors
     assert error.message == "a map has the same key twice"
 
@@ -127,7 +127,7 @@ def test_numbers_that_are_not_finite_are_refused_in_json(
     running: Running, honest: dict[str, Any], number: str
 ) -> None:
     text = json.dumps(changed(honest, mean=["HERE", 2.0])).replace('"HERE"', number)
-    response = running.world.put("north", "heart", 1, text.encode())
+    response = running.api.put("north", "heart", 1, text.encode())
     problem = refused(running, response, "invalid")
     assert problem.errors[0].pointer.startswith("/payload/mean") or "json" in problem.errors[0].rule
 
@@ -139,7 +139,7 @@ def test_numbers_that_are_not_finite_are_refused_in_binary(
 ) -> None:
     raw = np.array([number, 2.0], dtype=dtype)
     body = binary(honest, mean=array(raw.tobytes(), [2], dtype))
-    response = running.world.put("north", "heart", 1, body, BINARY)
+    response = running.api.put("north", "heart", 1, body, BINARY)
     problem = refused(running, response, "invalid")
     assert problem.errors[0].pointer == "/payload/mean"
 
@@ -147,15 +147,15 @@ def test_numbers_that_are_not_finite_are_refused_in_binary(
 @pytest.mark.parametrize("n", [10**30, 2**64, 2**63 - 1])
 def test_a_count_without_end(running: Running, n: int) -> None:
     """In a band without an upper end."""
-    world = running.world
+    api = running.api
     name = f"endless-{n % 97}"
-    world.define("ada", name, ["north", "south", "west"])
+    api.define("ada", name, ["north", "south", "west"])
     for site in ("north", "south", "west"):
-        body = {**world.participation(site, name), "size_band": ">=100000"}
-        world.ok("PUT", f"/v1/sessions/{name}/participation", site, json=body)
-    answer = json.loads(world.answer("north", name))
+        body = {**api.participation(site, name), "size_band": ">=100000"}
+        api.ok("PUT", f"/v1/sessions/{name}/participation", site, json=body)
+    answer = json.loads(api.answer("north", name))
     answer["payload"]["n"] = n
-    problem = refused(running, world.put("north", name, 1, json.dumps(answer).encode()), "invalid")
+    problem = refused(running, api.put("north", name, 1, json.dumps(answer).encode()), "invalid")
     assert [(e.pointer, e.rule) for e in problem.errors] == [("/payload/n", "count-range")]
 
 
@@ -209,7 +209,7 @@ BINARY_CONTENTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", BINARY_CONTENTS)
 def test_binary_contents_are_refused(running: Running, honest: dict[str, Any], name: str) -> None:
     body = binary(honest, **BINARY_CONTENTS[name])
-    response = running.world.put("north", "heart", 1, body, BINARY)
+    response = running.api.put("north", "heart", 1, body, BINARY)
     problem = refused(running, response, "invalid", "disclosure-refused")
     assert problem.errors
 
@@ -228,13 +228,13 @@ def test_truncated_msgpack_is_refused_wherever_it_is_cut(
 ) -> None:
     whole = binary(honest)
     for length in (*range(0, len(whole), 17), len(whole) - 1):
-        response = running.world.put("north", "heart", 1, whole[:length], BINARY)
+        response = running.api.put("north", "heart", 1, whole[:length], BINARY)
         refused(running, response, "invalid", "malformed-request")
 
 
 def test_trailing_bytes_are_refused(running: Running, honest: dict[str, Any]) -> None:
     for media, body in ((BINARY, binary(honest)), (JSON, json.dumps(honest).encode())):
-        response = running.world.put("north", "heart", 1, body + b"\0", media)
+        response = running.api.put("north", "heart", 1, body + b"\0", media)
         refused(running, response, "invalid", "malformed-request")
 
 
@@ -262,13 +262,13 @@ DEEP: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize("name", DEEP)
 def test_deep_nesting_is_refused(running: Running, name: str) -> None:
     make, media = DEEP[name]
-    response = running.world.put("north", "heart", 1, make(), media)
+    response = running.api.put("north", "heart", 1, make(), media)
     refused(running, response, "invalid", "malformed-request", "task-mismatch")
 
 
 def test_huge_claims_in_msgpack_are_refused_without_allocating(running: Running) -> None:
     for head in (b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"):
-        response = running.world.put("north", "heart", 1, head, BINARY)
+        response = running.api.put("north", "heart", 1, head, BINARY)
         refused(running, response, "invalid", "malformed-request", "body-too-large")
 
 
@@ -288,7 +288,7 @@ MANY: dict[str, tuple[bytes, bytes, bytes, str]] = {
 def test_more_values_than_anybody_needs_are_refused_unread(running: Running, name: str) -> None:
     head, value, tail, media = MANY[name]
     body = head + value * (2**22 // len(value)) * (2 if name == "numbers" else 1) + tail
-    refused(running, running.world.put("north", "heart", 1, body, media), "body-too-large")
+    refused(running, running.api.put("north", "heart", 1, body, media), "body-too-large")
 
 
 @pytest.mark.parametrize("field", ["observed", "mean"])
@@ -297,20 +297,20 @@ def test_of_a_million_wrong_numbers_the_first_is_named(
 ) -> None:
     body = json.dumps(changed(honest, **{field: "HERE"})).encode()
     body = body.replace(b'"HERE"', b"[" + b"null," * 10**6 + b"1]")
-    problem = refused(running, running.world.put("north", "heart", 1, body), "invalid")
+    problem = refused(running, running.api.put("north", "heart", 1, body), "invalid")
     assert [error.pointer for error in problem.errors] == [f"/payload/{field}/0"]
 
 
 def test_of_many_wrong_fields_none_is_named(running: Running, honest: dict[str, Any]) -> None:
     body = json.dumps(changed(honest, **{f"{MARK}{i}": i for i in range(20_000)})).encode()
-    problem = refused(running, running.world.put("north", "heart", 1, body), "invalid")
+    problem = refused(running, running.api.put("north", "heart", 1, body), "invalid")
     assert [(error.pointer, error.rule) for error in problem.errors] == [("", "too-many-errors")]
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"1", b'"x"', b"{}", b"\xff\xfe", b"{"])
 @pytest.mark.parametrize("media", [JSON, BINARY])
 def test_what_is_no_submission_is_refused(running: Running, body: bytes, media: str) -> None:
-    response = running.world.put("north", "heart", 1, body, media)
+    response = running.api.put("north", "heart", 1, body, media)
     refused(running, response, "invalid", "malformed-request")
 
 
@@ -319,20 +319,20 @@ def test_unknown_phase_and_extra_fields_are_refused(
 ) -> None:
     for change in ({"phase": "nothing"}, {"phase": "lloyd"}, {"phase": MARK}, {"phase": 7}):
         body = json.dumps({**honest, **change}).encode()
-        response = running.world.put("north", "heart", 1, body)
+        response = running.api.put("north", "heart", 1, body)
         refused(running, response, "invalid", "task-mismatch")
     body = json.dumps({**honest, MARK: 1}).encode()
-    refused(running, running.world.put("north", "heart", 1, body), "invalid")
+    refused(running, running.api.put("north", "heart", 1, body), "invalid")
     body = json.dumps({name: value for name, value in honest.items() if name != "payload"})
-    refused(running, running.world.put("north", "heart", 1, body.encode()), "invalid")
+    refused(running, running.api.put("north", "heart", 1, body.encode()), "invalid")
 
 
 def test_another_tasks_digest_is_refused(running: Running, honest: dict[str, Any]) -> None:
     body = json.dumps({**honest, "task_digest": "0" * 64}).encode()
-    refused(running, running.world.put("north", "heart", 1, body), "task-mismatch")
+    refused(running, running.api.put("north", "heart", 1, body), "task-mismatch")
     for digest in ("0" * 63, MARK, 7, None):
         body = json.dumps({**honest, "task_digest": digest}).encode()
-        problem = refused(running, running.world.put("north", "heart", 1, body), "invalid")
+        problem = refused(running, running.api.put("north", "heart", 1, body), "invalid")
         assert problem.errors[0].pointer == "/task_digest"
 
 
@@ -350,7 +350,7 @@ def test_33_mib_are_refused_declared_and_chunked(running: Running) -> None:
         headers = {"Content-Type": media}
         declared = {**headers, "Content-Length": str(33 * 2**20)}
         for sent in (declared, headers):
-            response = running.world.request(
+            response = running.api.request(
                 "PUT", path, "north", content=_megabytes(33), headers=sent
             )
             refused(running, response, "body-too-large")
@@ -358,9 +358,9 @@ def test_33_mib_are_refused_declared_and_chunked(running: Running) -> None:
 
 
 def test_a_body_of_the_limit_is_read_and_one_byte_more_is_not(running: Running) -> None:
-    exact = running.world.put("north", "heart", 1, b" " * LIMIT)
+    exact = running.api.put("north", "heart", 1, b" " * LIMIT)
     refused(running, exact, "invalid", "malformed-request")
-    refused(running, running.world.put("north", "heart", 1, b" " * (LIMIT + 1)), "body-too-large")
+    refused(running, running.api.put("north", "heart", 1, b" " * (LIMIT + 1)), "body-too-large")
 
 
 def test_a_declared_length_is_refused_before_it_is_sent(running: Running) -> None:
@@ -368,10 +368,10 @@ def test_a_declared_length_is_refused_before_it_is_sent(running: Running) -> Non
     import socket
 
     address = httpx.URL(running.local.base_url)
-    with socket.create_connection((address.host, address.port), timeout=PATIENCE_S) as connection:
+    with socket.create_connection((address.host, address.port), timeout=TIMEOUT_S) as connection:
         connection.sendall(
             b"PUT /v1/sessions/heart/rounds/1/submission HTTP/1.1\r\nHost: x\r\n"
-            b"Authorization: Bearer " + running.world.tokens["north"].encode() + b"\r\n"
+            b"Authorization: Bearer " + running.api.tokens["north"].encode() + b"\r\n"
             b"Content-Type: application/json\r\nContent-Length: 99999999999\r\n"
             b"Expect: 100-continue\r\n\r\n"
         )
@@ -384,7 +384,7 @@ def test_content_encodings_are_refused(
 ) -> None:
     body = json.dumps(honest).encode()
     headers = {"Content-Encoding": encoding}
-    response = running.world.put("north", "heart", 1, body, JSON, **headers)
+    response = running.api.put("north", "heart", 1, body, JSON, **headers)
     refused(running, response, "unsupported-media-type")
 
 
@@ -403,12 +403,12 @@ def test_other_media_types_are_refused(
     running: Running, honest: dict[str, Any], media: str
 ) -> None:
     body = json.dumps(honest).encode()
-    refused(running, running.world.put("north", "heart", 1, body, media), "unsupported-media-type")
+    refused(running, running.api.put("north", "heart", 1, body, media), "unsupported-media-type")
 
 
 def test_a_charset_beside_the_media_type_does_no_harm(live: Running) -> None:
-    body = live.world.answer("north", "heart")
-    response = live.world.put("north", "heart", 1, body, "Application/JSON; charset=utf-8")
+    body = live.api.answer("north", "heart")
+    response = live.api.put("north", "heart", 1, body, "Application/JSON; charset=utf-8")
     assert response.status_code == 201
 
 
@@ -420,7 +420,7 @@ def test_a_charset_beside_the_media_type_does_no_harm(live: Running) -> None:
 )
 def test_rounds_that_are_not_there(running: Running, honest: dict[str, Any], number: str) -> None:
     path = f"/v1/sessions/heart/rounds/{number}/submission"
-    response = running.world.request("PUT", path, "north", json=honest)
+    response = running.api.request("PUT", path, "north", json=honest)
     refused(running, response, "not-found", "round-closed")
 
 
@@ -432,18 +432,18 @@ def test_sessions_that_cannot_be_are_simply_not_there(
     running: Running, honest: dict[str, Any], name: str
 ) -> None:
     path = f"/v1/sessions/{name}/rounds/1/submission"
-    response = running.world.request("PUT", path, "north", json=honest)
+    response = running.api.request("PUT", path, "north", json=honest)
     refused(running, response, "not-found")
     assert name not in response.text or name in {"-", "..", "nothing"}
 
 
 def test_only_the_honest_answer_is_stored_and_only_once(live: Running) -> None:
-    body = live.world.answer("north", "heart")
-    first = live.world.put("north", "heart", 1, body)
+    body = live.api.answer("north", "heart")
+    first = live.api.put("north", "heart", 1, body)
     assert first.status_code == 201
     assert first.json()["sha256"] == codec.sha256(body)
-    again = live.world.put("north", "heart", 1, body)
+    again = live.api.put("north", "heart", 1, body)
     assert (again.status_code, again.json()) == (200, first.json())
-    other = live.world.put("north", "heart", 1, body + b" ")
+    other = live.api.put("north", "heart", 1, body + b" ")
     assert other.status_code == 409
     assert live.stored() == 1

@@ -13,8 +13,8 @@ import pytest
 from fedclust.wire.problems import Problem
 from fedclust_service.http import protocol
 from support.clock import ManualClock
-from support.inprocess import local_coordinator
-from support.patience import PATIENCE_S
+from support.local_coordinator import local_coordinator
+from support.timeouts import TIMEOUT_S
 
 from .conftest import Running, populate
 
@@ -23,7 +23,7 @@ SUBMISSION = "/v1/sessions/heart/rounds/1/submission"
 
 def connect(running: Running) -> socket.socket:
     address = httpx.URL(running.local.base_url)
-    return socket.create_connection((address.host, address.port), timeout=PATIENCE_S)
+    return socket.create_connection((address.host, address.port), timeout=TIMEOUT_S)
 
 
 def everything(connection: socket.socket) -> bytes:
@@ -46,7 +46,7 @@ def begun(running: Running, length: str) -> bytes:
     """Return the head of a submission and the first byte of its body."""
     return (
         f"PUT {SUBMISSION} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        f"Authorization: Bearer {running.world.tokens['north']}\r\n{length}\r\n\r\n"
+        f"Authorization: Bearer {running.api.tokens['north']}\r\n{length}\r\n\r\n"
     ).encode()
 
 
@@ -76,11 +76,11 @@ def test_a_body_that_trickles_is_given_up(impatient: Running, length: str, body:
 
 
 def test_the_same_body_is_taken_afterwards(impatient: Running) -> None:
-    body = impatient.world.answer("north", "heart")
+    body = impatient.api.answer("north", "heart")
     with connect(impatient) as connection:
         connection.sendall(begun(impatient, f"Content-Length: {len(body)}") + body[:1])
         assert connection.recv(65_536).startswith(b"HTTP/1.1 408 ")
-    assert impatient.world.put("north", "heart", 1, body).status_code == 201
+    assert impatient.api.put("north", "heart", 1, body).status_code == 201
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_heads_of_64_kib_at_most(
     running: Running, monkeypatch: pytest.MonkeyPatch, header: bytes, together: bool
 ) -> None:
     # Whoever is still sending by then would lose the answer.
-    monkeypatch.setattr(protocol, "LINGER_SECONDS", PATIENCE_S)
+    monkeypatch.setattr(protocol, "LINGER_SECONDS", TIMEOUT_S)
     for size, wanted in ((65_536, 200), (65_537, 431), (200_000, 431), (1_000_000, 431)):
         sent = head_of(size, header)
         assert len(sent) == size
@@ -175,12 +175,10 @@ def test_the_bound_on_a_head_is_none_on_an_answer(
 ) -> None:
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 1.0)
     task = "/v1/sessions/heart/task"
-    etag = running.world.request("GET", task, "west").headers["ETag"]
-    waited = running.world.request(
-        "GET", f"{task}?wait=1.3", "west", headers={"If-None-Match": etag}
-    )
+    etag = running.api.request("GET", task, "west").headers["ETag"]
+    waited = running.api.request("GET", f"{task}?wait=1.3", "west", headers={"If-None-Match": etag})
     assert waited.status_code == 304
-    assert running.world.request("GET", "/healthz").status_code == 200
+    assert running.api.request("GET", "/healthz").status_code == 200
 
 
 def test_after_a_body_with_two_ends_no_request_is_read(running: Running) -> None:

@@ -30,15 +30,15 @@ EDITS = pytest.mark.parametrize("edit", [undecodable, another_seed])
 def damaged(running: Running, edit: Any, *, join: bool = True) -> str:
     """Return the path of a new session whose definition is damaged."""
     name = f"damaged-{next(_COUNT)}"
-    running.world.define("ada", name, list(SITES))
+    running.api.define("ada", name, list(SITES))
     for site in SITES if join else ():
-        running.world.join(site, name)
+        running.api.join(site, name)
     change_stored(running.local.coordinator.store, "sessions", "definition", edit, name=name)
     return f"/v1/sessions/{name}"
 
 
 def listed(running: Running, path: str) -> Any:
-    items = running.world.ok("GET", "/v1/sessions?limit=200", "ada")["items"]
+    items = running.api.ok("GET", "/v1/sessions?limit=200", "ada")["items"]
     whole = [each["name"] for each in items if each["definition"]]
     assert "heart" in whole
     (found,) = (each for each in items if path.endswith("/" + each["name"]))
@@ -59,55 +59,55 @@ def test_a_damaged_session_is_refused_and_has_failed(running: Running, edit: Any
         "running",
         None,
     )
-    refused(running.world.request("GET", path, "ada"))
+    refused(running.api.request("GET", path, "ada"))
     found = listed(running, path)
     assert (found["state"], found["stopped_because"]) == ("failed", "stored_data_damaged")
-    assert running.world.ok("GET", "/v1/admin/sessions", "operator")["items"]
-    assert running.world.ok("GET", "/v1/admin/overview", "operator")
+    assert running.api.ok("GET", "/v1/admin/sessions", "operator")["items"]
+    assert running.api.ok("GET", "/v1/admin/overview", "operator")
 
 
 @EDITS
 @pytest.mark.parametrize("join", [True, False])
 def test_a_damaged_session_is_cancelled_and_left(running: Running, edit: Any, join: bool) -> None:
     path = damaged(running, edit, join=join)
-    cancelled = running.world.ok("POST", f"{path}/cancel", "operator")
+    cancelled = running.api.ok("POST", f"{path}/cancel", "operator")
     assert (cancelled["state"], cancelled["definition"]) == ("cancelled", None)
     path = damaged(running, edit, join=join)
-    running.world.ok("DELETE", f"{path}/participation", "south")
+    running.api.ok("DELETE", f"{path}/participation", "south")
     assert listed(running, path)["state"] == ("failed" if join else "recruiting")
     path = damaged(running, edit, join=join)
-    running.world.ok("DELETE", f"{path}/participation/south", "ada")
+    running.api.ok("DELETE", f"{path}/participation/south", "ada")
     assert listed(running, path)["sites"][1]["state"] == "excluded"
 
 
 def test_a_damaged_session_is_neither_joined_nor_started_nor_created_again(
     running: Running,
 ) -> None:
-    body = running.world.participation("north", "heart")
+    body = running.api.participation("north", "heart")
     path = damaged(running, another_seed, join=False)
     body["definition_sha256"] = listed(running, path)["definition_sha256"]
-    refused(running.world.request("PUT", f"{path}/participation", "north", json=body))
-    refused(running.world.request("POST", f"{path}/start", "ada"))
-    again = running.world.definition(path.rpartition("/")[2], list(SITES))
-    refused(running.world.request("POST", "/v1/sessions", "ada", json=again))
+    refused(running.api.request("PUT", f"{path}/participation", "north", json=body))
+    refused(running.api.request("POST", f"{path}/start", "ada"))
+    again = running.api.definition(path.rpartition("/")[2], list(SITES))
+    refused(running.api.request("POST", "/v1/sessions", "ada", json=again))
 
 
 @pytest.mark.parametrize("what", ["task", "submission"])
 def test_a_damaged_task_is_refused_and_ends_the_session(running: Running, what: str) -> None:
     name = f"damaged-{next(_COUNT)}"
-    world, path = running.world, f"/v1/sessions/{name}"
-    world.define("ada", name, list(SITES))
+    api, path = running.api, f"/v1/sessions/{name}"
+    api.define("ada", name, list(SITES))
     for site in SITES:
-        world.join(site, name)
-    body = world.answer("north", name)
+        api.join(site, name)
+    body = api.answer("north", name)
     store = running.local.coordinator.store
     row = store.read("test.session", lambda tx: tx.sessions.get(name))
     assert row is not None
     change_stored(store, "rounds", "common", lambda _: b"\xc1", session_id=row.id)
     if what == "task":
-        refused(world.request("GET", f"{path}/task", "north"))
+        refused(api.request("GET", f"{path}/task", "north"))
     else:
-        refused(world.put("north", name, 1, body))
+        refused(api.put("north", name, 1, body))
     assert listed(running, path)["stopped_because"] == "stored_data_damaged"
-    trail = world.ok("GET", f"/v1/admin/audit?session={name}&action=round.damaged", "operator")
+    trail = api.ok("GET", f"/v1/admin/audit?session={name}&action=round.damaged", "operator")
     assert [each["details"]["what"] for each in trail["items"]] == ["task"]

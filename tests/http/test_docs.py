@@ -11,21 +11,21 @@ import httpx
 import pytest
 
 from fedclust_service.http.docs import STATIC
-from support.patience import PATIENCE_S
+from support.timeouts import TIMEOUT_S
 
 from .conftest import Running
 
 
 @pytest.mark.parametrize("page", ["/docs", "/redoc"])
 def test_a_page_and_all_that_it_loads_come_from_here(running: Running, page: str) -> None:
-    response = running.world.request("GET", page)
+    response = running.api.request("GET", page)
     assert response.status_code == 200
     assert response.headers["Content-Type"].startswith("text/html")
     assert "://" not in response.text
     loaded = re.findall(r'(?:src|href)="([^"]+)"', response.text)
     assert any(name.endswith(".js") for name in loaded)
     for name in loaded:
-        asset = running.world.request("GET", name)
+        asset = running.api.request("GET", name)
         assert asset.status_code == 200, name
         assert asset.headers["X-Content-Type-Options"] == "nosniff"
     policy = response.headers["Content-Security-Policy"]
@@ -41,7 +41,7 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
 
 def test_the_address_itself_says_what_answers(running: Running) -> None:
-    page = running.world.request("GET", "/", headers={"Accept": BROWSER})
+    page = running.api.request("GET", "/", headers={"Accept": BROWSER})
     assert page.status_code == 200
     assert page.headers["Content-Type"].startswith("text/html")
     policy = page.headers["Content-Security-Policy"]
@@ -53,19 +53,19 @@ def test_the_address_itself_says_what_answers(running: Running) -> None:
     linked = re.findall(r'(?:src|href)="([^"]+)"', page.text)
     assert {"/docs", "/redoc", "/openapi.json"} < set(linked)
     for name in linked:
-        assert running.world.request("GET", name).status_code == 200, name
+        assert running.api.request("GET", name).status_code == 200, name
     for accept in ("*/*", "application/json"):
-        told = running.world.request("GET", "/", headers={"Accept": accept})
+        told = running.api.request("GET", "/", headers={"Accept": accept})
         assert told.headers["Content-Type"] == "application/json"
         assert told.json()["docs"] == "/docs"
         assert told.headers["Vary"] == "Accept"
         # Who runs which version is told to those with a token, and by openapi.json.
         assert not re.search(r"\d+\.\d+", told.text + page.text)
-    head = running.world.request("HEAD", "/", headers={"Accept": BROWSER})
+    head = running.api.request("HEAD", "/", headers={"Accept": BROWSER})
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["Content-Length"] == str(len(page.content))
-    assert running.world.request("POST", "/").status_code == 405
-    picture = running.world.request("GET", "/", headers={"Accept": "image/png"})
+    assert running.api.request("POST", "/").status_code == 405
+    picture = running.api.request("GET", "/", headers={"Accept": "image/png"})
     assert picture.status_code == 406
 
 
@@ -75,7 +75,7 @@ def test_own_scripts_name_nothing_elsewhere() -> None:
 
 
 def test_the_description_is_served(running: Running) -> None:
-    document = running.world.request("GET", "/openapi.json").json()
+    document = running.api.request("GET", "/openapi.json").json()
     assert document["openapi"].startswith("3.1")
     assert "/v1/sessions" in document["paths"]
     assert document["components"]["securitySchemes"]["token"]["type"] == "http"
@@ -109,5 +109,5 @@ def test_vendored_files_are_those_of_the_manifest() -> None:
 def test_nothing_but_the_assets_is_served(running: Running) -> None:
     for path in ("/static/", "/static/swagger-ui", "/static/../app.py", "/static//etc/passwd"):
         url = httpx.URL(running.local.base_url).copy_with(raw_path=path.encode())
-        assert httpx.get(url, timeout=PATIENCE_S, trust_env=False).status_code == 404
+        assert httpx.get(url, timeout=TIMEOUT_S, trust_env=False).status_code == 404
     assert not list(Path(STATIC).rglob("*.py"))

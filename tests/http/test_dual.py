@@ -10,48 +10,48 @@ from typing import Any
 import pytest
 
 from fedclust.wire.problems import Problem
-from support.inprocess import local_coordinator
-from support.world import World
+from support.api_caller import ApiCaller
+from support.local_coordinator import local_coordinator
 
 SITES = ("north", "south", "west")
 CONFIG = {"n_clusters": 2, "update": "subgradient", "node_limit": 100, "iterations": 3}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     """A coordinator whose threads run, three sites and an analyst."""
     with local_coordinator(tmp_path_factory.mktemp("dual"), threads=True) as local:
-        world = World(local.base_url, local.operator_token)
-        world.register("sites", *SITES)
-        world.register("analysts", "ada")
-        yield world
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.register("sites", *SITES)
+        api.register("analysts", "ada")
+        yield api
 
 
-def begin(world: World, session: str, phase: str, times: int = 1) -> int:
+def begin(api: ApiCaller, session: str, phase: str, times: int = 1) -> int:
     """Create a session; return its round once it asks for a phase so many times."""
     changes = {"algorithm": "dual", "config": CONFIG, "policy": {"scaling": "none"}}
-    world.define("ada", session, list(SITES), **changes)
+    api.define("ada", session, list(SITES), **changes)
     for site in SITES:
-        world.join(site, session)
+        api.join(site, session)
     seen, number = 0, 0
     while True:
-        view = waited(world, session, number)
+        view = waited(api, session, number)
         number = view["round"]
         seen += view["task"]["phase"] == phase
         if seen == times:
             return int(number)
         for site in SITES:
-            stored = world.put(site, session, number, world.answer(site, session))
+            stored = api.put(site, session, number, api.answer(site, session))
             assert stored.status_code == 201, stored.text
 
 
-def waited(world: World, session: str, number: int) -> dict[str, Any]:
+def waited(api: ApiCaller, session: str, number: int) -> dict[str, Any]:
     """Return the first site's view once a later round asks it, or the session has ended."""
     etag = None
     while True:
         headers = {"If-None-Match": etag} if etag else {}
         path = f"/v1/sessions/{session}/task?wait=25"
-        response = world.request("GET", path, "north", headers=headers)
+        response = api.request("GET", path, "north", headers=headers)
         etag = response.headers["ETag"]
         if response.status_code == 200:
             view = dict(response.json())
@@ -59,8 +59,8 @@ def waited(world: World, session: str, number: int) -> dict[str, Any]:
                 return view
 
 
-def result_of(world: World, session: str) -> dict[str, Any]:
-    return dict(world.ok("GET", f"/v1/sessions/{session}/result", "ada")["result"])
+def result_of(api: ApiCaller, session: str) -> dict[str, Any]:
+    return dict(api.ok("GET", f"/v1/sessions/{session}/result", "ada")["result"])
 
 
 # --- leaving --------------------------------------------------------------------------------------
@@ -68,21 +68,21 @@ def result_of(world: World, session: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("phase", ["dual", "primal"])
 def test_a_site_that_leaves_completes_the_session_with_the_bounds_so_far(
-    world: World, phase: str
+    api: ApiCaller, phase: str
 ) -> None:
     """Two are left, and three were to take part."""
     session = f"left-in-{phase}"
-    number = begin(world, session, phase, times=2)
-    world.put("north", session, number, world.answer("north", session))
+    number = begin(api, session, phase, times=2)
+    api.put("north", session, number, api.answer("north", session))
     history = [
-        world.ok("GET", f"/v1/sessions/{session}/rounds/{n}", "ada")["metrics"]
+        api.ok("GET", f"/v1/sessions/{session}/rounds/{n}", "ada")["metrics"]
         for n in range(1, number)
     ]
     told = [metrics["lower_bound"] for metrics in history if "lower_bound" in metrics]
-    world.ok("DELETE", f"/v1/sessions/{session}/participation", "west")
-    assert world.finish(session, ["north", "south"]) == "completed"
+    api.ok("DELETE", f"/v1/sessions/{session}/participation", "west")
+    assert api.finish(session, ["north", "south"]) == "completed"
 
-    result = result_of(world, session)
+    result = result_of(api, session)
     assert result["stopped_because"] == "site_left"
     assert result["bounds"]["lower"] == max(told)
     assert result["bounds"]["lower"] <= result["bounds"]["upper"]
@@ -90,15 +90,15 @@ def test_a_site_that_leaves_completes_the_session_with_the_bounds_so_far(
     # The round that it left says nothing of its own.
     entry = result["history"][number - 1]
     assert (entry["phase"], entry["lower_bound"], entry["upper_bound"]) == (phase, None, None)
-    closed = world.ok("GET", f"/v1/sessions/{session}/rounds/{number}", "ada")
+    closed = api.ok("GET", f"/v1/sessions/{session}/rounds/{number}", "ada")
     assert closed["close_reason"] == "site_left"
 
 
-def test_a_site_that_leaves_before_there_is_anything_leaves_no_bound(world: World) -> None:
-    begin(world, "left-early", "dual")
-    world.ok("DELETE", "/v1/sessions/left-early/participation", "west")
-    assert world.finish("left-early", ["north", "south"]) == "completed"
-    result = result_of(world, "left-early")
+def test_a_site_that_leaves_before_there_is_anything_leaves_no_bound(api: ApiCaller) -> None:
+    begin(api, "left-early", "dual")
+    api.ok("DELETE", "/v1/sessions/left-early/participation", "west")
+    assert api.finish("left-early", ["north", "south"]) == "completed"
+    result = result_of(api, "left-early")
     assert result["stopped_because"] == "site_left"
     assert (result["bounds"]["lower"], result["bounds"]["upper"]) == (None, None)
     assert not result["bounds"]["certified"]
@@ -156,40 +156,40 @@ LIES: dict[str, tuple[str, Callable[[_Payload], _Payload], str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def asked(world: World) -> dict[str, tuple[str, int, dict[str, Any]]]:
+def asked(api: ApiCaller) -> dict[str, tuple[str, int, dict[str, Any]]]:
     """Sessions in which each phase is asked for, with its round and an honest answer."""
     found = {}
     for phase in ("dual", "primal"):
         session = f"lies-in-{phase}"
-        number = begin(world, session, phase, times=2)
-        found[phase] = session, number, json.loads(world.answer("north", session))
+        number = begin(api, session, phase, times=2)
+        found[phase] = session, number, json.loads(api.answer("north", session))
     return found
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_answers_that_cannot_be_true_are_refused_and_name_the_rule(
-    world: World, asked: dict[str, tuple[str, int, dict[str, Any]]], lie: str
+    api: ApiCaller, asked: dict[str, tuple[str, int, dict[str, Any]]], lie: str
 ) -> None:
     phase, change, rule, pointer = LIES[lie]
     session, number, honest = asked[phase]
     body = {**honest, "payload": {**honest["payload"], **change(honest["payload"])}}
-    response = world.put("north", session, number, json.dumps(body).encode())
+    response = api.put("north", session, number, json.dumps(body).encode())
     problem = Problem.model_validate_json(response.content)
     assert response.status_code == 422, response.text
     assert [error.rule for error in problem.errors] == [rule], response.text
     assert problem.errors[0].pointer.startswith(f"/payload{pointer}")
-    found = world.ok("GET", f"/v1/sessions/{session}/rounds/{number}", "ada")
+    found = api.ok("GET", f"/v1/sessions/{session}/rounds/{number}", "ada")
     assert not any(site["answered"] for site in found["sites"])
 
 
 # --- definitions ----------------------------------------------------------------------------------
 
 
-def test_features_without_bounds_are_named_and_refused(world: World) -> None:
+def test_features_without_bounds_are_named_and_refused(api: ApiCaller) -> None:
     features = [{"name": "age", "lower": 0.0, "upper": 120.0}, {"name": "chol", "lower": 0.0}]
     changes = {"algorithm": "dual", "config": CONFIG, "features": features}
-    body = world.definition("unbounded", list(SITES), **changes)
-    response = world.request("POST", "/v1/sessions", "ada", json=body)
+    body = api.definition("unbounded", list(SITES), **changes)
+    response = api.request("POST", "/v1/sessions", "ada", json=body)
     (error,) = Problem.model_validate_json(response.content).errors
     assert (response.status_code, error.rule) == (422, "bounds")
     assert "chol" in error.message
@@ -208,12 +208,12 @@ def test_features_without_bounds_are_named_and_refused(world: World) -> None:
     ],
 )
 def test_options_that_do_nothing_together_are_refused(
-    world: World, config: dict[str, Any], pointer: str, said: str
+    api: ApiCaller, config: dict[str, Any], pointer: str, said: str
 ) -> None:
-    body = world.definition(
+    body = api.definition(
         "refused", list(SITES), algorithm="dual", config={"n_clusters": 2, **config}
     )
-    response = world.request("POST", "/v1/sessions", "ada", json=body)
+    response = api.request("POST", "/v1/sessions", "ada", json=body)
     (error,) = Problem.model_validate_json(response.content).errors
     assert (response.status_code, error.pointer) == (422, pointer)
     assert said in error.message
@@ -221,7 +221,7 @@ def test_options_that_do_nothing_together_are_refused(
 
 @pytest.mark.parametrize("missing", ["clarabel", "numba", "pyscipopt"])
 def test_what_is_not_installed_at_the_coordinator_is_refused_with_the_command(
-    world: World, monkeypatch: pytest.MonkeyPatch, missing: str
+    api: ApiCaller, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     """The solvers of the sites' problems need not be there."""
     find = importlib.util.find_spec
@@ -231,8 +231,8 @@ def test_what_is_not_installed_at_the_coordinator_is_refused_with_the_command(
     config = {"n_clusters": 2, "node_solver": "scip" if missing == "pyscipopt" else None}
     config = {name: value for name, value in config.items() if value is not None}
     name = f"lacks-{missing}"
-    body = world.definition(name, list(SITES), algorithm="dual", config=config)
-    response = world.request("POST", "/v1/sessions", "ada", json=body)
+    body = api.definition(name, list(SITES), algorithm="dual", config=config)
+    response = api.request("POST", "/v1/sessions", "ada", json=body)
     if missing != "clarabel":
         assert response.status_code == 201, response.text
         return

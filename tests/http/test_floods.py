@@ -18,12 +18,12 @@ from fedclust.wire.problems import Problem
 from fedclust_service.connections import RESERVED_DESCRIPTORS
 from fedclust_service.http import app, middleware
 from fedclust_service.http.budgets import Budget
+from support.api_caller import ApiCaller
+from support.certificates import Authority
 from support.clock import ManualClock
-from support.inprocess import local_coordinator
-from support.patience import PATIENCE_S, eventually
-from support.pki import Authority
+from support.local_coordinator import local_coordinator
 from support.server import running_server
-from support.world import World
+from support.timeouts import TIMEOUT_S, eventually
 
 from .conftest import Running, populate
 from .test_connections import begun, everything, parts
@@ -55,7 +55,7 @@ class Flood:
         self._open.close()
 
     def connect(self, sent: bytes = b"") -> socket.socket:
-        connection = socket.create_connection(self._address, timeout=PATIENCE_S)
+        connection = socket.create_connection(self._address, timeout=TIMEOUT_S)
         self._open.enter_context(connection)
         connection.sendall(sent)
         return connection
@@ -65,10 +65,10 @@ def poll(
     running: Running, site: str, header: str = "Authorization: Bearer", more: str = "X: y"
 ) -> bytes:
     """Return a long poll that finds nothing new."""
-    etag = running.world.request("GET", TASK, site).headers["ETag"]
+    etag = running.api.request("GET", TASK, site).headers["ETag"]
     return (
         f"GET {TASK}?wait=25 HTTP/1.1\r\nHost: x\r\nIf-None-Match: {etag}\r\n"
-        f"{header} {running.world.tokens[site]}\r\n{more}\r\n\r\n"
+        f"{header} {running.api.tokens[site]}\r\n{more}\r\n\r\n"
     ).encode()
 
 
@@ -81,9 +81,9 @@ def uploading(running: Running, connection: socket.socket) -> socket.socket:
 
 def served(running: Running, site: str) -> None:
     """Assert that a site reads its task over a new connection and answers it."""
-    world = World(running.world.base_url, running.world.operator, running.world.tokens)
-    body = world.answer(site, "heart")
-    assert world.put(site, "heart", 1, body).status_code == 201
+    api = ApiCaller(running.api.base_url, running.api.operator, running.api.tokens)
+    body = api.answer(site, "heart")
+    assert api.put(site, "heart", 1, body).status_code == 201
 
 
 def metric(running: Running, name: str) -> float:
@@ -100,7 +100,7 @@ def slug(answer: bytes) -> tuple[int, str, dict[str, str]]:
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: "])
 def test_silent_connections_make_room_oldest_first(tmp_path: Path, sent: bytes) -> None:
-    with small(tmp_path, max_connections=12) as running, Flood(running.world.base_url) as flood:
+    with small(tmp_path, max_connections=12) as running, Flood(running.api.base_url) as flood:
         silent = [flood.connect(sent) for _ in range(40)]
         served(running, "south")
         assert metric(running, "fedclust_connections ") <= 12
@@ -113,7 +113,7 @@ def test_silent_connections_make_room_oldest_first(tmp_path: Path, sent: bytes) 
 
 
 def test_a_connection_with_a_request_is_not_closed_for_another(tmp_path: Path) -> None:
-    with small(tmp_path, max_connections=3) as running, Flood(running.world.base_url) as flood:
+    with small(tmp_path, max_connections=3) as running, Flood(running.api.base_url) as flood:
         busy = [uploading(running, flood.connect()) for _ in range(3)]
         assert everything(flood.connect()) == b""  # refused: no room can be made
         assert metric(running, "fedclust_connections_refused_total") == 1
@@ -133,7 +133,7 @@ def test_silent_connections_make_room_before_tls_too(tmp_path: Path) -> None:
     with running_server(tmp_path / "server", *flags) as server, Flood(server.base_url) as flood:
         silent = [flood.connect() for _ in range(20)]
         trusting = ssl.create_default_context(cafile=tmp_path / "pki" / "ca.pem")
-        with httpx.Client(verify=trusting, timeout=PATIENCE_S, trust_env=False) as client:
+        with httpx.Client(verify=trusting, timeout=TIMEOUT_S, trust_env=False) as client:
             assert client.get(f"{server.base_url}/healthz").status_code == 200
         for connection in silent[:13]:
             assert everything(connection) == b""
@@ -142,7 +142,7 @@ def test_silent_connections_make_room_before_tls_too(tmp_path: Path) -> None:
 
 def test_long_polls_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
     limits = {"max_connections": 100, "waits_per_token": 3}
-    with small(tmp_path, **limits) as running, Flood(running.world.base_url) as flood:
+    with small(tmp_path, **limits) as running, Flood(running.api.base_url) as flood:
         request = poll(running, "north")
         held = [flood.connect(request) for _ in range(3)]
         eventually(lambda: metric(running, "fedclust_waiting_requests") == 3)
@@ -153,30 +153,30 @@ def test_long_polls_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
             assert int(headers["retry-after"]) > 0
         assert metric(running, 'fedclust_requests_over_budget_total{kind="wait"}') == 2
         # What the token asks without waiting is counted apart; another site waits as it likes.
-        assert running.world.request("GET", "/v1/whoami", "north").status_code == 200
+        assert running.api.request("GET", "/v1/whoami", "north").status_code == 200
         flood.connect(poll(running, "south"))
         eventually(lambda: metric(running, "fedclust_waiting_requests") == 4)
         served(running, "south")
-        running.world.ok("POST", "/v1/sessions/heart/cancel", "ada")
+        running.api.ok("POST", "/v1/sessions/heart/cancel", "ada")
         for connection in held:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
         eventually(lambda: metric(running, "fedclust_waiting_requests") == 0)
-        assert running.world.request("GET", f"{TASK}?wait=25", "north").status_code == 200
+        assert running.api.request("GET", f"{TASK}?wait=25", "north").status_code == 200
 
 
 def test_waiting_requests_of_all_tokens_leave_a_fourth_of_the_connections(tmp_path: Path) -> None:
-    with small(tmp_path, max_connections=8) as running, Flood(running.world.base_url) as flood:
+    with small(tmp_path, max_connections=8) as running, Flood(running.api.base_url) as flood:
         for site in ("north", "south", "west") * 2:
             flood.connect(poll(running, site))
         eventually(lambda: metric(running, "fedclust_waiting_requests") == 6)
-        refused = running.world.request("GET", f"{TASK}?wait=25", "south")
+        refused = running.api.request("GET", f"{TASK}?wait=25", "south")
         assert refused.status_code == 503
         assert int(refused.headers["Retry-After"]) > 0
         served(running, "south")
 
 
 def test_bodies_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
-    with small(tmp_path, requests_per_token=2) as running, Flood(running.world.base_url) as flood:
+    with small(tmp_path, requests_per_token=2) as running, Flood(running.api.base_url) as flood:
         slow = [uploading(running, flood.connect()) for _ in range(2)]
         third = flood.connect(begun(running, "Content-Length: 2\r\nConnection: close") + b"{}")
         status, problem, headers = slug(everything(third))
@@ -184,7 +184,7 @@ def test_bodies_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
         served(running, "south")
         slow.pop().close()
         # North's own answer finds the place that is free now.
-        eventually(lambda: running.world.request("GET", "/v1/whoami", "north").status_code == 200)
+        eventually(lambda: running.api.request("GET", "/v1/whoami", "north").status_code == 200)
         served(running, "north")
         assert running.stored() == 2
 
@@ -194,8 +194,8 @@ def test_of_refused_bodies_a_few_are_read_to_their_end(
 ) -> None:
     """The others are answered at once: without a token nobody holds a connection by sending."""
     monkeypatch.setattr(middleware, "_MAX_DRAINS", 1)
-    monkeypatch.setattr(middleware, "_DRAIN_SECONDS", 2 * PATIENCE_S)
-    with small(tmp_path) as running, Flood(running.world.base_url) as flood:
+    monkeypatch.setattr(middleware, "_DRAIN_SECONDS", 2 * TIMEOUT_S)
+    with small(tmp_path) as running, Flood(running.api.base_url) as flood:
         request = begun(running, "Content-Length: 9").replace(b"Bearer fcs", b"Bearer nobody")
         sending = [flood.connect(request) for _ in range(4)]
         eventually(lambda: len(select.select(sending, [], [], 0)[0]) == 3)
@@ -213,12 +213,12 @@ def test_files_that_nobody_reads_hold_only_their_own_places(
     file = "/static/swagger-ui/swagger-ui-bundle.js"
     with small(tmp_path) as running, socket.socket() as reader:
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        url = httpx.URL(running.world.base_url)
+        url = httpx.URL(running.api.base_url)
         reader.connect((url.host, url.port))
         reader.sendall(f"GET {file} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         assert reader.recv(12) == b"HTTP/1.1 200"
-        assert running.world.request("GET", file).status_code == 503
-        assert running.world.request("GET", "/healthz").status_code == 200
+        assert running.api.request("GET", file).status_code == 503
+        assert running.api.request("GET", "/healthz").status_code == 200
         served(running, "south")
 
 
@@ -255,7 +255,7 @@ def test_without_descriptors_idle_connections_still_make_room(tmp_path: Path) ->
         with Flood(server.base_url) as flood:
             for _ in range(100):
                 flood.connect()
-            alive = httpx.get(f"{server.base_url}/healthz", trust_env=False, timeout=PATIENCE_S)
+            alive = httpx.get(f"{server.base_url}/healthz", trust_env=False, timeout=TIMEOUT_S)
             assert alive.status_code == 200
         # Once in each interval of the log.
         assert 1 <= server.output().count('"event": "accept_failed"') < 10

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from fedclust.wire.problems import Problem
-from support.patience import eventually
+from support.timeouts import eventually
 
 from .conftest import Running
 
@@ -43,20 +43,20 @@ def slug(response: httpx.Response) -> str:
 def test_what_no_name_or_number_can_be_is_not_found(
     running: Running, method: str, path: str, who: str
 ) -> None:
-    response = running.world.request(method, path, who)
+    response = running.api.request(method, path, who)
     assert (response.status_code, slug(response)) == (404, "not-found")
 
 
 @pytest.mark.parametrize("query", ["wait=26", "wait=-1", "wait=nan", "wait=x", "wait=1&wait=x"])
 def test_a_wait_that_is_none_is_refused(running: Running, query: str) -> None:
-    response = running.world.request("GET", f"{TASK}?{query}", "north")
+    response = running.api.request("GET", f"{TASK}?{query}", "north")
     assert (response.status_code, slug(response)) == (422, "invalid")
 
 
 def test_a_submission_looks_into_the_database_once_before_it_is_stored(live: Running) -> None:
-    body = live.world.answer("north", "heart")
+    body = live.api.answer("north", "heart")
     looks, tokens = calls(live, "submission.look"), calls(live, "token.check")
-    assert live.world.put("north", "heart", 1, body).status_code == 201
+    assert live.api.put("north", "heart", 1, body).status_code == 201
     assert calls(live, "submission.look") == looks + 1
     assert calls(live, "token.check") == tokens
 
@@ -64,9 +64,9 @@ def test_a_submission_looks_into_the_database_once_before_it_is_stored(live: Run
 def test_who_may_not_answer_is_told_before_anything_is_read(running: Running) -> None:
     """Whatever is wrong with the body, a token and a role come first."""
     for who, status in (("ada", 403), (None, 401)):
-        response = running.world.put(str(who) if who else "none", "heart", 1, b"", "text/plain")
+        response = running.api.put(str(who) if who else "none", "heart", 1, b"", "text/plain")
         assert response.status_code == status
-    assert running.world.put("north", "heart", 1, b"", "text/plain").status_code == 415
+    assert running.api.put("north", "heart", 1, b"", "text/plain").status_code == 415
 
 
 def interrupted(running: Running, body: bytes, between: Callable[[], object]) -> httpx.Response:
@@ -79,7 +79,7 @@ def interrupted(running: Running, body: bytes, between: Callable[[], object]) ->
         between()
         yield body[5:]
 
-    return running.local.http(running.world.tokens["north"]).put(
+    return running.local.http(running.api.tokens["north"]).put(
         "/v1/sessions/heart/rounds/1/submission",
         content=parts(),
         headers={"Content-Type": "application/json"},
@@ -91,12 +91,12 @@ def test_what_is_refused_is_what_stands_when_the_body_has_arrived(
     live: Running, honest: bool
 ) -> None:
     """A session that ends during the upload: 409, before anything in the body is looked at."""
-    body = live.world.answer("north", "heart")
+    body = live.api.answer("north", "heart")
     if not honest:
         body = json.dumps({**json.loads(body), "payload": {"mean": "x"}}).encode()
 
     def cancel() -> None:
-        live.world.ok("POST", "/v1/sessions/heart/cancel", "ada")
+        live.api.ok("POST", "/v1/sessions/heart/cancel", "ada")
 
     response = interrupted(live, body, cancel)
     assert (response.status_code, slug(response)) == (409, "wrong-state")
@@ -106,11 +106,11 @@ def test_what_is_refused_is_what_stands_when_the_body_has_arrived(
 def test_the_same_bytes_that_were_stored_during_the_upload_are_answered_as_stored(
     live: Running,
 ) -> None:
-    body = live.world.answer("north", "heart")
+    body = live.api.answer("north", "heart")
     receipts = []
 
     def store() -> None:
-        receipts.append(live.world.put("north", "heart", 1, body))
+        receipts.append(live.api.put("north", "heart", 1, body))
 
     second = interrupted(live, body, store)
     assert (receipts[0].status_code, second.status_code) == (201, 200)
@@ -121,7 +121,7 @@ def test_the_same_bytes_that_were_stored_during_the_upload_are_answered_as_store
 def test_tasks_are_read_while_another_program_holds_the_writer(live: Running) -> None:
     """A command beside the server: what is sent waits for it, what is read does not."""
     co = live.local.coordinator
-    bodies = {name: live.world.answer(name, "heart") for name in ("north", "south")}
+    bodies = {name: live.api.answer(name, "heart") for name in ("north", "south")}
     live.clock.advance(61)  # each token's use is to be recorded again
     with (
         contextlib.closing(
@@ -130,11 +130,11 @@ def test_tasks_are_read_while_another_program_holds_the_writer(live: Running) ->
         ThreadPoolExecutor(2) as pool,
     ):
         other.execute("BEGIN IMMEDIATE")
-        sent = [pool.submit(live.world.put, name, "heart", 1, bodies[name]) for name in bodies]
+        sent = [pool.submit(live.api.put, name, "heart", 1, bodies[name]) for name in bodies]
         eventually(lambda: calls(live, "submission.look") >= 2)
-        assert live.world.request("GET", TASK, "west").status_code == 200
+        assert live.api.request("GET", TASK, "west").status_code == 200
         for name in ("north", "south", "west"):
-            assert live.world.request("GET", TASK, name).status_code == 200
+            assert live.api.request("GET", TASK, name).status_code == 200
         assert not any(each.done() for each in sent)
         other.execute("ROLLBACK")
         assert [each.result().status_code for each in sent] == [201, 201]
@@ -143,12 +143,12 @@ def test_tasks_are_read_while_another_program_holds_the_writer(live: Running) ->
 
 def test_a_repeated_key_is_found_where_the_body_is_parsed(live: Running) -> None:
     """What was stored, and the session's state, come before it."""
-    body = live.world.answer("north", "heart")
+    body = live.api.answer("north", "heart")
     twice = body.replace(b"{", b'{"phase": "x", ', 1)
-    response = live.world.put("north", "heart", 1, twice)
+    response = live.api.put("north", "heart", 1, twice)
     assert (response.status_code, slug(response)) == (422, "invalid")
     assert Problem.model_validate_json(response.content).errors[0].rule == "repeated-key"
-    assert live.world.put("north", "heart", 1, body).status_code == 201
-    assert slug(live.world.put("north", "heart", 1, twice)) == "submission-differs"
-    live.world.ok("POST", "/v1/sessions/heart/cancel", "ada")
-    assert slug(live.world.put("south", "heart", 1, twice)) == "wrong-state"
+    assert live.api.put("north", "heart", 1, body).status_code == 201
+    assert slug(live.api.put("north", "heart", 1, twice)) == "submission-differs"
+    live.api.ok("POST", "/v1/sessions/heart/cancel", "ada")
+    assert slug(live.api.put("south", "heart", 1, twice)) == "wrong-state"

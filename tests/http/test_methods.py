@@ -19,23 +19,23 @@ from fedclust.methods.registry import METHODS
 from fedclust.schema.result import Result
 from fedclust.wire import codec
 from fedclust.wire.problems import CATALOGUE, Problem
-from support.inprocess import local_coordinator
-from support.methods import ALL, IDS, KS, TRIED
+from support.api_caller import ApiCaller, rows_of
+from support.local_coordinator import local_coordinator
+from support.method_variants import ALL, IDS, KS, TRIED
 from support.rounds import drive
-from support.world import World, rows_of
 
 SITES = ("north", "south", "west")
 LATE = "late"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     """A coordinator whose threads run, three sites and one more, and an analyst."""
     with local_coordinator(tmp_path_factory.mktemp("methods"), threads=True) as local:
-        world = World(local.base_url, local.operator_token)
-        world.register("sites", *SITES, LATE)
-        world.register("analysts", "ada")
-        yield world
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.register("sites", *SITES, LATE)
+        api.register("analysts", "ada")
+        yield api
 
 
 @pytest.fixture
@@ -47,40 +47,40 @@ def session(request: pytest.FixtureRequest) -> str:
 
 
 def begin(
-    world: World, session: str, method: str, options: dict[str, Any], **changes: Any
+    api: ApiCaller, session: str, method: str, options: dict[str, Any], **changes: Any
 ) -> list[str]:
     """Create a session of the method which the three sites have joined; return them."""
     config = {"n_clusters": 2, **options}
-    world.define("ada", session, list(SITES), algorithm=method, config=config, **changes)
+    api.define("ada", session, list(SITES), algorithm=method, config=config, **changes)
     for site in SITES:
-        world.join(site, session)
+        api.join(site, session)
     return list(SITES)
 
 
-def put(world: World, site: str, session: str, number: int, body: bytes) -> None:
-    stored = world.put(site, session, number, body)
+def put(api: ApiCaller, site: str, session: str, number: int, body: bytes) -> None:
+    stored = api.put(site, session, number, body)
     assert stored.status_code == 201, stored.text
 
 
-def round_open(world: World, site: str, session: str, number: int) -> Any:
+def round_open(api: ApiCaller, site: str, session: str, number: int) -> Any:
     """Return a site's view once round ``number`` has been opened."""
     etag = None
     while True:
         headers = {"If-None-Match": etag} if etag else {}
         path = f"/v1/sessions/{session}/task?wait=25"
-        response = world.request("GET", path, site, headers=headers)
+        response = api.request("GET", path, site, headers=headers)
         assert response.status_code == 200, response.text
         etag = response.headers["ETag"]
         if (response.json()["round"] or 0) >= number:
             return response.json()
 
 
-def result_of(world: World, session: str, reader: str = "ada") -> dict[str, Any]:
-    return dict(world.ok("GET", f"/v1/sessions/{session}/result", reader)["result"])
+def result_of(api: ApiCaller, session: str, reader: str = "ada") -> dict[str, Any]:
+    return dict(api.ok("GET", f"/v1/sessions/{session}/result", reader)["result"])
 
 
-def answers(world: World, session: str, number: int) -> dict[str, bool]:
-    found = world.ok("GET", f"/v1/sessions/{session}/rounds/{number}", "ada")
+def answers(api: ApiCaller, session: str, number: int) -> dict[str, bool]:
+    found = api.ok("GET", f"/v1/sessions/{session}/rounds/{number}", "ada")
     return {site["name"]: site["answered"] for site in found["sites"]}
 
 
@@ -89,14 +89,14 @@ def answers(world: World, session: str, number: int) -> dict[str, bool]:
 
 @pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
 def test_one_site_comes_late_and_one_leaves(
-    world: World, session: str, method: str, options: dict[str, Any]
+    api: ApiCaller, session: str, method: str, options: dict[str, Any]
 ) -> None:
     """``late`` joins while round 2 is open, ``west`` leaves while round 3 is: to the bit what the
     engine gives when driven so by hand."""
     config = {"n_clusters": 2, **options}
     everyone = [*SITES, LATE]
     policy = {"min_sites": 3, "quorum": 3}
-    world.define(
+    api.define(
         *("ada", session, everyone),
         algorithm=method,
         config=config,
@@ -104,30 +104,30 @@ def test_one_site_comes_late_and_one_leaves(
         policy=policy,
     )
     for site in SITES:
-        world.join(site, session)
-    world.ok("POST", f"/v1/sessions/{session}/start", "ada")
+        api.join(site, session)
+    api.ok("POST", f"/v1/sessions/{session}/start", "ada")
     for site in SITES:
-        put(world, site, session, 1, world.answer(site, session))
-    round_open(world, "north", session, 2)
+        put(api, site, session, 1, api.answer(site, session))
+    round_open(api, "north", session, 2)
     if not METHODS[method].joins_late:
-        _leaves_alone(world, session)
+        _leaves_alone(api, session)
         return
-    world.join(LATE, session)
-    view = world.ok("GET", f"/v1/sessions/{session}/task", LATE)
+    api.join(LATE, session)
+    view = api.ok("GET", f"/v1/sessions/{session}/task", LATE)
     assert (view["status"], view["task"]) == ("waiting", None)
-    second = {site: world.answer(site, session) for site in SITES}
-    unasked = world.put(LATE, session, 2, second["north"])
+    second = {site: api.answer(site, session) for site in SITES}
+    unasked = api.put(LATE, session, 2, second["north"])
     refused(unasked, "not-addressed")
     for site in SITES:
-        put(world, site, session, 2, second[site])
-    assert round_open(world, LATE, session, 3)["status"] == "work"
-    world.ok("DELETE", f"/v1/sessions/{session}/participation", "west")
-    assert world.finish(session, ["north", "south", LATE]) == "completed"
+        put(api, site, session, 2, second[site])
+    assert round_open(api, LATE, session, 3)["status"] == "work"
+    api.ok("DELETE", f"/v1/sessions/{session}/participation", "west")
+    assert api.finish(session, ["north", "south", LATE]) == "completed"
 
-    assert answers(world, session, 2) == dict.fromkeys(SITES, True)
-    assert answers(world, session, 3) == {"late": True, "north": True, "south": True, "west": False}
-    result = result_of(world, session)
-    info = world.ok("GET", f"/v1/sessions/{session}", "ada")
+    assert answers(api, session, 2) == dict.fromkeys(SITES, True)
+    assert answers(api, session, 3) == {"late": True, "north": True, "south": True, "west": False}
+    result = result_of(api, session)
+    info = api.ok("GET", f"/v1/sessions/{session}", "ada")
     plan = plan_of(read_definition(codec.canonical_json(info["definition"])))
     joined = {1: SITES, 2: SITES, 3: (*SITES, LATE)}
     by_hand = drive(
@@ -145,24 +145,24 @@ def test_one_site_comes_late_and_one_leaves(
         by_hand.quality,
         by_hand.history,
     )
-    assert world.ok("GET", f"/v1/sessions/{session}/result", LATE)["result"][
-        "site_sizes"
-    ].keys() == {LATE}
+    assert api.ok("GET", f"/v1/sessions/{session}/result", LATE)["result"]["site_sizes"].keys() == {
+        LATE
+    }
 
 
-def _leaves_alone(world: World, session: str) -> None:
+def _leaves_alone(api: ApiCaller, session: str) -> None:
     """As above where nobody may come late: the result so far is what there is."""
-    body = world.participation(LATE, session)
+    body = api.participation(LATE, session)
     path = f"/v1/sessions/{session}/participation"
-    refused(world.request("PUT", path, LATE, json=body), "late-joining-refused")
-    while _until(world, "north", session, "work", "ended")["task"]["phase"] != "primal":
-        number = world.ok("GET", f"/v1/sessions/{session}/task", "north")["round"]
+    refused(api.request("PUT", path, LATE, json=body), "late-joining-refused")
+    while _until(api, "north", session, "work", "ended")["task"]["phase"] != "primal":
+        number = api.ok("GET", f"/v1/sessions/{session}/task", "north")["round"]
         for site in SITES:
-            put(world, site, session, number, world.answer(site, session))
-        round_open(world, "north", session, number + 1)
-    world.ok("DELETE", path, "west")
-    assert world.finish(session, ["north", "south"]) == "completed"
-    result = result_of(world, session)
+            put(api, site, session, number, api.answer(site, session))
+        round_open(api, "north", session, number + 1)
+    api.ok("DELETE", path, "west")
+    assert api.finish(session, ["north", "south"]) == "completed"
+    result = result_of(api, session)
     assert result["stopped_because"] == "site_left"
     assert result["bounds"]["lower"] is not None
 
@@ -172,27 +172,27 @@ def _leaves_alone(world: World, session: str) -> None:
 
 @pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
 def test_more_clusters_than_any_site_has_rows(
-    world: World, session: str, method: str, options: dict[str, Any]
+    api: ApiCaller, session: str, method: str, options: dict[str, Any]
 ) -> None:
     # As many as the method takes: one that solves problems exactly takes few.
     described = form_of(METHODS[method].options, options).model_json_schema()
     described = described["properties"]["n_clusters"]
     wanted = min(100, described.get("maximum", 100))
     if wanted < 100:
-        world.data.update({site: rows_of(site)[::4] for site in SITES})
+        api.data.update({site: rows_of(site)[::4] for site in SITES})
     try:
-        sites = begin(world, session, method, {**options, "n_clusters": wanted})
-        state = world.finish(session, sites)
+        sites = begin(api, session, method, {**options, "n_clusters": wanted})
+        state = api.finish(session, sites)
     finally:
-        world.data.clear()
+        api.data.clear()
     if state == "failed":
         # As published, with a mean for every row: none may be sent.
-        info = world.ok("GET", f"/v1/sessions/{session}", "ada")
+        info = api.ok("GET", f"/v1/sessions/{session}", "ada")
         assert options.get("variant") == "paper" or options in TRIED[method].own_only
         assert info["stopped_because"] == "too_few_contributors"
         assert "n_clusters" in info["failure"]
         return
-    result = result_of(world, session)
+    result = result_of(api, session)
     assert 1 <= len(result["centroids"]) < wanted
     assert any(str(wanted) in warning for warning in result["warnings"]), result["warnings"]
     distinct = np.unique(np.array(result["centroids"]), axis=0)
@@ -201,11 +201,11 @@ def test_more_clusters_than_any_site_has_rows(
 
 @pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
 def test_one_cluster_is_the_mean(
-    world: World, session: str, method: str, options: dict[str, Any]
+    api: ApiCaller, session: str, method: str, options: dict[str, Any]
 ) -> None:
-    sites = begin(world, session, method, {**options, "n_clusters": 1})
-    assert world.finish(session, sites) == "completed"
-    result = result_of(world, session)
+    sites = begin(api, session, method, {**options, "n_clusters": 1})
+    assert api.finish(session, sites) == "completed"
+    result = result_of(api, session)
     mean = np.vstack([rows_of(site) for site in SITES]).mean(axis=0)
     # The table's means are rounded.
     assert np.allclose(result["centroids_original"], [mean], rtol=2e-3)
@@ -224,88 +224,86 @@ def test_one_cluster_is_the_mean(
     ],
 )
 def test_no_such_number_of_clusters(
-    world: World, session: str, method: str, n_clusters: Any
+    api: ApiCaller, session: str, method: str, n_clusters: Any
 ) -> None:
-    body = world.definition(
-        session, list(SITES), algorithm=method, config={"n_clusters": n_clusters}
-    )
-    response = world.request("POST", "/v1/sessions", "ada", json=body)
+    body = api.definition(session, list(SITES), algorithm=method, config={"n_clusters": n_clusters})
+    response = api.request("POST", "/v1/sessions", "ada", json=body)
     problem = refused(response, "invalid")
     assert [error.pointer for error in problem.errors] == ["/config/n_clusters"]
 
 
-def test_every_k_of_a_sweep_is_read_by_itself(world: World, session: str) -> None:
+def test_every_k_of_a_sweep_is_read_by_itself(api: ApiCaller, session: str) -> None:
     # The one that has a mapping as well; the service knows none by name.
-    sites = begin(world, session, "kfed", {"n_clusters": list(KS)})
-    assert world.finish(session, sites) == "completed"
+    sites = begin(api, session, "kfed", {"n_clusters": list(KS)})
+    assert api.finish(session, sites) == "completed"
     path = f"/v1/sessions/{session}/result"
-    whole = result_of(world, session)
+    whole = result_of(api, session)
     assert [entry["n_clusters"] for entry in whole["sweep"]] == list(KS)
     assert whole["recommendation"].startswith(f"K = {whole['n_clusters']} ")
     for entry in whole["sweep"]:
         k = entry["n_clusters"]
         for reader, sizes in (("ada", set(SITES)), ("north", {"north"})):
-            found = world.ok("GET", f"{path}?k={k}", reader)["result"]
+            found = api.ok("GET", f"{path}?k={k}", reader)["result"]
             assert (found["n_clusters"], found["sweep"]) == (k, None)
             assert len(found["centroids"]) == k
             assert set(found["site_sizes"]) == sizes
             assert set(found["mapping"]) <= {reader}
-        (swept,) = [e for e in result_of(world, session, "north")["sweep"] if e["n_clusters"] == k]
+        (swept,) = [e for e in result_of(api, session, "north")["sweep"] if e["n_clusters"] == k]
         assert swept["result"] == found
         assert swept["inertia"] == found["quality"]["inertia"]
-    table = world.request("GET", f"{path}?k=3", "ada", headers={"Accept": "text/csv"})
+    table = api.request("GET", f"{path}?k=3", "ada", headers={"Accept": "text/csv"})
     assert len(table.text.splitlines()) == 4
     for wrong in ("7", "0", "x"):
-        problem = refused(world.request("GET", f"{path}?k={wrong}", "ada"), "invalid")
+        problem = refused(api.request("GET", f"{path}?k={wrong}", "ada"), "invalid")
         assert [error.pointer for error in problem.errors] == ["/k"]
         assert wrong != "7" or problem.errors[0].message.endswith("2, 3, 5")
 
 
-def test_a_result_of_one_k_has_no_other(world: World, session: str) -> None:
-    sites = begin(world, session, "kfed", {})
-    assert world.finish(session, sites) == "completed"
-    problem = refused(world.request("GET", f"/v1/sessions/{session}/result?k=2", "ada"), "invalid")
+def test_a_result_of_one_k_has_no_other(api: ApiCaller, session: str) -> None:
+    sites = begin(api, session, "kfed", {})
+    assert api.finish(session, sites) == "completed"
+    problem = refused(api.request("GET", f"/v1/sessions/{session}/result?k=2", "ada"), "invalid")
     assert "compared no numbers" in problem.errors[0].message
 
 
 # --- nothing that may be sent ---------------------------------------------------------------------
 
 
-def test_an_answer_that_counts_nobody_is_refused(world: World, session: str) -> None:
-    sites = begin(world, session, "lloyd", {}, policy={"scaling": "none"})
-    answer = json.loads(world.answer(sites[0], session))
+def test_an_answer_that_counts_nobody_is_refused(api: ApiCaller, session: str) -> None:
+    sites = begin(api, session, "lloyd", {}, policy={"scaling": "none"})
+    answer = json.loads(api.answer(sites[0], session))
     answer["payload"] = {name: _zeros(value) for name, value in answer["payload"].items()}
-    problem = refused(world.put(sites[0], session, 1, json.dumps(answer).encode()), "invalid")
+    problem = refused(api.put(sites[0], session, 1, json.dumps(answer).encode()), "invalid")
     assert [(e.pointer, e.rule) for e in problem.errors] == [("/payload/counts", "empty")]
 
 
 @pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
 def test_sites_with_too_few_rows_fail_with_the_reason_and_what_to_change(
-    world: World, session: str, method: str, options: dict[str, Any]
+    api: ApiCaller, session: str, method: str, options: dict[str, Any]
 ) -> None:
     few = {site: rows_of(site)[:4] for site in SITES}
-    world.data.update(few)
+    api.data.update(few)
     try:
-        sites = begin(world, session, method, options)
-        assert world.finish(session, sites) == "failed"
+        sites = begin(api, session, method, options)
+        assert api.finish(session, sites) == "failed"
     finally:
-        world.data.clear()
-    info = world.ok("GET", f"/v1/sessions/{session}", "ada")
+        api.data.clear()
+    info = api.ok("GET", f"/v1/sessions/{session}", "ada")
     assert info["stopped_because"] == "too_few_contributors"
     assert info["failure"]
 
 
-def _state_at_the_end(world: World, session: str) -> str:
-    return str(_until(world, "north", session, "ended")["session_state"])
+def _state_at_the_end(api: ApiCaller, session: str) -> str:
+    return str(_until(api, "north", session, "ended")["session_state"])
 
 
-def _until(world: World, site: str, session: str, *statuses: str) -> dict[str, Any]:
+def _until(api: ApiCaller, site: str, session: str, *statuses: str) -> dict[str, Any]:
     """Return a site's view once its status is one of these."""
     etag = None
     while True:
         headers = {"If-None-Match": etag} if etag else {}
         path = f"/v1/sessions/{session}/task?wait=25"
-        response = world.request("GET", path, site, headers=headers)
+        response = api.request("GET", path, site, headers=headers)
         etag = response.headers["ETag"]
         if response.json()["status"] in statuses:
             return dict(response.json())
@@ -360,18 +358,18 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str, str]] = {
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
 def test_answers_that_cannot_be_true_are_refused_and_not_stored(
-    world: World, session: str, method: str, options: dict[str, Any], lie: str
+    api: ApiCaller, session: str, method: str, options: dict[str, Any], lie: str
 ) -> None:
     """In the method's first phase, which has no preparation before it."""
     change, slug, rule = LIES[lie]
-    begin(world, session, method, options, policy={"scaling": "none"})
-    honest = json.loads(world.answer("north", session))
+    begin(api, session, method, options, policy={"scaling": "none"})
+    honest = json.loads(api.answer("north", session))
     body = {**honest, "payload": {**honest["payload"], **change(honest["payload"])}}
-    problem = refused(world.put("north", session, 1, json.dumps(body).encode()), slug)
+    problem = refused(api.put("north", session, 1, json.dumps(body).encode()), slug)
     assert problem.errors[0].rule == rule
     assert problem.errors[0].pointer.startswith("/payload/")
-    assert not answers(world, session, 1)["north"]
-    put(world, "north", session, 1, json.dumps(honest).encode())
+    assert not answers(api, session, 1)["north"]
+    put(api, "north", session, 1, json.dumps(honest).encode())
 
 
 def _bent(payload: dict[str, Any]) -> dict[str, Any]:
@@ -409,31 +407,31 @@ OWN_LIES: dict[str, tuple[str, dict[str, Any], Callable[[dict[str, Any]], Any], 
 
 @pytest.mark.parametrize("lie", OWN_LIES)
 def test_lies_that_only_one_method_can_tell_are_refused(
-    world: World, session: str, lie: str
+    api: ApiCaller, session: str, lie: str
 ) -> None:
     method, options, change, rule, pointer = OWN_LIES[lie]
     policy = {"scaling": "none", "protection": "none" if options == FULL else "groups"}
-    begin(world, session, method, options, policy=policy)
-    honest = json.loads(world.answer("north", session))
+    begin(api, session, method, options, policy=policy)
+    honest = json.loads(api.answer("north", session))
     body = {**honest, "payload": {**honest["payload"], **change(honest["payload"])}}
-    problem = refused(world.put("north", session, 1, json.dumps(body).encode()), "invalid")
+    problem = refused(api.put("north", session, 1, json.dumps(body).encode()), "invalid")
     assert [(error.rule, error.pointer) for error in problem.errors] == [
         (rule, f"/payload{pointer}")
     ]
-    assert not answers(world, session, 1)["north"]
-    put(world, "north", session, 1, json.dumps(honest).encode())
+    assert not answers(api, session, 1)["north"]
+    put(api, "north", session, 1, json.dumps(honest).encode())
 
 
-def test_features_of_no_variance_are_a_defined_result(world: World, session: str) -> None:
+def test_features_of_no_variance_are_a_defined_result(api: ApiCaller, session: str) -> None:
     flat = {site: rows_of(site) * [1.0, 0.0] for site in SITES}
-    world.data.update(flat)
+    api.data.update(flat)
     try:
         policy = {"scaling": "none", "protection": "none"}
-        sites = begin(world, session, "overlap_oneshot", FULL, policy=policy)
-        assert world.finish(session, sites) == "completed"
+        sites = begin(api, session, "overlap_oneshot", FULL, policy=policy)
+        assert api.finish(session, sites) == "completed"
     finally:
-        world.data.clear()
-    centres = np.array(result_of(world, session)["centroids_original"])
+        api.data.clear()
+    centres = np.array(result_of(api, session)["centroids_original"])
     assert centres.shape == (2, 2)
     assert (centres[:, 1] == 0).all()
 
@@ -450,20 +448,20 @@ def refused(response: httpx.Response, slug: str) -> Problem:
 
 @pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
 def test_a_site_that_comes_after_the_end_labels_its_rows_and_sends_nothing(
-    world: World, session: str, method: str, options: dict[str, Any], tmp_path: Path
+    api: ApiCaller, session: str, method: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    sites = begin(world, session, method, options)
-    assert world.finish(session, sites) == "completed"
-    world.ok("PATCH", f"/v1/sessions/{session}", "ada", json={"invite": [LATE]})
+    sites = begin(api, session, method, options)
+    assert api.finish(session, sites) == "completed"
+    api.ok("PATCH", f"/v1/sessions/{session}", "ada", json={"invite": [LATE]})
     rows = rows_of(LATE)
-    with Site(world.base_url, token=world.tokens[LATE], journal_dir=tmp_path) as site:
+    with Site(api.base_url, token=api.tokens[LATE], journal_dir=tmp_path) as site:
         found = site.participate(session, rows, consent=True)
     assert not [path for path in tmp_path.rglob("*ledger*") if path.read_bytes()]
     if options in TRIED[method].own_only:
         # Only sites that took part can label: the nearest centroid would be a guess.
         assert (found.labels_ == -1).all()
         return
-    result = result_of(world, session)
+    result = result_of(api, session)
     compared = np.array(result["prototypes"] or result["centroids"])
     scaled = (rows - result["center"]) / result["scale"]
     near = ((scaled[:, None] - compared[None]) ** 2).sum(axis=2).argmin(axis=1)

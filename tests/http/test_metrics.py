@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fedclust_service.http.app import api_routes
 from fedclust_service.store import StoreUnavailable, Tx
+from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.databases import PostgresServer
-from support.inprocess import LocalCoordinator, local_coordinator
-from support.patience import PATIENCE_S, eventually
-from support.world import World
+from support.local_coordinator import LocalCoordinator, local_coordinator
+from support.timeouts import TIMEOUT_S, eventually
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 SITES = ("north", "south", "west")
@@ -44,17 +44,17 @@ def scrape(local: LocalCoordinator, **headers: str) -> Samples:
 def test_a_session_is_counted_and_nobody_is_named(tmp_path: Path) -> None:
     clock = ManualClock()
     with local_coordinator(tmp_path, clock=clock, threads=True) as local:
-        world = World(local.base_url, local.operator_token)
-        world.register("sites", *SITES)
-        world.register("analysts", "ada")
-        world.define("ada", "heart", list(SITES))
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.register("sites", *SITES)
+        api.register("analysts", "ada")
+        api.define("ada", "heart", list(SITES))
         for site in SITES:
-            world.join(site, "heart")
-        assert world.finish("heart", SITES) == "completed"
-        world.request("BREW", "/v1/whoami", "north")
-        world.request("GET", f"/{world.tokens['north']}")
-        world.request("GET", "/v1/sessions/no-such-session", "ada")
-        rounds = world.ok("GET", "/v1/sessions/heart/rounds?limit=100", "ada")["items"]
+            api.join(site, "heart")
+        assert api.finish("heart", SITES) == "completed"
+        api.request("BREW", "/v1/whoami", "north")
+        api.request("GET", f"/{api.tokens['north']}")
+        api.request("GET", "/v1/sessions/no-such-session", "ada")
+        rounds = api.ok("GET", "/v1/sessions/heart/rounds?limit=100", "ada")["items"]
         counted = {"method": "lloyd", "end": "written"}
 
         def all_counted() -> bool:
@@ -99,18 +99,18 @@ def test_a_session_is_counted_and_nobody_is_named(tmp_path: Path) -> None:
     assert "other" in {each["method"] for each in labels if "route" in each}
     named = {text for each in labels for text in each.values()}
     assert not named & {"heart", "ada", *SITES, "no-such-session", "BREW"}
-    assert world.tokens["north"] not in text
+    assert api.tokens["north"] not in text
 
 
 def test_who_may_read_it(tmp_path: Path) -> None:
     with local_coordinator(tmp_path) as local:
-        world = World(local.base_url, local.operator_token)
-        world.register("sites", "north")
-        world.register("analysts", "ada")
-        assert world.request("GET", "/metrics").status_code == 200
-        assert world.request("GET", "/metrics", local.operator_token).status_code == 200
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.register("sites", "north")
+        api.register("analysts", "ada")
+        assert api.request("GET", "/metrics").status_code == 200
+        assert api.request("GET", "/metrics", local.operator_token).status_code == 200
         for token, status in (("north", 403), ("ada", 403), ("nonsense", 401)):
-            refused = world.request("GET", "/metrics", token)
+            refused = api.request("GET", "/metrics", token)
             assert refused.status_code == status
             assert "fedclust_" not in refused.text
         # Through a proxy on this machine that nobody told of, or a page that has its name
@@ -126,7 +126,7 @@ def test_who_may_read_it(tmp_path: Path) -> None:
         ]
         for headers in elsewhere:
             answer = httpx.get(
-                f"{local.base_url}/metrics", headers=headers, timeout=PATIENCE_S, trust_env=False
+                f"{local.base_url}/metrics", headers=headers, timeout=TIMEOUT_S, trust_env=False
             )
             assert answer.status_code == 401, headers
         local_names = ["localhost", "127.0.0.1:9", "[::1]:8400"]
@@ -134,7 +134,7 @@ def test_who_may_read_it(tmp_path: Path) -> None:
             answer = httpx.get(
                 f"{local.base_url}/metrics",
                 headers={"Host": name},
-                timeout=PATIENCE_S,
+                timeout=TIMEOUT_S,
                 trust_env=False,
             )
             assert answer.status_code == 200, name

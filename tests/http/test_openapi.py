@@ -31,11 +31,11 @@ from fedclust.wire.submissions import BINARY, JSON, read_head, read_submission
 from fedclust_service.http import openapi
 from fedclust_service.http.app import api_routes, openapi_text
 from fedclust_service.http.examples import recorded
+from support.api_caller import ApiCaller
 from support.examples import SITE, SITES, make, session_of
-from support.inprocess import local_coordinator
+from support.local_coordinator import local_coordinator
 from support.schema import faults, resolve
 from support.story import tell
-from support.world import World
 
 ROOT = Path(__file__).resolve().parents[2] / "openapi"
 EXAMPLES = ROOT / "examples"
@@ -381,18 +381,18 @@ def test_the_first_submission_is_accepted_as_it_stands(tmp_path: Path, method: s
     """A client in another language can check its bytes against the examples of this phase."""
     definition, consent = read(f"{method}/session.json"), read(f"{method}/participation.json")
     with local_coordinator(tmp_path) as local:
-        world = World(local.base_url, local.operator_token)
-        world.register("sites", *SITES)
-        world.register("analysts", "ada")
-        created = world.ok("POST", "/v1/sessions", "ada", json=definition)
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.register("sites", *SITES)
+        api.register("analysts", "ada")
+        created = api.ok("POST", "/v1/sessions", "ada", json=definition)
         assert created["definition_sha256"] == consent["definition_sha256"]
         for site in SITES:
             path = f"/v1/sessions/{session_of(method)}/participation"
-            world.ok("PUT", path, site, json=consent)
-        task = world.ok("GET", f"/v1/sessions/{session_of(method)}/task", SITE)
+            api.ok("PUT", path, site, json=consent)
+        task = api.ok("GET", f"/v1/sessions/{session_of(method)}/task", SITE)
         assert task["task"] == read(f"{method}/prepare/task.json")["task"]
         body = (EXAMPLES / f"{method}/prepare/submission.json").read_bytes()
-        receipt = world.put(SITE, session_of(method), 1, body)
+        receipt = api.put(SITE, session_of(method), 1, body)
         assert receipt.status_code == 201, receipt.text
         expected = read(f"{method}/prepare/receipt.json")
         assert {**receipt.json(), "received_at": expected["received_at"]} == expected

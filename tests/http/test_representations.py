@@ -21,9 +21,9 @@ from fedclust.wire.models import ResultDocument
 from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import CSV, negotiate
+from support.api_caller import FEATURES, ApiCaller
 from support.clock import ManualClock
-from support.inprocess import local_coordinator
-from support.world import FEATURES, World
+from support.local_coordinator import local_coordinator
 
 from .conftest import SITES, Running, populate
 
@@ -77,31 +77,31 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A session that has run to its end."""
     clock = ManualClock()
     with local_coordinator(tmp_path_factory.mktemp("finished"), clock=clock, threads=True) as local:
-        world = populate(local)
+        api = populate(local)
         etag = ""
         while True:
-            task = ask(world, etag)
+            task = ask(api, etag)
             if task["status"] != "work":
                 break
             for site in SITES:
-                answer = world.answer(site, "heart", BINARY)
-                response = world.put(site, "heart", task["round"], answer, BINARY)
+                answer = api.answer(site, "heart", BINARY)
+                response = api.put(site, "heart", task["round"], answer, BINARY)
                 assert response.status_code == 201, response.text
                 etag = response.headers["Fedclust-Task-ETag"]
-        yield Running(local, world, clock)
+        yield Running(local, api, clock)
 
 
-def ask(world: World, etag: str) -> Any:
+def ask(api: ApiCaller, etag: str) -> Any:
     # The last site's ETag: once all have answered, nobody's task is what it was.
     headers = {"If-None-Match": etag} if etag else {}
     path = "/v1/sessions/heart/task?wait=25"
-    response = world.request("GET", path, SITES[-1], headers=headers)
+    response = api.request("GET", path, SITES[-1], headers=headers)
     assert response.status_code == 200
     return response.json()
 
 
 def read(finished: Running, reader: str, accept: str) -> Any:
-    response = finished.world.request("GET", RESULT, reader, headers={"Accept": accept})
+    response = finished.api.request("GET", RESULT, reader, headers={"Accept": accept})
     assert response.status_code == 200, response.text
     assert response.headers["Content-Type"].partition(";")[0] == accept
     assert response.headers["Vary"] == "Accept"
@@ -157,7 +157,7 @@ def test_csv_leaves_unmeasured_sizes_empty_and_quotes_names(finished: Running) -
 
 def test_the_result_comes_after_completion_only(running: Running) -> None:
     for reader in ("ada", "north"):
-        response = running.world.request("GET", RESULT, reader)
+        response = running.api.request("GET", RESULT, reader)
         assert response.status_code == 409
         assert response.json()["type"].endswith(":result-not-ready")
 
@@ -168,7 +168,7 @@ def test_the_clusters_are_those_of_the_rows(finished: Running) -> None:
     assert math.isclose(younger[0], 40, abs_tol=2)
     assert math.isclose(older[0], 70, abs_tol=2)
     assert sum(result["sizes"]) == 180
-    rounds = finished.world.ok("GET", "/v1/sessions/heart/rounds", "ada")["items"]
+    rounds = finished.api.ok("GET", "/v1/sessions/heart/rounds", "ada")["items"]
     assert [item["state"] for item in rounds] == ["closed"] * len(rounds)
     assert {item["close_reason"] for item in rounds} == {"all_answered"}
 

@@ -21,9 +21,9 @@ import pytest
 
 from fedclust_service.cli import main
 from fedclust_service.exit_codes import Exit
-from support.patience import PATIENCE_S
+from support.api_caller import ApiCaller
 from support.server import ServerProcess, clean_environment, running_server
-from support.world import World
+from support.timeouts import TIMEOUT_S
 
 POSIX = os.name == "posix"
 
@@ -65,7 +65,7 @@ def cli(
 def whoami(server: ServerProcess, token: str) -> httpx.Response:
     headers = {"Authorization": f"Bearer {token}"}
     return httpx.get(
-        f"{server.base_url}/v1/whoami", headers=headers, timeout=PATIENCE_S, trust_env=False
+        f"{server.base_url}/v1/whoami", headers=headers, timeout=TIMEOUT_S, trust_env=False
     )
 
 
@@ -87,7 +87,7 @@ def test_an_empty_machine_becomes_a_coordinator(tmp_path: Path) -> None:
         assert output.count("fco_") == 1
         assert re.search(r"^listening on http://127\.0\.0\.1:\d+$", output, re.MULTILINE)
         assert (
-            httpx.get(f"{server.base_url}/readyz", timeout=PATIENCE_S, trust_env=False).status_code
+            httpx.get(f"{server.base_url}/readyz", timeout=TIMEOUT_S, trust_env=False).status_code
             == 200
         )
         me = whoami(server, server.operator_token).json()
@@ -176,29 +176,29 @@ def test_a_ready_file_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
 def test_a_shutdown_ends_long_polls_and_exits_with_0(tmp_path: Path, number: int) -> None:
     # The grace is so long that only a poll that is told ends before it.
     with running_server(tmp_path / "data", "--shutdown-grace-s", "600") as server:
-        world = World(server.base_url, server.operator_token)
-        world.register("sites", "north", "south", "west")
-        world.register("analysts", "ada")
-        world.define("ada", "heart", ["north", "south", "west"])
+        api = ApiCaller(server.base_url, server.operator_token)
+        api.register("sites", "north", "south", "west")
+        api.register("analysts", "ada")
+        api.define("ada", "heart", ["north", "south", "west"])
         path = "/v1/sessions/heart/task"
-        etag = world.request("GET", path, "north").headers["ETag"]
+        etag = api.request("GET", path, "north").headers["ETag"]
         address = httpx.URL(server.base_url)
-        with socket.create_connection((address.host, address.port), timeout=PATIENCE_S) as waiting:
+        with socket.create_connection((address.host, address.port), timeout=TIMEOUT_S) as waiting:
             waiting.sendall(
                 f"GET {path}?wait=25 HTTP/1.1\r\nHost: x\r\nIf-None-Match: {etag}\r\n"
-                f"Authorization: Bearer {world.tokens['north']}\r\n\r\n".encode()
+                f"Authorization: Bearer {api.tokens['north']}\r\n\r\n".encode()
             )
             # Answered in order on one process: the poll before it has been taken up.
             assert (
                 httpx.get(
-                    f"{server.base_url}/healthz", timeout=PATIENCE_S, trust_env=False
+                    f"{server.base_url}/healthz", timeout=TIMEOUT_S, trust_env=False
                 ).status_code
                 == 200
             )
             assert server.process is not None
             server.process.send_signal(number)
             assert waiting.recv(65_536).startswith(b"HTTP/1.1 503 ")
-        assert server.process.wait(PATIENCE_S) == 0
+        assert server.process.wait(TIMEOUT_S) == 0
         assert "Traceback" not in server.output()
 
 
@@ -206,7 +206,7 @@ def test_a_shutdown_ends_long_polls_and_exits_with_0(tmp_path: Path, number: int
 def test_a_request_that_outlasts_the_grace_of_a_shutdown_is_told(tmp_path: Path) -> None:
     with running_server(tmp_path / "data", "--shutdown-grace-s", "1") as server:
         address = httpx.URL(server.base_url)
-        with socket.create_connection((address.host, address.port), timeout=PATIENCE_S) as sending:
+        with socket.create_connection((address.host, address.port), timeout=TIMEOUT_S) as sending:
             sending.sendall(
                 b"POST /v1/sites HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                 b"Authorization: Bearer " + server.operator_token.encode() + b"\r\n"
@@ -219,7 +219,7 @@ def test_a_request_that_outlasts_the_grace_of_a_shutdown_is_told(tmp_path: Path)
             answer = sending.recv(65_536)
             assert answer.startswith(b"HTTP/1.1 503 "), answer
             assert b"application/problem+json" in answer
-        assert server.process.wait(PATIENCE_S) == 0
+        assert server.process.wait(TIMEOUT_S) == 0
         assert "Exception in ASGI" not in server.output()
 
 
@@ -238,14 +238,14 @@ def test_a_shutdown_does_not_wait_for_an_aggregation(
 ) -> None:
     monkeypatch.setattr("support.server._COMMAND", [sys.executable, "-c", AGGREGATES_FOR_EVER])
     with running_server(tmp_path / "data") as server:
-        world = World(server.base_url, server.operator_token)
-        world.register("sites", "north", "south", "west")
-        world.register("analysts", "ada")
-        world.define("ada", "heart", ["north", "south", "west"])
+        api = ApiCaller(server.base_url, server.operator_token)
+        api.register("sites", "north", "south", "west")
+        api.register("analysts", "ada")
+        api.define("ada", "heart", ["north", "south", "west"])
         for site in ("north", "south", "west"):
-            world.join(site, "heart")
+            api.join(site, "heart")
         for site in ("north", "south", "west"):
-            assert world.put(site, "heart", 1, world.answer(site, "heart")).status_code == 201
+            assert api.put(site, "heart", 1, api.answer(site, "heart")).status_code == 201
         assert server.stop() == 0
 
 
@@ -282,14 +282,14 @@ def test_an_aggregation_in_a_process_ends_with_the_server(
     script = AGGREGATES_ELSEWHERE.format(pipe=str(pipe))
     monkeypatch.setattr("support.server._COMMAND", [sys.executable, "-c", script])
     with running_server(tmp_path / "data", "--aggregation-process-bytes", "0") as server:
-        world = World(server.base_url, server.operator_token)
-        world.register("sites", "north", "south", "west")
-        world.register("analysts", "ada")
-        world.define("ada", "heart", ["north", "south", "west"])
+        api = ApiCaller(server.base_url, server.operator_token)
+        api.register("sites", "north", "south", "west")
+        api.register("analysts", "ada")
+        api.define("ada", "heart", ["north", "south", "west"])
         for site in ("north", "south", "west"):
-            world.join(site, "heart")
+            api.join(site, "heart")
         for site in ("north", "south", "west"):
-            assert world.put(site, "heart", 1, world.answer(site, "heart")).status_code == 201
+            assert api.put(site, "heart", 1, api.answer(site, "heart")).status_code == 201
         with pipe.open("rb", buffering=0) as there:
             assert there.read(5) == b"there"
             if how == "killed":
@@ -301,20 +301,20 @@ def test_an_aggregation_in_a_process_ends_with_the_server(
 
 def test_logs_are_json_lines_and_hold_no_secrets(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
-        world = World(server.base_url, server.operator_token)
-        world.register("sites", "north", "south", "west")
-        world.register("analysts", "ada")
-        world.define("ada", "heart", ["north", "south", "west"])
+        api = ApiCaller(server.base_url, server.operator_token)
+        api.register("sites", "north", "south", "west")
+        api.register("analysts", "ada")
+        api.define("ada", "heart", ["north", "south", "west"])
         for site in ("north", "south", "west"):
-            world.join(site, "heart")
-        world.request("GET", f"/v1/sessions/heart?token={world.tokens['ada']}", "ada")
-        world.request("GET", f"/v1/sites/{world.tokens['north']}", world.operator)
-        world.request("GET", f"/{world.tokens['north']}", "ada")
-        body = world.answer("north", "heart")
-        assert world.put("north", "heart", 1, body).status_code == 201
-        refused = json.loads(world.answer("south", "heart"))
+            api.join(site, "heart")
+        api.request("GET", f"/v1/sessions/heart?token={api.tokens['ada']}", "ada")
+        api.request("GET", f"/v1/sites/{api.tokens['north']}", api.operator)
+        api.request("GET", f"/{api.tokens['north']}", "ada")
+        body = api.answer("north", "heart")
+        assert api.put("north", "heart", 1, body).status_code == 201
+        refused = json.loads(api.answer("south", "heart"))
         refused["payload"]["observed"] = [1, 1]
-        assert world.put("south", "heart", 1, json.dumps(refused).encode()).status_code == 422
+        assert api.put("south", "heart", 1, json.dumps(refused).encode()).status_code == 422
         server.stop()
         lines = [line for line in server.output().splitlines() if line.startswith("{")]
     events = [json.loads(line) for line in lines]
@@ -328,7 +328,7 @@ def test_logs_are_json_lines_and_hold_no_secrets(tmp_path: Path) -> None:
     assert (stored[0]["round"], stored[0]["role"], stored[0]["actor"]) == ("1", "site", "north")
     assert all(re.fullmatch("[0-9a-f]{16}", event["request_id"]) for event in stored)
     logged = "\n".join(lines)
-    for token in (*world.tokens.values(), world.operator):
+    for token in (*api.tokens.values(), api.operator):
         assert token not in logged
         assert token.split("_")[2] not in logged
     numbers = json.loads(body)["payload"]

@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from fedclust_service.http import protocol
+from support.api_caller import ApiCaller
 from support.clock import ManualClock
-from support.inprocess import local_coordinator
-from support.patience import PATIENCE_S, eventually
-from support.world import World
+from support.local_coordinator import local_coordinator
+from support.timeouts import TIMEOUT_S, eventually
 
 from .conftest import Running, populate
 from .test_metrics import Samples, scrape, value
@@ -28,10 +28,10 @@ ROWS, BYTES = 2_000, 10_000
 
 
 @contextlib.contextmanager
-def opened(world: World) -> Iterator[httpx.Response]:
-    headers = {"Authorization": f"Bearer {world.tokens['ada']}"}
+def opened(api: ApiCaller) -> Iterator[httpx.Response]:
+    headers = {"Authorization": f"Bearer {api.tokens['ada']}"}
     with (
-        httpx.Client(base_url=world.base_url, trust_env=False, timeout=PATIENCE_S) as client,
+        httpx.Client(base_url=api.base_url, trust_env=False, timeout=TIMEOUT_S) as client,
         client.stream("GET", EVENTS, headers=headers) as response,
     ):
         yield response
@@ -49,17 +49,17 @@ def streams(live: Running) -> float:
 
 
 def test_its_head_is_told_at_once_and_takes_no_place(live: Running) -> None:
-    with opened(live.world) as stream:
+    with opened(live.api) as stream:
         got = dict(stream.headers)
         for _ in range(20):  # more than a token may have open
-            head = live.world.request("HEAD", EVENTS, "ada")
+            head = live.api.request("HEAD", EVENTS, "ada")
             assert (head.status_code, head.content) == (200, b"")
         assert streams(live) == 1
     for header in ("content-type", "cache-control", "x-accel-buffering", "transfer-encoding"):
         assert head.headers[header] == got[header], header
     assert "content-length" not in head.headers
     for token, status in (("nonsense", 401), ("north", 200)):
-        assert live.world.request("HEAD", EVENTS, token).status_code == status
+        assert live.api.request("HEAD", EVENTS, token).status_code == status
 
 
 def test_a_stream_is_no_long_request(live: Running, caplog: pytest.LogCaptureFixture) -> None:
@@ -70,7 +70,7 @@ def test_a_stream_is_no_long_request(live: Running, caplog: pytest.LogCaptureFix
         return [line for line in lines if line.get("route") == ROUTE["route"]]
 
     caplog.set_level("INFO")
-    with opened(live.world) as stream:
+    with opened(live.api) as stream:
         lines = stream.iter_lines()  # kept: the stream ends with it
         assert next(lines).startswith("retry")
         during = scrape(live.local)
@@ -102,11 +102,11 @@ def reading_nothing(live: Running) -> Iterator[socket.socket]:
     store.run_tx("test.fill", fill)
     live.local.coordinator.sealing_due.set()
     eventually(lambda: store.read("test.waiting", lambda tx: tx.chain.waiting()) == 0)
-    address = httpx.URL(live.world.base_url)
+    address = httpx.URL(live.api.base_url)
     with socket.socket() as reader:
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         reader.connect((address.host, address.port))
-        token = live.world.tokens["ada"]
+        token = live.api.tokens["ada"]
         request = f"GET {EVENTS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
         reader.sendall(request.encode())
         # It may be let go before anybody looks how many are open.
@@ -127,7 +127,7 @@ def test_who_reads_nothing_is_let_go(live: Running, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(protocol, "STUCK_SECONDS", 0.3)
     with reading_nothing(live) as reader:
         # It keeps nobody waiting.
-        assert live.world.request("GET", "/v1/whoami", "ada").status_code == 200
+        assert live.api.request("GET", "/v1/whoami", "ada").status_code == 200
         eventually(lambda: streams(live) == 0)
         assert live.local.coordinator.store.metrics()["events.read"].calls < ROWS / 100 - 5
         # Torn off, not ended.
@@ -167,6 +167,6 @@ def test_no_path_to_a_stream_survives_its_places(tmp_path: Path) -> None:
     with local_coordinator(tmp_path, clock=clock, threads=True, waits_per_token="2") as local:
         live = Running(local, populate(local), clock)
         for _ in range(3):
-            with opened(live.world) as stream:
+            with opened(live.api) as stream:
                 assert stream.status_code == 200
             eventually(lambda: streams(live) == 0)

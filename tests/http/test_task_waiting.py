@@ -14,7 +14,7 @@ import pytest
 
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, JSON
-from support.patience import PATIENCE_S, eventually
+from support.timeouts import TIMEOUT_S, eventually
 
 from .conftest import SITES, Running
 
@@ -23,7 +23,7 @@ TASK = "/v1/sessions/heart/task"
 
 def get(running: Running, site: str, etag: str | None = None, wait: float = 0) -> httpx.Response:
     headers = {"If-None-Match": etag} if etag else {}
-    return running.world.request("GET", TASK, site, params={"wait": wait}, headers=headers)
+    return running.api.request("GET", TASK, site, params={"wait": wait}, headers=headers)
 
 
 def in_background(call: Callable[[], httpx.Response]) -> Future[httpx.Response]:
@@ -53,19 +53,19 @@ def test_without_an_etag_it_answers_at_once(live: Running, monkeypatch: pytest.M
 
 def test_the_digest_is_that_of_what_is_sent(live: Running) -> None:
     for site in SITES:
-        task = live.world.task(site, "heart")["task"]
+        task = live.api.task(site, "heart")["task"]
         assert task["digest"] == codec.task_digest(task["common"], task["site"])
 
 
 def test_the_etag_covers_all_but_progress(live: Running) -> None:
     before = get(live, "south")
-    live.world.put("north", "heart", 1, live.world.answer("north", "heart"))
+    live.api.put("north", "heart", 1, live.api.answer("north", "heart"))
     after = get(live, "south")
     assert before.json()["progress"]["answered"] == 0
     assert after.json()["progress"]["answered"] == 1
     assert before.headers["ETag"] == after.headers["ETag"]
     deadline = {"deadline": "2026-01-05T20:00:00Z"}
-    live.world.ok("PATCH", "/v1/sessions/heart", "ada", json=deadline)
+    live.api.ok("PATCH", "/v1/sessions/heart", "ada", json=deadline)
     assert get(live, "south").headers["ETag"] != before.headers["ETag"]
 
 
@@ -85,12 +85,12 @@ def test_a_change_of_progress_alone_does_not_end_a_wait(live: Running) -> None:
     etag = get(live, "south").headers["ETag"]
     future = in_background(lambda: get(live, "south", etag, wait=25))
     waiting(live)
-    live.world.put("north", "heart", 1, live.world.answer("north", "heart"))
+    live.api.put("north", "heart", 1, live.api.answer("north", "heart"))
     assert get(live, "south", etag).status_code == 304
     assert not future.done()
     deadline = {"deadline": "2026-01-05T20:00:00.000Z"}
-    live.world.ok("PATCH", "/v1/sessions/heart", "ada", json=deadline)
-    assert future.result(PATIENCE_S).json()["deadline"] == deadline["deadline"]
+    live.api.ok("PATCH", "/v1/sessions/heart", "ada", json=deadline)
+    assert future.result(TIMEOUT_S).json()["deadline"] == deadline["deadline"]
     # What was not counted for the wait is counted for a view that is sent.
     assert get(live, "south").json()["progress"]["answered"] == 1
 
@@ -99,8 +99,8 @@ def test_the_submissions_etag_waits_for_the_next_round(live: Running) -> None:
     """Two requests a round: PUT, then GET with the ETag that the PUT gave."""
     futures = {}
     for index, site in enumerate(SITES):
-        body = live.world.answer(site, "heart")
-        submitted = live.world.put(site, "heart", 1, body)
+        body = live.api.answer(site, "heart")
+        submitted = live.api.put(site, "heart", 1, body)
         etag = submitted.headers["Fedclust-Task-ETag"]
         if index < 2:
             assert get(live, site, etag).status_code == 304
@@ -109,13 +109,13 @@ def test_the_submissions_etag_waits_for_the_next_round(live: Running) -> None:
             )
             waiting(live, index + 1)
     for future in futures.values():
-        body = future.result(PATIENCE_S).json()
+        body = future.result(TIMEOUT_S).json()
         assert (body["status"], body["round"]) == ("work", 2)
 
 
 def test_json_and_binary_say_the_same(live: Running) -> None:
-    as_json = live.world.request("GET", TASK, "north", headers={"Accept": JSON})
-    as_binary = live.world.request("GET", TASK, "north", headers={"Accept": BINARY})
+    as_json = live.api.request("GET", TASK, "north", headers={"Accept": JSON})
+    as_binary = live.api.request("GET", TASK, "north", headers={"Accept": BINARY})
     assert as_json.headers["Content-Type"] == JSON
     assert as_binary.headers["Content-Type"] == BINARY
     assert as_json.headers["ETag"] == as_binary.headers["ETag"]
@@ -126,7 +126,7 @@ def test_json_and_binary_say_the_same(live: Running) -> None:
     "accept", ["text/html", "application/xml, image/*", "application/json;q=0"]
 )
 def test_what_cannot_be_represented(live: Running, accept: str) -> None:
-    response = live.world.request("GET", TASK, "north", headers={"Accept": accept})
+    response = live.api.request("GET", TASK, "north", headers={"Accept": accept})
     assert response.status_code == 406
     assert JSON in response.json()["detail"]
 
@@ -135,19 +135,19 @@ def test_a_token_revoked_while_waiting_learns_nothing_new(live: Running) -> None
     etag = get(live, "north").headers["ETag"]
     future = in_background(lambda: get(live, "north", etag, wait=20))
     waiting(live)
-    page = live.world.ok("GET", "/v1/sites/north", live.world.operator)
+    page = live.api.ok("GET", "/v1/sites/north", live.api.operator)
     (token,) = page["tokens"]
-    live.world.ok("DELETE", f"/v1/sites/north/tokens/{token['id']}", live.world.operator)
+    live.api.ok("DELETE", f"/v1/sites/north/tokens/{token['id']}", live.api.operator)
     deadline = {"deadline": "2026-01-05T20:00:00Z"}
-    live.world.ok("PATCH", "/v1/sessions/heart", "ada", json=deadline)
-    assert future.result(PATIENCE_S).status_code == 401
+    live.api.ok("PATCH", "/v1/sessions/heart", "ada", json=deadline)
+    assert future.result(TIMEOUT_S).status_code == 401
 
 
 def test_hundreds_wait_without_holding_threads(live: Running) -> None:
     sites = ("north", "south", "west")  # a token may have 64 waits open
     asked = [
         {
-            "Authorization": f"Bearer {live.world.tokens[site]}",
+            "Authorization": f"Bearer {live.api.tokens[site]}",
             "If-None-Match": get(live, site).headers["ETag"],
         }
         for site in sites
@@ -156,7 +156,7 @@ def test_hundreds_wait_without_holding_threads(live: Running) -> None:
 
     async def poll() -> set[int]:
         async with httpx.AsyncClient(
-            base_url=live.local.base_url, limits=limits, timeout=PATIENCE_S, trust_env=False
+            base_url=live.local.base_url, limits=limits, timeout=TIMEOUT_S, trust_env=False
         ) as client:
             polls = [
                 asyncio.create_task(client.get(TASK, params={"wait": 25}, headers=headers))
@@ -166,7 +166,7 @@ def test_hundreds_wait_without_holding_threads(live: Running) -> None:
             assert (await client.get("/v1/whoami", headers=asked[0])).status_code == 200
             assert live.local.coordinator.notifier.waiting == 120
             await asyncio.to_thread(
-                live.world.ok,
+                live.api.ok,
                 "PATCH",
                 "/v1/sessions/heart",
                 "ada",
@@ -182,7 +182,7 @@ def test_a_shutdown_ends_every_wait_with_503(live: Running) -> None:
     future = in_background(lambda: get(live, "north", etag, wait=25))
     waiting(live)
     live.local.end()
-    response = future.result(PATIENCE_S)
+    response = future.result(TIMEOUT_S)
     assert response.status_code == 503
     assert int(response.headers["Retry-After"]) > 0
     assert response.json()["type"].endswith(":unavailable")

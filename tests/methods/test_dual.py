@@ -24,8 +24,8 @@ from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Done, Next
 from fedclust.simulate import simulate
 from fedclust.wire import codec
-from support.hospitals import blobs, pooled
 from support.rounds import Run, data_of, drive
+from support.site_rows import blobs, pooled
 
 FloatArray = NDArray[np.float64]
 Sites = Mapping[str, FloatArray]

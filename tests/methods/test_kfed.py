@@ -23,8 +23,8 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from fedclust.simulate import SimulationResult, simulate
-from support.hospitals import blobs, breast_cancer, pooled
 from support.rounds import drive
+from support.site_rows import blobs, breast_cancer, pooled
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
 OPEN = {"scaling": "none", "protection": "none", "min_sites": 1}

@@ -18,9 +18,9 @@ from fedclust.schema.model import Memory
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Next, SiteTask
-from support.hospitals import central_lloyd
 from support.points import config_of, of_rows, repeated, weighted
 from support.rounds import drive
+from support.site_rows import central_lloyd
 
 FEATURES = (Feature(name="age", lower=0, upper=10), Feature(name="dose"))
 X = [[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [8.0, 5.0], [9.0, 6.0]]

@@ -24,8 +24,8 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from fedclust.simulate import SimulationResult, simulate
-from support.hospitals import breast_cancer
 from support.rounds import data_of
+from support.site_rows import breast_cancer
 
 Rows = dict[str, NDArray[np.float64]]
 POLICY: dict[str, Any] = {"scaling": "none", "min_group_size": 5}

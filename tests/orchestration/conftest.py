@@ -1,4 +1,4 @@
-"""An office on SQLite by default; ``both_office`` on SQLite and on PostgreSQL."""
+"""An direct on SQLite by default; ``direct_on_both`` on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ import structlog
 from fedclust.methods.registry import METHODS
 from fedclust_service.orchestration import definitions
 from fedclust_service.store import Store
-from support import tally
+from support import counting_method
 from support.clock import ManualClock
+from support.direct_api import DirectApi
 from support.logs import through_logging
-from support.office import Office
 
 
 @pytest.fixture(autouse=True)
-def _tally(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(METHODS, tally.NAME, tally.method())
+def _counting_method(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(METHODS, counting_method.NAME, counting_method.method())
     definitions._plan.cache_clear()
     yield
-    tally.HOOK.clear()
-    tally.CHECKED.clear()
-    tally.CONTRIBUTED.clear()
+    counting_method.HOOK.clear()
+    counting_method.CHECKED.clear()
+    counting_method.CONTRIBUTED.clear()
     definitions._plan.cache_clear()
 
 
 @pytest.fixture
-def office(sqlite_url: str, clock: ManualClock) -> Iterator[Office]:
+def direct(sqlite_url: str, clock: ManualClock) -> Iterator[DirectApi]:
     store = Store.open(sqlite_url, clock)
-    yield Office(store, clock)
+    yield DirectApi(store, clock)
     store.close()
 
 
 @pytest.fixture
-def both_office(store: Store, clock: ManualClock) -> Office:
-    return Office(store, clock)
+def direct_on_both(store: Store, clock: ManualClock) -> DirectApi:
+    return DirectApi(store, clock)
 
 
 @pytest.fixture

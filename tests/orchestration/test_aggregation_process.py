@@ -35,26 +35,26 @@ from fedclust_service.orchestration.aggregation_process import AggregationProces
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.store import StoreUnavailable
-from support import rounds, tally
+from support import counting_method, rounds
 from support.clock import ManualClock
-from support.office import ANALYST, Office
-from support.patience import PATIENCE_S, eventually
+from support.direct_api import ANALYST, DirectApi
 from support.purpose import PURPOSE
-from support.rows import latest_state
+from support.store_rows import latest_state
+from support.timeouts import TIMEOUT_S, eventually
 
 ALWAYS = Limits(aggregation_process_bytes=0, heartbeat_s=0.01, driver_poll_s=0.01)
-#: The process as it is, to which the method of the tests was added; a hook as in `tally`.
+#: The process as it is, to which the method of the tests was added; a hook as in `counting_method`.
 WITH_TALLY = """
 import sys, threading
 sys.path.insert(0, {tests!r})
 from fedclust.schema.errors import MethodFailure
 from fedclust.methods.registry import METHODS
 from fedclust_service.orchestration import aggregation_process
-from support import tally
-METHODS[tally.NAME] = tally.method()
+from support import counting_method
+METHODS[counting_method.NAME] = counting_method.method()
 def hook():
     {hook}
-tally.HOOK.append(hook)
+counting_method.HOOK.append(hook)
 aggregation_process.main()
 """
 HANG = "threading.Event().wait()"
@@ -148,16 +148,16 @@ def test_a_process_computes_the_same_bytes(
 
 
 def test_the_database_holds_the_same_bytes(
-    both_office: Office, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+    direct_on_both: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process_runs(monkeypatch)
     stored = {}
     for name, limits in (("near", Limits()), ("heart", ALWAYS)):
-        both_office.co.limits = limits
-        both_office.session(name, rounds=2)
-        both_office.finish(name)
-        row = both_office.row(name)
-        stored[name] = both_office.store.read(
+        direct_on_both.co.limits = limits
+        direct_on_both.session(name, rounds=2)
+        direct_on_both.finish(name)
+        row = direct_on_both.row(name)
+        stored[name] = direct_on_both.store.read(
             "t",
             lambda tx, row=row: (
                 latest_state(tx, row.id).state,
@@ -170,13 +170,13 @@ def test_the_database_holds_the_same_bytes(
 
 
 def test_a_system_without_processes_computes_here(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "COMMAND", ("there-is-no-such-program",))
-    office.co.limits = ALWAYS
-    office.session(rounds=2)
+    direct.co.limits = ALWAYS
+    direct.session(rounds=2)
     with structlog.testing.capture_logs() as logged:
-        assert office.finish("heart").state == "completed"
+        assert direct.finish("heart").state == "completed"
     warned = [each["event"] for each in logged if each["log_level"] == "warning"]
     assert warned == ["aggregation_process_not_started"] * 2
 
@@ -193,17 +193,17 @@ def test_a_system_without_processes_computes_here(
     ],
 )
 def test_what_raises_inside_fails_the_session_without_its_text(
-    office: Office, monkeypatch: pytest.MonkeyPatch, hook: str, reason: str
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch, hook: str, reason: str
 ) -> None:
     process_runs(monkeypatch, hook)
-    office.co.limits = ALWAYS
-    office.session(rounds=2)
-    office.answer_all("heart")
+    direct.co.limits = ALWAYS
+    direct.session(rounds=2)
+    direct.answer_all("heart")
     with structlog.testing.capture_logs() as logged:
-        assert office.co.driver.run_once()
-    info = office.info("heart")
+        assert direct.co.driver.run_once()
+    info = direct.info("heart")
     assert (info.state, info.stopped_because) == ("failed", reason)
-    assert "4711" not in f"{logged}{info}{office.audit()}"
+    assert "4711" not in f"{logged}{info}{direct.audit()}"
     kinds = [each["error"] for each in logged if each["event"] == "aggregation_error"]
     assert kinds == ([] if reason == "odd" else [hook.split("(")[0].removeprefix("raise ")])
 
@@ -242,117 +242,117 @@ def a_job(**changes: Any) -> Job:
 # --- deaths ---------------------------------------------------------------------------------------
 
 
-def aggregating(office: Office, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+def aggregating(direct: DirectApi, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """Bring a session to where its first round is to be aggregated, and that will hang."""
     process_runs(monkeypatch, HANG)
-    office.co.limits = dataclasses.replace(ALWAYS, **options)
-    office.session(rounds=2)
-    office.answer_all("heart")
+    direct.co.limits = dataclasses.replace(ALWAYS, **options)
+    direct.session(rounds=2)
+    direct.answer_all("heart")
 
 
-def healed(office: Office, monkeypatch: pytest.MonkeyPatch, other: Coordinator) -> None:
+def healed(direct: DirectApi, monkeypatch: pytest.MonkeyPatch, other: Coordinator) -> None:
     """Have another driver carry the session to its end, and look for what was counted twice."""
     process_runs(monkeypatch)
     assert other.driver.run_once()
-    assert office.tally("heart")[0].tolist() == [1, 1, 1]
-    assert office.finish("heart").state == "completed"
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
+    assert direct.finish("heart").state == "completed"
 
 
 def test_a_killed_process_is_a_lease_that_runs_out(
-    both_office: Office, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+    direct_on_both: DirectApi, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    office = both_office
-    aggregating(office, monkeypatch)
-    driving = threading.Thread(target=office.co.driver.run_once)
+    direct = direct_on_both
+    aggregating(direct, monkeypatch)
+    driving = threading.Thread(target=direct.co.driver.run_once)
     with structlog.testing.capture_logs() as logged:
         driving.start()
         eventually(lambda: begun)
         begun[0].kill()
-        driving.join(PATIENCE_S)
+        driving.join(TIMEOUT_S)
     assert not driving.is_alive()
     assert [each["event"] for each in logged] == ["aggregation_process_lost"]
-    assert (office.info("heart").state, office.info("heart").round) == ("running", 1)
-    assert not office.co.driver.run_once(), "the lease stands"
+    assert (direct.info("heart").state, direct.info("heart").round) == ("running", 1)
+    assert not direct.co.driver.run_once(), "the lease stands"
     clock.advance(30)
-    healed(office, monkeypatch, office.co)
+    healed(direct, monkeypatch, direct.co)
 
 
 def test_a_process_that_always_dies_is_given_up(
-    office: Office, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process_runs(monkeypatch, "import os; os._exit(1)")
-    office.co.limits = ALWAYS
-    office.session(rounds=2)
-    office.answer_all("heart")
+    direct.co.limits = ALWAYS
+    direct.session(rounds=2)
+    direct.answer_all("heart")
     for _ in range(5):
-        assert office.co.driver.run_once()
+        assert direct.co.driver.run_once()
         clock.advance(30)
-    assert not office.co.driver.run_once()
-    assert office.info("heart").stopped_because == "aggregation_abandoned"
+    assert not direct.co.driver.run_once()
+    assert direct.info("heart").stopped_because == "aggregation_abandoned"
 
 
 def test_stopping_ends_the_process_and_leaves_the_round(
-    office: Office, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    aggregating(office, monkeypatch)
+    aggregating(direct, monkeypatch)
     with structlog.testing.capture_logs() as logged:
-        office.co.start()
+        direct.co.start()
         eventually(lambda: begun)
-        office.co.stop(timeout_s=PATIENCE_S)
-    assert not office.co.alive
+        direct.co.stop(timeout_s=TIMEOUT_S)
+    assert not direct.co.alive
     assert begun[0].poll() is not None
     assert [each["event"] for each in logged] == []
-    current = office.store.read("test.rounds", lambda tx: tx.rounds.aggregating())
+    current = direct.store.read("test.rounds", lambda tx: tx.rounds.aggregating())
     assert [each.lease for each in current] == [None]
-    assert (office.info("heart").state, office.info("heart").round) == ("running", 1)
+    assert (direct.info("heart").state, direct.info("heart").round) == ("running", 1)
     process_runs(monkeypatch)
-    other = office.another()
+    other = direct.another()
     other.start()  # on SQLite it takes leases over at once
-    eventually(lambda: office.info("heart").round == 2)
-    other.stop(PATIENCE_S)
-    assert office.tally("heart")[0].tolist() == [1, 1, 1]
+    eventually(lambda: direct.info("heart").round == 2)
+    other.stop(TIMEOUT_S)
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
 
 
 def test_too_long_an_aggregation_ends_with_its_process(
-    office: Office, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    aggregating(office, monkeypatch, aggregation_timeout_s=50)
-    office.session("lung", rounds=1)
-    office.co.driver.start()
+    aggregating(direct, monkeypatch, aggregation_timeout_s=50)
+    direct.session("lung", rounds=1)
+    direct.co.driver.start()
     eventually(lambda: begun)
     clock.advance(51)
-    eventually(lambda: office.info("heart").state == "failed")
-    assert office.info("heart").stopped_because == "aggregation_timeout"
+    eventually(lambda: direct.info("heart").state == "failed")
+    assert direct.info("heart").stopped_because == "aggregation_timeout"
     eventually(lambda: begun[0].poll() is not None)
     process_runs(monkeypatch)
-    office.answer_all("lung")
-    eventually(lambda: office.info("lung").state == "completed")
-    office.co.driver.ask_to_stop()
-    office.co.driver.join(PATIENCE_S)
+    direct.answer_all("lung")
+    eventually(lambda: direct.info("lung").state == "completed")
+    direct.co.driver.ask_to_stop()
+    direct.co.driver.join(TIMEOUT_S)
 
 
 def test_a_cancelled_session_does_not_hold_the_others_up(
-    office: Office, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    aggregating(office, monkeypatch)
-    driving = threading.Thread(target=office.co.driver.run_once)
+    aggregating(direct, monkeypatch)
+    driving = threading.Thread(target=direct.co.driver.run_once)
     driving.start()
     eventually(lambda: begun)
-    sessions.cancel_session(office.co, ANALYST, "heart")
-    driving.join(PATIENCE_S)
+    sessions.cancel_session(direct.co, ANALYST, "heart")
+    driving.join(TIMEOUT_S)
     assert not driving.is_alive()
     assert begun[0].poll() is not None
-    assert office.info("heart").state == "cancelled"
+    assert direct.info("heart").state == "cancelled"
 
 
 def test_a_database_that_fails_on_the_way_ends_the_process(
-    office: Office, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process_runs(monkeypatch)
-    office.co.limits = ALWAYS
-    office.session(rounds=2)
-    office.answer_all("heart")
-    real = office.store.read
+    direct.co.limits = ALWAYS
+    direct.session(rounds=2)
+    direct.answer_all("heart")
+    real = direct.store.read
 
     def read(name: str, work: Callable[[Any], Any]) -> Any:
         if name == "driver.load_one" and begun:
@@ -360,12 +360,12 @@ def test_a_database_that_fails_on_the_way_ends_the_process(
         return real(name, work)
 
     with monkeypatch.context() as patch:
-        patch.setattr(office.store, "read", read)
+        patch.setattr(direct.store, "read", read)
         with pytest.raises(StoreUnavailable):
-            office.co.driver.run_once()
+            direct.co.driver.run_once()
     assert begun[0].poll() is not None
     clock.advance(30)
-    healed(office, monkeypatch, office.co)
+    healed(direct, monkeypatch, direct.co)
 
 
 def test_a_process_that_was_ended_is_not_started(begun: list[Any]) -> None:
@@ -382,11 +382,11 @@ def test_it_does_not_outlive_a_coordinator_that_is_killed(
     """A killed process closes nothing itself: the system closes its pipes, as is done here."""
     there = tmp_path / "there"
     process_runs(monkeypatch, f"open({str(there)!r}, 'w').close(); {HANG}")
-    definition = Office.request(None, sites=("s0", "s1", "s2"))  # type: ignore[arg-type]
+    definition = DirectApi.request(None, sites=("s0", "s1", "s2"))  # type: ignore[arg-type]
     frozen = freeze(definition, 7)
     state = engine.start(plan_of(frozen), ["s0", "s1", "s2"]).state
     job = a_job(definition=canonical(frozen), phase=state.phase, state=codec.encode_model(state))
-    vote = payload_bytes(tally.Vote(votes=np.ones(9)))
+    vote = payload_bytes(counting_method.Vote(votes=np.ones(9)))
     child = subprocess.Popen(
         module.COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -396,7 +396,7 @@ def test_it_does_not_outlive_a_coordinator_that_is_killed(
         eventually(there.exists)
         assert child.poll() is None
         child.stdin.close()
-        assert child.wait(PATIENCE_S) == 1
+        assert child.wait(TIMEOUT_S) == 1
 
 
 def test_it_is_not_told_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

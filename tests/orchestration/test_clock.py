@@ -19,43 +19,43 @@ from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.orchestration.sweeper import sweep
 from fedclust_service.settings import load_settings
 from fedclust_service.store import Store, StoreUnavailable, Tx
+from support.api_caller import ApiCaller
 from support.clock import BEGIN, ManualClock, ManualMachine, SetMachine
-from support.inprocess import local_coordinator
-from support.office import SITES, Office
-from support.world import World
+from support.direct_api import SITES, DirectApi
+from support.local_coordinator import local_coordinator
 
 HOUR, DAY = 3_600.0, 86_400.0
 RETENTION_DAYS = 30
 
 
 @contextlib.contextmanager
-def coordinator(url: str, clock: StoreClock) -> Iterator[Office]:
+def coordinator(url: str, clock: StoreClock) -> Iterator[DirectApi]:
     """Yield the coordinator of a process on a database, with its lease and retention."""
     with contextlib.closing(Store.open(url, clock)) as store:
-        office = Office(store, clock)
-        office.co.limits = dataclasses.replace(office.co.limits, retention_days=RETENTION_DAYS)
-        yield office
+        direct = DirectApi(store, clock)
+        direct.co.limits = dataclasses.replace(direct.co.limits, retention_days=RETENTION_DAYS)
+        yield direct
 
 
 @contextlib.contextmanager
-def worker(url: str, ahead_s: float = 0.0) -> Iterator[tuple[Office, SetMachine]]:
+def worker(url: str, ahead_s: float = 0.0) -> Iterator[tuple[DirectApi, SetMachine]]:
     """Yield a worker on PostgreSQL and its machine, whose clock is ahead of the database's."""
     machine = SetMachine(ahead_s)
-    with coordinator(url, StoreClock(machine=machine)) as office:
+    with coordinator(url, StoreClock(machine=machine)) as direct:
         # Nothing that a busy machine could wait for.
-        office.co.limits = dataclasses.replace(office.co.limits, lease_s=HOUR)
-        yield office, machine
+        direct.co.limits = dataclasses.replace(direct.co.limits, lease_s=HOUR)
+        yield direct, machine
 
 
-def payloads(office: Office, name: str = "heart") -> int:
+def payloads(direct: DirectApi, name: str = "heart") -> int:
     """Return how many of a session's payloads are stored."""
-    row = office.row(name)
+    row = direct.row(name)
 
     def count(tx: Tx) -> int:
         found = [tx.submissions.list(each) for each in tx.rounds.numbers(row.id)]
         return sum(each.payload is not None for answers in found for each in answers)
 
-    return office.store.read("test.payloads", count)
+    return direct.store.read("test.payloads", count)
 
 
 # --- the clock itself -----------------------------------------------------------------------------
@@ -227,46 +227,46 @@ def test_a_worker_a_day_ahead_strands_no_round(postgres_url: str, when: str) -> 
 # --- retention ------------------------------------------------------------------------------------
 
 
-def test_a_jump_of_31_days_scrubs_nothing(both_office: Office, clock: ManualClock) -> None:
-    office = both_office
-    office.session(rounds=1)
-    office.finish("heart")
+def test_a_jump_of_31_days_scrubs_nothing(direct_on_both: DirectApi, clock: ManualClock) -> None:
+    direct = direct_on_both
+    direct.session(rounds=1)
+    direct.finish("heart")
     clock.advance(DAY)
     for ahead in (31 * DAY, -31 * DAY):
         clock.machine.set_ahead(ahead)
         for _ in range(3):
             clock.machine.advance(1)
-            sweep(office.co)
-    assert payloads(office) == 3
+            sweep(direct.co)
+    assert payloads(direct) == 3
     clock.advance(31 * DAY)
-    sweep(office.co)
-    assert payloads(office) == 0
+    sweep(direct.co)
+    assert payloads(direct) == 0
 
 
 def test_a_start_with_a_wrong_clock_scrubs_nothing(sqlite_url: str) -> None:
-    with coordinator(sqlite_url, ManualClock()) as office:
-        office.session(rounds=1)
-        office.finish("heart")
+    with coordinator(sqlite_url, ManualClock()) as direct:
+        direct.session(rounds=1)
+        direct.finish("heart")
     wrong = ManualClock(BEGIN + timedelta(days=31))
-    with coordinator(sqlite_url, wrong) as office:
+    with coordinator(sqlite_url, wrong) as direct:
         for _ in range(60):
             wrong.advance(10)
-            sweep(office.co)
+            sweep(direct.co)
         # Put right ten minutes later; the process goes on by the time that it began with.
         wrong.machine.set_ahead(-31 * DAY)
         for _ in range(30):
             wrong.machine.advance(SETTLING_S)
-            sweep(office.co)
-        assert payloads(office) == 3
-        assert office.co.clock.fault is ClockFault.MACHINE
+            sweep(direct.co)
+        assert payloads(direct) == 3
+        assert direct.co.clock.fault is ClockFault.MACHINE
     again = ManualClock(BEGIN + timedelta(days=31))
-    with coordinator(sqlite_url, again) as office:
+    with coordinator(sqlite_url, again) as direct:
         again.advance(SETTLING_S)
-        sweep(office.co)
-        assert payloads(office) == 0
+        sweep(direct.co)
+        assert payloads(direct) == 0
 
 
-def test_a_database_whose_clock_jumps(office: Office, clock: ManualClock) -> None:
+def test_a_database_whose_clock_jumps(direct: DirectApi, clock: ManualClock) -> None:
     """Nothing is taken, closed or scrubbed by its time until the clocks agree again."""
     database = ManualMachine(clock.now())
     StoreClock.follow(clock, database.wall)
@@ -275,31 +275,31 @@ def test_a_database_whose_clock_jumps(office: Office, clock: ManualClock) -> Non
         database.advance(seconds)
         clock.machine.advance(seconds)
 
-    office.session("done", rounds=1)
-    office.finish("done")
+    direct.session("done", rounds=1)
+    direct.finish("done")
     passes(2 * SETTLING_S)
-    office.session("heart", rounds=1)
-    office.answer_all("heart")
-    office.session("slow", policy={"quorum": 3}, sites=(*SITES, "east"))
+    direct.session("heart", rounds=1)
+    direct.answer_all("heart")
+    direct.session("slow", policy={"quorum": 3}, sites=(*SITES, "east"))
     for site in SITES:
-        office.answer("slow", site)
+        direct.answer("slow", site)
     database.set_ahead(31 * DAY)
     for _ in range(3):
         passes(1)
-        sweep(office.co)
+        sweep(direct.co)
     assert clock.fault is ClockFault.DATABASE
-    assert office.drive() == 0
+    assert direct.drive() == 0
     # Not even what is due by both clocks: the process cannot tell which of them is right.
     passes(4 * SETTLING_S)
-    sweep(office.co)
-    assert (office.info("slow").state, office.drive()) == ("running", 0)
-    assert payloads(office, "done") == 3
+    sweep(direct.co)
+    assert (direct.info("slow").state, direct.drive()) == ("running", 0)
+    assert payloads(direct, "done") == 3
     database.set_ahead(-31 * DAY)
-    sweep(office.co)
+    sweep(direct.co)
     assert clock.fault is None
-    assert office.drive() == 2
-    assert office.info("heart").state == "completed"
-    assert payloads(office, "done") == 3
+    assert direct.drive() == 2
+    assert direct.info("heart").state == "completed"
+    assert payloads(direct, "done") == 3
 
 
 # --- starting, being ready, being seen ------------------------------------------------------------
@@ -345,19 +345,19 @@ def test_a_clock_behind_the_audit_trail_is_refused_until_it_is_accepted(tmp_path
 def test_a_fault_is_seen_by_operators_and_by_readiness(tmp_path: Path) -> None:
     clock = ManualClock()
     with local_coordinator(tmp_path, clock=clock, threads=True, sweep_every_s="3600") as local:
-        world = World(local.base_url, local.operator_token)
+        api = ApiCaller(local.base_url, local.operator_token)
 
         def seen() -> tuple[float, str | None]:
-            told = world.ok("GET", "/v1/admin/overview", world.operator)["clock"]
+            told = api.ok("GET", "/v1/admin/overview", api.operator)["clock"]
             assert (told["database_s"], told["limit_s"]) == (None, 60.0)
             return told["machine_s"], told["fault"]
 
         assert seen() == (0.0, None)
-        assert world.request("GET", "/readyz").status_code == 200
+        assert api.request("GET", "/readyz").status_code == 200
         clock.machine.set_ahead(-DAY)
         clock.check()
         assert seen() == (-DAY, "machine-clock")
-        ready = world.request("GET", "/readyz")
+        ready = api.request("GET", "/readyz")
         assert (ready.status_code, ready.json()["reasons"]) == (503, ["machine-clock"])
         assert (
             'fedclust_clock_skew_seconds{clock="machine"} -86400.0'
@@ -366,4 +366,4 @@ def test_a_fault_is_seen_by_operators_and_by_readiness(tmp_path: Path) -> None:
         clock.machine.set_ahead(DAY)
         clock.check()
         assert seen() == (0.0, None)
-        assert world.request("GET", "/readyz").status_code == 200
+        assert api.request("GET", "/readyz").status_code == 200

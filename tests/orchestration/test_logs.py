@@ -10,24 +10,24 @@ from typing import Any
 import pytest
 
 from fedclust_service import logging
-from support import tally
-from support.office import Office
+from support import counting_method
+from support.direct_api import DirectApi
 
 
 def test_a_failed_aggregation_is_located_and_its_words_are_not_repeated(
-    office: Office, logged: pytest.LogCaptureFixture
+    direct: DirectApi, logged: pytest.LogCaptureFixture
 ) -> None:
-    office.session("heart", rounds=2)
-    office.answer_all("heart")
+    direct.session("heart", rounds=2)
+    direct.answer_all("heart")
 
     def fail() -> None:
         raise ValueError("the row 42.4242 of Mrs Smith")
 
-    tally.HOOK.append(fail)
-    office.drive()
+    counting_method.HOOK.append(fail)
+    direct.drive()
     lines: list[Any] = [each.msg for each in logged.records if isinstance(each.msg, dict)]
     (failed,) = [line for line in lines if line["event"] == "aggregation_error"]
-    assert (failed["session"], failed["round"], failed["method"]) == ("heart", 1, "tally")
+    assert (failed["session"], failed["round"], failed["method"]) == ("heart", 1, "counting")
     (where,) = failed["raised"]
     assert where.startswith("ValueError at ")
     assert "test_logs.fail" in where

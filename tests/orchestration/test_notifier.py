@@ -11,8 +11,8 @@ from fedclust_service.orchestration.core import Limits
 from fedclust_service.orchestration.notifier import Notifier
 from fedclust_service.store import Store
 from support.clock import ManualClock
-from support.office import Office
-from support.patience import PATIENCE_S
+from support.direct_api import DirectApi
+from support.timeouts import TIMEOUT_S
 
 
 def run(coroutine: object) -> object:
@@ -20,7 +20,7 @@ def run(coroutine: object) -> object:
 
 
 async def _started(notifier: Notifier, n: int = 1) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while notifier.waiting < n:
             await asyncio.sleep(0)
 
@@ -29,7 +29,7 @@ def test_a_bump_from_another_thread_wakes() -> None:
     notifier = Notifier()
 
     async def main() -> bool:
-        waiting = asyncio.create_task(notifier.wait("heart", 3, PATIENCE_S))
+        waiting = asyncio.create_task(notifier.wait("heart", 3, TIMEOUT_S))
         await _started(notifier)
         threading.Thread(target=notifier.bump, args=("heart", 4)).start()
         return await waiting
@@ -40,7 +40,7 @@ def test_a_bump_from_another_thread_wakes() -> None:
 def test_a_change_between_reading_and_waiting_is_not_missed() -> None:
     notifier = Notifier()
     notifier.bump("heart", 4)
-    assert run(notifier.wait("heart", 3, PATIENCE_S)) is True
+    assert run(notifier.wait("heart", 3, TIMEOUT_S)) is True
 
 
 @pytest.mark.parametrize("bump", [("lung", 9), ("heart", 3)])
@@ -61,7 +61,7 @@ def test_commits_reported_out_of_order_count_once() -> None:
     notifier = Notifier()
     notifier.bump("heart", 5)
     notifier.bump("heart", 4)
-    assert run(notifier.wait("heart", 4, PATIENCE_S)) is True
+    assert run(notifier.wait("heart", 4, TIMEOUT_S)) is True
     assert run(notifier.wait("heart", 5, 0.01)) is False
 
 
@@ -69,10 +69,10 @@ def test_closing_wakes_everybody_now_and_later() -> None:
     notifier = Notifier()
 
     async def main() -> list[bool]:
-        waiting = [asyncio.create_task(notifier.wait(f"s{i}", 1, PATIENCE_S)) for i in range(20)]
+        waiting = [asyncio.create_task(notifier.wait(f"s{i}", 1, TIMEOUT_S)) for i in range(20)]
         await _started(notifier, 20)
         threading.Thread(target=notifier.close).start()
-        return await asyncio.gather(*waiting, notifier.wait("late", 1, PATIENCE_S))
+        return await asyncio.gather(*waiting, notifier.wait("late", 1, TIMEOUT_S))
 
     assert run(main()) == [False] * 21
     assert notifier.closed
@@ -81,7 +81,7 @@ def test_closing_wakes_everybody_now_and_later() -> None:
 def test_a_loop_that_is_gone_does_not_harm_the_writer() -> None:
     notifier = Notifier()
     loop = asyncio.new_event_loop()
-    task = loop.create_task(notifier.wait("heart", 1, PATIENCE_S))
+    task = loop.create_task(notifier.wait("heart", 1, TIMEOUT_S))
     loop.run_until_complete(_started(notifier))
     loop.close()
     notifier.bump("heart", 2)
@@ -93,7 +93,7 @@ def test_a_cancelled_wait_leaves_nothing_behind() -> None:
     notifier = Notifier()
 
     async def main() -> None:
-        waiting = asyncio.create_task(notifier.wait("heart", 1, PATIENCE_S))
+        waiting = asyncio.create_task(notifier.wait("heart", 1, TIMEOUT_S))
         await _started(notifier)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -128,7 +128,7 @@ def test_what_is_waited_for_is_known_by_its_newest_version() -> None:
 def test_a_commit_of_another_process_wakes(
     postgres_url: str, clock: ManualClock, told: bool
 ) -> None:
-    here, there = (Office(Store.open(postgres_url, clock), clock) for _ in range(2))
+    here, there = (DirectApi(Store.open(postgres_url, clock), clock) for _ in range(2))
     here.co.limits = Limits(reread_s=3600 if told else 0.01)
     there.session(rounds=2)
     version = here.view("heart", "north").version
@@ -138,10 +138,10 @@ def test_a_commit_of_another_process_wakes(
         here.co.listener._dispatch = lambda *_: None  # type: ignore[method-assign]
 
     async def main() -> bool:
-        waiting = asyncio.create_task(here.co.notifier.wait("heart", version, PATIENCE_S))
+        waiting = asyncio.create_task(here.co.notifier.wait("heart", version, TIMEOUT_S))
         await _started(here.co.notifier)
         here.co.start()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not here.co.listening:
                 await asyncio.sleep(0)
         there.co.start()
@@ -149,15 +149,15 @@ def test_a_commit_of_another_process_wakes(
         return await waiting
 
     assert run(main()) is True
-    for office in (here, there):
-        office.co.stop()
-        office.store.close()
+    for direct in (here, there):
+        direct.co.stop()
+        direct.store.close()
 
 
-def test_commits_reach_the_notifier(office: Office) -> None:
-    office.session(rounds=2)
-    version = office.view("heart", "north").version
-    office.answer_all("heart")
-    assert run(office.co.notifier.wait("heart", version, 0.01)) is False
-    office.drive()
-    assert run(office.co.notifier.wait("heart", version, 0.01)) is True
+def test_commits_reach_the_notifier(direct: DirectApi) -> None:
+    direct.session(rounds=2)
+    version = direct.view("heart", "north").version
+    direct.answer_all("heart")
+    assert run(direct.co.notifier.wait("heart", version, 0.01)) is False
+    direct.drive()
+    assert run(direct.co.notifier.wait("heart", version, 0.01)) is True

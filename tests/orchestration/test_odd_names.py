@@ -19,7 +19,7 @@ from fedclust_service.orchestration import (
     submissions,
 )
 from fedclust_service.orchestration.submissions import Body
-from support.office import ANALYST, OPERATOR, Office, site
+from support.direct_api import ANALYST, OPERATOR, DirectApi, site
 
 NAMES = ["", "\x00", "heart\x00", "Heart", "é" * 40, "x" * 64, "\ud800", "heart\n", "'; --"]
 NUMBERS = [0, -1, 2, 2**31, 2**63, 10**30]
@@ -31,10 +31,10 @@ def slug(call: Callable[..., Any], *given: Any) -> str:
     return caught.value.slug
 
 
-def test_names_that_nothing_has(both_office: Office) -> None:
-    office = both_office
-    co = office.co
-    office.session()
+def test_names_that_nothing_has(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
+    co = direct.co
+    direct.session()
     for name in NAMES:
         for call in (sessions.get_session, sessions.cancel_session, results.get_result):
             assert slug(call, co, ANALYST, name) == "not-found"
@@ -49,13 +49,13 @@ def test_names_that_nothing_has(both_office: Office) -> None:
         assert slug(principals.list_principals, *listed) == "invalid"
 
 
-def test_rounds_of_any_number(both_office: Office) -> None:
-    office = both_office
-    office.session()
+def test_rounds_of_any_number(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
+    direct.session()
     for number in NUMBERS:
         for call in (rounds.get_round, rounds.close_round):
-            assert slug(call, office.co, ANALYST, "heart", number) == "not-found"
-        sent = (office.co, site("north"), "heart", number, Body(b"x", "application/json"))
+            assert slug(call, direct.co, ANALYST, "heart", number) == "not-found"
+        sent = (direct.co, site("north"), "heart", number, Body(b"x", "application/json"))
         assert slug(submissions.submit, *sent) == "round-closed"
-    assert rounds.list_rounds(office.co, ANALYST, "heart", 5, "9999999999").items == ()
-    assert slug(rounds.list_rounds, office.co, ANALYST, "heart", 5, "9" * 11) == "invalid"
+    assert rounds.list_rounds(direct.co, ANALYST, "heart", 5, "9999999999").items == ()
+    assert slug(rounds.list_rounds, direct.co, ANALYST, "heart", 5, "9" * 11) == "invalid"

@@ -25,10 +25,10 @@ from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState
 from fedclust_service.orchestration import participation, rounds, sessions
 from fedclust_service.orchestration.sweeper import sweep
-from support import tally
+from support import counting_method
 from support.clock import ManualClock
-from support.office import ANALYST, Office, site
-from support.rows import latest_state
+from support.direct_api import ANALYST, DirectApi, site
+from support.store_rows import latest_state
 
 NAMES = ("a", "b", "c", "d", "e")
 ROUNDS = 4
@@ -42,11 +42,11 @@ class Crash(BaseException):
 class Trial:
     """One session and a model of what it must hold."""
 
-    def __init__(self, office: Office, clock: ManualClock, seed: int) -> None:
-        self.office, self.clock = office, clock
+    def __init__(self, direct: DirectApi, clock: ManualClock, seed: int) -> None:
+        self.direct, self.clock = direct, clock
         self.random = random.Random(seed)
         self.min_sites = 3
-        office.define(
+        direct.define(
             sites=NAMES,
             start=self.random.choice(["manual", "when_all_joined"]),
             policy={
@@ -94,18 +94,18 @@ class Trial:
         return self.random.choice(NAMES)
 
     def open_round(self) -> int:
-        return self.office.info("heart").round or 1
+        return self.direct.info("heart").round or 1
 
     def join(self) -> None:
-        self.office.join("heart", self.who())
+        self.direct.join("heart", self.who())
 
     def start(self) -> None:
-        sessions.start_session(self.office.co, ANALYST, "heart")
+        sessions.start_session(self.direct.co, ANALYST, "heart")
 
     def send(self, *, empty: bool = False) -> None:
         who, number = self.who(), self.open_round()
-        body = self.office.body("heart", who, number=number, empty=empty)
-        done = self.office.put("heart", who, body, number)
+        body = self.direct.body("heart", who, number=number, empty=empty)
+        done = self.direct.put("heart", who, body, number)
         key = (number, who)
         if done.created:
             assert key not in self.acknowledged, "accepted a second time"
@@ -120,7 +120,7 @@ class Trial:
         if not self.acknowledged:
             return
         (number, who), (digest, _, body) = self.random.choice(list(self.acknowledged.items()))
-        again = self.office.put("heart", who, body, number)
+        again = self.direct.put("heart", who, body, number)
         assert not again.created
         assert again.receipt.sha256 == digest
 
@@ -129,53 +129,53 @@ class Trial:
             return
         number, who = self.random.choice(list(self.acknowledged))
         with pytest.raises(Refusal) as caught:
-            self.office.put("heart", who, b"other", number)
+            self.direct.put("heart", who, b"other", number)
         assert caught.value.slug == "submission-differs"
 
     def nonsense(self) -> None:
         who, number = self.who(), self.random.randint(1, ROUNDS + 1)
         if (number, who) not in self.acknowledged:
             with pytest.raises(Refusal):
-                self.office.put("heart", who, b"\xc1nonsense", number)
+                self.direct.put("heart", who, b"\xc1nonsense", number)
 
     def aggregate(self) -> None:
-        self.office.another().driver.run_once()
+        self.direct.another().driver.run_once()
 
     def crash_while_aggregating(self) -> None:
         def die() -> None:
             raise Crash
 
-        tally.HOOK.append(die)
+        counting_method.HOOK.append(die)
         try:
-            self.office.another().driver.run_once()
+            self.direct.another().driver.run_once()
         except Crash:
             pass
         finally:
-            tally.HOOK.clear()
+            counting_method.HOOK.clear()
 
     def sweep(self) -> None:
-        sweep(self.office.co)
+        sweep(self.direct.co)
 
     def time(self) -> None:
         self.clock.advance(self.random.choice([1, 40, 600, 3000]))
 
     def leave(self) -> None:
-        participation.leave(self.office.co, site(self.who()), "heart")
+        participation.leave(self.direct.co, site(self.who()), "heart")
 
     def exclude(self) -> None:
-        participation.exclude(self.office.co, ANALYST, "heart", self.who())
+        participation.exclude(self.direct.co, ANALYST, "heart", self.who())
 
     def close(self) -> None:
-        rounds.close_round(self.office.co, ANALYST, "heart", self.open_round())
+        rounds.close_round(self.direct.co, ANALYST, "heart", self.open_round())
 
     def move(self) -> None:
         later = self.clock.now() + timedelta(seconds=self.random.randint(-100, 2000))
-        sessions.patch_session(self.office.co, ANALYST, "heart", SessionPatch(deadline=later))
+        sessions.patch_session(self.direct.co, ANALYST, "heart", SessionPatch(deadline=later))
 
     # --- what always holds ------------------------------------------------------------------------
 
     def check(self, after: str) -> None:
-        row = self.office.row("heart")
+        row = self.direct.row("heart")
 
         def read(tx: Any) -> tuple[Any, ...]:
             return (
@@ -186,7 +186,7 @@ class Trial:
                 tx.results.get(row.id),
             )
 
-        found, stored, state, parts, result = self.office.store.read("t.check", read)
+        found, stored, state, parts, result = self.direct.store.read("t.check", read)
         number = {each.id: each.number for each in found}
         # Nothing acknowledged is lost, nothing is stored that was not acknowledged.
         assert {(number[each.round_id], each.site): each.sha256 for each in stored} == {
@@ -210,10 +210,10 @@ class Trial:
             if n in closed and not empty:
                 expected[n - 1, NAMES.index(who)] = 1
         if result is not None:
-            counted = codec.decode(result.result)["extra"]["tally"]
+            counted = codec.decode(result.result)["extra"]["votes"]
             assert np.array_equal(counted.reshape(ROUNDS, -1), expected), after
         elif state is not None:
-            counted = codec.decode(state.state)["method"]["tally"]
+            counted = codec.decode(state.state)["method"]["votes"]
             assert np.array_equal(counted.reshape(ROUNDS, -1), expected), after
         self.check_views(row, found, parts)
         self.check_end(row, result)
@@ -221,7 +221,7 @@ class Trial:
     def check_views(self, row: Any, found: list[Any], parts: list[Any]) -> None:
         states = {each.site: each.state for each in parts}
         for who in NAMES:
-            view = self.office.view("heart", who)
+            view = self.direct.view("heart", who)
             status = view.response.status
             assert (status == "work") == (view.response.task is not None)
             if status == "work":
@@ -241,8 +241,8 @@ class Trial:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_operations(office: Office, clock: ManualClock, seed: int) -> None:
-    trial = Trial(office, clock, seed)
+def test_random_operations(direct: DirectApi, clock: ManualClock, seed: int) -> None:
+    trial = Trial(direct, clock, seed)
     for _ in range(STEPS):
         trial.step()
         if trial.ended and trial.random.random() < 0.2:
@@ -250,18 +250,20 @@ def test_random_operations(office: Office, clock: ManualClock, seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", [100, 101])
-def test_random_operations_on_both(both_office: Office, clock: ManualClock, seed: int) -> None:
-    trial = Trial(both_office, clock, seed)
+def test_random_operations_on_both(
+    direct_on_both: DirectApi, clock: ManualClock, seed: int
+) -> None:
+    trial = Trial(direct_on_both, clock, seed)
     for _ in range(STEPS):
         trial.step()
 
 
-def test_the_trials_reach_what_they_are_for(office: Office, clock: ManualClock) -> None:
+def test_the_trials_reach_what_they_are_for(direct: DirectApi, clock: ManualClock) -> None:
     """A seed on which several rounds close after crashes: the check above is not idle."""
-    trial = Trial(office, clock, 3)
+    trial = Trial(direct, clock, 3)
     for name in NAMES:
-        office.join("heart", name)
-    if office.info("heart").state == "recruiting":
+        direct.join("heart", name)
+    if direct.info("heart").state == "recruiting":
         trial.start()
     for _ in range(600):
         if trial.ended:
@@ -274,4 +276,4 @@ def test_the_trials_reach_what_they_are_for(office: Office, clock: ManualClock) 
         trial.check("reach")
     assert trial.ended == "completed"
     assert len({number for number, _ in trial.acknowledged}) == ROUNDS
-    assert office.audit(action="round.taken_over")
+    assert direct.audit(action="round.taken_over")

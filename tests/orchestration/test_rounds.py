@@ -15,72 +15,72 @@ from fedclust_service.orchestration import participation, rounds, sessions, swee
 from fedclust_service.orchestration.sweeper import sweep
 from fedclust_service.store import Tx
 from support.clock import ManualClock
-from support.office import ANALYST, OPERATOR, Office, site
+from support.direct_api import ANALYST, OPERATOR, DirectApi, site
 
 FOUR = ("a", "b", "c", "d")
 HOUR = 3600
 
 
-def look(office: Office, number: int = 1) -> RoundInfo:
-    return rounds.get_round(office.co, ANALYST, "heart", number)
+def look(direct: DirectApi, number: int = 1) -> RoundInfo:
+    return rounds.get_round(direct.co, ANALYST, "heart", number)
 
 
-def answers(office: Office, *names: str) -> None:
+def answers(direct: DirectApi, *names: str) -> None:
     for name in names:
-        office.answer("heart", name)
+        direct.answer("heart", name)
 
 
-def test_at_the_deadline_the_quorum_closes(office: Office, clock: ManualClock) -> None:
-    office.session(sites=FOUR, policy={"quorum": 3})
-    answers(office, "a", "b", "c")
+def test_at_the_deadline_the_quorum_closes(direct: DirectApi, clock: ManualClock) -> None:
+    direct.session(sites=FOUR, policy={"quorum": 3})
+    answers(direct, "a", "b", "c")
     clock.advance(HOUR - 1)
-    sweep(office.co)
-    assert look(office).state == "collecting"
+    sweep(direct.co)
+    assert look(direct).state == "collecting"
     clock.advance(1)
-    version = office.view("heart", "d").version
-    sweep(office.co)
-    info = look(office)
+    version = direct.view("heart", "d").version
+    sweep(direct.co)
+    info = look(direct)
     assert (info.state, info.close_reason) == ("aggregating", "quorum_at_deadline")
     # The one that has not answered is told that it need not any more.
-    late = office.view("heart", "d")
+    late = direct.view("heart", "d")
     assert late.response.status == "waiting"
     assert late.version > version
-    office.drive()
-    assert office.view("heart", "d").response.status == "work"
-    assert office.tally("heart")[0].tolist() == [1, 1, 1, 0]
-    assert [each.late for each in look(office).sites] == [False, False, False, True]
+    direct.drive()
+    assert direct.view("heart", "d").response.status == "work"
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1, 0]
+    assert [each.late for each in look(direct).sites] == [False, False, False, True]
 
 
 def test_below_the_quorum_it_is_overdue_until_the_quorum_is_met(
-    office: Office, clock: ManualClock
+    direct: DirectApi, clock: ManualClock
 ) -> None:
-    office.session(sites=FOUR, policy={"quorum": 3})
-    answers(office, "a", "b")
+    direct.session(sites=FOUR, policy={"quorum": 3})
+    answers(direct, "a", "b")
     clock.advance(HOUR)
     for _ in range(3):
-        sweep(office.co)
-    assert look(office).overdue
-    assert look(office).state == "collecting"
-    assert len(office.audit(action="round.overdue")) == 1
+        sweep(direct.co)
+    assert look(direct).overdue
+    assert look(direct).state == "collecting"
+    assert len(direct.audit(action="round.overdue")) == 1
     clock.advance(5 * HOUR)
-    answers(office, "c")
-    assert look(office).close_reason == "quorum_at_deadline"
+    answers(direct, "c")
+    assert look(direct).close_reason == "quorum_at_deadline"
 
 
-def test_an_overdue_round_is_swept_without_writing(office: Office, clock: ManualClock) -> None:
-    office.session(policy={"quorum": 3})
+def test_an_overdue_round_is_swept_without_writing(direct: DirectApi, clock: ManualClock) -> None:
+    direct.session(policy={"quorum": 3})
     clock.advance(HOUR)
-    sweep(office.co)
-    before = office.store.metrics()["sweep.round"].calls
-    sweep(office.co)
-    assert office.store.metrics()["sweep.round"].calls == before
+    sweep(direct.co)
+    before = direct.store.metrics()["sweep.round"].calls
+    sweep(direct.co)
+    assert direct.store.metrics()["sweep.round"].calls == before
 
 
 def test_a_session_that_cannot_be_judged_keeps_no_other_waiting(
-    office: Office, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    office.session("broken", policy={"quorum": 3})
-    office.session("heart", policy={"quorum": 3})
+    direct.session("broken", policy={"quorum": 3})
+    direct.session("heart", policy={"quorum": 3})
     judged = sweeper.verdict_on
 
     def judge(tx: Tx, session: Session, *rest: Any) -> Any:
@@ -90,153 +90,153 @@ def test_a_session_that_cannot_be_judged_keeps_no_other_waiting(
 
     monkeypatch.setattr(sweeper, "verdict_on", judge)
     clock.advance(HOUR)
-    sweep(office.co)
-    assert look(office).overdue
+    sweep(direct.co)
+    assert look(direct).overdue
 
 
-def test_it_fails_only_after_fail_after(office: Office, clock: ManualClock) -> None:
-    office.session(policy={"fail_after_s": 1000})
-    answers(office, "north")
+def test_it_fails_only_after_fail_after(direct: DirectApi, clock: ManualClock) -> None:
+    direct.session(policy={"fail_after_s": 1000})
+    answers(direct, "north")
     clock.advance(HOUR)
-    sweep(office.co)
+    sweep(direct.co)
     clock.advance(999)
-    sweep(office.co)
-    assert office.info("heart").state == "running"
+    sweep(direct.co)
+    assert direct.info("heart").state == "running"
     clock.advance(1)
-    sweep(office.co)
-    info = office.info("heart")
+    sweep(direct.co)
+    info = direct.info("heart")
     assert (info.state, info.stopped_because) == ("failed", "quorum_not_reached")
     assert "fail_after_s" in (info.failure or "")
-    assert look(office).close_reason == "quorum_not_reached"
-    assert office.view("heart", "south").response.status == "ended"
+    assert look(direct).close_reason == "quorum_not_reached"
+    assert direct.view("heart", "south").response.status == "ended"
 
 
 def test_sites_get_their_time_after_the_coordinator_was_down(
-    office: Office, clock: ManualClock
+    direct: DirectApi, clock: ManualClock
 ) -> None:
-    office.session(policy={"fail_after_s": 1000})
+    direct.session(policy={"fail_after_s": 1000})
     clock.advance(HOUR + 50_000)
-    sweep(office.co)
-    assert office.info("heart").state == "running"
-    office.answer_all("heart")
-    assert look(office).close_reason == "all_answered"
+    sweep(direct.co)
+    assert direct.info("heart").state == "running"
+    direct.answer_all("heart")
+    assert look(direct).close_reason == "all_answered"
 
 
-def test_a_moved_deadline_takes_the_mark_away(office: Office, clock: ManualClock) -> None:
-    office.session(policy={"fail_after_s": 1000})
+def test_a_moved_deadline_takes_the_mark_away(direct: DirectApi, clock: ManualClock) -> None:
+    direct.session(policy={"fail_after_s": 1000})
     clock.advance(HOUR)
-    sweep(office.co)
-    assert look(office).overdue
+    sweep(direct.co)
+    assert look(direct).overdue
     body = SessionPatch(deadline=clock.now() + timedelta(hours=1))
-    sessions.patch_session(office.co, OPERATOR, "heart", body)
-    assert not look(office).overdue
+    sessions.patch_session(direct.co, OPERATOR, "heart", body)
+    assert not look(direct).overdue
     clock.advance(2000)
-    sweep(office.co)
-    assert office.info("heart").state == "running"
+    sweep(direct.co)
+    assert direct.info("heart").state == "running"
 
 
-def test_all_answered_but_too_few_with_contents_fails(office: Office) -> None:
-    office.session(sites=FOUR)
+def test_all_answered_but_too_few_with_contents_fails(direct: DirectApi) -> None:
+    direct.session(sites=FOUR)
     for name in ("a", "b"):
-        office.answer("heart", name, empty=True)
-    answers(office, "c")
-    done = office.answer("heart", "d")
-    info = office.info("heart")
+        direct.answer("heart", name, empty=True)
+    answers(direct, "c")
+    done = direct.answer("heart", "d")
+    info = direct.info("heart")
     assert (info.state, info.stopped_because) == ("failed", "too_few_contributors")
     assert done.created
     # The site has yet to hear of it: nothing to wait with.
     assert done.task_etag is None
-    assert look(office).state == "failed"
+    assert look(direct).state == "failed"
 
 
 def test_too_few_sites_left_fails_after_its_time_though_the_deadline_is_far(
-    office: Office, clock: ManualClock
+    direct: DirectApi, clock: ManualClock
 ) -> None:
-    office.session(policy={"round_timeout_s": 1_000_000, "fail_after_s": 1000})
-    answers(office, "north", "south")
-    participation.leave(office.co, site("west"), "heart")
+    direct.session(policy={"round_timeout_s": 1_000_000, "fail_after_s": 1000})
+    answers(direct, "north", "south")
+    participation.leave(direct.co, site("west"), "heart")
     clock.advance(999)
-    sweep(office.co)
-    assert office.info("heart").state == "running"
+    sweep(direct.co)
+    assert direct.info("heart").state == "running"
     clock.advance(1)
-    sweep(office.co)
-    assert office.info("heart").stopped_because == "quorum_not_reached"
+    sweep(direct.co)
+    assert direct.info("heart").stopped_because == "quorum_not_reached"
 
 
-def test_the_next_round_of_too_few_is_opened_overdue(office: Office) -> None:
-    office.session(rounds=3)
-    office.answer("heart", "west")
-    participation.leave(office.co, site("west"), "heart")
-    answers(office, "north", "south")
-    office.drive()
-    assert (look(office, 2).state, look(office, 2).overdue) == ("collecting", True)
-    assert office.info("heart").state == "running"
+def test_the_next_round_of_too_few_is_opened_overdue(direct: DirectApi) -> None:
+    direct.session(rounds=3)
+    direct.answer("heart", "west")
+    participation.leave(direct.co, site("west"), "heart")
+    answers(direct, "north", "south")
+    direct.drive()
+    assert (look(direct, 2).state, look(direct, 2).overdue) == ("collecting", True)
+    assert direct.info("heart").state == "running"
 
 
-def test_closing_by_hand_needs_the_quorum(office: Office) -> None:
-    office.session(sites=FOUR, policy={"quorum": 3})
-    answers(office, "a", "b")
+def test_closing_by_hand_needs_the_quorum(direct: DirectApi) -> None:
+    direct.session(sites=FOUR, policy={"quorum": 3})
+    answers(direct, "a", "b")
     with pytest.raises(Refusal) as caught:
-        rounds.close_round(office.co, ANALYST, "heart", 1)
+        rounds.close_round(direct.co, ANALYST, "heart", 1)
     assert caught.value.slug == "quorum-missing"
     assert "2 of the 3" in caught.value.detail
-    answers(office, "c")
-    closed = rounds.close_round(office.co, ANALYST, "heart", 1)
+    answers(direct, "c")
+    closed = rounds.close_round(direct.co, ANALYST, "heart", 1)
     assert (closed.state, closed.close_reason) == ("aggregating", "operator")
-    assert rounds.close_round(office.co, ANALYST, "heart", 1) == closed
-    ((who, _, details),) = office.audit(action="round.collected")
+    assert rounds.close_round(direct.co, ANALYST, "heart", 1) == closed
+    ((who, _, details),) = direct.audit(action="round.collected")
     assert (who, details) == ("analyst:ada", {"round": 1, "reason": "operator"})
 
 
-def test_a_phase_that_needs_all_is_not_closed_early(office: Office, clock: ManualClock) -> None:
-    office.session(sites=FOUR, policy={"quorum": 3}, needs_all=True)
-    answers(office, "a", "b", "c")
+def test_a_phase_that_needs_all_is_not_closed_early(direct: DirectApi, clock: ManualClock) -> None:
+    direct.session(sites=FOUR, policy={"quorum": 3}, needs_all=True)
+    answers(direct, "a", "b", "c")
     with pytest.raises(Refusal) as caught:
-        rounds.close_round(office.co, ANALYST, "heart", 1)
+        rounds.close_round(direct.co, ANALYST, "heart", 1)
     assert caught.value.slug == "needs-all-sites"
     clock.advance(HOUR)
-    sweep(office.co)
-    assert (look(office).state, look(office).overdue) == ("collecting", True)
-    answers(office, "d")
-    assert look(office).close_reason == "all_answered"
+    sweep(direct.co)
+    assert (look(direct).state, look(direct).overdue) == ("collecting", True)
+    answers(direct, "d")
+    assert look(direct).close_reason == "all_answered"
 
 
-def test_no_round_of_that_number_is_not_found(office: Office) -> None:
-    office.session()
+def test_no_round_of_that_number_is_not_found(direct: DirectApi) -> None:
+    direct.session()
     with pytest.raises(Refusal) as caught:
-        rounds.close_round(office.co, ANALYST, "heart", 2)
+        rounds.close_round(direct.co, ANALYST, "heart", 2)
     assert caught.value.slug == "not-found"
 
 
-def test_a_failed_round_is_not_closed(office: Office) -> None:
-    office.session()
-    sessions.cancel_session(office.co, ANALYST, "heart")
+def test_a_failed_round_is_not_closed(direct: DirectApi) -> None:
+    direct.session()
+    sessions.cancel_session(direct.co, ANALYST, "heart")
     with pytest.raises(Refusal) as caught:
-        rounds.close_round(office.co, ANALYST, "heart", 1)
+        rounds.close_round(direct.co, ANALYST, "heart", 1)
     assert caught.value.slug == "wrong-state"
 
 
 # --- rounds as seen -------------------------------------------------------------------------------
 
 
-def test_a_site_sees_of_others_who_answered_and_no_more(office: Office) -> None:
-    office.session(sites=FOUR)
-    office.answer("heart", "a", empty=True)
-    answers(office, "b")
-    seen = {each.name: each for each in rounds.get_round(office.co, site("b"), "heart", 1).sites}
+def test_a_site_sees_of_others_who_answered_and_no_more(direct: DirectApi) -> None:
+    direct.session(sites=FOUR)
+    direct.answer("heart", "a", empty=True)
+    answers(direct, "b")
+    seen = {each.name: each for each in rounds.get_round(direct.co, site("b"), "heart", 1).sites}
     assert seen["a"].answered
     assert seen["a"].answered_at is seen["a"].empty is None
     assert seen["b"].answered_at is not None
     assert seen["b"].empty is False
-    full = {each.name: each for each in look(office).sites}
+    full = {each.name: each for each in look(direct).sites}
     assert full["a"].empty is True
 
 
-def test_rounds_page_in_order_with_metrics(office: Office) -> None:
-    office.session(rounds=5)
-    office.finish("heart")
-    first = rounds.list_rounds(office.co, ANALYST, "heart", 3)
-    second = rounds.list_rounds(office.co, ANALYST, "heart", 3, first.next)
+def test_rounds_page_in_order_with_metrics(direct: DirectApi) -> None:
+    direct.session(rounds=5)
+    direct.finish("heart")
+    first = rounds.list_rounds(direct.co, ANALYST, "heart", 3)
+    second = rounds.list_rounds(direct.co, ANALYST, "heart", 3, first.next)
     items = (*first.items, *second.items)
     assert [each.number for each in items] == [1, 2, 3, 4, 5]
     assert [each.metrics["votes"] for each in items] == [3, 6, 9, 12, 15]
@@ -248,31 +248,31 @@ def test_rounds_page_in_order_with_metrics(office: Office) -> None:
 
 
 def test_payloads_are_scrubbed_after_retention_and_receipts_stay(
-    both_office: Office, clock: ManualClock
+    direct_on_both: DirectApi, clock: ManualClock
 ) -> None:
-    office = both_office
-    limits = dataclasses.replace(office.co.limits, retention_days=10)
-    office.co.limits = limits
-    office.session(rounds=1)
-    body = office.body("heart", "north")
-    office.put("heart", "north", body)
-    office.finish("heart")
-    row = office.row("heart")
+    direct = direct_on_both
+    limits = dataclasses.replace(direct.co.limits, retention_days=10)
+    direct.co.limits = limits
+    direct.session(rounds=1)
+    body = direct.body("heart", "north")
+    direct.put("heart", "north", body)
+    direct.finish("heart")
+    row = direct.row("heart")
 
     def payloads() -> list[bool]:
-        found = office.store.read("t", lambda tx: tx.rounds.get(row.id, 1))
+        found = direct.store.read("t", lambda tx: tx.rounds.get(row.id, 1))
         assert found is not None
-        kept = office.store.read("t", lambda tx: tx.submissions.list(found.id))
+        kept = direct.store.read("t", lambda tx: tx.submissions.list(found.id))
         return [each.payload is not None for each in kept]
 
     clock.advance(10 * 86_400)
-    sweep(office.co)
+    sweep(direct.co)
     assert payloads() == [True] * 3
     clock.advance(1)
-    sweep(office.co)
-    sweep(office.co)
+    sweep(direct.co)
+    sweep(direct.co)
     assert payloads() == [False] * 3
-    assert not office.put("heart", "north", body, 1).created
-    assert office.audit(action="session.scrubbed") == [
+    assert not direct.put("heart", "north", body, 1).created
+    assert direct.audit(action="session.scrubbed") == [
         ("coordinator", "session.scrubbed", {"payloads": 3})
     ]

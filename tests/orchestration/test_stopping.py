@@ -9,72 +9,72 @@ import pytest
 from fedclust_service.domain.round import Round, RoundState
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.store import StoreUnavailable
-from support import tally
-from support.office import Office
-from support.patience import PATIENCE_S, eventually
+from support import counting_method
+from support.direct_api import DirectApi
+from support.timeouts import TIMEOUT_S, eventually
 
 
-def latest(office: Office) -> Round:
-    row = office.row("heart")
-    found = office.store.read("test.latest", lambda tx: tx.rounds.latest(row.id))
+def latest(direct: DirectApi) -> Round:
+    row = direct.row("heart")
+    found = direct.store.read("test.latest", lambda tx: tx.rounds.latest(row.id))
     assert found is not None
     return found
 
 
-def test_nobody_waits_for_the_lease_of_one_that_stopped(both_office: Office) -> None:
+def test_nobody_waits_for_the_lease_of_one_that_stopped(direct_on_both: DirectApi) -> None:
     """An aggregation that goes on is given up: another worker does it, and it writes nothing."""
-    office = both_office
-    office.co.limits = Limits(driver_poll_s=0.01)
-    office.session(rounds=2)
+    direct = direct_on_both
+    direct.co.limits = Limits(driver_poll_s=0.01)
+    direct.session(rounds=2)
     stuck, go_on = threading.Event(), threading.Event()
 
     def hang() -> None:
-        tally.HOOK.clear()
+        counting_method.HOOK.clear()
         stuck.set()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
 
-    tally.HOOK.append(hang)
-    office.co.driver.start()
-    office.answer_all("heart")
-    assert stuck.wait(PATIENCE_S)
+    counting_method.HOOK.append(hang)
+    direct.co.driver.start()
+    direct.answer_all("heart")
+    assert stuck.wait(TIMEOUT_S)
     (left,) = [each for each in threading.enumerate() if each.name == "fedclust-driver"]
-    office.co.driver.ask_to_stop()
-    office.co.driver.join(0.05)
-    assert (latest(office).state, latest(office).lease) == (RoundState.AGGREGATING, None)
+    direct.co.driver.ask_to_stop()
+    direct.co.driver.join(0.05)
+    assert (latest(direct).state, latest(direct).lease) == (RoundState.AGGREGATING, None)
     # The clock stands still: nothing has run out.
-    assert office.another().driver.run_once()
-    assert latest(office).number == 2
+    assert direct.another().driver.run_once()
+    assert latest(direct).number == 2
     go_on.set()
-    left.join(PATIENCE_S)
-    assert latest(office).number == 2
-    assert len(office.audit(action="round.closed")) == 1
-    office.answer_all("heart")
-    office.another().driver.run_once()
-    assert office.tally("heart")[0].tolist() == [1, 1, 1]
+    left.join(TIMEOUT_S)
+    assert latest(direct).number == 2
+    assert len(direct.audit(action="round.closed")) == 1
+    direct.answer_all("heart")
+    direct.another().driver.run_once()
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
 
 
-def test_a_stop_writes_what_waits_and_ends_all_threads(both_office: Office) -> None:
-    office = both_office
+def test_a_stop_writes_what_waits_and_ends_all_threads(direct_on_both: DirectApi) -> None:
+    direct = direct_on_both
     before = set(threading.enumerate())
-    office.co.start()
-    office.session()
+    direct.co.start()
+    direct.session()
     inside, go_on, written = threading.Event(), threading.Event(), []
 
     def hold(_: object) -> None:
         inside.set()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
 
-    office.co.submissions.commit("heart", hold)
-    assert inside.wait(PATIENCE_S)
-    last = office.co.submissions.commit("heart", lambda _: written.append("last"))
-    stopping = threading.Thread(target=office.co.stop, args=(PATIENCE_S,))
+    direct.co.submissions.commit("heart", hold)
+    assert inside.wait(TIMEOUT_S)
+    last = direct.co.submissions.commit("heart", lambda _: written.append("last"))
+    stopping = threading.Thread(target=direct.co.stop, args=(TIMEOUT_S,))
     stopping.start()
     go_on.set()
-    stopping.join(PATIENCE_S)
+    stopping.join(TIMEOUT_S)
     assert last.done()
     assert written == ["last"]
     with pytest.raises(StoreUnavailable):
-        office.co.submissions.commit("heart", hold)
+        direct.co.submissions.commit("heart", hold)
     eventually(
         lambda: not [each for each in set(threading.enumerate()) - before if each.is_alive()]
     )

@@ -32,8 +32,8 @@ from fedclust.site.ledger import Ledger
 from fedclust.site.result import SiteResult
 from fedclust.wire.models import Definition
 from support.consortium import Consortium
-from support.hospitals import blobs
-from support.inprocess import local_coordinator
+from support.local_coordinator import local_coordinator
+from support.site_rows import blobs
 
 HOSTILE = '<script>alert("x")</script>&'
 

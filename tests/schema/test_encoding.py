@@ -20,7 +20,7 @@ from fedclust.schema.encoding import (
 )
 from fedclust.schema.feature import Feature
 from fedclust.schema.scaling import declared_space, own_bounds, standard_scale
-from support.methods import TRIED
+from support.method_variants import TRIED
 
 pd = pytest.importorskip("pandas")
 

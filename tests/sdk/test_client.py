@@ -11,7 +11,7 @@ from fedclust import errors
 from fedclust.client import Client
 from fedclust.wire.models import Participation, SessionPatch
 from fedclust.wire.submissions import write_submission
-from support.inprocess import LocalCoordinator, local_coordinator
+from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.purpose import PURPOSE
 
 SITES = ("alpha", "beta", "gamma")

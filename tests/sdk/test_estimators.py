@@ -24,9 +24,9 @@ from fedclust.estimators import FederatedKMeans, FederatedSpectralClustering
 from fedclust.site import Site
 from fedclust.site.result import SiteResult
 from support.consortium import Consortium, columns
-from support.hospitals import blobs, breast_cancer
-from support.inprocess import local_coordinator
-from support.patience import PATIENCE_S
+from support.local_coordinator import local_coordinator
+from support.site_rows import blobs, breast_cancer
+from support.timeouts import TIMEOUT_S
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 9.0]])
 PLAIN: dict[str, Any] = {
@@ -311,7 +311,7 @@ def test_in_a_live_session_it_is_one_site(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
     expected = FederatedKMeans(3, random_state=7, features=columns(2)).fit(rows, sites=names)
 
     assert set(models) == set(sites)
@@ -358,7 +358,7 @@ def test_after_a_live_session_frames_are_read_as_the_session_reads_them(tmp_path
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
     model = models["a"]
     kept = pickle.loads(pickle.dumps(model))  # noqa: S301
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import fedclust
-from support.patience import PATIENCE_S
+from support.timeouts import TIMEOUT_S
 
 
 def test_every_exported_name_resolves() -> None:
@@ -21,7 +21,7 @@ def _python(code: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
     return done.stdout.strip()
 

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from fedclust.schema.errors import MethodFailure
 from fedclust.simulate import SimulationResult, simulate
-from support.methods import ALL, IDS, SWEEP_IDS, SWEEPS, TRIED
+from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS, TRIED
 
 REASONS = {"too_few_contributors", "site_without_points", "feature_without_values"}
 _VALUES = {

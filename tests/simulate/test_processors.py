@@ -14,8 +14,8 @@ import pytest
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
 from fedclust.wire import codec
-from support.patience import PATIENCE_S
 from support.server import clean_environment
+from support.timeouts import TIMEOUT_S
 
 #: Kernels of OpenBLAS that run nearly everywhere, each with what it needs.
 KERNELS = {"Nehalem": "SSE42", "Haswell": "AVX2"}
@@ -53,7 +53,7 @@ def test_results_agree_between_processors(tmp_path: Path) -> None:
         )
     done: dict[str, dict[str, Any]] = {}
     for name, (path, process) in running.items():
-        assert process.wait(PATIENCE_S) == 0, name
+        assert process.wait(TIMEOUT_S) == 0, name
         done[name] = codec.decode(path.read_bytes())
     for name, found in done.items():
         if name in KERNELS:

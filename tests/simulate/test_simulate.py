@@ -14,8 +14,8 @@ from fedclust.definition import DefinitionError
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.simulate import SimulationResult, simulate
 from fedclust.wire.codec import encode_model
-from support.hospitals import blobs, breast_cancer, central_lloyd, pooled
 from support.points import of_rows, repeated
+from support.site_rows import blobs, breast_cancer, central_lloyd, pooled
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
 EXACT = {"protection": "none"}

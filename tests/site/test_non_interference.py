@@ -36,7 +36,7 @@ from fedclust.wire import codec
 from fedclust.wire.models import TaskDocument
 from fedclust.wire.submissions import BINARY, read_submission
 from support.fake_coordinator import EPOCH, FakeCoordinator
-from support.methods import ALL, IDS, SWEEP_IDS, SWEEPS, TRIED
+from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS, TRIED
 from support.rounds import data_of
 from support.same_table import (
     LEVELS,

@@ -15,7 +15,7 @@ from fedclust_service.domain.audit_chain import FIRST, Head, Verdict
 from fedclust_service.orchestration.audit.trail import verify_trail
 from fedclust_service.store import Store, Tx
 from support.clock import ManualClock
-from support.patience import PATIENCE_S
+from support.timeouts import TIMEOUT_S
 
 LEASE = timedelta(seconds=5)
 
@@ -264,21 +264,21 @@ def test_an_entry_that_commits_late_is_not_skipped(postgres_url: str, clock: Man
         def work(tx: Tx) -> None:
             tx.audit.append("site:a", "late", "heart", {}, clock.now())
             written.set()
-            assert go_on.wait(PATIENCE_S)
+            assert go_on.wait(TIMEOUT_S)
 
         store.run_tx("late", work)
 
     thread = threading.Thread(target=late)
     thread.start()
     try:
-        assert written.wait(PATIENCE_S)
+        assert written.wait(TIMEOUT_S)
         write(store, clock, 1)
         first = seal(store, clock)
         assert first is not None
         assert first.number == 1
     finally:
         go_on.set()
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
     second = seal(store, clock)
     assert second is not None
     assert second.number == 2
@@ -305,7 +305,7 @@ def test_two_sealers_at_once_number_each_entry_once(postgres_url: str, clock: Ma
     for each in threads:
         each.start()
     for each in threads:
-        each.join(PATIENCE_S)
+        each.join(TIMEOUT_S)
     verdict, waiting = verify_trail(store)
     assert (verdict.head.number, verdict.faults, waiting) == (60, (), 0)
     store.close()

@@ -15,8 +15,8 @@ from fedclust_service.domain.access import Role
 from fedclust_service.store import DatabaseDamaged, Store, StoreFault, Tx, Unwritable, health
 from support.clock import ManualClock
 from support.damage import overwrite, root_page
-from support.patience import eventually
-from support.rows import open_round, submission
+from support.store_rows import open_round, submission
+from support.timeouts import eventually
 
 #: A table and indices of it, one made by SQLite itself.
 TREES = (

@@ -10,8 +10,8 @@ import pytest
 from fedclust_service.domain.round import RoundState
 from fedclust_service.store import Store
 from support.clock import ManualClock
-from support.patience import PATIENCE_S
-from support.rows import open_round
+from support.store_rows import open_round
+from support.timeouts import TIMEOUT_S
 
 CHILD = """
 import os, signal, sys
@@ -52,7 +52,7 @@ def test_kill_around_the_commit(database_url: str, clock: ManualClock, when: str
         [sys.executable, "-c", CHILD, *arguments],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
     assert child.returncode != 0
     assert child.stderr == ""

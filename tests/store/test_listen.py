@@ -11,8 +11,8 @@ from sqlalchemy.engine import make_url
 from fedclust_service.store import Listener, Store, Tx
 from support.clock import ManualClock
 from support.databases import PostgresServer
-from support.patience import PATIENCE_S, eventually
-from support.rows import add_session
+from support.store_rows import add_session
+from support.timeouts import TIMEOUT_S, eventually
 
 NEVER_S = 3600.0
 
@@ -44,7 +44,7 @@ class Ear:
 
     def close(self) -> None:
         self.listener.ask_to_stop()
-        self.listener.join(PATIENCE_S)
+        self.listener.join(TIMEOUT_S)
         assert not self.listener.alive
         self.store.close()
 
@@ -78,7 +78,7 @@ def touch(store: Store, name: str) -> None:
 def test_a_commit_is_heard(ear: Ear, writer: Store) -> None:
     ear.start()
     touch(writer, "heart")
-    assert ear.changed.get(timeout=PATIENCE_S) == ("heart", 2)
+    assert ear.changed.get(timeout=TIMEOUT_S) == ("heart", 2)
     assert ear.listener.missed == 0
 
 
@@ -94,7 +94,7 @@ def test_nothing_is_heard_of_what_was_rolled_back(ear: Ear, writer: Store) -> No
     with pytest.raises(RuntimeError):
         writer.run_tx("fail", fail)
     touch(writer, "lungs")
-    assert ear.changed.get(timeout=PATIENCE_S) == ("lungs", 2)
+    assert ear.changed.get(timeout=TIMEOUT_S) == ("lungs", 2)
     with pytest.raises(Empty):
         ear.changed.get_nowait()
 
@@ -108,7 +108,7 @@ def test_a_new_head_of_the_trail_is_heard(ear: Ear, writer: Store, clock: Manual
         writer.run_tx("seal", lambda tx: tx.chain.seal("here", clock.now(), clock.now(), 9))
         # Sealing nothing tells nothing.
         writer.run_tx("seal", lambda tx: tx.chain.seal("here", clock.now(), clock.now(), 9))
-        assert ear.heads.get(timeout=PATIENCE_S) == number
+        assert ear.heads.get(timeout=TIMEOUT_S) == number
     assert ear.heads.empty()
 
 
@@ -118,7 +118,7 @@ def test_what_is_waited_for_is_read_again_without_being_told(ear: Ear, writer: S
     ear.start(reread_s=0.01)
     assert ear.changed.empty()
     ear.waited_for = {"heart": 1, "lungs": 1, "unknown": 1}
-    assert ear.changed.get(timeout=PATIENCE_S) == ("heart", 2)
+    assert ear.changed.get(timeout=TIMEOUT_S) == ("heart", 2)
     assert ear.listener.missed >= 1
 
 
@@ -127,12 +127,12 @@ def test_a_reconnect_reads_again_at_once(
 ) -> None:
     ear.start()
     touch(writer, "heart")
-    assert ear.changed.get(timeout=PATIENCE_S) == ("heart", 2)
+    assert ear.changed.get(timeout=TIMEOUT_S) == ("heart", 2)
     # As if it had been committed while nobody listened.
     ear.waited_for = {"heart": 1}
     for _ in range(2):
         assert postgres_server.terminate_clients(str(make_url(postgres_url).database))
-        assert ear.changed.get(timeout=PATIENCE_S) == ("heart", 2)
+        assert ear.changed.get(timeout=TIMEOUT_S) == ("heart", 2)
     ear.waited_for = {}
 
     def heard() -> bool:

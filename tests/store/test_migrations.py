@@ -18,7 +18,7 @@ from fedclust_service.domain.session import Participation
 from fedclust_service.store import Store, migrate, tables
 from support.clock import ManualClock
 from support.databases import PostgresServer
-from support.rows import add_session, open_round, participation, submission
+from support.store_rows import add_session, open_round, participation, submission
 
 
 def on(url: str, use: Callable[[Engine], Any]) -> Any:

@@ -32,8 +32,8 @@ from fedclust_service.store import (
 )
 from fedclust_service.store.errors import translate
 from support.clock import ManualClock
-from support.patience import PATIENCE_S
-from support.rows import at, open_round, submission
+from support.store_rows import at, open_round, submission
+from support.timeouts import TIMEOUT_S
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
 
@@ -265,7 +265,7 @@ def test_the_lock_of_a_killed_server_vanishes(sqlite_url: str, clock: ManualCloc
         with pytest.raises(StoreLocked):
             Store.open(sqlite_url, clock, serving=True)
         child.kill()
-        child.wait(PATIENCE_S)
+        child.wait(TIMEOUT_S)
     Store.open(sqlite_url, clock, serving=True).close()
 
 

@@ -14,8 +14,7 @@ from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import Session
 from fedclust_service.store import AlreadyExists, Store, Tx
 from support.clock import ManualClock
-from support.patience import PATIENCE_S
-from support.rows import (
+from support.store_rows import (
     SITES,
     add_session,
     addressees,
@@ -26,6 +25,7 @@ from support.rows import (
     participation,
     submission,
 )
+from support.timeouts import TIMEOUT_S
 
 CROWD = 12
 
@@ -44,7 +44,7 @@ def crowd(stores: list[Store], step: Callable[[Store, int], bool]) -> list[int]:
     ready = threading.Barrier(CROWD)
 
     def one(number: int) -> bool:
-        ready.wait(PATIENCE_S)
+        ready.wait(TIMEOUT_S)
         return step(stores[number % len(stores)], number)
 
     with ThreadPoolExecutor(CROWD) as pool:
@@ -229,7 +229,7 @@ def test_readers_do_not_wait_for_a_writer(store: Store) -> None:
         tx.sessions.touch(session.id)
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(store.read, "get", lambda tx: tx.sessions.get("heart"))
-            found = future.result(PATIENCE_S)
+            found = future.result(TIMEOUT_S)
         assert found is not None
         return found.version
 

@@ -20,7 +20,7 @@ from fedclust_service.store import (
     Tx,
 )
 from support.clock import ManualClock
-from support.rows import (
+from support.store_rows import (
     EPOCH,
     SITES,
     add_session,

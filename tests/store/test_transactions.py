@@ -28,8 +28,8 @@ from fedclust_service.store import (
 from fedclust_service.store import store as module
 from support.clock import ManualClock
 from support.databases import PostgresServer
-from support.patience import PATIENCE_S
-from support.rows import add_session, at, open_round, submission
+from support.store_rows import add_session, at, open_round, submission
+from support.timeouts import TIMEOUT_S
 
 # What PostgreSQL asks a client to repeat, raised by PostgreSQL itself.
 REPEATABLE = {"serialization failure": "40001", "deadlock": "40P01", "lock timeout": "55P03"}
@@ -287,7 +287,7 @@ def test_two_that_wait_for_each_other_both_get_through(postgres: Store) -> None:
             tries.append(1)
             tx.sessions.lock_by_id(mine.id)
             if len(tries) == 1:
-                meet.wait(PATIENCE_S)
+                meet.wait(TIMEOUT_S)
             tx.sessions.lock_by_id(theirs.id)
             tx.sessions.touch(theirs.id)
 

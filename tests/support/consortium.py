@@ -24,9 +24,9 @@ from fedclust.client import Client
 from fedclust.site import Site, SiteResult
 from fedclust.wire.models import ResultDocument, SessionInfo
 from support import forked
-from support.patience import PATIENCE_S
 from support.purpose import PURPOSE
 from support.server import clean_environment
+from support.timeouts import TIMEOUT_S
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Consortium:
         options: Options | None = None,
     ) -> Consortium:
         """Register an analyst and sites, with a token each."""
-        options = options or Options(timeout_s=PATIENCE_S, give_up_after_s=PATIENCE_S)
+        options = options or Options(timeout_s=TIMEOUT_S, give_up_after_s=TIMEOUT_S)
         with Client(url, operator_token, options) as operator:
             operator.add("analysts", "ada")
             tokens = {}
@@ -107,7 +107,7 @@ class Consortium:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
         if errors:
             raise errors[0]
         assert set(results) == set(data), "a site did not end"
@@ -185,4 +185,4 @@ class Command:
 
     def wait(self) -> int:
         assert self._process is not None
-        return self._process.wait(PATIENCE_S)
+        return self._process.wait(TIMEOUT_S)

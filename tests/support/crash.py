@@ -22,9 +22,9 @@ from fedclust.wire.codec import encode, sha256, to_tree
 from fedclust.wire.models import ResultDocument
 from support.consortium import Command, Consortium, declared, read_labels, write_csv
 from support.ledgers import body_lines
-from support.methods import TRIED, busy
-from support.patience import PATIENCE_S
+from support.method_variants import TRIED, busy
 from support.server import ServerProcess, running_server
+from support.timeouts import TIMEOUT_S
 from support.wiretap import Exchange, Wiretap
 
 SESSION = "shaken"
@@ -176,7 +176,7 @@ class _Killer:
         with self._moved:
             kills = self._report.coordinator_kills
             while self._open <= 0 and kills == self._report.coordinator_kills:
-                assert self._moved.wait(PATIENCE_S)
+                assert self._moved.wait(TIMEOUT_S)
             # What has waited while the coordinator was killed is lost with its connection.
             self._open -= kills == self._report.coordinator_kills
             self._moved.notify_all()
@@ -196,7 +196,7 @@ class _Killer:
         for victim in self._victims:
             self._let_pass(int(self._rng.integers(1, self._between + 1)))
             with self._moved:
-                passed = self._moved.wait_for(lambda: self._open == 0, PATIENCE_S)
+                passed = self._moved.wait_for(lambda: self._open == 0, TIMEOUT_S)
             assert passed, "the session stands still"
             # Up to about as long as a request and an aggregation take.
             time.sleep(float(self._rng.uniform(0, 0.04)))

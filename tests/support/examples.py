@@ -17,10 +17,10 @@ from typing import Any
 from fedclust import engine
 from fedclust.methods.registry import METHODS
 from fedclust.wire.submissions import BINARY, JSON, read_head, read_submission, write_submission
+from support.api_caller import ApiCaller
 from support.clock import ManualClock
-from support.inprocess import local_coordinator
-from support.methods import TRIED
-from support.world import World
+from support.local_coordinator import local_coordinator
+from support.method_variants import TRIED
 
 SITES = ("north", "south", "west")
 SITE = "north"
@@ -35,12 +35,12 @@ def make(place: Path) -> dict[str, bytes]:
     """Run the sessions in a coordinator below ``place``; return file names and contents."""
     files: dict[str, bytes] = {}
     with local_coordinator(place, clock=ManualClock(), threads=True) as local:
-        world = World(local.base_url, local.operator_token)
-        world.register("sites", *SITES)
-        world.register("analysts", "ada")
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.register("sites", *SITES)
+        api.register("analysts", "ada")
         for method in METHODS:
             for variant, options in enumerate(TRIED[method].variants):
-                made = _Session(world, method, session_of(method, variant), options).run()
+                made = _Session(api, method, session_of(method, variant), options).run()
                 files = {**made, **files}
     return files
 
@@ -48,8 +48,8 @@ def make(place: Path) -> dict[str, bytes]:
 class _Session:
     """One session, and what is kept of it."""
 
-    def __init__(self, world: World, method: str, name: str, options: dict[str, Any]) -> None:
-        self.world, self.method, self.name = world, method, name
+    def __init__(self, api: ApiCaller, method: str, name: str, options: dict[str, Any]) -> None:
+        self.api, self.method, self.name = api, method, name
         self.definition = {
             "algorithm": method,
             "config": {"n_clusters": 2, **options},
@@ -57,37 +57,37 @@ class _Session:
         }
 
     def run(self) -> dict[str, bytes]:
-        world, name, method = self.world, self.name, self.method
-        body = world.definition(name, list(SITES), **self.definition)
+        api, name, method = self.api, self.name, self.method
+        body = api.definition(name, list(SITES), **self.definition)
         files = {f"{method}/session.json": _text(body)}
-        world.define("ada", name, list(SITES), **self.definition)
-        files[f"{method}/participation.json"] = _text(world.participation(SITE, name))
+        api.define("ada", name, list(SITES), **self.definition)
+        files[f"{method}/participation.json"] = _text(api.participation(SITE, name))
         for site in SITES:
-            world.join(site, name)
+            api.join(site, name)
         while (task := self._ask(None))["status"] == "work":
             # The first round of a phase is the one that is kept.
             files = {**self._round(task), **files}
         assert task["session_state"] == "completed", task
-        result = world.ok("GET", f"/v1/sessions/{name}/result", "ada")
+        result = api.ok("GET", f"/v1/sessions/{name}/result", "ada")
         platform = result["provenance"]["platform"]
         result["provenance"]["platform"] = dict.fromkeys(platform, "example")
         files[f"{method}/result.json"] = _text(result)
         return files
 
     def _round(self, task: dict[str, Any]) -> dict[str, bytes]:
-        world, name = self.world, self.name
+        api, name = self.api, self.name
         number, phase = task["round"], task["task"]["phase"]
-        body = world.answer(SITE, name)
-        problem = world.put(SITE, name, number, _too_small(body))
+        body = api.answer(SITE, name)
+        problem = api.put(SITE, name, number, _too_small(body))
         assert problem.status_code == 422, problem.text
-        receipt = world.put(SITE, name, number, body)
+        receipt = api.put(SITE, name, number, body)
         assert receipt.status_code == 201, receipt.text
         etag = receipt.headers["Fedclust-Task-ETag"]
         for site in SITES[1:]:
             path = f"/v1/sessions/{name}/task"
-            if world.ok("GET", path, site)["status"] != "work":
+            if api.ok("GET", path, site)["status"] != "work":
                 continue  # A phase may be for some sites only.
-            stored = world.put(site, name, number, world.answer(site, name))
+            stored = api.put(site, name, number, api.answer(site, name))
             assert stored.status_code == 201, stored.text
         self._ask(etag)
         folder = f"{self.method}/{phase}"
@@ -103,7 +103,7 @@ class _Session:
         """Return the task; with an ETag, once it is another."""
         headers = {"If-None-Match": etag} if etag else {}
         path = f"/v1/sessions/{self.name}/task?wait=25"
-        response = self.world.request("GET", path, SITE, headers=headers)
+        response = self.api.request("GET", path, SITE, headers=headers)
         assert response.status_code == 200, response.text
         return dict(response.json())
 

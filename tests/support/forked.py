@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from support.clock import WRONG_TIME
-from support.patience import PATIENCE_S
+from support.timeouts import TIMEOUT_S
 
 #: How the tests start the coordinator and the sites' command.
 SERVICE = "import sys; from fedclust_service.cli import main; sys.exit(main())"
@@ -84,7 +84,7 @@ def popen(command: Sequence[str], **options: Any) -> Any:
 
 
 def run(
-    command: Sequence[str], *, env: Mapping[str, str], timeout: float = PATIENCE_S
+    command: Sequence[str], *, env: Mapping[str, str], timeout: float = TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
     """Run a process to its end, and return what it said."""
     pipe = subprocess.PIPE
@@ -125,7 +125,7 @@ class _Parent:
 
     def close(self) -> None:
         self._socket.close()
-        self._process.wait(PATIENCE_S)
+        self._process.wait(TIMEOUT_S)
 
 
 class Forked:

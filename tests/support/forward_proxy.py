@@ -7,7 +7,7 @@ import contextlib
 import socket
 import threading
 
-from support.patience import PATIENCE_S
+from support.timeouts import TIMEOUT_S
 
 
 class ForwardProxy:
@@ -61,13 +61,13 @@ class ForwardProxy:
                 return
             self.tunnels.append(target)
             host, _, port = target.rpartition(":")
-            with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as server:
+            with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as server:
                 server.settimeout(None)
                 client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 back = threading.Thread(target=_pump, args=(server, client), daemon=True)
                 back.start()
                 _pump(client, server)
-                back.join(PATIENCE_S)
+                back.join(TIMEOUT_S)
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:

@@ -19,9 +19,9 @@ from fedclust.protection.size_bands import size_band
 from fedclust.wire.codec import task_digest, to_tree
 from fedclust.wire.models import Definition
 from fedclust.wire.submissions import JSON, write_submission
-from support.patience import PATIENCE_S
+from support.api_caller import NOBODY
 from support.rounds import data_of
-from support.world import NOBODY
+from support.timeouts import TIMEOUT_S
 
 
 class HandmadeSite:
@@ -33,7 +33,7 @@ class HandmadeSite:
         self.name, self.X = name, X
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {token}"},
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
             trust_env=False,
             verify=NOBODY,
         )

@@ -1,13 +1,13 @@
 """Hostile requests to a coordinator, and a watch that holds each answer to the contract.
 
-    watch = Watch(world, database_url)
-    for sent in hostile_bodies(world, session, 500, seed=1):
+    watch = Watch(api, database_url)
+    for sent in hostile_bodies(api, session, 500, seed=1):
         watch.send(sent)
-    fuzz(world, watch, 5_000, seed=1)      # schemathesis, stateful, from the published description
-    watch.tally.faults                     # nothing
+    fuzz(api, watch, 5_000, seed=1)      # schemathesis, stateful, from the published description
+    watch.findings.faults                     # nothing
 
 The watch reads the database beside the coordinator: before and after each request, over its own
-connection. What it looks for is in `Tally`.
+connection. What it looks for is in `Findings`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from sqlalchemy import MetaData, create_engine, func, select
 
 from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.http.examples import recorded
-from support.patience import PATIENCE_S
-from support.world import World
+from support.api_caller import ApiCaller
+from support.timeouts import TIMEOUT_S
 
 MARK = "Zx9SecretValueZx9"
 #: Columns that change without anybody having done something that the audit trail is for.
@@ -71,7 +71,7 @@ KINDS = (
 
 
 @dataclass
-class Tally:
+class Findings:
     """What was sent and what was wrong with the answers. ``faults`` empty: nothing."""
 
     requests: int = 0
@@ -103,9 +103,9 @@ class Sent:
 class Watch:
     """Holds answers to the published description, and the database to the audit trail."""
 
-    def __init__(self, world: World, database_url: str) -> None:
-        self.world, self.tally = world, Tally()
-        self.document = world.ok("GET", "/openapi.json", world.operator)
+    def __init__(self, api: ApiCaller, database_url: str) -> None:
+        self.api, self.findings = api, Findings()
+        self.document = api.ok("GET", "/openapi.json", api.operator)
         self._known = json.dumps(self.document, ensure_ascii=False).lower()
         self._answers = {
             operation["operationId"]: set(operation["responses"]) - {"default"}
@@ -129,7 +129,7 @@ class Watch:
 
     def send(self, sent: Sent) -> httpx.Response:
         """Send one request and judge its answer."""
-        response = self.world.request(
+        response = self.api.request(
             sent.method, sent.path, sent.token, content=sent.content, headers=dict(sent.headers)
         )
         said = [sent.path, *sent.headers.values(), *_texts(sent.content)]
@@ -140,23 +140,23 @@ class Watch:
         self, operation: str, status: int, body: str, headers: Mapping[str, Any], said: list[str]
     ) -> None:
         """Judge one answer; ``said``: what the request said, as text."""
-        tally = self.tally
-        tally.requests += 1
-        tally.statuses[status] += 1
-        tally.operations[operation] += 1
+        findings = self.findings
+        findings.requests += 1
+        findings.statuses[status] += 1
+        findings.operations[operation] += 1
         if status >= 500:
-            tally.fault("server errors", f"{operation}: {status}")
+            findings.fault("server errors", f"{operation}: {status}")
         if str(status) not in self._answers[operation]:
-            tally.fault("undocumented statuses", f"{operation}: {status}")
+            findings.fault("undocumented statuses", f"{operation}: {status}")
         if status >= 400:
             if not str(headers.get("content-type")).count("application/problem+json"):
-                tally.fault("errors without a problem", f"{operation}: {status}")
+                findings.fault("errors without a problem", f"{operation}: {status}")
             slug = re.search(r'"type":"urn:fedclust:problem:([a-z-]+)"', body)
             if slug and slug[1] not in self._types.get((operation, str(status)), {slug[1]}):
-                tally.fault("undocumented statuses", f"{operation}: {status} {slug[1]}")
+                findings.fault("undocumented statuses", f"{operation}: {status} {slug[1]}")
             shown = body + json.dumps({str(k): str(v) for k, v in headers.items()})
             for piece in (piece for text in said if (piece := self._echoed(text, shown))):
-                tally.fault("echoes", f"{operation}: {status}: {piece[:80]!r} in {body[:400]}")
+                findings.fault("echoes", f"{operation}: {status}: {piece[:80]!r} in {body[:400]}")
                 break
         self._audited(operation, status, body)
 
@@ -184,7 +184,7 @@ class Watch:
         )
         if (must or refused or changed) and written < 1:
             tell = "changed" if changed else "not audited"
-            self.tally.fault("rows outside the audit", f"{operation}: {status} {tell}")
+            self.findings.fault("rows outside the audit", f"{operation}: {status} {tell}")
 
     def _look(self) -> tuple[int, tuple[Any, ...]]:
         """Return how many audit entries there are, and what they have to account for."""
@@ -229,10 +229,10 @@ _VALUES: tuple[Any, ...] = (
 _SPELLINGS = (b"NaN", b"Infinity", b"1e999", b"-0", b"0x10", b"01", b"\xff", b'"\\ud800"', b"//")
 
 
-def hostile_bodies(world: World, session: str, n: int, seed: int) -> Iterator[Sent]:
+def hostile_bodies(api: ApiCaller, session: str, n: int, seed: int) -> Iterator[Sent]:
     """Yield ``n`` bodies made from good ones: of every operation that takes one, in turn."""
     rng = random.Random(seed)
-    targets = _targets(world, session)
+    targets = _targets(api, session)
     for number in range(n):
         operation, method, path, token, good, binary = targets[number % len(targets)]
         content, headers = _spoiled(good, rng, binary)
@@ -242,9 +242,9 @@ def hostile_bodies(world: World, session: str, n: int, seed: int) -> Iterator[Se
 _OTHERS = {"sites": "other", "analysts": "other-analyst", "operators": "other-operator"}
 
 
-def _targets(world: World, session: str) -> list[tuple[str, str, str, str, Any, bool]]:
-    document = world.ok("GET", "/openapi.json", world.operator)
-    site = next(name for name in world.tokens if name not in {"operator", "bob"})
+def _targets(api: ApiCaller, session: str) -> list[tuple[str, str, str, str, Any, bool]]:
+    document = api.ok("GET", "/openapi.json", api.operator)
+    site = next(name for name in api.tokens if name not in {"operator", "bob"})
     found = []
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -257,7 +257,7 @@ def _targets(world: World, session: str) -> list[tuple[str, str, str, str, Any, 
             filled = path.format(session=session, number=1, name=who, site=site)
             caller = site if name in _SITE else "bob" if name in _ANALYST else "operator"
             if name == "put_submission":
-                good = json.loads(world.answer(site, session))
+                good = json.loads(api.answer(site, session))
             binary = BINARY in operation["requestBody"]["content"]
             found.append((name, method.upper(), filled, caller, good, binary))
     return found
@@ -349,7 +349,7 @@ _CHECKS = [
 ]
 
 
-def fuzz(world: World, watch: Watch, n: int, seed: int) -> None:
+def fuzz(api: ApiCaller, watch: Watch, n: int, seed: int) -> None:
     """Send ``n`` requests that schemathesis makes, following the description's links.
 
     In turns of all operations, and of those of sessions alone, which are harder to get at. Six in
@@ -358,13 +358,13 @@ def fuzz(world: World, watch: Watch, n: int, seed: int) -> None:
     """
     schema = schemathesis.openapi.from_dict(watch.document)
     schema = schema.exclude(operation_id=_streams(watch.document))
-    send = _Sender(world, watch, _Aims(world, random.Random(seed)), watch.tally.requests + n)
+    send = _Sender(api, watch, _Aims(api, random.Random(seed)), watch.findings.requests + n)
     machines = [
         _machine(schema, send),
         _machine(schema.include(path_regex="^/v1/sessions/"), send),
     ]
     turn = 0
-    while watch.tally.requests < send.limit:
+    while watch.findings.requests < send.limit:
         turn += 1
         machine = machines[turn % 2]
         settings = hypothesis.settings(
@@ -390,13 +390,13 @@ def fuzz(world: World, watch: Watch, n: int, seed: int) -> None:
 class _Sender:
     """Sends what a machine made, and has the answers judged, until it was enough."""
 
-    world: World
+    api: ApiCaller
     watch: Watch
     aims: _Aims
     limit: int
 
     def call(self, case: Any, keywords: dict[str, Any]) -> Any:
-        if self.watch.tally.requests >= self.limit:
+        if self.watch.findings.requests >= self.limit:
             raise _Enough
         self.aims.aim(case)
         return case.call(**keywords)
@@ -411,7 +411,7 @@ class _Sender:
         except FailureGroup as group:
             for failure in group.exceptions:
                 text = f"{operation}: {failure}"
-                self.watch.tally.fault("breaches of the description", text)
+                self.watch.findings.fault("breaches of the description", text)
 
 
 def _machine(schema: Any, send: _Sender) -> Any:
@@ -419,7 +419,7 @@ def _machine(schema: Any, send: _Sender) -> Any:
 
     class Machine(schema.as_state_machine()):  # type: ignore[misc]  # a class made at run time
         def get_call_kwargs(self, case: Any) -> dict[str, Any]:
-            return {"base_url": send.world.base_url, "timeout": PATIENCE_S}
+            return {"base_url": send.api.base_url, "timeout": TIMEOUT_S}
 
         def call(self, case: Any, **keywords: Any) -> Any:
             return send.call(case, keywords)
@@ -447,8 +447,8 @@ class _Enough(BaseException):
 class _Aims:
     """Names and tokens that make requests go past the door."""
 
-    def __init__(self, world: World, rng: random.Random) -> None:
-        self.world, self.rng = world, rng
+    def __init__(self, api: ApiCaller, rng: random.Random) -> None:
+        self.api, self.rng = api, rng
         self._sessions: list[str] = []
         self._sent = 0
 
@@ -457,17 +457,17 @@ class _Aims:
         if self._sent % 150 == 0:
             self._renew()
         self._sent += 1
-        sites = [name for name in self.world.tokens if name not in {"operator", "bob"}]
+        sites = [name for name in self.api.tokens if name not in {"operator", "bob"}]
         own = self.rng.choice(sites)
         caller = own if operation in _SITE else "bob" if operation in _ANALYST else "operator"
         if self.rng.random() < 0.15:
-            caller = self.rng.choice([*self.world.tokens])
+            caller = self.rng.choice([*self.api.tokens])
         headers = dict(case.headers or {})
         if self.rng.random() < 0.95:
-            headers["Authorization"] = f"Bearer {self.world.tokens[caller]}"
+            headers["Authorization"] = f"Bearer {self.api.tokens[caller]}"
         case.headers = headers
         named = case.path_parameters or {}
-        if case.method != "GET" and named.get("name") in self.world.tokens:
+        if case.method != "GET" and named.get("name") in self.api.tokens:
             # Whom the rest goes through is not disabled: schemathesis learns names from lists.
             case.path_parameters = {**named, "name": f"not-{named['name']}"}
         if "session" in (case.path_parameters or {}) and self.rng.random() < 0.6:
@@ -478,27 +478,27 @@ class _Aims:
     def _sensible(self, case: Any, operation: str, site: str, session: str) -> None:
         """Now and then, what a good site would send: sessions go on, and end."""
         if operation == "join_session" and self.rng.random() < 0.4:
-            shown = self.world.request("GET", f"/v1/sessions/{session}", site)
+            shown = self.api.request("GET", f"/v1/sessions/{session}", site)
             if shown.status_code == 200:
-                case.body = self.world.participation(site, session)
+                case.body = self.api.participation(site, session)
         if operation == "put_submission" and self.rng.random() < 0.5:
-            view = self.world.request("GET", f"/v1/sessions/{session}/task", site)
+            view = self.api.request("GET", f"/v1/sessions/{session}/task", site)
             if view.status_code == 200 and view.json()["status"] == "work":
                 case.path_parameters = {**case.path_parameters, "number": view.json()["round"]}
-                case.body, case.media_type = json.loads(self.world.answer(site, session)), JSON
+                case.body, case.media_type = json.loads(self.api.answer(site, session)), JSON
 
     def _renew(self) -> None:
         """Define a session that runs, and let one that ran before come to its end."""
-        sites = [name for name in self.world.tokens if name not in {"operator", "bob"}]
+        sites = [name for name in self.api.tokens if name not in {"operator", "bob"}]
         name = f"live-{self._sent}"
-        self.world.define("bob", name, sites, policy={"max_rounds": 3})
+        self.api.define("bob", name, sites, policy={"max_rounds": 3})
         for site in sites:
-            self.world.join(site, name)
+            self.api.join(site, name)
         if self._sessions and self.rng.random() < 0.7:
-            view = self.world.request("GET", f"/v1/sessions/{self._sessions[-1]}", "bob").json()
+            view = self.api.request("GET", f"/v1/sessions/{self._sessions[-1]}", "bob").json()
             joined = [site["name"] for site in view["sites"] if site["state"] == "joined"]
             if view["state"] == "running" and len(joined) == len(sites):
-                self.world.finish(self._sessions[-1], sites)
+                self.api.finish(self._sessions[-1], sites)
         self._sessions = [*self._sessions[-3:], name]
 
 
@@ -511,14 +511,14 @@ def _said(value: Any) -> list[str]:
         return []
 
 
-def populate(world: World, session: str) -> None:
+def populate(api: ApiCaller, session: str) -> None:
     """Register the people that hostile requests go through, with a session in its first round."""
-    world.tokens["operator"] = world.operator
-    world.register("sites", "lima", "oslo", "rome")
-    world.register("analysts", "bob")
+    api.tokens["operator"] = api.operator
+    api.register("sites", "lima", "oslo", "rome")
+    api.register("analysts", "bob")
     for kind, name in _OTHERS.items():
-        world.ok("POST", f"/v1/{kind}", "operator", json={"name": name})
+        api.ok("POST", f"/v1/{kind}", "operator", json={"name": name})
     sites = ["lima", "oslo", "rome"]
-    world.define("bob", session, sites)
+    api.define("bob", session, sites)
     for site in sites:
-        world.join(site, session)
+        api.join(site, session)

@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from support.patience import PATIENCE_S
+from support.timeouts import TIMEOUT_S
 
 _T = TypeVar("_T")
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -41,11 +41,11 @@ class _Forwarder:
         """Stop listening and break all connections."""
         self._call(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
         self._loop.close()
 
     def _call(self, what: Coroutine[Any, Any, _T]) -> _T:
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(TIMEOUT_S)
 
     async def _end(self) -> None:
         self._server.close()

@@ -16,7 +16,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from support.patience import PATIENCE_S
+from support.timeouts import TIMEOUT_S
 
 _BINARY = "application/vnd.fedclust.v1+msgpack"
 _BANDS = ((50, "<50"), (200, "50-199"), (1_000, "200-999"))
@@ -39,9 +39,7 @@ class PageSite:
 
     def __init__(self, url: str, token: str, session: str, rows: FloatArray, journal: Path) -> None:
         headers = {"Authorization": f"Bearer {token}"}
-        self._http = httpx.Client(
-            base_url=url, headers=headers, timeout=PATIENCE_S, trust_env=False
-        )
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
         self._at, self._journal, self._etag = f"/v1/sessions/{session}", journal, ""
         told = self._http.get(self._at).raise_for_status().json()
         self.definition = told["definition"]

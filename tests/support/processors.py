@@ -16,8 +16,8 @@ from threadpoolctl import threadpool_info
 
 from fedclust import simulate
 from fedclust.wire import codec
-from support.hospitals import FloatArray, blobs, bounded
-from support.methods import ALL, IDS, SWEEP_IDS, SWEEPS
+from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS
+from support.site_rows import FloatArray, blobs, bounded
 
 SEED = 7
 #: Clusters that overlap, so that a choice made otherwise would be seen.

@@ -224,7 +224,7 @@ def of_records(site: SiteFile, cohort: Cohort, secret: bytes) -> SiteFile:
 
     Parameters
     ----------
-    site : World
+    site : SiteFile
     cohort : Cohort
         The table that ``site`` has formed with ``secret``.
     """

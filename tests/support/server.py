@@ -26,13 +26,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support import forked
-from support.patience import PATIENCE_S, eventually
+from support.timeouts import TIMEOUT_S, eventually
 
 _COMMAND = [sys.executable, "-c", forked.SERVICE]
 
 
 def service(
-    *arguments: str, env: Mapping[str, str] | None = None, timeout: float = PATIENCE_S
+    *arguments: str, env: Mapping[str, str] | None = None, timeout: float = TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
     """Run ``fedclust-service`` with arguments, to its end."""
     return forked.run([*_COMMAND, *arguments], env=clean_environment(env), timeout=timeout)
@@ -112,14 +112,14 @@ class ServerProcess:
         """End the process with SIGKILL, as a power cut would."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
-            self.process.wait(PATIENCE_S)
+            self.process.wait(TIMEOUT_S)
 
     def stop(self) -> int:
         """End the process with SIGTERM and return its exit code."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(TIMEOUT_S)
 
     def restart(self) -> None:
         """Start again on the same data and port; a process that still runs is killed first."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedclust_service.http.app import api_routes
+from support.api_caller import ApiCaller
 from support.clock import ManualClock
-from support.inprocess import local_coordinator
-from support.world import World
+from support.local_coordinator import local_coordinator
 
 SITES = ("north", "south", "west")
 SESSION = "heart-2026"
@@ -33,20 +33,20 @@ PLACES = {"bytes_in": -3, "size": -2}
 
 def definition() -> dict[str, Any]:
     """Return the body of the session that the story is about."""
-    return World("", "").definition(SESSION, list(SITES))
+    return ApiCaller("", "").definition(SESSION, list(SITES))
 
 
 def tell(place: Path) -> dict[str, Any]:
     """Run the session in a coordinator below ``place``; return bodies by operation."""
     with local_coordinator(place, clock=ManualClock(), threads=True) as local:
-        world = World(local.base_url, local.operator_token)
-        world.tokens["operator"] = local.operator_token
-        return _Story(world).tell()
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.tokens["operator"] = local.operator_token
+        return _Story(api).tell()
 
 
 class _Story:
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, api: ApiCaller) -> None:
+        self.api = api
         self.told: dict[str, Any] = {}
         self._routes = {
             route.operation_id: (next(iter(route.methods or {"GET"})), route.path)
@@ -54,33 +54,33 @@ class _Story:
         }
 
     def tell(self) -> dict[str, Any]:
-        world = self.world
-        world.register("sites", "south", "west")
+        api = self.api
+        api.register("sites", "south", "west")
         self._do("create_site", "operator", {"name": "north", "title": "North Hospital"})
-        world.tokens["north"] = self._do("issue_site_token", "operator", {"expires_in_days": 90})
+        api.tokens["north"] = self._do("issue_site_token", "operator", {"expires_in_days": 90})
         self._do("change_site", "operator", {"title": "Hospital of the North"})
         self._do("create_analyst", "operator", {"name": "ada"})
-        world.tokens["ada"] = self._do("issue_analyst_token", "operator", {})
+        api.tokens["ada"] = self._do("issue_analyst_token", "operator", {})
         self._do("change_analyst", "operator", {"title": "Ada"})
         self._do("create_operator", "operator", {"name": "grace", "title": "Grace"})
         self._do("issue_operator_token", "operator", {"expires_in_days": 30})
         self._do("change_operator", "operator", {"title": "Grace, on call"})
         self._do("create_session", "ada", definition())
-        self._do("join_session", "north", world.participation("north", SESSION))
+        self._do("join_session", "north", api.participation("north", SESSION))
         for site in ("south", "west"):
-            world.join(site, SESSION)
+            api.join(site, SESSION)
         self._do("start_session", "ada")
         self._do("get_task", "north")
         self._do("change_session", "ada", {"deadline": "2026-01-05T12:00:00Z"})
-        answer = json.loads(world.answer("north", SESSION))
+        answer = json.loads(api.answer("north", SESSION))
         self._do("put_submission", "north", answer)
         for site in ("south", "west"):
-            stored = world.put(site, SESSION, 1, world.answer(site, SESSION))
+            stored = api.put(site, SESSION, 1, api.answer(site, SESSION))
             assert stored.status_code == 201, stored.text
-        assert world.finish(SESSION, SITES) == "completed"
+        assert api.finish(SESSION, SITES) == "completed"
         self._do("close_round", "ada")
         self._read_all()
-        world.define("ada", "given-up", list(SITES))
+        api.define("ada", "given-up", list(SITES))
         self._do("cancel_session", "ada", session="given-up")
         return dict(sorted(self.told.items()))
 
@@ -113,7 +113,7 @@ class _Story:
         )
         path += query
         keywords = {} if body is None else {"json": body}
-        response = self.world.request(method, path, caller, **keywords)
+        response = self.api.request(method, path, caller, **keywords)
         assert response.is_success, f"{operation}: {response.status_code} {response.text}"
         answer = response.json()
         self.told[operation] = {"responses": {str(response.status_code): _same(answer)}}

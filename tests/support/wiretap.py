@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from support.patience import PATIENCE_S
+from support.timeouts import TIMEOUT_S
 
 
 @dataclass
@@ -113,7 +113,7 @@ class Wiretap:
         where = urlsplit(self.target)
         try:
             server = socket.create_connection(
-                (where.hostname or "", where.port or 80), timeout=PATIENCE_S
+                (where.hostname or "", where.port or 80), timeout=TIMEOUT_S
             )
         except OSError:
             client.close()

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable
 
 #: Seconds. Half of pytest's own limit, so that a test can say what it waited for.
-PATIENCE_S = 600.0
+TIMEOUT_S = 600.0
 _LOOK_S = 0.005
 
 
 def eventually(holds: Callable[[], object], what: Callable[[], object] = str) -> None:
-    """Wait until a condition holds; raise AssertionError after ``PATIENCE_S``.
+    """Wait until a condition holds; raise AssertionError after ``TIMEOUT_S``.
 
     Parameters
     ----------
@@ -26,8 +26,8 @@ def eventually(holds: Callable[[], object], what: Callable[[], object] = str) ->
         Returns the error's message.
     """
     pause = threading.Event()
-    for _ in range(int(PATIENCE_S / _LOOK_S)):
+    for _ in range(int(TIMEOUT_S / _LOOK_S)):
         if holds():
             return
         pause.wait(_LOOK_S)
-    raise AssertionError(f"the condition did not hold in {PATIENCE_S:.0f} s: {what()}")
+    raise AssertionError(f"the condition did not hold in {TIMEOUT_S:.0f} s: {what()}")

@@ -1,9 +1,9 @@
-"""A coordinator without HTTP, its people, and sessions of the method ``tally``.
+"""A coordinator without HTTP, its people, and sessions of the method ``counting``.
 
-office = Office(store, clock)
-office.session("heart", rounds=2)          # sites north, south, west by default; all join
-office.answer("heart", "north")            # the honest answer to the open round
-office.drive()                             # aggregate whatever waits
+direct = DirectApi(store, clock)
+direct.session("heart", rounds=2)          # sites north, south, west by default; all join
+direct.answer("heart", "north")            # the honest answer to the open round
+direct.drive()                             # aggregate whatever waits
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.orchestration.submissions import Body
 from fedclust_service.store import AlreadyExists, Store
-from support import tally
+from support import counting_method
 from support.purpose import PURPOSE
-from support.rows import latest_state
+from support.store_rows import latest_state
 
 SITES = ("north", "south", "west")
 KEYS = SecretKeys([b"k" * 32])
@@ -51,7 +51,7 @@ def site(name: str) -> Actor:
     return actor(Role.SITE, name)
 
 
-class Office:
+class DirectApi:
     """A coordinator and whoever speaks to it."""
 
     def __init__(self, store: Store, clock: StoreClock, limits: Limits | None = None) -> None:
@@ -87,7 +87,7 @@ class Office:
         return SessionCreate(
             name=name,
             purpose=PURPOSE,
-            algorithm=tally.NAME,
+            algorithm=counting_method.NAME,
             config={"width": len(sites), **options},
             seed=7,
             features=(Feature(name="age"), Feature(name="chol")),
@@ -118,7 +118,7 @@ class Office:
             "features": ("age", "chol"),
             "size_band": "50-199",
             "sdk_version": "1.0",
-            "methods": {tally.NAME: (row.method_version,)},
+            "methods": {counting_method.NAME: (row.method_version,)},
         }
         return Participation(**{**fields, **changes})
 
@@ -165,7 +165,7 @@ class Office:
             width = info.definition.config["width"]
             votes = np.zeros(info.definition.config["rounds"] * width)
             votes[(n - 1) * width + info.definition.sites.index(who)] = weight
-            payload = tally.Vote(votes=votes)
+            payload = counting_method.Vote(votes=votes)
         return write_submission("count", digest, payload, media)
 
     def digest(self, name: str, who: str, number: int) -> str:
@@ -218,14 +218,14 @@ class Office:
             if action in (None, row.action)
         ]
 
-    def tally(self, name: str) -> np.ndarray[Any, Any]:
+    def votes(self, name: str) -> np.ndarray[Any, Any]:
         """Return the sum that the engine's last stored state holds, as (rounds, sites)."""
         row = self.row(name)
         state = self.store.read("test.state", lambda tx: latest_state(tx, row.id))
         assert state is not None
         tree = codec.decode(state.state)
         width = self.info(name).definition.config["width"]
-        return np.asarray(tree["method"]["tally"]).reshape(-1, width)
+        return np.asarray(tree["method"]["votes"]).reshape(-1, width)
 
 
 def unlike(body: Participation, **changes: Any) -> Participation:
@@ -233,4 +233,14 @@ def unlike(body: Participation, **changes: Any) -> Participation:
     return Participation(**{**body.model_dump(), "consents": body.consents, **changes})
 
 
-__all__ = ["ANALYST", "JSON", "OPERATOR", "SITES", "Office", "actor", "replace", "site", "unlike"]
+__all__ = [
+    "ANALYST",
+    "JSON",
+    "OPERATOR",
+    "SITES",
+    "DirectApi",
+    "actor",
+    "replace",
+    "site",
+    "unlike",
+]

@@ -1,11 +1,11 @@
 """A populated coordinator, spoken to over plain HTTP: what the SDK would send, without the SDK.
 
-world = World.at(base_url, operator_token)
-world.register("sites", "north", "south", "west"); world.register("analysts", "ada")
-world.define("ada", "heart", ["north", "south", "west"])
-for site in world.sites: world.join(site, "heart")
-body = world.answer("north", "heart")           # the honest answer to the open task
-world.put("north", "heart", 1, body)
+api = ApiCaller.at(base_url, operator_token)
+api.register("sites", "north", "south", "west"); api.register("analysts", "ada")
+api.define("ada", "heart", ["north", "south", "west"])
+for site in api.sites: api.join(site, "heart")
+body = api.answer("north", "heart")           # the honest answer to the open task
+api.put("north", "heart", 1, body)
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from fedclust.methods.registry import METHODS
 from fedclust.protection.size_bands import size_band
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, JSON, write_submission
-from support.patience import PATIENCE_S
 from support.purpose import PURPOSE
 from support.rounds import data_of
+from support.timeouts import TIMEOUT_S
 
 FEATURES = [
     {"name": "age", "unit": "years", "lower": 0.0, "upper": 120.0},
@@ -41,7 +41,7 @@ NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @dataclass
-class World:
+class ApiCaller:
     """People at a coordinator and their tokens; ``data`` where not ``rows_of`` is meant."""
 
     base_url: str
@@ -62,7 +62,7 @@ class World:
 
     @cached_property
     def _client(self) -> httpx.Client:
-        options = {"timeout": PATIENCE_S, "trust_env": False, "verify": NOBODY, **self.options}
+        options = {"timeout": TIMEOUT_S, "trust_env": False, "verify": NOBODY, **self.options}
         return httpx.Client(base_url=self.base_url, **options)
 
     def ok(self, method: str, path: str, token: str, **keywords: Any) -> Any:

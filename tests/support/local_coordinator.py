@@ -23,9 +23,9 @@ from fedclust_service import server
 from fedclust_service.clock import StoreClock
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.settings import Settings, load_settings
+from support.api_caller import NOBODY
 from support.logs import through_logging
-from support.patience import PATIENCE_S
-from support.world import NOBODY
+from support.timeouts import TIMEOUT_S
 
 
 @dataclass
@@ -46,7 +46,7 @@ class LocalCoordinator:
         client = httpx.Client(
             base_url=self.base_url,
             headers=headers,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
             trust_env=False,
             verify=NOBODY,
         )
@@ -73,12 +73,12 @@ def local_coordinator(
         co.start()
     thread.start()
     assert opened.operator_token is not None
-    assert started.wait(PATIENCE_S)
+    assert started.wait(TIMEOUT_S)
 
     def end() -> None:
         if thread.is_alive():
             running.handle_exit(signal.SIGTERM, None)
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
         assert not thread.is_alive(), "the server did not end"
 
     address = server.address_of(listener, read)

@@ -31,17 +31,17 @@ from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, payload_bytes, write_submission
 from fedclust_service.clock import StoreClock
 from fedclust_service.store import Store, Tx
+from support.api_caller import NOBODY
 from support.clock import WRONG_TIME
 from support.consortium import Consortium, columns, declared
 from support.crash import D, K, rows, shared
 from support.databases import PostgresServer
 from support.history import Fault, History, Key, Request, violations
 from support.links import Balancer, Link
-from support.patience import PATIENCE_S
 from support.purpose import PURPOSE
 from support.rounds import data_of
 from support.server import ServerProcess
-from support.world import NOBODY
+from support.timeouts import TIMEOUT_S
 
 WORKERS = 3
 #: Sessions that run at once while there are faults.
@@ -61,7 +61,7 @@ POLICY = {"min_group_size": 3, "max_rounds": 6, "scaling": "standard"}
 
 
 @dataclass
-class Havoc:
+class FaultReport:
     """What one seed did, and what came of it."""
 
     seed: int
@@ -80,25 +80,27 @@ class Havoc:
         ]
 
 
-def wreak(directory: Path, postgres: PostgresServer, seed: int, faults: int) -> Havoc:
+def run_with_faults(
+    directory: Path, postgres: PostgresServer, seed: int, faults: int
+) -> FaultReport:
     """Run sessions under ``faults`` faults that ``seed`` draws."""
     rng = np.random.default_rng(seed)
-    havoc = Havoc(seed)
+    report = FaultReport(seed)
     began = time.perf_counter()
     with ExitStack() as stack:
         scene = _Scene(directory, postgres, rng, stack)
-        scene.run_sessions(havoc, 1)
-        breaker = _Breaker(scene, havoc, _draw(rng, faults), rng)
+        scene.run_sessions(report, 1)
+        breaker = _Breaker(scene, report, _draw(rng, faults), rng)
         breaker.start()
         while breaker.is_alive():
-            scene.run_sessions(havoc, AT_ONCE)
+            scene.run_sessions(report, AT_ONCE)
         breaker.join()
         if breaker.error is not None:
             raise breaker.error
-        scene.run_sessions(havoc, 1)
-        havoc.takeovers = scene.takeovers()
-    havoc.seconds = time.perf_counter() - began
-    return havoc
+        scene.run_sessions(report, 1)
+        report.takeovers = scene.takeovers()
+    report.seconds = time.perf_counter() - began
+    return report
 
 
 def _draw(rng: np.random.Generator, faults: int) -> list[str]:
@@ -172,10 +174,10 @@ class _Scene:
         #: Released once for each request of a site.
         self.passed = threading.Semaphore(0)
 
-    def run_sessions(self, havoc: Havoc, count: int) -> None:
+    def run_sessions(self, report: FaultReport, count: int) -> None:
         """Run sessions at once to their ends and add their histories."""
         running = [self._begin() for _ in range(count)]
-        havoc.histories += [self._end(name, sites) for name, sites in running]
+        report.histories += [self._end(name, sites) for name, sites in running]
 
     def _begin(self) -> tuple[str, list[_Site]]:
         name = f"session-{self._sessions}"
@@ -258,7 +260,7 @@ class _Person:
 
     def insist(self, method: str, path: str, **keywords: Any) -> httpx.Response:
         """Send a request that may be repeated until it is answered with success."""
-        give_up = time.monotonic() + PATIENCE_S
+        give_up = time.monotonic() + TIMEOUT_S
         while True:
             answer = self.ask(method, path, **keywords)
             if answer is not None and answer.status_code != 503:
@@ -325,7 +327,7 @@ class _Site(threading.Thread):
                 "methods": {name: [method.version] for name, method in METHODS.items()},
             },
         )
-        etag, give_up = "", time.monotonic() + PATIENCE_S
+        etag, give_up = "", time.monotonic() + TIMEOUT_S
         while True:
             assert time.monotonic() < give_up, f"{self.site}: {self.requests[-5:]}"
             began = time.perf_counter()
@@ -367,7 +369,7 @@ class _Site(threading.Thread):
     def _submit(self, number: int) -> str | None:
         """Send an answer until it has a receipt; return the task's new ETag."""
         path, body = f"{self._session}/rounds/{number}/submission", self._bodies[number]
-        sha256, give_up = codec.sha256(body), time.monotonic() + PATIENCE_S
+        sha256, give_up = codec.sha256(body), time.monotonic() + TIMEOUT_S
         while True:
             began = time.perf_counter()
             answer = self.person.ask("PUT", path, content=body, headers={"Content-Type": BINARY})
@@ -389,17 +391,17 @@ class _Breaker(threading.Thread):
     """Does one fault after the other, each after a random number of further requests."""
 
     def __init__(
-        self, scene: _Scene, havoc: Havoc, kinds: Sequence[str], rng: np.random.Generator
+        self, scene: _Scene, report: FaultReport, kinds: Sequence[str], rng: np.random.Generator
     ) -> None:
         super().__init__(name="breaker", daemon=True)
         self.error: BaseException | None = None
-        self._scene, self._havoc, self._kinds, self._rng = scene, havoc, kinds, rng
+        self._scene, self._report, self._kinds, self._rng = scene, report, kinds, rng
 
     def run(self) -> None:
         try:
             for kind in self._kinds:
                 for _ in range(int(self._rng.integers(1, REQUESTS_BETWEEN + 1))):
-                    assert self._scene.passed.acquire(timeout=PATIENCE_S), "nothing moves"
+                    assert self._scene.passed.acquire(timeout=TIMEOUT_S), "nothing moves"
                 victim, delay = int(self._rng.integers(WORKERS)), float(self._rng.uniform(0, 0.04))
                 if self._rng.random() < AIMED:
                     victim = self._aggregating()
@@ -409,14 +411,14 @@ class _Breaker(threading.Thread):
                 began = time.perf_counter()
                 self._do(kind, victim)
                 worker = None if kind == "cut sites" else victim
-                self._havoc.faults.append(Fault(kind, worker, began, time.perf_counter()))
+                self._report.faults.append(Fault(kind, worker, began, time.perf_counter()))
         except BaseException as error:
             self.error = error
 
     def _aggregating(self) -> int:
         """Wait until a worker holds the lease of a round, and return which one."""
         processes = [worker.process.pid for worker in self._scene.workers if worker.process]
-        give_up = time.monotonic() + PATIENCE_S
+        give_up = time.monotonic() + TIMEOUT_S
         while True:
             for each in self._scene.store.read("aim", lambda tx: tx.rounds.aggregating()):
                 # A worker that was killed before may still stand there.

@@ -2,7 +2,7 @@
 
 In round n the site with index i in the session's list answers with a vector of
 ``rounds * len(sites)`` zeros and a one at ``(n - 1) * len(sites) + i``; the aggregate is the sum of
-all answers of the session. After ``rounds`` rounds the result carries it in ``extra["tally"]``.
+all answers of the session. After ``rounds`` rounds the result carries it in ``extra["votes"]``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Next, Phase, SiteTask, Task
 
-NAME = "tally"
+NAME = "counting"
 
 #: What a test puts here is called at the beginning of every aggregation.
 HOOK: list[Callable[[], None]] = []
@@ -58,7 +58,7 @@ class Vote(Model):
 
 class State(Model):
     number: int
-    tally: FloatVector
+    votes: FloatVector
 
 
 PHASE = Phase("count", "Counts answers.", CountTask, Vote, (), site_part=Place)
@@ -74,7 +74,7 @@ def start(config: RunConfig, seed: int) -> tuple[State, Task]:
     if config.options.refuse_to_start:
         raise MethodFailure("cannot_start", "Choose other options.")
     zeros = np.zeros(config.options.rounds * config.options.width)
-    return State(number=1, tally=zeros), _task(1, config)
+    return State(number=1, votes=zeros), _task(1, config)
 
 
 def local_step(
@@ -96,13 +96,13 @@ def aggregate(
 ) -> Next | Done:
     for hook in HOOK:
         hook()
-    tally = state.tally.copy()
+    votes = state.votes.copy()
     for each in contributions:
         CONTRIBUTED.append((each.site, each.p))
         if each.payload is not None:
-            tally = tally + each.payload.votes
-    after = State(number=state.number + 1, tally=tally)
-    metrics = {"votes": float(tally.sum())}
+            votes = votes + each.payload.votes
+    after = State(number=state.number + 1, votes=votes)
+    metrics = {"votes": float(votes.sum())}
     if state.number >= config.options.rounds:
         return Done(_result(after, config, "converged"), metrics)
     return Next(after, _task(after.number, config), metrics)
@@ -116,7 +116,7 @@ def _result(state: State, config: RunConfig, why: str) -> Result:
         center=np.zeros(d),
         scale=np.ones(d),
         stopped_because=why,
-        extra={"tally": state.tally},
+        extra={"votes": state.votes},
     )
 
 
@@ -133,11 +133,11 @@ def _check_config(config: RunConfig) -> None:
 
 
 def method(*, joins_late: bool = True, version: int = 1) -> Method:
-    """Return the method; register it with ``monkeypatch.setitem(METHODS, tally.NAME, ...)``."""
+    """Return the method; register it with ``monkeypatch.setitem(METHODS, NAME, method())``."""
     return Method(
         name=NAME,
         version=version,
-        title="Tally",
+        title="Counting",
         citation="none",
         options=Config,
         default_max_rounds=50,
