@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pydantic import RootModel, ValidationError
 
 from fedclust.engine import Plan, sweep
-from fedclust.methods.common.options import form_of, forms
+from fedclust.methods.common.options import select_variant_model, variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
@@ -160,7 +160,7 @@ def _options(definition: SessionCreate) -> Model:
         read = options.model_validate_json(canonical_json(definition.config))
         return read.root if isinstance(read, RootModel) else read
     except ValidationError as error:
-        errors = field_errors(error, at="/config", union=len(forms(options)) > 1)
+        errors = field_errors(error, at="/config", union=len(variant_models(options)) > 1)
     except ValueError:  # canonical JSON has no NaN
         errors = [_error("/config", "finite_number", "every number must be finite")]
     several = isinstance(definition.config.get("n_clusters"), list | tuple)
@@ -173,8 +173,8 @@ def _options(definition: SessionCreate) -> Model:
             else error
             for error in errors
         ]
-    known = ", ".join(form_of(options, definition.config).model_fields)
-    of = " of this variant" if len(forms(options)) > 1 else ""
+    known = ", ".join(select_variant_model(options, definition.config).model_fields)
+    of = " of this variant" if len(variant_models(options)) > 1 else ""
     errors = [
         error.model_copy(update={"message": f"unknown option{of}; there are: {known}"})
         if error.rule == "extra_forbidden"

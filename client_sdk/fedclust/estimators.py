@@ -38,7 +38,7 @@ from fedclust.data import load
 from fedclust.data.frame import is_frame
 from fedclust.definition import LEAST_GROUP
 from fedclust.errors import DataError
-from fedclust.methods.common.assign import centroid_squares
+from fedclust.methods.common.assign import squared_distances_to_centroids
 from fedclust.simulate import SimulationResult, simulate
 from fedclust.site import Site
 from fedclust.site.consent import ConsentRequest
@@ -394,7 +394,7 @@ class FederatedKMeans(
         lacking = definition.policy.missing == "mask"
         with _value_errors():
             table = load(rows, definition.features, lacking=lacking, new=True)
-        return centroid_squares(self.result_.result_, table.X)
+        return squared_distances_to_centroids(self.result_.result_, table.X)
 
     def _session(self) -> tuple[str, dict[str, Any]]:
         if self.method not in _CENTROIDS:

@@ -17,7 +17,7 @@ from fedclust import engine
 from fedclust.engine import EngineState, Plan, evaluation, preparation, sweep
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.finalize import complete, merged
+from fedclust.methods.common.finalize import complete_result, merge_equal_centroids
 from fedclust.methods.fkm.config import DefaultConfig, PaperConfig
 from fedclust.methods.fkm.messages import CandidatesTask, MeansTask, SeedsTask
 from fedclust.methods.registry import METHODS
@@ -631,11 +631,11 @@ def test_results_are_sorted_once_and_equal_centroids_are_merged(
 ) -> None:
     centroids = np.array([[0.0, 1.0], [0.0, 2.0], [-0.0, 3.0], [5.0, -1.0]])
     raw = np.concatenate([centroids[order], centroids[[repeated]]])
-    firsts, cells = merged(raw)
+    firsts, cells = merge_equal_centroids(raw)
     distinct = raw[firsts]
     np.testing.assert_array_equal(distinct[cells], raw)
     sizes = [10 * (int(centroid[1]) + 2) for centroid in distinct]
-    result = complete(
+    result = complete_result(
         Result(
             centroids=raw,
             centroids_original=raw * [2, 1] + [1, 0],

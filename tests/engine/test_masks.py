@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from fedclust import simulate
 from fedclust.engine import evaluation
 from fedclust.methods.common.assign import label_by_centroid
-from fedclust.methods.common.finalize import complete
+from fedclust.methods.common.finalize import complete_result
 from fedclust.numeric.arrays import BoolMatrix
-from fedclust.numeric.distances import masked_squares, nearest
+from fedclust.numeric.distances import masked_squared_distances, nearest_centroid
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Model
 from fedclust.schema.points import Points
@@ -49,7 +49,9 @@ def test_masked_distances_are_means_over_the_shared_features(seed: int) -> None:
     rng = np.random.default_rng(seed)
     X, centroids = rng.normal(size=(7, 5)), rng.normal(size=(4, 5))
     mask, known = rng.random(5) < 0.7, rng.random((4, 5)) < 0.6
-    found = masked_squares(np.where(mask, X, 0.0), mask, np.where(known, centroids, 0.0), known)
+    found = masked_squared_distances(
+        np.where(mask, X, 0.0), mask, np.where(known, centroids, 0.0), known
+    )
     for i in range(7):
         for k in range(4):
             both = mask & known[k]
@@ -196,7 +198,7 @@ def test_equal_values_are_one_cluster_only_where_the_same_features_are_known() -
         scale=np.ones(2),
         mapping={"a": (0, 1, 2, 3)},
     )
-    done = complete(raw, n_clusters=4)
+    done = complete_result(raw, n_clusters=4)
     assert done.mask is not None
     assert len(done.centroids) == 3
     assert (done.centroids[~done.mask] == 0).all()
@@ -215,7 +217,7 @@ def test_prototypes_keep_their_clusters_when_these_are_sorted() -> None:
         center=np.zeros(1),
         scale=np.ones(1),
     )
-    done = complete(raw, n_clusters=2)
+    done = complete_result(raw, n_clusters=2)
     assert done.prototypes is not None
     assert done.prototypes.ravel().tolist() == [0.0, 4.0, 9.0]
     assert done.prototype_labels == (0, 1, 1)
@@ -238,7 +240,7 @@ def test_rows_without_a_known_feature_have_no_label() -> None:
 
 def test_nothing_is_shared_by_rows_and_centroids_that_lack_the_rest() -> None:
     known = np.array([[True, False], [False, True]])
-    labels = nearest(np.array([[0.0, 5.0]]), np.array([[4.0, 0.0], [0.0, 5.5]]), known)
+    labels = nearest_centroid(np.array([[0.0, 5.0]]), np.array([[4.0, 0.0], [0.0, 5.5]]), known)
     assert labels.tolist() == [1]
 
 

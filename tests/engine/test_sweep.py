@@ -15,7 +15,7 @@ from fedclust import engine, simulate
 from fedclust.definition import DefinitionError
 from fedclust.engine import Plan, sweep
 from fedclust.engine.model_selection import agreement, recommend, stability
-from fedclust.methods.common.options import MOST_KS
+from fedclust.methods.common.options import MAX_SWEEP_SIZE
 from fedclust.methods.lloyd import METHOD as LLOYD
 from fedclust.methods.lloyd import Config
 from fedclust.schema import errors
@@ -207,7 +207,7 @@ def test_the_frozen_form_is_in_order_and_one_k_is_that_k() -> None:
         ([], "at least one"),
         ([2, 3, 2], "named once"),
         ([1, 2], "starts at 2"),
-        (list(range(2, MOST_KS + 3)), "at most"),
+        (list(range(2, MAX_SWEEP_SIZE + 3)), "at most"),
         ([2, 0], "greater than or equal to 1"),
         ([2, True], "valid integer"),
         ([2, 10_001], "less than or equal"),

@@ -14,7 +14,7 @@ import pytest
 
 from fedclust import Site
 from fedclust.definition import plan_of, read_definition
-from fedclust.methods.common.options import form_of, forms
+from fedclust.methods.common.options import select_variant_model, variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.schema.result import Result
 from fedclust.wire import codec
@@ -175,7 +175,7 @@ def test_more_clusters_than_any_site_has_rows(
     api: ApiCaller, session: str, method: str, options: dict[str, Any]
 ) -> None:
     # As many as the method takes: one that solves problems exactly takes few.
-    described = form_of(METHODS[method].options, options).model_json_schema()
+    described = select_variant_model(METHODS[method].options, options).model_json_schema()
     described = described["properties"]["n_clusters"]
     wanted = min(100, described.get("maximum", 100))
     if wanted < 100:
@@ -220,7 +220,7 @@ def test_one_cluster_is_the_mean(
         for n in (0, -1, 10_001, 1.5, "2", None, False)
         # Null where the method chooses.
         if n is not None
-        or forms(METHODS[method].options)[0].model_fields["n_clusters"].is_required()
+        or variant_models(METHODS[method].options)[0].model_fields["n_clusters"].is_required()
     ],
 )
 def test_no_such_number_of_clusters(

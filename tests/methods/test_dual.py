@@ -239,7 +239,7 @@ def test_a_form_that_cuts_the_optimum_off_has_a_bound_above_it_and_says_so(
     }
     least, centroids = optimum(pooled(sites))
     references = np.array([[0.0], [3.0]])
-    monkeypatch.setattr(dual.server, "distinct_best", lambda *_: [references])
+    monkeypatch.setattr(dual.server, "best_partitions", lambda *_: [references])
     _, result = run(sites, symmetry=symmetry, iterations=12, polish=True)
     bounds = result.bounds
     assert bounds is not None

@@ -63,7 +63,7 @@ def test_each_candidate_gets_the_step_that_lloyd_makes_of_it() -> None:
 
     assert payload.counts.tolist() == [[17, 15], [32, 0], [20, 12]]
     for i, each in enumerate(centroids):
-        step, alone = payload.step(i), kmeans_rounds.add_up(each, POINTS)
+        step, alone = payload.step(i), kmeans_rounds.site_lloyd_step(each, POINTS)
         for name in ("counts", "sums", "costs"):
             np.testing.assert_array_equal(getattr(step, name), getattr(alone, name))
 
@@ -224,7 +224,7 @@ def test_seeds_are_points_and_count_who_is_nearest_to_them() -> None:
 def test_heavy_points_are_drawn_more_often() -> None:
     points = weighted([[1.0, 0], [2, 0], [3, 0]], [5, 5, 990])
     drawn = [
-        weighted_kmeans.plus_plus(
+        weighted_kmeans.kmeans_plus_plus(
             points.X, points.sizes.astype(float), 1, np.random.default_rng(seed)
         )[0, 0]
         for seed in range(40)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedclust import SimulationResult, engine, simulate
 from fedclust.engine import Plan, evaluation
 from fedclust.methods import overlap_oneshot
-from fedclust.methods.common.options import MOST_FOUND
+from fedclust.methods.common.options import MAX_FOUND_CLUSTERS
 from fedclust.methods.common.partial_features import LocalCentroids, components
 from fedclust.methods.overlap_oneshot import Config
 from fedclust.methods.overlap_oneshot.agglomeration import (
@@ -521,7 +521,9 @@ def test_a_site_answers_one_round_as_the_definition_says_it(tasks: list[dict[str
     assert refused.value.rule == "task"
 
 
-@pytest.mark.parametrize(("options", "most"), [({}, MOST_FOUND), ({"n_clusters": 2}, 2 * 3)])
+@pytest.mark.parametrize(
+    ("options", "most"), [({}, MAX_FOUND_CLUSTERS), ({"n_clusters": 2}, 2 * 3)]
+)
 def test_a_site_measures_no_more_centroids_than_the_method_comes_to(
     options: dict[str, Any], most: int
 ) -> None:

@@ -11,16 +11,16 @@ import pytest
 from fedclust.methods.overlap_oneshot.gaussians import proxies
 from fedclust.methods.spectral.graph import rotation, spectrum
 from fedclust.numeric.canonical import (
-    ascending,
-    closed,
-    eigenbasis,
-    highest,
-    lexicographic,
-    lowest,
-    snapped,
-    untied,
+    break_distance_ties,
+    canonical_eigenbasis,
+    eigenspace_is_complete,
+    round_to_tolerance,
+    tolerant_argmax,
+    tolerant_argmin,
+    tolerant_argsort,
+    tolerant_lexsort,
 )
-from fedclust.numeric.distances import nearest
+from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 
 #: What another processor's kernels would make of the same numbers.
@@ -36,14 +36,14 @@ def elsewhere(values: np.ndarray, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize(
     ("choose", "values", "expected"),
     [
-        (lowest, [3.0, 1.0, 1.0 - ROUNDING, 2.0], 1),
-        (highest, [3.0, 1.0, 3.0 + 4 * ROUNDING], 0),
-        (lowest, [np.inf, 2.0, 2.0], 1),
-        (lowest, [np.inf, np.inf], 0),
-        (lowest, [[1.0, 1.0 - ROUNDING], [1.0, 0.5]], [0, 1]),
-        (ascending, [2.0, 1.0, 1.0 - ROUNDING, 0.0], [3, 1, 2, 0]),
-        (lexicographic, [[1.0, 2.0], [1.0 - ROUNDING, 3.0], [1.0 + ROUNDING, 1.0]], [2, 0, 1]),
-        (lexicographic, np.empty((0, 2)), []),
+        (tolerant_argmin, [3.0, 1.0, 1.0 - ROUNDING, 2.0], 1),
+        (tolerant_argmax, [3.0, 1.0, 3.0 + 4 * ROUNDING], 0),
+        (tolerant_argmin, [np.inf, 2.0, 2.0], 1),
+        (tolerant_argmin, [np.inf, np.inf], 0),
+        (tolerant_argmin, [[1.0, 1.0 - ROUNDING], [1.0, 0.5]], [0, 1]),
+        (tolerant_argsort, [2.0, 1.0, 1.0 - ROUNDING, 0.0], [3, 1, 2, 0]),
+        (tolerant_lexsort, [[1.0, 2.0], [1.0 - ROUNDING, 3.0], [1.0 + ROUNDING, 1.0]], [2, 0, 1]),
+        (tolerant_lexsort, np.empty((0, 2)), []),
     ],
 )
 def test_the_first_of_equal_values_is_taken(
@@ -53,10 +53,10 @@ def test_the_first_of_equal_values_is_taken(
 
 
 def test_what_differs_by_more_than_rounding_is_told_apart() -> None:
-    assert lowest(np.array([1.0, 1.0 - 1e-9])) == 1
-    assert ascending(np.array([1.0, 1.0 - 1e-9])).tolist() == [1, 0]
-    assert len(np.unique(snapped(np.array([1.0, 1.0 + ROUNDING, 1.0 + 1e-9])))) == 2
-    assert snapped(np.zeros(2)).tolist() == [0.0, 0.0]
+    assert tolerant_argmin(np.array([1.0, 1.0 - 1e-9])) == 1
+    assert tolerant_argsort(np.array([1.0, 1.0 - 1e-9])).tolist() == [1, 0]
+    assert len(np.unique(round_to_tolerance(np.array([1.0, 1.0 + ROUNDING, 1.0 + 1e-9])))) == 2
+    assert round_to_tolerance(np.zeros(2)).tolist() == [0.0, 0.0]
 
 
 def test_a_row_between_two_centroids_goes_to_the_first() -> None:
@@ -64,20 +64,20 @@ def test_a_row_between_two_centroids_goes_to_the_first() -> None:
     centroids = np.array([[2.0, 0.1], [0.0, 0.1], [1.0, 9.0]])
     rows = np.column_stack([np.full(50, 1.0), np.linspace(-1.0, 1.0, 50)])
     for seed in range(5):
-        assert not nearest(elsewhere(rows, seed), centroids).any()
+        assert not nearest_centroid(elsewhere(rows, seed), centroids).any()
 
 
 def test_ties_between_points_are_broken_by_what_the_points_are() -> None:
     grid = np.stack(np.meshgrid(np.arange(4.0), np.arange(4.0)), axis=-1).reshape(-1, 2)
-    moved = untied(grid)
+    moved = break_distance_ties(grid)
     gaps = ((moved[:, None] - moved) ** 2).sum(axis=2)[np.triu_indices(16, 1)]
     # By far more than rounding, and by far less than what tells points apart.
     assert np.diff(np.sort(gaps)).min() > 10 * ROUNDING
     assert np.abs(moved - grid).max() < 1e-6
-    again = untied(elsewhere(np.vstack([grid, grid])))
+    again = break_distance_ties(elsewhere(np.vstack([grid, grid])))
     assert np.array_equal(again[:16], again[16:])
     np.testing.assert_allclose(again[:16], moved, atol=1e-12)
-    assert np.array_equal(untied(np.zeros((3, 2))), np.zeros((3, 2)))
+    assert np.array_equal(break_distance_ties(np.zeros((3, 2))), np.zeros((3, 2)))
 
 
 def test_points_that_differ_by_rounding_draw_the_same_seeds() -> None:
@@ -96,15 +96,15 @@ def test_eigenvectors_do_not_depend_on_the_basis_that_was_returned() -> None:
     rng = np.random.default_rng(3)
     vectors = np.linalg.qr(rng.normal(size=(30, 5)))[0]
     values = np.array([0.0, 0.3, 0.3, 0.3 + ROUNDING, 0.9])
-    found = eigenbasis(values, vectors)
+    found = canonical_eigenbasis(values, vectors)
     np.testing.assert_allclose(found.T @ found, np.eye(5), atol=1e-12)
     turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
     other = np.column_stack([-vectors[:, 0], vectors[:, 1:4] @ turn, -vectors[:, 4]])
-    np.testing.assert_allclose(eigenbasis(values, other), found, atol=1e-12)
+    np.testing.assert_allclose(canonical_eigenbasis(values, other), found, atol=1e-12)
     # Each stays in its own space.
     np.testing.assert_allclose(np.abs(found[:, 4]), np.abs(vectors[:, 4]))
     known = vectors[:, 0]
-    np.testing.assert_allclose(eigenbasis(values, other, known)[:, 0], known)
+    np.testing.assert_allclose(canonical_eigenbasis(values, other, known)[:, 0], known)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_eigenvectors_do_not_depend_on_the_basis_that_was_returned() -> None:
 def test_a_space_that_goes_on_is_asked_for_whole(
     values: list[float], k: int, complete: bool
 ) -> None:
-    assert closed(np.array(values), k) is complete
+    assert eigenspace_is_complete(np.array(values), k) is complete
 
 
 def test_a_cycles_eigenvectors_are_the_same_in_any_kernel() -> None:

@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedclust.numeric import weighted_kmeans as kmeans
-from fedclust.numeric.distances import nearest, squared_distances
+from fedclust.numeric.distances import nearest_centroid, squared_distances
 from fedclust.numeric.ward import ward_means
-from fedclust.numeric.weighted_kmeans import SAME, distinct_best, restarts, weighted_kmeans
+from fedclust.numeric.weighted_kmeans import (
+    SAME_INERTIA,
+    best_partitions,
+    restart_count,
+    weighted_kmeans,
+)
 
 
 def _inertia(points: np.ndarray, weights: np.ndarray, centroids: np.ndarray) -> float:
@@ -82,11 +87,11 @@ def test_the_same_generator_gives_the_same_bytes() -> None:
 
 def test_the_best_partitions_come_first_and_no_two_are_one() -> None:
     points, weights = np.random.default_rng(7).normal(size=(80, 2)), np.ones(80)
-    found = distinct_best(points, weights, 9, np.random.default_rng(0), 6)
+    found = best_partitions(points, weights, 9, np.random.default_rng(0), 6)
     inertias = [_inertia(points, weights, centroids) for centroids in found]
 
     assert len(found) == 6
-    assert all(b > a * (1 + SAME / 2) for a, b in pairwise(inertias))
+    assert all(b > a * (1 + SAME_INERTIA / 2) for a, b in pairwise(inertias))
     best = weighted_kmeans(points, weights, 9, np.random.default_rng(0))
     np.testing.assert_array_equal(found[0], best)
 
@@ -153,7 +158,7 @@ def test_a_start_that_missed_a_group_does_not_go_on(monkeypatch: pytest.MonkeyPa
 
 
 def test_restarts_fall_with_size_by_a_fixed_rule() -> None:
-    sizes = [restarts(m, 30, 8) for m in (10, 10_000, 100_000, 10_000_000)]
+    sizes = [restart_count(m, 30, 8) for m in (10, 10_000, 100_000, 10_000_000)]
 
     assert sizes[0] == 50
     assert sizes == sorted(sizes, reverse=True)
@@ -174,7 +179,7 @@ def test_distances_keep_their_digits_far_from_zero(offset: float) -> None:
     arrays(np.float64, (5, 2), elements=st.integers(-3, 3).map(float)),
 )
 def test_equal_centroids_never_share_rows(X: np.ndarray, centroids: np.ndarray) -> None:
-    labels = nearest(X, centroids)
+    labels = nearest_centroid(X, centroids)
 
     for k in range(5):
         earlier = (centroids[:k] == centroids[k]).all(axis=1).any()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedclust.engine import evaluation, preparation, sweep
 from fedclust.engine.plan import Plan, is_exact, max_rounds, phase
-from fedclust.methods.common.finalize import complete
+from fedclust.methods.common.finalize import complete_result
 from fedclust.numeric.arrays import FloatVector
 from fedclust.numeric.threads import one_thread
 from fedclust.schema.errors import MethodFailure
@@ -338,7 +338,7 @@ def _complete(plan: Plan, state: EngineState, raw: Result, **measured: Any) -> R
     if raw.sweep is not None:
         return sweep.complete(raw, None, state.history)
     wanted = getattr(plan.options, "n_clusters", None)
-    return complete(
+    return complete_result(
         raw,
         n_clusters=wanted if isinstance(wanted, int) else None,
         history=state.history,

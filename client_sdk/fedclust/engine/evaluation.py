@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
-from fedclust.methods.common.finalize import merged
+from fedclust.methods.common.finalize import merge_equal_centroids
 from fedclust.methods.common.task_checks import check_centroids
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntVector
-from fedclust.numeric.distances import BLOCK, masked_squares, nearest
+from fedclust.numeric.distances import ROW_BLOCK, masked_squared_distances, nearest_centroid
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
 from fedclust.protection.message_checks import check_empty, check_means, check_shape
 from fedclust.protection.resolution import resolution_warning
@@ -164,7 +164,7 @@ PHASE = Phase(
 
 def task(raw: Result) -> Task:
     """Return the task that evaluates a method's outcome."""
-    firsts, cells = merged(raw.centroids, raw.mask)
+    firsts, cells = merge_equal_centroids(raw.centroids, raw.mask)
     of = raw.prototype_labels
     return Task(
         NAME,
@@ -205,7 +205,7 @@ def local_step(task: SiteTask, points: Points, config: RunConfig) -> Evaluation 
         return None
     shared = config.mask & (np.True_ if mask is None else mask)
     shared = np.broadcast_to(shared, centroids.shape)
-    # What masked_squares multiplies by.
+    # The factor of masked_squared_distances.
     factor = centroids.shape[1] / np.maximum(shared.sum(axis=1), 1)
     distances, silhouettes = _measure(common, points, labels, shared, factor, config)
     plain = cluster_sums(points, labels, np.where(config.mask, centroids, 0.0))
@@ -237,12 +237,12 @@ def _labels(common: EvaluationTask, points: Points, config: RunConfig) -> IntArr
         if len(of) and not 0 <= of.min() <= of.max() < len(common.centroids):
             at = "/parameters/prototype_centroids"
             raise RuleViolation("prototypes", "a prototype belongs to one of the centroids", at)
-        return np.asarray(of[nearest(points.X, common.prototypes)])
+        return np.asarray(of[nearest_centroid(points.X, common.prototypes)])
     own = config.mask
     known = None if common.mask is None else common.mask[:, own]
     if known is not None and not known.any():
         return np.full(len(points.X), -1, dtype=np.int64)
-    return nearest(points.X[:, own], common.centroids[:, own], known)
+    return nearest_centroid(points.X[:, own], common.centroids[:, own], known)
 
 
 def _masked_costs(
@@ -266,8 +266,8 @@ def _measure(
     centroids = common.centroids
     n_clusters = len(centroids)
     distances, silhouettes = np.zeros(n_clusters), np.zeros(n_clusters)
-    for begin in range(0, len(labels), BLOCK):
-        chosen = begin + np.flatnonzero(labels[begin : begin + BLOCK] >= 0)
+    for begin in range(0, len(labels), ROW_BLOCK):
+        chosen = begin + np.flatnonzero(labels[begin : begin + ROW_BLOCK] >= 0)
         if not len(chosen):
             continue
         own, rows, sizes = labels[chosen], points.X[chosen], points.sizes[chosen]
@@ -276,7 +276,7 @@ def _measure(
         a = np.sqrt(np.einsum("ij,ij->i", offsets, offsets) * factor[own])
         distances += np.bincount(own, weights=a * sizes, minlength=n_clusters)
         if n_clusters > 1 and common.prototypes is None:
-            squares = masked_squares(rows, config.mask, centroids, common.mask)
+            squares = masked_squared_distances(rows, config.mask, centroids, common.mask)
             squares[np.arange(len(rows)), own] = np.inf
             b = np.sqrt(squares.min(axis=1))
             b = np.where(np.isfinite(b), b, a)
@@ -347,7 +347,7 @@ class Outcome:
 
 def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunConfig) -> Outcome:
     """Add up what the sites measured; contributions sorted by site."""
-    firsts, _ = merged(raw.centroids, raw.mask)
+    firsts, _ = merge_equal_centroids(raw.centroids, raw.mask)
     centroids = raw.centroids[firsts]
     mask = None if raw.mask is None else raw.mask[firsts]
     n_clusters = len(centroids)
@@ -416,7 +416,7 @@ def _davies_bouldin(
     known = np.ones_like(centroids, dtype=np.bool_) if mask is None else mask
     apart = np.stack(
         [
-            np.sqrt(masked_squares(centroids[k][None], known[k], centroids, known))[0]
+            np.sqrt(masked_squared_distances(centroids[k][None], known[k], centroids, known))[0]
             for k in np.flatnonzero(filled)
         ]
     )[:, filled]

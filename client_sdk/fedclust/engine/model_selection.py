@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.numeric.canonical import ascending, lowest
-from fedclust.numeric.distances import nearest
+from fedclust.numeric.canonical import tolerant_argmin, tolerant_argsort
+from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.random import server_rng
-from fedclust.numeric.weighted_kmeans import restarts, single_starts
+from fedclust.numeric.weighted_kmeans import restart_count, single_start_centroids
 from fedclust.schema.result import SweepEntry
 
 _STARTS = 10
@@ -60,16 +60,16 @@ def stability(
     float or None
         The mean adjusted Rand index over pairs of starts; None where there are no more than K
         distinct cells, which any start tells apart, and where so many starts would be dear
-        (``weighted_kmeans.restarts``).
+        (``weighted_kmeans.restart_count``).
     """
     if len(np.unique(means, axis=0)) <= n_clusters:
         return None
-    if restarts(len(means), means.shape[1], n_clusters) < _STARTS:
+    if restart_count(len(means), means.shape[1], n_clusters) < _STARTS:
         return None
     weights = counts.astype(np.float64)
     rngs = [server_rng(seed, f"stability-{n_clusters}-{start}") for start in range(_STARTS)]
-    found = single_starts(means, weights, n_clusters, rngs)
-    labellings = [nearest(means, centroids) for centroids in found]
+    found = single_start_centroids(means, weights, n_clusters, rngs)
+    labellings = [nearest_centroid(means, centroids) for centroids in found]
     agreements = [agreement(a, b, counts) for a, b in combinations(labellings, 2)]
     return float(np.mean(agreements))
 
@@ -106,7 +106,7 @@ def recommend(entries: Sequence[SweepEntry]) -> tuple[int, str]:
             f"{_stability_says(best, entries) or 'Nothing tells the numbers of clusters apart.'}"
         )
     by_k = sorted(judged, key=lambda entry: entry.n_clusters)
-    ranked = [by_k[i] for i in ascending([-_known(e.simplified_silhouette) for e in by_k])]
+    ranked = [by_k[i] for i in tolerant_argsort([-_known(e.simplified_silhouette) for e in by_k])]
     best = ranked[0]
     score = _known(best.simplified_silhouette)
     says = [f"K = {best.n_clusters} has the highest simplified silhouette, {score:.3f}"]
@@ -153,7 +153,7 @@ def _stability_says(best: SweepEntry, entries: Sequence[SweepEntry]) -> str | No
 def _first(entries: Sequence[SweepEntry], values: Sequence[float]) -> SweepEntry:
     """Return the entry of the lowest value; of equal ones the smallest K."""
     by_k = sorted(range(len(entries)), key=lambda i: entries[i].n_clusters)
-    return entries[by_k[int(lowest([values[i] for i in by_k]))]]
+    return entries[by_k[int(tolerant_argmin([values[i] for i in by_k]))]]
 
 
 def _known(value: float | None) -> float:

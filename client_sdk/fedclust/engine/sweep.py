@@ -22,7 +22,7 @@ from pydantic import Field, create_model
 from fedclust.engine import evaluation, preparation
 from fedclust.engine.evaluation import Outcome
 from fedclust.engine.model_selection import recommend, stability
-from fedclust.methods.common.finalize import complete as complete_one
+from fedclust.methods.common.finalize import complete_result as complete_one
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import LocalAnswer, Method
 from fedclust.schema.model import Memory, Model, Tree

@@ -15,13 +15,13 @@ FloatArray = NDArray[np.float64]
 
 #: Values this close count as equal, relative to the largest beside them. Rounding makes about
 #: 1e-15; a hundredth of what DESIGN promises, 1e-9, is left for what a session adds to that.
-TIE = 1e-11
+TIE_TOLERANCE = 1e-11
 #: The same for squared distances to centroids, relative to the squared width of all centroids. A
 #: larger limit would take centroids for one that lie a millionth of the width apart.
 _NEAREST_TIE = 1e-14
 #: Coordinates this close count as equal, relative to the width of all points: they come of whole
 #: rounds, and of eigenvectors.
-SAME_PLACE = 1e-9
+COORDINATE_TOLERANCE = 1e-9
 #: Eigenvalues this close, of a matrix of norm 1, count as equal. An eigenvector is known to about
 #: 1e-15 over the gap between its eigenvalue and the next.
 _SAME_EIGENVALUE = 1e-5
@@ -33,19 +33,19 @@ def _size(values: FloatArray) -> FloatArray:
     return np.asarray(found.max(axis=-1, keepdims=True, initial=0.0))
 
 
-def lowest(values: ArrayLike) -> NDArray[np.intp]:
+def tolerant_argmin(values: ArrayLike) -> NDArray[np.intp]:
     """Return the place of the lowest value along the last axis; the first of equal ones."""
     values = np.asarray(values, dtype=np.float64)
     least = values.min(axis=-1, keepdims=True)
-    return np.asarray((values <= least + TIE * _size(values)).argmax(axis=-1))
+    return np.asarray((values <= least + TIE_TOLERANCE * _size(values)).argmax(axis=-1))
 
 
-def highest(values: ArrayLike) -> NDArray[np.intp]:
+def tolerant_argmax(values: ArrayLike) -> NDArray[np.intp]:
     """Return the place of the highest value along the last axis; the first of equal ones."""
-    return lowest(-np.asarray(values, dtype=np.float64))
+    return tolerant_argmin(-np.asarray(values, dtype=np.float64))
 
 
-def ranks(values: FloatArray, within: float) -> NDArray[np.intp]:
+def tolerant_ranks(values: FloatArray, within: float) -> NDArray[np.intp]:
     """Return the ranks (n,) of values (n,); no further than ``within`` from the next is equal."""
     order = np.argsort(values, kind="stable")
     found = np.empty(len(values), dtype=np.intp)
@@ -53,40 +53,42 @@ def ranks(values: FloatArray, within: float) -> NDArray[np.intp]:
     return found
 
 
-def ascending(values: ArrayLike) -> NDArray[np.intp]:
+def tolerant_argsort(values: ArrayLike) -> NDArray[np.intp]:
     """Return the order (n,) of values (n,) from the lowest on; equal ones stay as they are."""
     values = np.asarray(values, dtype=np.float64)
-    return np.argsort(ranks(values, TIE * float(_size(values)[0])), kind="stable")
+    return np.argsort(
+        tolerant_ranks(values, TIE_TOLERANCE * float(_size(values)[0])), kind="stable"
+    )
 
 
-def closeness(points: FloatArray) -> float:
+def coordinate_tolerance(points: FloatArray) -> float:
     """Return how far apart coordinates of points (n, d) may be and count as equal."""
     if not points.size:
         return 0.0
     width = float(np.ptp(points, axis=0).max())
-    return max(SAME_PLACE * width, TIE * float(np.abs(points).max()))
+    return max(COORDINATE_TOLERANCE * width, TIE_TOLERANCE * float(np.abs(points).max()))
 
 
-def lexicographic(points: FloatArray) -> NDArray[np.intp]:
+def tolerant_lexsort(points: FloatArray) -> NDArray[np.intp]:
     """Return the order (n,) of points (n, d) by their first coordinate, then by the next."""
-    within = closeness(points)
-    return np.lexsort([ranks(column, within) for column in points.T[::-1]])
+    within = coordinate_tolerance(points)
+    return np.lexsort([tolerant_ranks(column, within) for column in points.T[::-1]])
 
 
-def snapped(values: FloatArray) -> FloatArray:
+def round_to_tolerance(values: FloatArray) -> FloatArray:
     """Return values in steps of rounding's size: equal ones become equal to the last bit."""
-    step = TIE * float(_size(values.reshape(-1))[0])
+    step = TIE_TOLERANCE * float(_size(values.reshape(-1))[0])
     return values if step == 0.0 else np.asarray(np.round(values / step) * step)
 
 
-def untied(points: FloatArray) -> FloatArray:
+def break_distance_ties(points: FloatArray) -> FloatArray:
     """Return points (n, d) moved by so little that only ties between distances are decided by it.
 
     For the library's k-means and neighbours, which leave ties to rounding. Points that differ by
     rounding become equal. Then each goes along a curve through all directions by what it is: equal
     points stay equal, and between others no distances, nor sums of them, are equal by symmetry.
     """
-    step = closeness(points)
+    step = coordinate_tolerance(points)
     if step == 0.0:
         return points
     points = np.round(points / step) * step
@@ -99,7 +101,7 @@ def untied(points: FloatArray) -> FloatArray:
     return np.asarray(points + step * (place**2 * square + place**3 * cube))
 
 
-def tie_breaks(squares: FloatArray) -> FloatArray:
+def nearest_tie_offsets(squares: FloatArray) -> FloatArray:
     """Return what makes the first of equally near centroids the nearest, if added to distances.
 
     Parameters
@@ -111,7 +113,7 @@ def tie_breaks(squares: FloatArray) -> FloatArray:
     return np.asarray(_NEAREST_TIE * squares.max(initial=0.0) * np.arange(len(squares)))
 
 
-def eigenbasis(
+def canonical_eigenbasis(
     values: FloatArray, vectors: FloatArray, first: FloatArray | None = None
 ) -> FloatArray:
     """Return eigenvectors (m, k) with signs, and bases of eigenspaces, chosen by a rule.
@@ -124,7 +126,7 @@ def eigenbasis(
     values : (k,) float64
         Ascending, of a matrix of norm about 1.
     vectors : (m, k) float64
-        Orthonormal. The last eigenspace must be complete; see :func:`closed`.
+        Orthonormal. The last eigenspace must be complete; see :func:`eigenspace_is_complete`.
     first : (m,) float64, optional
         An eigenvector of the lowest eigenvalue that is known beforehand.
     """
@@ -141,6 +143,6 @@ def eigenbasis(
     return found
 
 
-def closed(values: FloatArray, k: int) -> bool:
+def eigenspace_is_complete(values: FloatArray, k: int) -> bool:
     """Whether ascending ``values`` go on beyond the eigenspace of the ``k``-th."""
     return bool((np.diff(values[k - 1 :]) > _SAME_EIGENVALUE).any())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.numeric.canonical import lowest, tie_breaks
+from fedclust.numeric.canonical import nearest_tie_offsets, tolerant_argmin
 
 #: Rows handled at once: bounds memory. Part of no result, for every row stands alone.
-BLOCK = 8192
+ROW_BLOCK = 8192
 #: Rows in a step of a pass that does several things with each: these stay in the second cache.
 STEP = 1024
 
@@ -29,7 +29,7 @@ def squared_distances(
     return np.asarray(np.maximum(product, 0.0, out=product))
 
 
-def masked_squares(
+def masked_squared_distances(
     X: NDArray[np.float64],
     mask: NDArray[np.bool_],
     centroids: NDArray[np.float64],
@@ -106,7 +106,7 @@ class Finder:
         centres = centroids[kept] - point
         self._directions = np.ascontiguousarray(-2.0 * centres.T)
         squares = np.einsum("ij,ij->i", centres, centres)
-        self._norms = squares + tie_breaks(squares)
+        self._norms = squares + nearest_tie_offsets(squares)
         self.centre = Centre(point, m)
         self._every_norm = _repeated(self._norms, m)
         self._gaps = np.empty_like(self._every_norm)
@@ -133,15 +133,15 @@ def _repeated(row: NDArray[np.float64], m: int) -> NDArray[np.float64]:
     return rows
 
 
-def nearest(
+def nearest_centroid(
     X: NDArray[np.float64],
     centroids: NDArray[np.float64],
     known: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.int64]:
     """Return the index of the nearest centroid (K, d) of each row (n, d); see :class:`Finder`.
 
-    With ``known`` (K, d) only known entries count, see :func:`masked_squares`; a row that shares no
-    feature with any centroid goes to the first.
+    With ``known`` (K, d) only known entries count, see :func:`masked_squared_distances`; a row that
+    shares no feature with any centroid goes to the first.
     """
     labels = np.empty(len(X), dtype=np.int64)
     if not len(X):
@@ -154,7 +154,7 @@ def nearest(
     kept = first_occurrences(np.column_stack([centroids * known, known]))
     distinct, seen = centroids[kept], known[kept]
     every = np.ones(centroids.shape[1], dtype=np.bool_)
-    for begin in range(0, len(X), BLOCK):
-        squares = masked_squares(X[begin : begin + BLOCK], every, distinct, seen)
-        labels[begin : begin + BLOCK] = kept[lowest(squares)]
+    for begin in range(0, len(X), ROW_BLOCK):
+        squares = masked_squared_distances(X[begin : begin + ROW_BLOCK], every, distinct, seen)
+        labels[begin : begin + ROW_BLOCK] = kept[tolerant_argmin(squares)]
     return labels

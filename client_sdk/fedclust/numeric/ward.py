@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.numeric.canonical import TIE, ascending, lowest
+from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmin, tolerant_argsort
 
 FloatArray = NDArray[np.float64]
 #: Multiply-adds that an agglomeration may take; about six passes over all pairs.
@@ -42,7 +42,7 @@ def ward_means(points: FloatArray, weights: FloatArray, n_clusters: int) -> Floa
     size = len(points)
     merges = _merges(points, weights)
     # The chain finds merges out of order; Ward's costs never fall from child to parent.
-    order = ascending(merges[:, 2])[: size - n_clusters]
+    order = tolerant_argsort(merges[:, 2])[: size - n_clusters]
     group = np.arange(size)
     for first, second in merges[order, :2].astype(np.intp):
         a, b = group[first], group[second]
@@ -73,8 +73,8 @@ def _merges(points: FloatArray, weights: FloatArray) -> FloatArray:
             # The one before is nearest unless another is nearer; those before it never are, but for
             # rounding, which must not bring the chain back to them.
             costs[chain] = np.inf
-            nearest = int(lowest(costs))
-            if links and costs[nearest] >= links[-1] * (1.0 - TIE):
+            nearest = int(tolerant_argmin(costs))
+            if links and costs[nearest] >= links[-1] * (1.0 - TIE_TOLERANCE):
                 break
             chain.append(nearest)
             links.append(float(costs[nearest]))

@@ -16,8 +16,15 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.numeric.canonical import closeness, eigenbasis, highest, lowest, tie_breaks, untied
-from fedclust.numeric.distances import BLOCK
+from fedclust.numeric.canonical import (
+    break_distance_ties,
+    canonical_eigenbasis,
+    coordinate_tolerance,
+    nearest_tie_offsets,
+    tolerant_argmax,
+    tolerant_argmin,
+)
+from fedclust.numeric.distances import ROW_BLOCK
 from fedclust.numeric.ward import affordable, ward_means
 
 _MAX_ITERATIONS = 300
@@ -42,13 +49,13 @@ _COARSE = 1e-4
 #: Finding the axes may cost as much as so many iterations of Lloyd among all points.
 _AXES_WORTH = 10
 #: Relative difference in inertia up to which two partitions count as one (ALGORITHMS, fkm).
-SAME = 1e-9
+SAME_INERTIA = 1e-9
 
 FloatArray = NDArray[np.float64]
 Run = tuple[FloatArray, float]
 
 
-def restarts(n_points: int, n_features: int, n_clusters: int) -> int:
+def restart_count(n_points: int, n_features: int, n_clusters: int) -> int:
     """Return the number of random restarts: 50, fewer where they are dear, never below 2.
 
     A fixed rule of the sizes: a clock would make the result depend on the machine.
@@ -66,17 +73,17 @@ def weighted_kmeans(
 ) -> FloatArray:
     """Cluster weighted points and return the centroids of the lowest weighted inertia.
 
-    Parameters are those of :func:`distinct_best`.
+    Parameters are those of :func:`best_partitions`.
 
     Returns
     -------
     (K', d) float64
         K' is the smaller of ``n_clusters`` and the number of distinct points.
     """
-    return distinct_best(points, weights, n_clusters, rng, 1, n_restarts)[0]
+    return best_partitions(points, weights, n_clusters, rng, 1, n_restarts)[0]
 
 
-def distinct_best(
+def best_partitions(
     points: FloatArray,
     weights: FloatArray,
     n_clusters: int,
@@ -100,7 +107,7 @@ def distinct_best(
         relative, count as one.
     n_restarts : int, optional
         Random restarts of a site's own k-means; by default, and at the coordinator,
-        :func:`restarts`.
+        :func:`restart_count`.
 
     Returns
     -------
@@ -116,13 +123,13 @@ def distinct_best(
         return [_by_sample(cloud, n_clusters, rng)]
     if n_restarts is not None:
         return _distinct(_runs(cloud, n_clusters, rng, n_restarts), keep)
-    runs = _runs(cloud, n_clusters, rng, restarts(len(points), points.shape[1], n_clusters))
+    runs = _runs(cloud, n_clusters, rng, restart_count(len(points), points.shape[1], n_clusters))
     if affordable(*points.shape):
         runs.append(_lloyd(cloud, ward_means(points, cloud.weights, n_clusters)))
     return _distinct(runs, keep)
 
 
-def single_starts(
+def single_start_centroids(
     points: FloatArray, weights: FloatArray, n_clusters: int, rngs: Iterable[np.random.Generator]
 ) -> list[FloatArray]:
     """Return centroids (K', d) from each of some random starts, carried to convergence.
@@ -136,7 +143,7 @@ def single_starts(
     return [_lloyd(cloud, _plus_plus(cloud, n_clusters, rng))[0] for rng in rngs]
 
 
-def plus_plus(
+def kmeans_plus_plus(
     points: FloatArray, weights: FloatArray, n_clusters: int, rng: np.random.Generator
 ) -> FloatArray:
     """Return points (K', d) drawn by weighted k-means++; K' as for :func:`weighted_kmeans`."""
@@ -148,7 +155,7 @@ def plus_plus(
     )
 
 
-def restarted(
+def sklearn_kmeans(
     points: FloatArray,
     weights: FloatArray,
     n_clusters: int,
@@ -167,7 +174,7 @@ def restarted(
     from sklearn.cluster import KMeans
 
     kmeans = KMeans(n_clusters, n_init=n_restarts, random_state=seed, algorithm="lloyd")
-    labels = kmeans.fit(untied(points), sample_weight=weights).labels_.astype(np.int64)
+    labels = kmeans.fit(break_distance_ties(points), sample_weight=weights).labels_.astype(np.int64)
     return _Cloud(points, weights).means(labels, points[:n_clusters])
 
 
@@ -178,7 +185,7 @@ def _merge_equal(points: FloatArray, weights: FloatArray) -> tuple[FloatArray, F
     Column by column, among the points that are still equal in all before: of real numbers the
     first column tells nearly all apart.
     """
-    within = closeness(points)
+    within = coordinate_tolerance(points)
     rank = np.zeros(len(points), dtype=np.intp)
     tied = np.arange(len(points))
     for j in range(points.shape[1]):
@@ -244,7 +251,7 @@ def _distinct(runs: list[Run], keep: int) -> list[FloatArray]:
     kept: list[tuple[float, int]] = []
     for number in sorted(range(len(runs)), key=lambda number: runs[number][1]):
         inertia = runs[number][1]
-        if kept and inertia <= kept[-1][0] * (1.0 + SAME):
+        if kept and inertia <= kept[-1][0] * (1.0 + SAME_INERTIA):
             kept[-1] = kept[-1][0], min(kept[-1][1], number)
         elif len(kept) < keep:
             kept.append((inertia, number))
@@ -267,7 +274,7 @@ class _Cloud:
 
     def innermost(self) -> int:
         """Return the point nearest to the weighted mean."""
-        return int(lowest(self._squares))
+        return int(tolerant_argmin(self._squares))
 
     def widest(self, n_axes: int) -> FloatArray:
         """Return the orthonormal axes (d, n_axes) along which the points vary most, by weight.
@@ -280,12 +287,12 @@ class _Cloud:
         n_used = min(n_points, max(wanted, _SAMPLED * n_axes))
         used = np.arange(n_used) * n_points // n_used
         scatter = np.zeros((n_features, n_features))
-        for begin in range(0, n_used, BLOCK):
-            block = used[begin : begin + BLOCK]
+        for begin in range(0, n_used, ROW_BLOCK):
+            block = used[begin : begin + ROW_BLOCK]
             rows = self._centred[block] * np.sqrt(self.weights[block])[:, None]
             scatter += rows.T @ rows
         values, axes = np.linalg.eigh(scatter)
-        return eigenbasis(values / max(float(values[-1]), 1e-300), axes)[:, -n_axes:]
+        return canonical_eigenbasis(values / max(float(values[-1]), 1e-300), axes)[:, -n_axes:]
 
     def from_points(self, seeds: NDArray[np.intp]) -> FloatArray:
         """Return squared distances (m, s) from points ``seeds`` (s,); 0 from themselves."""
@@ -300,11 +307,11 @@ class _Cloud:
         """Return the nearest centroid (m,) of every point and its weighted cost (m,)."""
         centres = centroids - self._origin
         norms = np.einsum("ij,ij->i", centres, centres)
-        ranked = norms + tie_breaks(norms)
+        ranked = norms + nearest_tie_offsets(norms)
         labels = np.empty(len(self.points), dtype=np.int64)
         costs = np.empty(len(self.points))
-        for begin in range(0, len(labels), BLOCK):
-            block = slice(begin, begin + BLOCK)
+        for begin in range(0, len(labels), ROW_BLOCK):
+            block = slice(begin, begin + ROW_BLOCK)
             gaps = self._centred[block] @ (-2.0 * centres.T)
             gaps += ranked
             labels[block] = gaps.argmin(axis=1)
@@ -333,7 +340,7 @@ def _farthest_first(cloud: _Cloud, n_clusters: int) -> FloatArray:
     chosen = [cloud.innermost()]
     gap = cloud.from_points(np.array(chosen))[:, 0]
     while len(chosen) < n_clusters:
-        chosen.append(int(highest(gap)))
+        chosen.append(int(tolerant_argmax(gap)))
         np.minimum(gap, cloud.from_points(np.array(chosen[-1:]))[:, 0], out=gap)
     return cloud.points[chosen]
 
@@ -348,7 +355,7 @@ def _plus_plus(cloud: _Cloud, n_clusters: int, rng: np.random.Generator) -> Floa
         mass = cloud.weights * gap
         trials = _draw(mass if mass.sum() > 0 else cloud.weights, rng, n_trials)
         gaps = np.minimum(cloud.from_points(trials), gap[:, None])
-        best = int(lowest(cloud.weights @ gaps))
+        best = int(tolerant_argmin(cloud.weights @ gaps))
         chosen = np.append(chosen, trials[best])
         gap = gaps[:, best]
     return cloud.points[chosen]
@@ -373,7 +380,7 @@ def _lloyd(cloud: _Cloud, centroids: FloatArray, tolerance: float = _TOLERANCE) 
         empty = np.flatnonzero(np.bincount(labels, minlength=len(centroids)) == 0)
         centroids = cloud.means(labels, centroids)
         for k in empty:
-            dearest = int(highest(costs))
+            dearest = int(tolerant_argmax(costs))
             centroids[k] = cloud.points[dearest]
             costs[dearest] = 0.0
     return centroids, inertia

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedclust import engine
 from fedclust.engine import Plan
 from fedclust.errors import ConsentNeeded
-from fedclust.methods.common.options import MOST_FOUND
+from fedclust.methods.common.options import MAX_FOUND_CLUSTERS
 from fedclust.protection.figures import TableFigures
 from fedclust.schema.feature import Feature
 from fedclust.schema.task import Phase
@@ -270,7 +270,7 @@ def _numbers(plan: Plan) -> dict[str, str]:
     if isinstance(wanted, int):
         found["K"] = str(wanted)
     elif wanted is None:
-        found["K"] = f"up to {MOST_FOUND}"
+        found["K"] = f"up to {MAX_FOUND_CLUSTERS}"
     candidates = getattr(plan.options, "candidates", None)
     if isinstance(candidates, int):
         found["c"] = found["C"] = str(candidates)

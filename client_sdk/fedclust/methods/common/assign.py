@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.numeric.distances import BLOCK, masked_squares, nearest
+from fedclust.numeric.distances import ROW_BLOCK, masked_squared_distances, nearest_centroid
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Memory
 from fedclust.schema.result import Result
@@ -27,7 +27,7 @@ def refuse_counted(counts: NDArray[np.int64], names: tuple[str, ...] = ()) -> No
         )
 
 
-def scaled_rows(result: Result, X: NDArray[np.float64]) -> NDArray[np.float64]:
+def scale_rows(result: Result, X: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return rows (n, d) in own units, scaled; missing values imputed where the session imputes."""
     rows = np.asarray(X, dtype=np.float64)
     if result.impute is not None:
@@ -58,17 +58,17 @@ def label_by_centroid(result: Result, X: NDArray[np.float64]) -> NDArray[np.int6
         known = result.mask[:, has]
         if known.any():
             scaled = space.to_scaled(rows)[:, has]
-            labels[:] = nearest(scaled, result.centroids[:, has], known)
+            labels[:] = nearest_centroid(scaled, result.centroids[:, has], known)
         return labels
     if result.prototypes is not None:
         of = np.array(result.prototype_labels, dtype=np.int64)
-        labels[complete] = of[nearest(space.to_scaled(rows[complete]), result.prototypes)]
+        labels[complete] = of[nearest_centroid(space.to_scaled(rows[complete]), result.prototypes)]
         return labels
-    labels[complete] = nearest(space.to_scaled(rows[complete]), result.centroids)
+    labels[complete] = nearest_centroid(space.to_scaled(rows[complete]), result.centroids)
     return labels
 
 
-def centroid_squares(result: Result, X: NDArray[np.float64]) -> NDArray[np.float64]:
+def squared_distances_to_centroids(result: Result, X: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return squared distances (n, K) of rows (n, d) in own units from the centroids, scaled.
 
     NaN for rows with missing values, which are imputed where the session imputes. Where it masks,
@@ -82,9 +82,11 @@ def centroid_squares(result: Result, X: NDArray[np.float64]) -> NDArray[np.float
         rows = np.where(np.isnan(rows), result.impute, rows)
     scaled = np.where(has, result.space.to_scaled(rows), 0.0)
     squares = np.empty((len(rows), len(result.centroids)))
-    for begin in range(0, len(rows), BLOCK):
-        block = scaled[begin : begin + BLOCK]
-        squares[begin : begin + BLOCK] = masked_squares(block, has, result.centroids, result.mask)
+    for begin in range(0, len(rows), ROW_BLOCK):
+        block = scaled[begin : begin + ROW_BLOCK]
+        squares[begin : begin + ROW_BLOCK] = masked_squared_distances(
+            block, has, result.centroids, result.mask
+        )
     return squares
 
 

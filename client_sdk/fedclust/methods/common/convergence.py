@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.numeric.arrays import FloatMatrix
-from fedclust.numeric.canonical import TIE
+from fedclust.numeric.canonical import TIE_TOLERANCE
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 
@@ -90,6 +90,6 @@ def judge(
         return judgement
     before = sum(best.costs[site] or 0.0 for site in shared)
     now = sum(judged.costs[site] or 0.0 for site in shared)
-    stale = 0 if now < before * (1.0 - max(tol, TIE)) else judgement.stale + 1
-    better = now < before * (1.0 - TIE)
+    stale = 0 if now < before * (1.0 - max(tol, TIE_TOLERANCE)) else judgement.stale + 1
+    better = now < before * (1.0 - TIE_TOLERANCE)
     return Judgement(roster=config.roster, best=judged if better else best, stale=stale)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.numeric.canonical import lexicographic
+from fedclust.numeric.canonical import tolerant_lexsort
 from fedclust.numeric.distances import first_occurrences
 from fedclust.schema.encoding import undone
 from fedclust.schema.result import Profile, Result
@@ -51,7 +51,7 @@ def raw_result(
     )
 
 
-def merged(
+def merge_equal_centroids(
     centroids: NDArray[np.float64], mask: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Merge equal centroids: those known by the same features, with the same values.
@@ -71,7 +71,7 @@ def merged(
     return distinct, equal.argmax(axis=1).astype(np.int64)
 
 
-def complete(
+def complete_result(
     raw: Result,
     *,
     n_clusters: int | None,
@@ -92,19 +92,19 @@ def complete(
     n_clusters : int or None
         What was asked for.
     sizes : sequence of int or None, length K'
-        In the order of :func:`merged`; likewise ``site_sizes`` and ``profile``. None: those of
-        ``raw``, whose method counted its clusters itself and left no equal centroids.
+        In the order of :func:`merge_equal_centroids`; likewise ``site_sizes`` and ``profile``.
+        None: those of ``raw``, whose method counted its clusters and left no equal centroids.
     **update
         Other fields of the result.
     """
     if sizes is None:
         sizes, site_sizes = raw.sizes, raw.site_sizes
-    firsts, cells = merged(raw.centroids, raw.mask)
+    firsts, cells = merge_equal_centroids(raw.centroids, raw.mask)
     distinct = raw.centroids[firsts]
     mask = None if raw.mask is None else raw.mask[firsts]
     # The mask settles ties, where a known 0 stands beside an unknown value.
     keys = distinct if mask is None else np.column_stack([np.where(mask, distinct, 0.0), mask])
-    order = lexicographic(keys)
+    order = tolerant_lexsort(keys)
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     warnings = tuple(update.pop("warnings", ())) + raw.warnings
@@ -152,7 +152,7 @@ def _prototypes(raw: Result, place: NDArray[np.int64]) -> dict[str, Any]:
     """Return the prototypes sorted by value, and their clusters' new numbers."""
     if raw.prototypes is None or raw.prototype_labels is None:
         return {}
-    order = lexicographic(raw.prototypes)
+    order = tolerant_lexsort(raw.prototypes)
     labels = place[np.array(raw.prototype_labels, dtype=np.int64)][order]
     return {
         "prototypes": _frozen(raw.prototypes[order]),

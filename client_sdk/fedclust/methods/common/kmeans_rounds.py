@@ -13,7 +13,7 @@ from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
 from fedclust.methods.common.convergence import Judgement
 from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntVector
-from fedclust.numeric.distances import nearest
+from fedclust.numeric.distances import nearest_centroid
 from fedclust.protection.message_checks import check_costs, check_empty, check_means, check_shape
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import LocalAnswer
@@ -71,7 +71,7 @@ class Step(Model):
 
 
 #: What counts and sums of points tell of persons.
-OF_GROUPS = "Sums over whole groups of your protected table."
+GROUP_SUMS = "Sums over whole groups of your protected table."
 CELLS = Phase(
     name="cells",
     once=True,
@@ -83,13 +83,13 @@ CELLS = Phase(
             field="counts",
             shape="K numbers",
             meaning="How many of your persons are in each cell of your own clustering.",
-            identifies=OF_GROUPS,
+            identifies=GROUP_SUMS,
         ),
         Disclosure(
             field="means",
             shape="K x d numbers",
             meaning="The mean of each column over each cell, scaled.",
-            identifies=OF_GROUPS,
+            identifies=GROUP_SUMS,
         ),
     ),
 )
@@ -103,25 +103,25 @@ STEP = Phase(
             field="counts",
             shape="K numbers",
             meaning="How many of your persons are nearest to each centroid.",
-            identifies=OF_GROUPS,
+            identifies=GROUP_SUMS,
         ),
         Disclosure(
             field="sums",
             shape="K x d numbers",
             meaning="The sum of each column over these, scaled.",
-            identifies=OF_GROUPS,
+            identifies=GROUP_SUMS,
         ),
         Disclosure(
             field="costs",
             shape="K numbers",
             meaning="How far their records lie from the centroid, squared and added up.",
-            identifies=OF_GROUPS,
+            identifies=GROUP_SUMS,
         ),
     ),
 )
 
 
-def check_numbers(task: SiteTask, config: RunConfig) -> None:
+def check_requested_sizes(task: SiteTask, config: RunConfig) -> None:
     """Refuse another number of clusters or restarts than the definition names."""
     options = config.options
     if task.phase == "cells":
@@ -173,28 +173,28 @@ def local_step(
     del config
     if task.phase == "cells":
         return _cells(task.common, points, rng), memory
-    return add_up(task.common.centroids, points), memory
+    return site_lloyd_step(task.common.centroids, points), memory
 
 
 def _cells(task: CellsTask, points: Points, rng: np.random.Generator) -> Cells:
     found = local_kmeans(points, task.n_clusters, task.n_init, rng)
-    return padded(found.counts, found.means, task.n_clusters)
+    return pad_cells(found.counts, found.means, task.n_clusters)
 
 
-def padded(counts: NDArray[np.int64], means: NDArray[np.float64], n_cells: int) -> Cells:
+def pad_cells(counts: NDArray[np.int64], means: NDArray[np.float64], n_cells: int) -> Cells:
     """Return cells of counts (m,) and means (m, d), and empty ones after them."""
     lacking = n_cells - len(counts)
     return Cells(counts=np.pad(counts, (0, lacking)), means=np.pad(means, ((0, lacking), (0, 0))))
 
 
-def add_up(centroids: NDArray[np.float64], points: Points) -> Step:
+def site_lloyd_step(centroids: NDArray[np.float64], points: Points) -> Step:
     """Return a site's part of one Lloyd step from ``centroids`` (K, d)."""
     check_shape(centroids, (len(centroids), points.X.shape[1]), "/parameters/centroids")
-    sums = cluster_sums(points, nearest(points.X, centroids), centroids)
+    sums = cluster_sums(points, nearest_centroid(points.X, centroids), centroids)
     return Step(counts=sums.counts, sums=sums.sums, costs=sums.costs)
 
 
-def sent_cells(
+def collect_cells(
     contributions: Sequence[Contribution],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the means (m, d) of all cells that the sites sent, and their counts (m,)."""
@@ -204,7 +204,7 @@ def sent_cells(
     return means[counts > 0], counts[counts > 0].astype(np.float64)
 
 
-def step(
+def combine_steps(
     centroids: NDArray[np.float64], contributions: Sequence[Contribution]
 ) -> tuple[NDArray[np.float64], dict[str, float | None], dict[str, float]]:
     """Add up the sites' steps.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
-from fedclust.numeric.distances import nearest
-from fedclust.numeric.weighted_kmeans import restarts, weighted_kmeans
+from fedclust.numeric.distances import nearest_centroid
+from fedclust.numeric.weighted_kmeans import restart_count, weighted_kmeans
 from fedclust.schema.points import Points
 
 __all__ = ["local_kmeans"]
@@ -34,7 +34,7 @@ def local_kmeans(
     centres = weighted_kmeans(
         points.X, points.sizes.astype(np.float64), n_clusters, rng, n_restarts=n_init
     )
-    return cluster_sums(points, nearest(points.X, centres), centres)
+    return cluster_sums(points, nearest_centroid(points.X, centres), centres)
 
 
 _MOST_RESTARTS = 10
@@ -42,4 +42,4 @@ _MOST_RESTARTS = 10
 
 def local_restarts(n_points: int, n_features: int, n_cells: int) -> int:
     """Return the restarts of a site's own k-means: 10, down to 2 at a large site."""
-    return min(restarts(n_points, n_features, n_cells), _MOST_RESTARTS)
+    return min(restart_count(n_points, n_features, n_cells), _MOST_RESTARTS)

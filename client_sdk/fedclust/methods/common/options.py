@@ -22,22 +22,22 @@ from pydantic_core import PydanticCustomError
 from fedclust.schema.model import Model
 
 __all__ = [
-    "MOST_FOUND",
-    "MOST_KS",
+    "MAX_FOUND_CLUSTERS",
+    "MAX_SWEEP_SIZE",
     "Count",
     "Options",
     "Restarts",
     "SweptOptions",
     "Tolerance",
-    "form_of",
-    "forms",
+    "select_variant_model",
+    "variant_models",
     "variants",
 ]
 
 #: The most numbers of clusters of a sweep: each takes its part of every answer.
-MOST_KS = 20
+MAX_SWEEP_SIZE = 20
 #: The most clusters that a method looks for where it chooses their number itself.
-MOST_FOUND = 1_000
+MAX_FOUND_CLUSTERS = 1_000
 
 #: A number of clusters.
 Count = Annotated[int, Field(ge=1, le=10_000)]
@@ -68,8 +68,10 @@ def _as_asked(value: Any) -> Any:
         return value
     if not value:
         raise PydanticCustomError("sweep", "name at least one number of clusters")
-    if len(value) > MOST_KS:
-        raise PydanticCustomError("sweep", f"a sweep has at most {MOST_KS} numbers of clusters")
+    if len(value) > MAX_SWEEP_SIZE:
+        raise PydanticCustomError(
+            "sweep", f"a sweep has at most {MAX_SWEEP_SIZE} numbers of clusters"
+        )
     whole = [k for k in value if isinstance(k, int) and not isinstance(k, bool)]
     if len(whole) == len(value):
         if len(set(whole)) < len(whole):
@@ -160,16 +162,18 @@ def _named(by: str, names: Sequence[str], config: Any) -> Any:
     return config
 
 
-def forms(options: type[Model] | type[RootModel[Any]]) -> tuple[type[Model], ...]:
+def variant_models(options: type[Model] | type[RootModel[Any]]) -> tuple[type[Model], ...]:
     """Return the models that read a method's options: one of each variant."""
     if not issubclass(options, RootModel):
         return (options,)
     return get_args(options.model_fields["root"].annotation)
 
 
-def form_of(options: type[Model] | type[RootModel[Any]], config: Mapping[str, Any]) -> type[Model]:
+def select_variant_model(
+    options: type[Model] | type[RootModel[Any]], config: Mapping[str, Any]
+) -> type[Model]:
     """Return the model that reads this config: that of its variant, or the first."""
-    each = forms(options)
+    each = variant_models(options)
     if len(each) == 1:
         return each[0]
     by = str(options.model_fields["root"].discriminator)

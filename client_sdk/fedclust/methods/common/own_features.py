@@ -12,7 +12,7 @@ from pydantic import Field
 from fedclust.methods.common.cluster_sums import ClusterSums
 from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
 from fedclust.methods.common.partial_features import LocalCentroids, components
-from fedclust.numeric.canonical import highest
+from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.protection.message_checks import check_empty
 from fedclust.schema.encoding import feature_names
 from fedclust.schema.errors import RuleViolation
@@ -71,7 +71,9 @@ class CellsTask(Model, title="OverlapCellsTask"):
 
 
 #: Of means that a site alone contributes to.
-ALONE = " Of a feature that your site alone has, the result shows everybody your own means."
+SINGLE_SITE_NOTE = (
+    " Of a feature that your site alone has, the result shows everybody your own means."
+)
 
 
 def check_cell_values(
@@ -89,13 +91,13 @@ def check_cell_values(
         )
 
 
-def own_columns(points: Points, config: RunConfig) -> Points:
+def select_site_columns(points: Points, config: RunConfig) -> Points:
     """Return the points in the columns that the site has."""
     X = np.ascontiguousarray(points.X[:, config.mask])
     return Points(X, points.sizes, points.within[config.mask])
 
 
-def spread_out(values: NDArray[np.float64], config: RunConfig) -> NDArray[np.float64]:
+def expand_to_all_columns(values: NDArray[np.float64], config: RunConfig) -> NDArray[np.float64]:
     """Return values (K, d_i) of the site's columns as (K, d), 0 in the others."""
     whole = np.zeros((len(values), len(config.columns)))
     whole[:, config.mask] = values
@@ -109,7 +111,9 @@ def local_cells(task: CellsTask, points: Points, rng: np.random.Generator) -> Cl
     if not task.search or most <= 2:
         return local_kmeans(points, most, n_init, rng)
     found = [local_kmeans(points, k, n_init, rng) for k in range(2, most + 1)]
-    return found[int(highest([simplified_silhouette(points, each.means) for each in found]))]
+    return found[
+        int(tolerant_argmax([simplified_silhouette(points, each.means) for each in found]))
+    ]
 
 
 def simplified_silhouette(points: Points, means: NDArray[np.float64]) -> float:
@@ -128,7 +132,7 @@ def simplified_silhouette(points: Points, means: NDArray[np.float64]) -> float:
     return float(np.average(terms, weights=points.sizes))
 
 
-def sent_centroids(sent: Sequence[Contribution], config: RunConfig) -> LocalCentroids:
+def collect_centroids(sent: Sequence[Contribution], config: RunConfig) -> LocalCentroids:
     """Return all local centroids that were sent, with their sites' masks."""
     values, masks, counts, sites = [], [], [], []
     for number, contribution in enumerate(sent):
@@ -142,7 +146,7 @@ def sent_centroids(sent: Sequence[Contribution], config: RunConfig) -> LocalCent
     )
 
 
-def alone_warning(sent: Sequence[Contribution], config: RunConfig) -> tuple[str, ...]:
+def single_site_feature_warning(sent: Sequence[Contribution], config: RunConfig) -> tuple[str, ...]:
     """Return a warning that names the features that one site alone has, if there are any."""
     alone = np.array([config.masks[c.site] for c in sent]).sum(axis=0) == 1
     if not alone.any():

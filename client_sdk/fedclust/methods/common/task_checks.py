@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.common.options import MOST_FOUND
+from fedclust.methods.common.options import MAX_FOUND_CLUSTERS
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.run_config import RunConfig
 
@@ -30,10 +30,10 @@ def most_centroids(config: RunConfig) -> int:
 
     With ``missing: mask`` each part of the features that no site connects may have K, so there
     are at most as many parts as features. Where the method chooses K, it looks for no more than
-    ``MOST_FOUND`` in all parts together.
+    ``MAX_FOUND_CLUSTERS`` in all parts together.
     """
     wanted: int | None = config.options.n_clusters
     if wanted is None:
-        return MOST_FOUND
+        return MAX_FOUND_CLUSTERS
     parts = len(config.features) if config.policy.missing == "mask" else 1
     return wanted * parts

@@ -98,7 +98,7 @@ def _solve(
 
 
 def _measure(task: PrimalTask, points: Points) -> PrimalAnswer:
-    steps = [kmeans_rounds.add_up(centroids, points) for centroids in task.centroids]
+    steps = [kmeans_rounds.site_lloyd_step(centroids, points) for centroids in task.centroids]
     return PrimalAnswer(
         counts=np.array([step.counts for step in steps]),
         sums=np.array([step.sums for step in steps]),

@@ -173,7 +173,7 @@ PHASES = (
                 field="costs",
                 shape="K numbers",
                 meaning="How far the records of each cell lie from its mean, squared and added up.",
-                identifies=kmeans_rounds.OF_GROUPS,
+                identifies=kmeans_rounds.GROUP_SUMS,
             ),
         ),
     ),
@@ -197,13 +197,13 @@ PHASES = (
                 field="counts",
                 shape="K numbers",
                 meaning="How many of your persons are in each cluster of your best assignment.",
-                identifies=kmeans_rounds.OF_GROUPS,
+                identifies=kmeans_rounds.GROUP_SUMS,
             ),
             Disclosure(
                 field="means",
                 shape="K x d numbers",
                 meaning="The mean of each column over these, scaled.",
-                identifies=kmeans_rounds.OF_GROUPS,
+                identifies=kmeans_rounds.GROUP_SUMS,
             ),
             Disclosure(
                 field="centroids",
@@ -211,13 +211,13 @@ PHASES = (
                 meaning="Your problem's centroids. They follow from counts, means and the "
                 "multipliers. The sites before and after yours in the order of names can compute "
                 "them: the first and the last site learn their one neighbour's exactly.",
-                identifies=kmeans_rounds.OF_GROUPS,
+                identifies=kmeans_rounds.GROUP_SUMS,
             ),
             Disclosure(
                 field="value",
                 shape="one number",
                 meaning="How well your points can be clustered at best with these multipliers.",
-                identifies=kmeans_rounds.OF_GROUPS,
+                identifies=kmeans_rounds.GROUP_SUMS,
             ),
             Disclosure(
                 field="limited",

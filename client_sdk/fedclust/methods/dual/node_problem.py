@@ -30,7 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.dual.feasible_set import Region
-from fedclust.numeric.canonical import closeness, highest, lexicographic, lowest, snapped
+from fedclust.numeric.canonical import (
+    coordinate_tolerance,
+    round_to_tolerance,
+    tolerant_argmax,
+    tolerant_argmin,
+    tolerant_lexsort,
+)
 
 if TYPE_CHECKING:
     from fedclust.methods.dual.branch_and_bound import Shape
@@ -212,7 +218,7 @@ class _Problem:
         """Return what the labels given cost, or those by the nearest reference."""
         if start is not None:
             return self.settled(self.started(start))
-        return self.settled(lowest(_squared_distances(self.rows, self.region.home)))
+        return self.settled(tolerant_argmin(_squared_distances(self.rows, self.region.home)))
 
     def better(self, best: _Settled, found: _Settled) -> _Settled:
         """Return what costs less; ``best`` where the two differ by rounding alone."""
@@ -226,11 +232,11 @@ class _Problem:
         """
         away = _squared_distances(self.rows, self.region.home)
         starts = [] if start is None else [self.started(start)]
-        starts.append(lowest(away))
+        starts.append(tolerant_argmin(away))
         for left_out in range(len(self.mu) if len(self.mu) > 1 else 0):
             others = away.copy()
             others[:, left_out] = np.inf
-            starts.append(lowest(others))
+            starts.append(tolerant_argmin(others))
         best = self.settled(starts[0])
         seen: set[bytes] = set()
         for labels in starts:
@@ -244,7 +250,7 @@ class _Problem:
                 if found[2] >= before:
                     break
                 before = found[2]
-                labels = lowest(_squared_distances(self.rows, found[1]))
+                labels = tolerant_argmin(_squared_distances(self.rows, found[1]))
         return best
 
 
@@ -260,18 +266,20 @@ def _spread_out(rows: FloatArray) -> IntArray:
     """
     if len(rows) == 0:
         return np.zeros(0, dtype=np.int64)
-    by_value = lexicographic(rows)
+    by_value = tolerant_lexsort(rows)
     sorted_rows = rows[by_value]
-    first = np.r_[True, (np.abs(np.diff(sorted_rows, axis=0)) > closeness(rows)).any(axis=1)]
+    first = np.r_[
+        True, (np.abs(np.diff(sorted_rows, axis=0)) > coordinate_tolerance(rows)).any(axis=1)
+    ]
     starts = np.flatnonzero(first)
     ends = np.r_[starts[1:], len(rows)]
     points = sorted_rows[starts]
-    order = [int(highest(((points - sorted_rows.mean(axis=0)) ** 2).sum(axis=1)))]
+    order = [int(tolerant_argmax(((points - sorted_rows.mean(axis=0)) ** 2).sum(axis=1)))]
     near = np.full(len(points), np.inf)
     for _ in range(len(points) - 1):
         near = np.minimum(near, ((points - points[order[-1]]) ** 2).sum(axis=1))
         near[order] = -1.0
-        order.append(int(highest(near)))
+        order.append(int(tolerant_argmax(near)))
     together = np.concatenate([np.arange(starts[at], ends[at]) for at in order])
     return np.asarray(by_value[together], dtype=np.int64)
 
@@ -392,7 +400,7 @@ def _renamed(labels: IntArray, problem: _Problem, region: Region) -> IntArray:
     }
     means = np.array([used.get(k, used[labels[0]]) for k in range(len(region.references))])
     # No exchange of two names makes the sum of means times references greater.
-    _, names = linear_sum_assignment(snapped(-means @ region.references.T))
+    _, names = linear_sum_assignment(round_to_tolerance(-means @ region.references.T))
     return np.asarray(names[labels], dtype=np.int64)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.dual.messages import DualCells, PrimalAnswer
-from fedclust.numeric.distances import nearest
+from fedclust.numeric.distances import nearest_centroid
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
 
@@ -35,7 +35,7 @@ class Step:
     @classmethod
     def of_cells(cls, cells: DualCells, references: NDArray[np.float64]) -> Step:
         """Return a site's cells, each gone whole to the reference nearest its mean."""
-        placed = nearest(cells.means, references)
+        placed = nearest_centroid(cells.means, references)
         counts = np.zeros(len(references), dtype=np.int64)
         sums = np.zeros_like(references)
         costs = np.zeros(len(references))

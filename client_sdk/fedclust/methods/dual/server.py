@@ -48,10 +48,10 @@ from fedclust.methods.dual.multiplier_update import (
 )
 from fedclust.methods.dual.primal_step import Step, cost_of, lloyd_step
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector
-from fedclust.numeric.canonical import snapped
+from fedclust.numeric.canonical import round_to_tolerance
 from fedclust.numeric.distances import squared_distances
 from fedclust.numeric.random import server_rng
-from fedclust.numeric.weighted_kmeans import distinct_best
+from fedclust.numeric.weighted_kmeans import best_partitions
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.model import Model
 from fedclust.schema.result import Bounds, Result, relative_gap
@@ -180,7 +180,7 @@ def _references(state: State, sent: Mapping[str, DualCells], config: RunConfig) 
     lower, upper = scaled_bounds(config)
     starts = [
         np.clip(each, lower, upper)
-        for each in distinct_best(
+        for each in best_partitions(
             means,
             counts[counts > 0].astype(np.float64),
             options.n_clusters,
@@ -461,7 +461,7 @@ def _with_assignments(
     from scipy.optimize import linear_sum_assignment
 
     squares = squared_distances(_known(state.references), centroids)
-    order = linear_sum_assignment(snapped(squares))[1]
+    order = linear_sum_assignment(round_to_tolerance(squares))[1]
     numbered = {site: own.numbered(order) for site, own in steps.items()}
     ascent = _learnt(_known(state.ascent), numbered, state.sites, _origin(state))
     return state.model_copy(update={"ascent": ascent})

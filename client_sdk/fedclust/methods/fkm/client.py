@@ -10,9 +10,9 @@ from fedclust.methods.common.cluster_sums import cluster_sums
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.fkm.config import PaperConfig
 from fedclust.methods.fkm.messages import CandidatesTask, MeansTask, Steps
-from fedclust.numeric.canonical import highest
-from fedclust.numeric.distances import nearest
-from fedclust.numeric.weighted_kmeans import plus_plus
+from fedclust.numeric.canonical import tolerant_argmax
+from fedclust.numeric.distances import nearest_centroid
+from fedclust.numeric.weighted_kmeans import kmeans_plus_plus
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.method import LocalAnswer
 from fedclust.schema.model import Memory
@@ -35,7 +35,7 @@ def local_step(
 
 
 def _steps(task: CandidatesTask, points: Points) -> Steps:
-    steps = [kmeans_rounds.add_up(centroids, points) for centroids in task.centroids]
+    steps = [kmeans_rounds.site_lloyd_step(centroids, points) for centroids in task.centroids]
     return Steps(
         counts=np.stack([step.counts for step in steps]),
         sums=np.stack([step.sums for step in steps]),
@@ -46,9 +46,9 @@ def _steps(task: CandidatesTask, points: Points) -> Steps:
 def _seeds(points: Points, config: RunConfig, rng: np.random.Generator) -> Cells:
     """Algorithm 1, lines 3 to 5."""
     n_clusters = config.options.k
-    drawn = plus_plus(points.X, points.sizes.astype(np.float64), n_clusters, rng)
-    counts = cluster_sums(points, nearest(points.X, drawn), drawn).counts
-    return kmeans_rounds.padded(counts, drawn, n_clusters)
+    drawn = kmeans_plus_plus(points.X, points.sizes.astype(np.float64), n_clusters, rng)
+    counts = cluster_sums(points, nearest_centroid(points.X, drawn), drawn).counts
+    return kmeans_rounds.pad_cells(counts, drawn, n_clusters)
 
 
 def _means(task: MeansTask, points: Points, config: RunConfig) -> Cells | None:
@@ -60,14 +60,16 @@ def _means(task: MeansTask, points: Points, config: RunConfig) -> Cells | None:
     options: PaperConfig = config.options
     centroids = task.centroids
     check_shape(centroids, (len(centroids), points.X.shape[1]), "/parameters/centroids")
-    labels = nearest(points.X, centroids)
+    labels = nearest_centroid(points.X, centroids)
     if not options.drop_empty:
         labels = refill(points.X, labels, centroids)
     sums = cluster_sums(points, labels, centroids)
     means = sums.means[sums.counts > 0]
-    counts = cluster_sums(points, nearest(points.X, means), means).counts
+    counts = cluster_sums(points, nearest_centroid(points.X, means), means).counts
     kept = counts >= options.drop_below
-    return kmeans_rounds.padded(counts[kept], means[kept], len(centroids)) if kept.any() else None
+    return (
+        kmeans_rounds.pad_cells(counts[kept], means[kept], len(centroids)) if kept.any() else None
+    )
 
 
 def refill(
@@ -80,6 +82,6 @@ def refill(
     labels = labels.copy()
     gaps = ((X - centroids[labels]) ** 2).sum(axis=1)
     for empty in np.flatnonzero(np.bincount(labels, minlength=len(centroids)) == 0)[: len(X)]:
-        farthest = int(highest(gaps))
+        farthest = int(tolerant_argmax(gaps))
         labels[farthest], gaps[farthest] = empty, -1.0
     return labels

@@ -6,7 +6,7 @@ Each candidate's step is checked as a step of ``lloyd``, and the paper's means a
 from __future__ import annotations
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.kmeans_rounds import OF_GROUPS, Cells, Step
+from fedclust.methods.common.kmeans_rounds import GROUP_SUMS, Cells, Step
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntMatrix
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
@@ -75,19 +75,19 @@ PHASES = (
                     "How many of your persons are nearest to each centroid of each of c candidate "
                     "clusterings: 8 at first, fewer later."
                 ),
-                identifies=OF_GROUPS,
+                identifies=GROUP_SUMS,
             ),
             Disclosure(
                 field="sums",
                 shape="c x K x d numbers",
                 meaning="The sum of each column over these, scaled.",
-                identifies=OF_GROUPS,
+                identifies=GROUP_SUMS,
             ),
             Disclosure(
                 field="costs",
                 shape="c x K numbers",
                 meaning="How far their records lie from the centroid, squared and added up.",
-                identifies=OF_GROUPS,
+                identifies=GROUP_SUMS,
             ),
         ),
     ),
@@ -102,7 +102,7 @@ PHASES = (
                 field="counts",
                 shape="K numbers",
                 meaning="How many of your persons are nearest to each of the points drawn.",
-                identifies=OF_GROUPS,
+                identifies=GROUP_SUMS,
             ),
             Disclosure(
                 field="means",
@@ -122,13 +122,13 @@ PHASES = (
                 field="counts",
                 shape="K numbers",
                 meaning="How many of your persons are nearest to each of the new means.",
-                identifies=OF_GROUPS,
+                identifies=GROUP_SUMS,
             ),
             Disclosure(
                 field="means",
                 shape="K x d numbers",
                 meaning="The mean of each column over the points nearest to each centroid, scaled.",
-                identifies=OF_GROUPS,
+                identifies=GROUP_SUMS,
             ),
         ),
     ),
@@ -151,7 +151,7 @@ def check_task(task: SiteTask, config: RunConfig) -> None:
                 "/parameters/centroids",
             )
     elif task.phase != "seeds":
-        kmeans_rounds.check_numbers(task, config)
+        kmeans_rounds.check_requested_sizes(task, config)
 
 
 def check(task: SiteTask, payload: Cells | Steps, config: RunConfig) -> None:

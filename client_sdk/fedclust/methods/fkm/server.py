@@ -15,10 +15,10 @@ from fedclust.methods.common.kmeans_rounds import CellsTask
 from fedclust.methods.fkm.config import DefaultConfig, PaperConfig
 from fedclust.methods.fkm.messages import CandidatesTask, MeansTask, SeedsTask
 from fedclust.numeric.arrays import FloatTensor3
-from fedclust.numeric.canonical import ascending, snapped
+from fedclust.numeric.canonical import round_to_tolerance, tolerant_argsort
 from fedclust.numeric.distances import squared_distances
 from fedclust.numeric.random import server_rng
-from fedclust.numeric.weighted_kmeans import SAME, distinct_best, restarted
+from fedclust.numeric.weighted_kmeans import SAME_INERTIA, best_partitions, sklearn_kmeans
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
@@ -89,9 +89,9 @@ def _first_candidates(
 ) -> Next:
     """Cluster the sites' cells: several starts, of which distinct ones go on."""
     options: DefaultConfig = config.options
-    means, counts = kmeans_rounds.sent_cells(contributions)
+    means, counts = kmeans_rounds.collect_cells(contributions)
     rng = server_rng(state.seed, "fkm-candidates")
-    centroids = np.stack(distinct_best(means, counts, options.k, rng, options.candidates))
+    centroids = np.stack(best_partitions(means, counts, options.k, rng, options.candidates))
     following = State(
         phase="candidates",
         seed=state.seed,
@@ -115,9 +115,9 @@ def _candidates_step(
             Contribution(c.site, None if c.payload is None else c.payload.step(i), c.p)
             for c in contributions
         ]
-        steps.append((i, *kmeans_rounds.step(candidate, parts)))
+        steps.append((i, *kmeans_rounds.combine_steps(candidate, parts)))
     # Candidates are compared within the round: over the same sites.
-    steps = [steps[place] for place in ascending([step[3]["inertia"] for step in steps])]
+    steps = [steps[place] for place in tolerant_argsort([step[3]["inertia"] for step in steps])]
     lead, _, costs, metrics = steps[0]
     best = judge(state.best, centroids[lead], costs, config, options.tol)
     standings = []
@@ -155,7 +155,7 @@ def _contenders(standings: Sequence[_Standing]) -> list[_Standing]:
     kept = [standings[0]]
     for standing in standings[1:]:
         _, judgement, inertia = standing
-        if inertia > kept[-1][2] * (1.0 + SAME) and not judgement.converged:
+        if inertia > kept[-1][2] * (1.0 + SAME_INERTIA) and not judgement.converged:
             kept.append(standing)
     return kept
 
@@ -165,8 +165,8 @@ def _cluster_means(
 ) -> Next | Done:
     """Algorithm 1, lines 7 to 11, of the paper variant: k-means afresh in every round."""
     options: PaperConfig = config.options
-    means, counts = kmeans_rounds.sent_cells(contributions)
-    centroids = restarted(
+    means, counts = kmeans_rounds.collect_cells(contributions)
+    centroids = sklearn_kmeans(
         means,
         counts if options.weighted else np.ones(len(means)),
         options.k,
@@ -198,7 +198,7 @@ def matched(
     """
     from scipy.optimize import linear_sum_assignment
 
-    new, old = linear_sum_assignment(snapped(squared_distances(centroids, before)))
+    new, old = linear_sum_assignment(round_to_tolerance(squared_distances(centroids, before)))
     place = np.full(len(centroids), len(before))
     place[new] = old
     ordered = centroids[np.argsort(place, kind="stable")]

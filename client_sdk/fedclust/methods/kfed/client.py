@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.assign import label_by_centroid, scaled_rows
+from fedclust.methods.common.assign import label_by_centroid, scale_rows
 from fedclust.methods.common.cluster_sums import ClusterSums
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.common.local_kmeans import local_restarts
 from fedclust.methods.kfed.config import DefaultConfig, PaperConfig
 from fedclust.methods.kfed.local_cells import algorithm_1, own_cells
 from fedclust.methods.kfed.messages import CellsTask
-from fedclust.numeric.distances import nearest
+from fedclust.numeric.distances import nearest_centroid
 from fedclust.schema.method import LocalAnswer
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
@@ -62,6 +62,6 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
         return labels
     (clusters,) = result.mapping.values()
     known = labels >= 0
-    own = nearest(scaled_rows(result, X)[known], cells)
+    own = nearest_centroid(scale_rows(result, X)[known], cells)
     labels[known] = np.array(clusters, dtype=np.int64)[own]
     return labels

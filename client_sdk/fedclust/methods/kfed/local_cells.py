@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.local_kmeans import local_kmeans
-from fedclust.numeric.canonical import TIE, eigenbasis, lowest
-from fedclust.numeric.distances import nearest, squared_distances
+from fedclust.numeric.canonical import TIE_TOLERANCE, canonical_eigenbasis, tolerant_argmin
+from fedclust.numeric.distances import nearest_centroid, squared_distances
 from fedclust.schema.points import Points
 
 FloatArray = NDArray[np.float64]
@@ -40,12 +40,12 @@ def algorithm_1(
     projected = points.X if not project else _projected(points, n_cells)
     seeds = plus_plus(projected, points.sizes, n_cells, rng)
     squares = squared_distances(projected, seeds)
-    closest = lowest(squares)
+    closest = tolerant_argmin(squares)
     core = np.full(len(closest), True)
     if len(seeds) > 1:
         ordered = np.partition(squares, 1, axis=1)
         # Line 3, squared: nine times the nearest is at most the second nearest.
-        core = ordered[:, 0] <= ordered[:, 1] / 9.0 + TIE * ordered.max()
+        core = ordered[:, 0] <= ordered[:, 1] / 9.0 + TIE_TOLERANCE * ordered.max()
     inner = _means(points, np.where(core, closest, -1), len(seeds))
     voronoi = _means(points, closest, len(seeds))
     centres = np.where(inner.counts[:, None] > 0, inner.means, voronoi.means)
@@ -95,7 +95,7 @@ def own_cells(
         return local_kmeans(points, n_cells, n_init, rng)
     projected = replace(points, X=project(kept), within=np.zeros(kept))
     centres = local_kmeans(projected, n_cells, n_init, rng).means
-    found = _means(points, nearest(projected.X, centres), len(centres))
+    found = _means(points, nearest_centroid(projected.X, centres), len(centres))
     return found if n_cells > kept else converged(points, found.means[found.counts > 0])
 
 
@@ -153,7 +153,7 @@ def _singular(points: Points) -> tuple[Callable[[int], FloatArray], FloatArray]:
     # Once for all numbers of clusters of a sweep.
     if "singular" not in points.derived:
         squares, vectors = np.linalg.eigh(X @ X.T if wide else X.T @ X)
-        vectors = eigenbasis(squares / max(float(squares[-1]), 1e-300), vectors)[:, ::-1]
+        vectors = canonical_eigenbasis(squares / max(float(squares[-1]), 1e-300), vectors)[:, ::-1]
         points.derived["singular"] = squares, vectors
     squares, vectors = points.derived["singular"]
     values = np.sqrt(np.maximum(squares[::-1], 0.0))
@@ -173,11 +173,11 @@ def converged(points: Points, centres: FloatArray) -> ClusterSums:
 
     From centres (K, d); one that no point is nearest to stays where it is.
     """
-    labels = nearest(points.X, centres)
+    labels = nearest_centroid(points.X, centres)
     for _ in range(_MAX_ITERATIONS):
         found = cluster_sums(points, labels, centres)
         centres = np.where(found.counts[:, None] > 0, found.means, centres)
-        moved = nearest(points.X, centres)
+        moved = nearest_centroid(points.X, centres)
         if np.array_equal(moved, labels):
             break
         labels = moved

@@ -79,7 +79,7 @@ def check_task(task: SiteTask, config: RunConfig) -> None:
                 "task", "the task asks for other cells than the definition", "/parameters"
             )
         return
-    kmeans_rounds.check_numbers(task, config)
+    kmeans_rounds.check_requested_sizes(task, config)
 
 
 def check(task: SiteTask, payload: Cells | Step, config: RunConfig) -> None:

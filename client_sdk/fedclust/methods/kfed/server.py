@@ -17,8 +17,8 @@ from fedclust.methods.kfed.config import DefaultConfig, PaperConfig
 from fedclust.methods.kfed.local_cells import converged
 from fedclust.methods.kfed.messages import cells_task
 from fedclust.numeric.arrays import FloatMatrix
-from fedclust.numeric.canonical import highest
-from fedclust.numeric.distances import first_occurrences, nearest, squared_distances
+from fedclust.numeric.canonical import tolerant_argmax
+from fedclust.numeric.distances import first_occurrences, nearest_centroid, squared_distances
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.schema.errors import MethodFailure
@@ -70,7 +70,7 @@ def aggregate(
     if state.phase == "cells" or state.centroids is None:
         centroids, mapping = _one_shot(state.seed, contributions, config)
     else:
-        centroids, _, metrics = kmeans_rounds.step(state.centroids, contributions)
+        centroids, _, metrics = kmeans_rounds.combine_steps(state.centroids, contributions)
         refined = state.refined + 1
     following = State(
         phase="refine", seed=state.seed, centroids=centroids, mapping=mapping, refined=refined
@@ -94,7 +94,7 @@ def _one_shot(
     else:
         counts = np.concatenate([cells.counts for cells in sent.values()]).astype(np.float64)
         centroids = weighted_kmeans(means, counts, options.k, server_rng(seed, "kfed-cells"))
-        placed = nearest(means, centroids)
+        placed = nearest_centroid(means, centroids)
     if options.labels == "nearest":
         return centroids, {}
     ends = np.cumsum([len(cells.counts) for cells in sent.values()])
@@ -117,7 +117,7 @@ def farthest_first(
     for seed in chosen:
         _shrink(gap, means, seed)
     while len(chosen) < n_clusters and gap.any():
-        chosen.append(means[int(highest(gap))])
+        chosen.append(means[int(tolerant_argmax(gap))])
         _shrink(gap, means, chosen[-1])
     return np.array(chosen)
 
@@ -135,10 +135,10 @@ def _server_lloyd(
     means: NDArray[np.float64], seeds: NDArray[np.float64], *, once: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return (tau (m,), their means (K, d)) of Algorithm 2, line 7: every mean weighs the same."""
-    points, placed = row_points(means), nearest(means, seeds)
+    points, placed = row_points(means), nearest_centroid(means, seeds)
     found = cluster_sums(points, placed, seeds) if once else converged(points, seeds)
     centroids = np.where(found.counts[:, None] > 0, found.means, found.centroids)
-    return (placed if once else nearest(means, centroids)), centroids
+    return (placed if once else nearest_centroid(means, centroids)), centroids
 
 
 # --- Convergence ----------------------------------------------------------------------------------

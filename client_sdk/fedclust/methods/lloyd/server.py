@@ -14,8 +14,8 @@ from fedclust.methods.common.kmeans_rounds import (
     CellsTask,
     StepTask,
     best_centroids,
-    sent_cells,
-    step,
+    collect_cells,
+    combine_steps,
 )
 from fedclust.methods.lloyd.config import Config, given_centroids
 from fedclust.numeric.arrays import FloatMatrix
@@ -76,7 +76,7 @@ def _first_centroids(
     state: State, contributions: Sequence[Contribution], config: RunConfig
 ) -> Next:
     options: Config = config.options
-    means, counts = sent_cells(contributions)
+    means, counts = collect_cells(contributions)
     centroids = weighted_kmeans(means, counts, options.k, server_rng(state.seed, "lloyd-start"))
     following = state.model_copy(update={"phase": "lloyd", "centroids": centroids})
     return Next(following, _step_task(centroids))
@@ -89,7 +89,7 @@ def _lloyd_step(
     config: RunConfig,
 ) -> Next | Done:
     options: Config = config.options
-    moved, costs, metrics = step(centroids, contributions)
+    moved, costs, metrics = combine_steps(centroids, contributions)
     judgement = judge(state.judgement, centroids, costs, config, options.tol)
     following = state.model_copy(update={"centroids": moved, "judgement": judgement})
     if judgement.converged:

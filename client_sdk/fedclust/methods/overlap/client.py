@@ -7,10 +7,14 @@ from numpy.typing import NDArray
 
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.kmeans_rounds import Cells
-from fedclust.methods.common.own_features import local_cells, own_columns, spread_out
+from fedclust.methods.common.own_features import (
+    expand_to_all_columns,
+    local_cells,
+    select_site_columns,
+)
 from fedclust.methods.overlap.messages import FederatedTask
-from fedclust.numeric.canonical import snapped
-from fedclust.numeric.distances import nearest
+from fedclust.numeric.canonical import round_to_tolerance
+from fedclust.numeric.distances import nearest_centroid
 from fedclust.schema.method import LocalAnswer
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
@@ -22,10 +26,10 @@ def local_step(
     task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
 ) -> LocalAnswer:
     """Answer a task from a site's scaled points."""
-    own = own_columns(points, config)
+    own = select_site_columns(points, config)
     if task.phase == "cells":
         found = local_cells(task.common, own, rng)
-        return Cells(counts=found.counts, means=spread_out(found.means, config)), memory
+        return Cells(counts=found.counts, means=expand_to_all_columns(found.means, config)), memory
     common: FederatedTask = task.common
     centroids, known = common.centroids[:, config.mask], common.mask[:, config.mask]
     # A site that came late may share no feature with any centroid.
@@ -35,7 +39,7 @@ def local_step(
     matched = match(found.means, centroids, known)
     counts = np.zeros(len(centroids), dtype=np.int64)
     means = np.zeros(common.centroids.shape)
-    counts[matched], means[matched] = found.counts, spread_out(found.means, config)
+    counts[matched], means[matched] = found.counts, expand_to_all_columns(found.means, config)
     return Cells(counts=counts, means=means), memory
 
 
@@ -52,10 +56,10 @@ def improved(
         Where a centroid is unknown it is 0. One at least shares a column with the site.
     iterations : int
     """
-    kept, labels = _used(nearest(points.X, centroids, known))
+    kept, labels = _used(nearest_centroid(points.X, centroids, known))
     found = cluster_sums(points, labels, centroids[kept])
     for _ in range(iterations - 1):
-        _, moved = _used(nearest(points.X, found.means))
+        _, moved = _used(nearest_centroid(points.X, found.means))
         if np.array_equal(moved, labels):
             break
         labels = moved
@@ -89,5 +93,5 @@ def match(
     cost = np.where(known, squares, 0.0).sum(axis=2) / np.maximum(shared, 1)
     # What shares no feature is matched last.
     cost[:, shared == 0] = cost.max() * len(local) + 1.0
-    rows, columns = linear_sum_assignment(snapped(cost))
+    rows, columns = linear_sum_assignment(round_to_tolerance(cost))
     return np.asarray(columns[np.argsort(rows)], dtype=np.int64)

@@ -10,7 +10,7 @@ from pydantic import Field
 from fedclust.methods.common import task_checks
 from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.common.kmeans_rounds import Cells
-from fedclust.methods.common.own_features import ALONE, CellsTask, check_cell_values
+from fedclust.methods.common.own_features import SINGLE_SITE_NOTE, CellsTask, check_cell_values
 from fedclust.methods.overlap.config import Config
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix
 from fedclust.protection.message_checks import check_means, check_shape
@@ -63,7 +63,7 @@ PHASES = (
                     "The mean of each column over each cell, scaled. 0 in the features that your "
                     "site has not got."
                 ),
-                identifies=_OF_GROUPS + ALONE,
+                identifies=_OF_GROUPS + SINGLE_SITE_NOTE,
             ),
         ),
     ),
@@ -93,7 +93,7 @@ PHASES = (
                     "The mean of each column over these, scaled. 0 in the features that your site "
                     "has not got."
                 ),
-                identifies=_OF_GROUPS + ALONE,
+                identifies=_OF_GROUPS + SINGLE_SITE_NOTE,
             ),
         ),
     ),

@@ -41,7 +41,7 @@ from fedclust.methods.common.partial_features import (
     normalised,
     ranges,
 )
-from fedclust.numeric.canonical import TIE, highest, lowest
+from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmax, tolerant_argmin
 
 __all__ = [
     "Grouping",
@@ -381,7 +381,7 @@ class _Queue:
     def merge_nearest(self) -> bool:
         """Put the nearest waiting centroid into its group; False where none may join any."""
         least = self._gaps[np.arange(len(self._best)), self._best]
-        group = int(lowest(least))
+        group = int(tolerant_argmin(least))
         if not np.isfinite(least[group]):
             return False
         point = int(self._best[group])
@@ -393,7 +393,7 @@ class _Queue:
         self._gaps[:, point] = np.inf
         self._measure(group)
         for other in np.flatnonzero(self._best == point):
-            self._best[other] = lowest(self._gaps[other])
+            self._best[other] = tolerant_argmin(self._gaps[other])
         return True
 
     def _measure_all(self) -> None:
@@ -409,7 +409,7 @@ class _Queue:
         if self._separate:
             gaps[self._inside[group, self._sites]] = np.inf
         self._gaps[group] = gaps
-        self._best[group] = lowest(gaps)
+        self._best[group] = tolerant_argmin(gaps)
 
 
 def _site_with(points: LocalCentroids, n_clusters: int) -> IntArray | None:
@@ -435,7 +435,7 @@ def method_b(points: LocalCentroids, n_clusters: int) -> Grouping:
     groups = np.full(len(points), -1, dtype=np.int64)
     for _ in range(_MAX_ITERATIONS):
         gaps = ruler.squared_distances(means, known, widths)
-        moved = np.where(np.isfinite(gaps).any(axis=1), lowest(gaps), -1)
+        moved = np.where(np.isfinite(gaps).any(axis=1), tolerant_argmin(gaps), -1)
         if np.array_equal(moved, groups):
             break
         groups = moved.astype(np.int64)
@@ -460,7 +460,7 @@ def farthest(points: LocalCentroids, n_clusters: int, widths: FloatArray) -> Int
         # What shares no feature with any seed tells nothing, and comes last.
         apart = np.where(np.isfinite(smallest), smallest, 0.0)
         apart[seeds] = -1.0
-        seed = int(highest(apart))
+        seed = int(tolerant_argmax(apart))
         if apart[seed] <= 0.0:
             blind = np.flatnonzero(~np.isfinite(smallest))
             blind = blind[~np.isin(blind, seeds)]
@@ -479,8 +479,8 @@ def _farthest_pair(points: LocalCentroids, ruler: Ruler, widths: FloatArray) -> 
         block = slice(begin, begin + _BLOCK)
         gaps = ruler.squared_distances(points.values[block], points.mask[block], widths)
         gaps = np.where(np.isfinite(gaps), gaps, 0.0)
-        place, row = np.unravel_index(int(highest(gaps.reshape(-1))), gaps.shape)
-        if gaps[place, row] > best * (1.0 + TIE):
+        place, row = np.unravel_index(int(tolerant_argmax(gaps.reshape(-1))), gaps.shape)
+        if gaps[place, row] > best * (1.0 + TIE_TOLERANCE):
             best, pair = float(gaps[place, row]), sorted((int(place), begin + int(row)))
     return pair
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.common.finalize import raw_result
-from fedclust.methods.common.own_features import alone_warning, sent_centroids
+from fedclust.methods.common.own_features import collect_centroids, single_site_feature_warning
 from fedclust.methods.common.partial_features import merge
 from fedclust.methods.overlap.config import Config
 from fedclust.methods.overlap.messages import FederatedTask, cells_task
@@ -80,10 +80,10 @@ def _first_centroids(
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], tuple[str, ...]]:
     """Lines 4 to 11: group the local centroids and merge each group; masks and warnings too."""
     options: Config = config.options
-    local = sent_centroids(sent, config)
+    local = collect_centroids(sent, config)
     grouping, warnings = cluster(local, options.n_clusters, options.meta)
     merged = merge(local, grouping.groups, grouping.n_groups)
-    return merged.means, merged.mask, (*warnings, *alone_warning(sent, config))
+    return merged.means, merged.mask, (*warnings, *single_site_feature_warning(sent, config))
 
 
 def _moved(
@@ -95,7 +95,7 @@ def _moved(
     """Line 19: move every centroid by ``alpha`` towards what the sites sent for it; how far."""
     options: Config = config.options
     groups = np.concatenate([np.flatnonzero(c.payload.counts) for c in sent])
-    merged = merge(sent_centroids(sent, config), groups, len(centroids))
+    merged = merge(collect_centroids(sent, config), groups, len(centroids))
     # What nobody reports keeps its value; what was unknown is taken as it comes.
     step = np.where(merged.mask, np.where(mask, options.alpha, 1.0), 0.0)
     moved = centroids + step * (merged.means - centroids)

@@ -28,9 +28,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.common.options import MOST_FOUND
+from fedclust.methods.common.options import MAX_FOUND_CLUSTERS
 from fedclust.methods.common.partial_features import LocalCentroids, Merged, Ruler, merge, ranges
-from fedclust.numeric.canonical import TIE, ascending, highest
+from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmax, tolerant_argsort
 
 __all__ = ["FLOOR", "Forces", "Tree", "best_cut", "forces", "merge_tree"]
 
@@ -203,7 +203,7 @@ _Merge = tuple[tuple[int, int], float]
 
 
 def _by_strength(merges: list[_Merge]) -> list[_Merge]:
-    return [merges[place] for place in ascending([-strength for _, strength in merges])]
+    return [merges[place] for place in tolerant_argsort([-strength for _, strength in merges])]
 
 
 class _Pool:
@@ -236,8 +236,8 @@ class _Pool:
                 path.pop()
                 continue
             row = self._row(last)
-            nearest = int(highest(row))
-            if len(path) > 1 and row[path[-2]] >= row[nearest] * (1.0 - TIE):
+            nearest = int(tolerant_argmax(row))
+            if len(path) > 1 and row[path[-2]] >= row[nearest] * (1.0 - TIE_TOLERANCE):
                 nearest = path[-2]  # Ties go back, or the chain could run in a circle.
             if not row[nearest] > 0:
                 waiting[last] = False
@@ -299,7 +299,7 @@ def best_cut(
         Only the cut into so many, or as few as can be, is looked at.
     """
     if n_groups is None:
-        most, fewest = min(tree.n_leaves, MOST_FOUND), max(tree.n_roots, 2)
+        most, fewest = min(tree.n_leaves, MAX_FOUND_CLUSTERS), max(tree.n_roots, 2)
     else:
         most = fewest = int(tree.cut(n_groups).max()) + 1
     groups = tree.cut(most)
@@ -320,7 +320,7 @@ def best_cut(
         gaps[:, gone] = np.inf
         scores[most - len(scores)] = _silhouette(gaps, groups, points.counts)
     numbers = sorted(scores)
-    best = numbers[int(highest([scores[k] for k in numbers]))]
+    best = numbers[int(tolerant_argmax([scores[k] for k in numbers]))]
     return best, scores[best]
 
 

@@ -7,10 +7,14 @@ from numpy.typing import NDArray
 
 from fedclust.methods.common.assign import label_by_centroid
 from fedclust.methods.common.cluster_sums import ClusterSums
-from fedclust.methods.common.own_features import local_cells, own_columns, spread_out
+from fedclust.methods.common.own_features import (
+    expand_to_all_columns,
+    local_cells,
+    select_site_columns,
+)
 from fedclust.methods.overlap_oneshot.gaussians import covariances
 from fedclust.methods.overlap_oneshot.messages import Gaussians, widest_variances
-from fedclust.numeric.distances import nearest
+from fedclust.numeric.distances import nearest_centroid
 from fedclust.schema.method import LocalAnswer
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points, total_variances
@@ -26,16 +30,17 @@ def local_step(
     task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
 ) -> LocalAnswer:
     """Cluster a site's scaled points and describe the cells."""
-    own = own_columns(points, config)
+    own = select_site_columns(points, config)
     found = local_cells(task.common, own, rng)
-    labels = nearest(own.X, found.centroids)
+    labels = nearest_centroid(own.X, found.centroids)
     matrices = covariances(own, labels, found) if task.common.full else np.zeros((0, 0, 0))
-    means = spread_out(found.means, config)
+    means = expand_to_all_columns(found.means, config)
     payload = Gaussians(
         counts=found.counts,
         means=means,
         variances=np.minimum(
-            spread_out(_variances(own, labels, found), config), widest_variances(means, config)
+            expand_to_all_columns(_variances(own, labels, found), config),
+            widest_variances(means, config),
         ),
         covariances=matrices,
     )

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.common.cluster_sums import check_sizes
-from fedclust.methods.common.own_features import ALONE, CellsTask, check_cell_values
+from fedclust.methods.common.own_features import SINGLE_SITE_NOTE, CellsTask, check_cell_values
 from fedclust.methods.overlap_oneshot.config import Config
 from fedclust.methods.overlap_oneshot.gaussians import (
     check_covariances,
@@ -82,7 +82,7 @@ PHASES = (
                     "The mean of each column over each cell, scaled. 0 in the features that your "
                     "site has not got."
                 ),
-                identifies="Means over whole groups." + ALONE,
+                identifies="Means over whole groups." + SINGLE_SITE_NOTE,
             ),
             Disclosure(
                 field="variances",

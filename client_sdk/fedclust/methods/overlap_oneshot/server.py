@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.common.finalize import raw_result
-from fedclust.methods.common.own_features import alone_warning, sent_centroids
+from fedclust.methods.common.own_features import collect_centroids, single_site_feature_warning
 from fedclust.methods.common.partial_features import LocalCentroids, merge
 from fedclust.methods.overlap_oneshot.agglomeration import best_cut, forces, merge_tree
 from fedclust.methods.overlap_oneshot.config import Config
 from fedclust.methods.overlap_oneshot.gaussians import proxies
 from fedclust.methods.overlap_oneshot.messages import Gaussians, gaussians_task
-from fedclust.numeric.canonical import highest
+from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.random import server_rng
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.model import Model
@@ -44,7 +44,7 @@ def start(config: RunConfig, seed: int) -> tuple[State, Task]:
 def aggregate(state: State, contributions: Sequence[Contribution], config: RunConfig) -> Done:
     """Close the round; contributions sorted by site."""
     sent = [c for c in contributions if c.payload is not None]
-    local = sent_centroids(sent, config)
+    local = collect_centroids(sent, config)
     groups, warnings = _group(state.seed, sent, local, config)
     merged = merge(local, groups, int(groups.max()) + 1)
     mask = merged.mask if config.policy.missing == "mask" else None
@@ -71,7 +71,7 @@ def _group(
         variances = np.concatenate([c.payload.variances[c.payload.counts > 0] for c in sent])
         cuts = [best_cut(tree, local, variances, options.n_clusters) for tree in trees]
         # The first of equally good ones.
-        best = int(highest([score for _, score in cuts]))
+        best = int(tolerant_argmax([score for _, score in cuts]))
         tree, n_clusters = trees[best], options.n_clusters or cuts[best][0]
     else:
         tree, n_clusters = trees[0], options.n_clusters
@@ -89,7 +89,7 @@ def _group(
             f"{tree.n_roots} groups remain where {n_clusters} clusters were asked for: they share "
             "no feature, so nothing tells which of them are one."
         )
-    return groups, (*warnings, *alone_warning(sent, config))
+    return groups, (*warnings, *single_site_feature_warning(sent, config))
 
 
 def _drawn(seed: int, contribution: Contribution, config: RunConfig) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.common.assign import label_by_centroid, scaled_rows
+from fedclust.methods.common.assign import label_by_centroid, scale_rows
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.methods.spectral.graph import Embedding, embed, nystroem, rotation, signs
@@ -20,8 +20,8 @@ from fedclust.methods.spectral.messages import (
     EigenTask,
     Landmarks,
 )
-from fedclust.numeric.canonical import highest
-from fedclust.numeric.distances import nearest, squared_distances
+from fedclust.numeric.canonical import tolerant_argmax
+from fedclust.numeric.distances import nearest_centroid, squared_distances
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.schema.method import LocalAnswer
 from fedclust.schema.model import Memory
@@ -86,7 +86,7 @@ def _spread(points: FloatArray, n: int, rng: np.random.Generator) -> list[int]:
     chosen = [int(rng.integers(len(points)))]
     gap = squared_distances(points, points[chosen])[:, 0]
     while len(chosen) < min(n, len(points)):
-        chosen.append(int(highest(gap)))
+        chosen.append(int(tolerant_argmax(gap)))
         gap = np.minimum(gap, squared_distances(points, points[chosen[-1:]])[:, 0])
     return chosen
 
@@ -122,7 +122,7 @@ def _eigen(
         turn = align(task.vectors, found[m:])
     own = found[:m] @ turn
     centres = weighted_kmeans(own, points.sizes.astype(np.float64), k, rng, EIGEN_N_INIT)
-    labels = nearest(own, centres)
+    labels = nearest_centroid(own, centres)
     sums = cluster_sums(points, labels, np.zeros((k, d)))
     placed = cluster_sums(Points(own, points.sizes, np.zeros(k)), labels, np.zeros((k, k)))
     kept = {
@@ -156,7 +156,7 @@ def by_own_vectors(result: Result, scaled: FloatArray, own: Memory) -> IntArray:
     places = np.array([vertices.get(row.tobytes(), -1) for row in scaled + 0.0], dtype=np.int64)
     vectors[places >= 0] = known.vectors[places[places >= 0]]
     extra = result.extra
-    return np.asarray(extra["clusters"][nearest(vectors @ own["turn"], extra["centres"])])
+    return np.asarray(extra["clusters"][nearest_centroid(vectors @ own["turn"], extra["centres"])])
 
 
 def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
@@ -175,5 +175,5 @@ def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDAr
         return np.full(len(labels), -1, dtype=np.int64)
     known = labels >= 0
     if known.any():
-        labels[known] = by_own_vectors(result, scaled_rows(result, X)[known], own)
+        labels[known] = by_own_vectors(result, scale_rows(result, X)[known], own)
     return labels

@@ -20,8 +20,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.numeric.canonical import SAME_PLACE, ascending, closed, eigenbasis, highest, untied
-from fedclust.numeric.distances import nearest, squared_distances
+from fedclust.numeric.canonical import (
+    COORDINATE_TOLERANCE,
+    break_distance_ties,
+    canonical_eigenbasis,
+    eigenspace_is_complete,
+    tolerant_argmax,
+    tolerant_argsort,
+)
+from fedclust.numeric.distances import nearest_centroid, squared_distances
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -90,7 +97,11 @@ def _neighbours(points: FloatArray, n: int) -> tuple[FloatArray, NDArray[np.intp
     # Imported here: it takes seconds, and only this method needs it.
     from sklearn.neighbors import NearestNeighbors
 
-    places = NearestNeighbors(n_neighbors=n).fit(untied(points)).kneighbors(return_distance=False)
+    places = (
+        NearestNeighbors(n_neighbors=n)
+        .fit(break_distance_ties(points))
+        .kneighbors(return_distance=False)
+    )
     distances = [np.linalg.norm(points[own] - points, axis=1) for own in places.T]
     return np.column_stack(distances), places
 
@@ -146,7 +157,7 @@ def spectrum(graph: Graph, k: int, rng: np.random.Generator) -> Spectrum:
         rows = order[ends[number] - np.count_nonzero(part == number) : ends[number]]
         values, vectors = _part(graph[rows][:, rows], degrees[rows], k, rng)
         found += [(values[j], rows, vectors[:, j]) for j in range(len(values))]
-    found = [found[place] for place in ascending([value for value, _, _ in found])]
+    found = [found[place] for place in tolerant_argsort([value for value, _, _ in found])]
     whole = np.zeros((m, min(k, len(found))))
     for j, (_, rows, vector) in enumerate(found[:k]):
         whole[rows, j] = vector
@@ -177,13 +188,13 @@ def _part(
             values, vectors = eigsh(laplacian.tocsc(), asked, sigma=_SHIFT, which="LM", v0=start)
             order = np.argsort(values, kind="stable")
             values, vectors = values[order], vectors[:, order]
-        if asked == m or closed(values, k):
+        if asked == m or eigenspace_is_complete(values, k):
             break
         asked *= 2
     # A connected part has the eigenvalue 0 once; rounding must not put it behind another's.
     values = np.clip(values, 0.0, 2.0)
     values[0] = 0.0
-    return values[:k], eigenbasis(values, vectors, np.sqrt(degrees))[:, :k]
+    return values[:k], canonical_eigenbasis(values, vectors, np.sqrt(degrees))[:, :k]
 
 
 def relative_gap(values: FloatArray, n_clusters: int) -> float:
@@ -280,7 +291,7 @@ def cluster_landmarks(
             )
             for i in range(len(tried))
         ]
-        best = int(highest(scores))
+        best = int(tolerant_argmax(scores))
     others = [agreement(labels[best], own) for i, own in enumerate(labels) if i != best]
     agreed = float(np.mean(others)) if others else 1.0
     return Partition(labels[best], tried[best], gaps[best], agreed)
@@ -290,7 +301,7 @@ def cluster_vectors(vectors: FloatArray, n_clusters: int, rng: np.random.Generat
     """Return labels (m,) of k-means among rows of eigenvectors (m, k), each of length 1."""
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
     rows = vectors / np.where(lengths > 0, lengths, 1.0)
-    return nearest(rows, weighted_kmeans(rows, np.ones(len(rows)), n_clusters, rng, 10))
+    return nearest_centroid(rows, weighted_kmeans(rows, np.ones(len(rows)), n_clusters, rng, 10))
 
 
 def agreement(a: IntArray, b: IntArray) -> float:
@@ -431,7 +442,7 @@ def signs(reference: FloatArray, own: FloatArray) -> FloatArray:
     Algorithm 1's loop over c. With several anchors they vote, each by the size of its entries.
     """
     agree = np.einsum("ac,ac->c", reference, own)
-    return np.diag(np.where(agree < -SAME_PLACE, -1.0, 1.0))
+    return np.diag(np.where(agree < -COORDINATE_TOLERANCE, -1.0, 1.0))
 
 
 def rotation(reference: FloatArray, own: FloatArray) -> FloatArray:
@@ -440,7 +451,7 @@ def rotation(reference: FloatArray, own: FloatArray) -> FloatArray:
     Where the anchors leave directions open, the turn of these that is nearest to none.
     """
     left, values, right = np.linalg.svd(own.T @ reference)
-    known = int((values > SAME_PLACE * max(float(values[0]), 1.0)).sum())
+    known = int((values > COORDINATE_TOLERANCE * max(float(values[0]), 1.0)).sum())
     turn, _, back = np.linalg.svd(left[:, known:].T @ right[known:].T)
     open_left, open_right = left[:, known:] @ turn, back @ right[known:]
     return np.asarray(left[:, :known] @ right[:known] + open_left @ open_right)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.common.finalize import merged, raw_result
+from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
 from fedclust.methods.spectral.client import EIGEN_N_INIT
 from fedclust.methods.spectral.config import (
     LandmarksConfig,
@@ -27,7 +27,7 @@ from fedclust.methods.spectral.messages import (
     Landmarks,
     LandmarksTask,
 )
-from fedclust.numeric.distances import first_occurrences, nearest
+from fedclust.numeric.distances import first_occurrences, nearest_centroid
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.schema.errors import MethodFailure
@@ -115,7 +115,7 @@ def _by_landmarks(state: State, contributions: Sequence[Contribution], config: R
     rng = server_rng(state.seed, "spectral-landmarks")
     found = cluster_landmarks(points, options.n_clusters, NEIGHBOURS, rng, options.neighbours)
     # Landmarks that took no part in the graph count for the cluster that their rows will take.
-    places = nearest(means, points)
+    places = nearest_centroid(means, points)
     # A landmark of the graph keeps its own cluster, even where rounding makes another one equal.
     own = {point.tobytes(): place for place, point in enumerate(points)}
     places = np.array(
@@ -199,12 +199,12 @@ def _by_eigenvectors(
         server_rng(state.seed, "spectral-eigen"),
         EIGEN_N_INIT,
     )
-    labels = nearest(vectors, centres)
+    labels = nearest_centroid(vectors, centres)
     used, labels = np.unique(labels, return_inverse=True)
     labels = labels.reshape(-1).astype(np.int64)
     centroids = _cluster_means(means, counts[filled].astype(np.float64), labels)
     # Clusters with one mean would be one to the engine.
-    firsts, cells = merged(centroids)
+    firsts, cells = merge_equal_centroids(centroids)
     numbers = _numbers(centroids[firsts])[cells]
     owners = np.repeat(np.arange(len(sent)), [len(eigen.counts) for eigen in sent])[filled]
     parts = np.zeros((len(sent), len(firsts)), dtype=np.int64)
