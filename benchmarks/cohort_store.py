@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedclust.protection.columns import Source
+from fedclust.protection.columns import SourceColumn
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.ledger import Ledger
 
@@ -33,7 +33,7 @@ def main() -> None:
     given = parser.parse_args()
     rng = np.random.default_rng(0)
     ids = [f"patient-{i}" for i in range(given.persons)]
-    sources = [Source(f"x{j}", rng.normal(size=given.persons)) for j in range(given.columns)]
+    sources = [SourceColumn(f"x{j}", rng.normal(size=given.persons)) for j in range(given.columns)]
     rules = {each.name: "number" for each in sources}
     with tempfile.TemporaryDirectory() as place:
         store, ledger = CohortStore(Path(place) / "cohorts"), Ledger(Path(place))

@@ -20,7 +20,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.metrics import pairwise_distances_argmin_min
 
 from _report import write
-from fedclust.protection.columns import Source
+from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import ProtectedTable, form_table
 
 FloatArray = NDArray[np.float64]
@@ -63,9 +63,9 @@ def main() -> None:
     write("protected_table_speed", speed, note="CPU seconds. 16 clusters, 32 columns.")
 
 
-def _sources(rows: FloatArray) -> list[Source]:
+def _sources(rows: FloatArray) -> list[SourceColumn]:
     columns = np.ascontiguousarray(rows.T)
-    return [Source(f"x{column}", values) for column, values in enumerate(columns)]
+    return [SourceColumn(f"x{column}", values) for column, values in enumerate(columns)]
 
 
 def _points(table: ProtectedTable) -> FloatArray:

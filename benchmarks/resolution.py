@@ -23,7 +23,7 @@ from _report import write
 from _runs import Job, Record, fingerprint, run
 from fedclust.data.readings import FeatureReading, session_points
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
-from fedclust.protection.columns import Source
+from fedclust.protection.columns import SourceColumn
 from fedclust.protection.resolution import resolution_warning
 from fedclust.protection.table import form_table
 from fedclust.schema.feature import Feature
@@ -101,7 +101,9 @@ def _measure(
 
 def _points(rows: FloatArray, p: int) -> Points:
     names = [f"x{column}" for column in range(rows.shape[1])]
-    sources = [Source(*each) for each in zip(names, np.ascontiguousarray(rows.T), strict=True)]
+    sources = [
+        SourceColumn(*each) for each in zip(names, np.ascontiguousarray(rows.T), strict=True)
+    ]
     readings = [FeatureReading(Feature(name=name, kind="numeric"), name) for name in names]
     return session_points(form_table(sources, p), readings, dict.fromkeys(names), "made up")
 

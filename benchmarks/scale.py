@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from _report import write
 from fedclust.data import Dataset, LabelRows
 from fedclust.data.persons import read_persons
-from fedclust.data.row_source import Rows
+from fedclust.data.row_source import RowSource
 from fedclust.data.site_data import table_points
 from fedclust.protection.table import form_table_by_blocks
 from fedclust.schema.feature import Feature
@@ -34,7 +34,7 @@ from fedclust.schema.feature import Feature
 D, K, P = 32, 16, 5
 FEATURES = tuple(Feature(name=f"x{j}") for j in range(D))
 GROUP = 1 << 17
-#: Rows that are grouped in memory, for comparison.
+#: RowSource that are grouped in memory, for comparison.
 IN_MEMORY = 1 << 20
 #: What a process may allocate, in MiB; the largest file is four times this.
 LIMIT = 448
@@ -129,7 +129,7 @@ def limited(path: Path) -> dict[str, Any]:
     source, found = Dataset(path, out_of_core=True), []
 
     def decode() -> None:
-        found.append(sum(len(block) for block in Rows(source, FEATURES).scan()))
+        found.append(sum(len(block) for block in RowSource(source, FEATURES).scan()))
 
     def form() -> None:
         persons = read_persons(source, FEATURES)

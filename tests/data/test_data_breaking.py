@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from fedclust.data import Dataset, SqlQuery, load
 from fedclust.data.profile import IdWatch, profile
-from fedclust.data.row_source import Rows
+from fedclust.data.row_source import RowSource
 from fedclust.errors import DataError
 from fedclust.schema.encoding import encode
 from fedclust.schema.feature import Feature
@@ -97,7 +97,7 @@ def test_the_matrix_is_the_same_whatever_the_source_and_the_blocks(
     expected = encode(FEATURES, [np.array(values) for values in (chol, sex, cp, kind)])
     with tempfile.TemporaryDirectory() as folder:
         for name, source in written(frame, Path(folder), rows).items():
-            opened = Rows(source, FEATURES, text=("note",))
+            opened = RowSource(source, FEATURES, text=("note",))
             blocks = list(opened.scan(rows))
             matrix = np.concatenate([opened.matrix(block) for block in blocks])
             np.testing.assert_array_equal(matrix, expected, err_msg=name)

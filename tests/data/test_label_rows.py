@@ -61,14 +61,14 @@ def result() -> SiteResult:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Have rows read seven at a time, and tell how many were in each block."""
     sizes: list[int] = []
-    real = tables.Rows.scan
+    real = tables.RowSource.scan
 
     def scan(rows: Any, _n: int = 0) -> Iterator[Any]:
         for block in real(rows, 7):
             sizes.append(len(block))
             yield block
 
-    monkeypatch.setattr(tables.Rows, "scan", scan)
+    monkeypatch.setattr(tables.RowSource, "scan", scan)
     return sizes
 
 

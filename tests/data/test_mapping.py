@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedclust.cli.options import Reading, field_names
 from fedclust.data import Dataset, load
 from fedclust.data.mapping import ColumnMap, ColumnsFile, canonical_code
-from fedclust.data.row_source import Rows
+from fedclust.data.row_source import RowSource
 from fedclust.errors import DataError, UsageError
 from fedclust.schema.feature import Feature
 
@@ -66,7 +66,7 @@ w;NA;212;2,0
 
 def raw(source: Any, *features: Feature, **options: Any) -> list[list[float]]:
     """Return each feature's values as the reader yields them: numbers, or places of levels."""
-    rows = Rows(source, features, **options)
+    rows = RowSource(source, features, **options)
     columns = zip(*(rows.session_values(block) for block in rows.scan()), strict=True)
     return [np.concatenate(column).tolist() for column in columns]
 

@@ -32,7 +32,7 @@ def _points(
         known = {column.name: column for column in read_persons(frame, pinned).columns}
     persons = read_persons(Dataset(frame, **how), features, pinned=known)
     (block,) = persons.blocks()
-    table = form_table(block.sources, 5).by_value()
+    table = form_table(block.sources, 5).sorted_by_value()
     return table_points(persons, table), table
 
 

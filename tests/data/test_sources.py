@@ -22,7 +22,7 @@ import sqlalchemy
 
 from fedclust.data import Dataset, DataWarning, SqlQuery, Table, load
 from fedclust.data.persons import read_persons
-from fedclust.data.row_source import Rows
+from fedclust.data.row_source import RowSource
 from fedclust.errors import DataError, UsageError
 from fedclust.schema.feature import Feature
 
@@ -110,7 +110,7 @@ def test_every_source_gives_the_same_table(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [1, 5, 23, 100])
 def test_blocks_are_of_the_length_asked_for(kind: str, rows: int, tmp_path: Path) -> None:
     """Partial sums are added by block: where blocks end may not hang on the source."""
-    opened = Rows(SOURCES[kind](tmp_path), FEATURES, text=("who",))
+    opened = RowSource(SOURCES[kind](tmp_path), FEATURES, text=("who",))
     for _again in range(2):
         blocks = list(opened.scan(rows))
         assert [len(block) for block in blocks[:-1]] == [rows] * (len(blocks) - 1)
@@ -295,7 +295,7 @@ def test_no_file_is_held_as_a_whole(kind: str, tmp_path: Path) -> None:
             rows.to_csv(path, index=False)
         else:
             rows.to_parquet(path, row_group_size=1_000)
-        opened = Rows(path, (AGE,), text=("note",))
+        opened = RowSource(path, (AGE,), text=("note",))
         tracemalloc.start()
         assert sum(len(block) for block in opened.scan(1_000)) == n
         peaks.append(tracemalloc.get_traced_memory()[1])

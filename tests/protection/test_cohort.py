@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedclust.protection.cohort import CohortRefused
-from fedclust.protection.columns import LevelColumn, Source
+from fedclust.protection.columns import LevelColumn, SourceColumn
 from fedclust.protection.table import TooFewPersons, form_table, unite_groups
 from support.cohorts import SECRET, Memory, persons, recoverable, sources_of
 
@@ -275,8 +275,8 @@ def test_fewer_decimals_do_not_carry_a_correction_real_record() -> None:
 def test_yes_no_columns_may_all_be_renamed() -> None:
     rng = np.random.default_rng(0)
     kinds, ids = rng.integers(0, 3, 300), [f"P{i}" for i in range(300)]
-    onehot = [Source(f"blood={k}", (kinds == k).astype(float)) for k in range(3)]
-    renamed = [Source(each.name.upper(), each.values) for each in onehot]
+    onehot = [SourceColumn(f"blood={k}", (kinds == k).astype(float)) for k in range(3)]
+    renamed = [SourceColumn(each.name.upper(), each.values) for each in onehot]
     site = Memory()
     site.update_sources(ids, onehot)
     assert isinstance(site.cohort.columns[0].column, LevelColumn)

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from fedclust.protection.cohort import CohortRefused
-from fedclust.protection.columns import Source
+from fedclust.protection.columns import SourceColumn
 from fedclust.protection.fingerprints import person_keys
 from support.cohorts import SECRET, Memory, Released
 
@@ -131,7 +131,7 @@ class Site(RuleBasedStateMachine):
         if len(people) < blocks:
             return False
         sources = [
-            Source(name, np.array([self.values[p][column] for p in people]))
+            SourceColumn(name, np.array([self.values[p][column] for p in people]))
             for column, name in self.names.items()
         ]
         before = self.memory.cohorts[0] if self.memory.cohorts else None

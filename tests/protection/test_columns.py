@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from fedclust.protection.columns import (
     LevelColumn,
     NumericColumn,
-    Source,
+    SourceColumn,
     describe_columns,
-    level_codes,
+    encode_levels,
     round_means,
 )
 
@@ -19,7 +19,7 @@ FloatArray = NDArray[np.float64]
 
 
 def _numeric(values: FloatArray, *, fences: bool = True) -> NumericColumn:
-    (column,) = describe_columns([Source("x", values)], 5, fences=fences)
+    (column,) = describe_columns([SourceColumn("x", values)], 5, fences=fences)
     assert isinstance(column, NumericColumn)
     return column
 
@@ -94,45 +94,45 @@ def test_few_values_without_a_grid_are_what_a_group_releases() -> None:
 
 
 def test_two_numbers_are_levels_whatever_they_are() -> None:
-    (column,) = describe_columns([Source("sex", np.array([2.0, 1.0, 2.0, np.nan]))], 5)
+    (column,) = describe_columns([SourceColumn("sex", np.array([2.0, 1.0, 2.0, np.nan]))], 5)
 
     assert column == LevelColumn(("sex",), 2, ((1.0, 2.0),))
 
 
 def test_columns_that_are_never_both_yes_are_one_column() -> None:
     blood = np.array([0, 1, 2, 3, 0, 1, 2, 3])
-    sources = [Source(f"blood={level}", (blood == level).astype(float)) for level in range(4)]
+    sources = [SourceColumn(f"blood={level}", (blood == level).astype(float)) for level in range(4)]
 
     (column,) = describe_columns(sources, 5)
 
     assert isinstance(column, LevelColumn)
     assert column.names == tuple(source.name for source in sources)
     assert column.n_levels == 5
-    codes = level_codes(column, [source.values for source in sources])
+    codes = encode_levels(column, [source.values for source in sources])
     assert codes.tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
 
 
 def test_nested_columns_are_one_ordinal_column() -> None:
     age = np.array([50.0, 66.0, 71.0, 76.0, 60.0, 69.0, 80.0, 90.0, 64.0])
     cuts = (70.0, 65.0, 75.0)
-    sources = [Source(f">={cut:g}", (age >= cut).astype(float)) for cut in cuts]
+    sources = [SourceColumn(f">={cut:g}", (age >= cut).astype(float)) for cut in cuts]
 
     (column,) = describe_columns(sources, 5)
 
     assert isinstance(column, LevelColumn)
     assert column.n_levels == 4
     values = {source.name: source.values for source in sources}
-    codes = level_codes(column, [values[name] for name in column.names])
+    codes = encode_levels(column, [values[name] for name in column.names])
     assert codes.tolist() == [0, 1, 2, 3, 0, 1, 3, 3, 0]
 
 
 def test_a_person_who_fits_no_level_has_none() -> None:
     first = np.array([1.0, 0.0, 0.0, 1.0])
     second = np.array([0.0, 1.0, 0.0, 0.0])
-    (column,) = describe_columns([Source("a", first), Source("b", second)], 5)
+    (column,) = describe_columns([SourceColumn("a", first), SourceColumn("b", second)], 5)
     assert isinstance(column, LevelColumn)
 
-    codes = level_codes(column, [np.array([1.0, 1.0, np.nan]), np.array([1.0, 0.0, 0.0])])
+    codes = encode_levels(column, [np.array([1.0, 1.0, np.nan]), np.array([1.0, 0.0, 0.0])])
 
     np.testing.assert_array_equal(codes, [np.nan, 1.0, np.nan])
 
@@ -141,6 +141,6 @@ def test_columns_that_go_together_freely_stay_apart() -> None:
     first = np.array([0.0, 0.0, 1.0, 1.0])
     second = np.array([0.0, 1.0, 0.0, 1.0])
 
-    columns = describe_columns([Source("a", first), Source("b", second)], 5)
+    columns = describe_columns([SourceColumn("a", first), SourceColumn("b", second)], 5)
 
     assert len(columns) == 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedclust.protection import figures
-from fedclust.protection.columns import LevelColumn, NumericColumn, Source
+from fedclust.protection.columns import LevelColumn, NumericColumn, SourceColumn
 from fedclust.protection.figures import TableFigures, measure_table
 from fedclust.protection.table import (
     ProtectedTable,
@@ -20,13 +20,13 @@ from fedclust.protection.table import (
 from support.drawn_sites import sites
 
 
-def _formed(sources: list[Source], p: int) -> tuple[ProtectedTable, NDArray[np.int64]]:
+def _formed(sources: list[SourceColumn], p: int) -> tuple[ProtectedTable, NDArray[np.int64]]:
     table = form_table(sources, p)
     return table, group_persons(table.columns, encode_sources(table.columns, sources), p)
 
 
 def _expected(
-    table: ProtectedTable, sources: list[Source], groups: NDArray[np.int64]
+    table: ProtectedTable, sources: list[SourceColumn], groups: NDArray[np.int64]
 ) -> TableFigures:
     """Compute the figures person by person."""
     one_value, fenced, unreleased = {}, {}, {}
@@ -58,7 +58,7 @@ def _expected(
 @pytest.mark.filterwarnings("ignore:Mean of empty slice")
 @given(sites(), st.data())
 def test_the_figures_are_those_of_all_persons_in_whatever_blocks(
-    site: tuple[list[Source], int], data: st.DataObject
+    site: tuple[list[SourceColumn], int], data: st.DataObject
 ) -> None:
     sources, p = site
     table, groups = _formed(sources, p)
@@ -67,7 +67,10 @@ def test_the_figures_are_those_of_all_persons_in_whatever_blocks(
     # Known persons of later files come in another order: groups cross blocks.
     order = np.random.default_rng(n).permutation(n)
     blocks = [
-        ([Source(each.name, each.values[rows], each.n_levels) for each in sources], groups[rows])
+        (
+            [SourceColumn(each.name, each.values[rows], each.n_levels) for each in sources],
+            groups[rows],
+        )
         for rows in np.split(order, cuts)
     ]
 
@@ -87,10 +90,10 @@ def test_a_sample_says_how_far_the_persons_of_a_large_site_are(
     rng = np.random.default_rng(0)
     # Sorted: a sample of the first persons, or of the last, would be far off.
     values = np.sort(rng.exponential(size=9_000))
-    sources = [Source("x", values), Source("y", rng.normal(size=9_000))]
+    sources = [SourceColumn("x", values), SourceColumn("y", rng.normal(size=9_000))]
     table, groups = _formed(sources, 5)
     blocks = [
-        ([Source(each.name, each.values[part]) for each in sources], groups[part])
+        ([SourceColumn(each.name, each.values[part]) for each in sources], groups[part])
         for part in np.array_split(np.arange(9_000), 7)
     ]
     whole = measure_table(table, blocks)
@@ -105,5 +108,5 @@ def test_a_sample_says_how_far_the_persons_of_a_large_site_are(
 
 
 def test_nobody_has_no_figures() -> None:
-    table, groups = _formed([Source("x", np.arange(20.0))], 5)
-    assert measure_table(table, [([Source("x", np.zeros(0))], groups[:0])]) is None
+    table, groups = _formed([SourceColumn("x", np.arange(20.0))], 5)
+    assert measure_table(table, [([SourceColumn("x", np.zeros(0))], groups[:0])]) is None

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given
 from numpy.typing import NDArray
 
-from fedclust.protection.columns import LevelColumn, NumericColumn, Source, TableColumn
+from fedclust.protection.columns import LevelColumn, NumericColumn, SourceColumn, TableColumn
 from fedclust.protection.table import (
     ProtectedTable,
     encode_sources,
@@ -24,7 +24,7 @@ from support.drawn_sites import sites
 FloatArray = NDArray[np.float64]
 
 
-def alike_persons(table: ProtectedTable, groups: NDArray[np.int64]) -> list[Source]:
+def alike_persons(table: ProtectedTable, groups: NDArray[np.int64]) -> list[SourceColumn]:
     """Return sources in which each person has the group's record, or one of its counts."""
     found: dict[str, FloatArray] = {}
     for column, released in zip(table.columns, table.released, strict=True):
@@ -41,11 +41,11 @@ def alike_persons(table: ProtectedTable, groups: NDArray[np.int64]) -> list[Sour
             values = np.full(len(codes), np.nan)
             values[known] = np.array(meaning)[codes[known].astype(np.int64)]
             found[name] = values
-    return [Source(name, values) for name, values in found.items()]
+    return [SourceColumn(name, values) for name, values in found.items()]
 
 
 @given(sites())
-def test_a_table_of_its_own_records_is_itself(site: tuple[list[Source], int]) -> None:
+def test_a_table_of_its_own_records_is_itself(site: tuple[list[SourceColumn], int]) -> None:
     sources, p = site
     table = form_table(sources, p)
     groups = group_persons(table.columns, encode_sources(table.columns, sources), p)
@@ -58,7 +58,9 @@ def test_a_table_of_its_own_records_is_itself(site: tuple[list[Source], int]) ->
 
 
 @given(sites())
-def test_every_count_and_group_is_of_at_least_p_persons(site: tuple[list[Source], int]) -> None:
+def test_every_count_and_group_is_of_at_least_p_persons(
+    site: tuple[list[SourceColumn], int],
+) -> None:
     sources, p = site
     table = form_table(sources, p)
 
@@ -79,11 +81,11 @@ def _check_counts(
 
 
 @given(sites())
-def test_the_order_of_persons_does_not_matter(site: tuple[list[Source], int]) -> None:
+def test_the_order_of_persons_does_not_matter(site: tuple[list[SourceColumn], int]) -> None:
     sources, p = site
     n = len(sources[0].values)
     order = np.random.default_rng(n).permutation(n)
-    shuffled = [Source(each.name, each.values[order], each.n_levels) for each in sources]
+    shuffled = [SourceColumn(each.name, each.values[order], each.n_levels) for each in sources]
 
     here, there = form_table(sources, p), form_table(shuffled, p)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedclust.protection.columns import Source
+from fedclust.protection.columns import SourceColumn
 from fedclust.protection.resolution import resolution_warning
 from fedclust.protection.table import form_table
 
@@ -33,7 +33,7 @@ def _sent(sites: list[FloatArray], centroids: FloatArray, p: int | None = 5) -> 
     for site, rows in enumerate(sites):
         X, sizes = rows, np.ones(len(rows), dtype=np.int64)
         if p is not None:
-            sources = [Source(f"x{column}", values) for column, values in enumerate(rows.T)]
+            sources = [SourceColumn(f"x{column}", values) for column, values in enumerate(rows.T)]
             table = form_table(sources, p)
             X, sizes = np.column_stack([table.values(each.name) for each in sources]), table.sizes
             within[site] = np.array(table.shares, dtype=np.float64) * rows.var(axis=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedclust.protection.columns import LevelColumn, Source
+from fedclust.protection.columns import LevelColumn, SourceColumn
 from fedclust.protection.figures import measure_table
 from fedclust.protection.table import (
     TooFewPersons,
@@ -17,9 +17,9 @@ from fedclust.protection.table import (
 )
 
 
-def _numbers(n: int, d: int, seed: int = 0) -> list[Source]:
+def _numbers(n: int, d: int, seed: int = 0) -> list[SourceColumn]:
     values = np.random.default_rng(seed).normal(size=(n, d))
-    return [Source(f"x{column}", values[:, column]) for column in range(d)]
+    return [SourceColumn(f"x{column}", values[:, column]) for column in range(d)]
 
 
 def test_fewer_than_p_persons_have_no_table() -> None:
@@ -33,7 +33,7 @@ def test_fewer_than_2p_persons_are_one_group() -> None:
 
 
 def test_columns_of_levels_need_groups_of_2p() -> None:
-    sources = [*_numbers(400, 2), Source("sex", np.arange(400) % 2.0)]
+    sources = [*_numbers(400, 2), SourceColumn("sex", np.arange(400) % 2.0)]
 
     table = form_table(sources, 5)
 
@@ -43,8 +43,8 @@ def test_columns_of_levels_need_groups_of_2p() -> None:
 
 def test_the_table_tells_each_source_column() -> None:
     blood = np.arange(400) % 3
-    levels = [Source(f"blood={level}", (blood == level).astype(float)) for level in range(3)]
-    sources = [*_numbers(400, 1), *levels, Source("ward", blood.astype(float), 3)]
+    levels = [SourceColumn(f"blood={level}", (blood == level).astype(float)) for level in range(3)]
+    sources = [*_numbers(400, 1), *levels, SourceColumn("ward", blood.astype(float), 3)]
 
     table = form_table(sources, 5)
 
@@ -62,9 +62,9 @@ def test_the_table_tells_each_source_column() -> None:
 
 def test_a_person_is_one_point() -> None:
     rows = [
-        Source("age", np.array([60.0, 62.0, 40.0, np.nan])),
-        Source("smoker", np.array([1.0, 1.0, 0.0, 1.0])),
-        Source("ward", np.array([2.0, 2.0, np.nan, np.nan]), 4),
+        SourceColumn("age", np.array([60.0, 62.0, 40.0, np.nan])),
+        SourceColumn("smoker", np.array([1.0, 1.0, 0.0, 1.0])),
+        SourceColumn("ward", np.array([2.0, 2.0, np.nan, np.nan]), 4),
     ]
 
     age, smoker, ward = person_values(rows, np.array([0, 0, 1, 1]), {"smoker"})
@@ -78,7 +78,7 @@ def test_a_rare_pattern_of_missing_values_loses_the_column_alone_for_its_group()
     sources = _numbers(200, 3)
     lacking = sources[1].values.copy()
     lacking[:2] = np.nan
-    sources[1] = Source("x1", lacking)
+    sources[1] = SourceColumn("x1", lacking)
 
     table = form_table(sources, 5)
 
@@ -91,7 +91,7 @@ def test_a_common_pattern_of_missing_values_has_groups_of_its_own() -> None:
     sources = _numbers(200, 3)
     lacking = sources[1].values.copy()
     lacking[::3] = np.nan
-    sources[1] = Source("x1", lacking)
+    sources[1] = SourceColumn("x1", lacking)
     columns = form_table(sources, 5).columns
     groups = group_persons(columns, encode_sources(columns, sources), 5)
 
@@ -101,7 +101,7 @@ def test_a_common_pattern_of_missing_values_has_groups_of_its_own() -> None:
 
 @pytest.mark.parametrize("p", [7, 20, 60])
 def test_a_larger_p_unites_whole_groups(p: int) -> None:
-    sources = [*_numbers(300, 3), Source("sex", np.arange(300) % 2.0)]
+    sources = [*_numbers(300, 3), SourceColumn("sex", np.arange(300) % 2.0)]
     table = form_table(sources, 5)
 
     united = unite_groups(table, p)
@@ -125,8 +125,8 @@ def test_a_union_needs_p_persons() -> None:
 
 def test_the_figures_compare_records_with_persons() -> None:
     sources = _numbers(1_000, 2)
-    alike = Source("hospital", np.ones(1_000))
-    far = Source("far", np.append(np.arange(999.0), 1e9))
+    alike = SourceColumn("hospital", np.ones(1_000))
+    far = SourceColumn("far", np.append(np.arange(999.0), 1e9))
     table = form_table([*sources, alike, far], 5)
     groups = group_persons(table.columns, encode_sources(table.columns, [*sources, alike, far]), 5)
 

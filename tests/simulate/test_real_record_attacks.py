@@ -18,7 +18,7 @@ from fedclust.definition import freeze, plan_of
 from fedclust.engine import Plan
 from fedclust.engine.site_points import released_points
 from fedclust.methods.common.kmeans_rounds import StepTask
-from fedclust.protection.columns import Source
+from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import form_table
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.space import Space
@@ -59,7 +59,7 @@ def plan(protection: str) -> Plan:
 def points(X: FloatArray, protection: str) -> Points:
     if protection == "none":
         return row_points(X)
-    sources = tuple(Source(f"x{j}", X[:, j]) for j in range(D))
+    sources = tuple(SourceColumn(f"x{j}", X[:, j]) for j in range(D))
     table = form_table(sources, P)
     values = np.column_stack([table.values(f"x{j}") for j in range(D)])
     within = np.array([share or 0.0 for share in table.shares])

@@ -20,8 +20,8 @@ import pytest
 from fedclust import durable_files, errors
 from fedclust.durable_files import FileLock, read_sealed, write_sealed
 from fedclust.protection.cohort import Cohort
-from fedclust.protection.columns import Source
-from fedclust.protection.recognition import Blocks
+from fedclust.protection.columns import SourceColumn
+from fedclust.protection.recognition import PersonBlocks
 from fedclust.site.cohorts import CohortStore, Draft
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import state_directory
@@ -49,7 +49,7 @@ class Hospital:
         return list(self.ledger.read())
 
 
-def blocks_of(people: People) -> Blocks:
+def blocks_of(people: People) -> PersonBlocks:
     return lambda: [(list(people), sources_of(list(people.values())))]
 
 
@@ -430,8 +430,8 @@ def test_levels_and_ties_survive(hospital: Hospital) -> None:
     rng = np.random.default_rng(0)
     kinds = rng.integers(0, 3, 90)
     sources = [
-        *(Source(f"x{k}", (kinds == k).astype(np.float64)) for k in range(3)),
-        Source("x3", rng.integers(0, 4, 90).astype(np.float64), 4),
+        *(SourceColumn(f"x{k}", (kinds == k).astype(np.float64)) for k in range(3)),
+        SourceColumn("x3", rng.integers(0, 4, 90).astype(np.float64), 4),
     ]
     ids = [f"P{i}" for i in range(90)]
     rules = {f"x{column}": "number" for column in range(4)}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.protection.cohort import Cohort
-from fedclust.protection.columns import Source, source_names
+from fedclust.protection.columns import SourceColumn, source_names
 from fedclust.protection.fingerprints import person_keys
 from fedclust.protection.update import Change, update_cohort
 
@@ -25,11 +25,13 @@ def persons(n: int, d: int = 3, seed: int = 0, first: int = 0) -> dict[str, Floa
     return {f"P{first + i}": values[i] for i in range(n)}
 
 
-def sources_of(rows: Sequence[FloatArray], names: Sequence[str] | None = None) -> list[Source]:
+def sources_of(
+    rows: Sequence[FloatArray], names: Sequence[str] | None = None
+) -> list[SourceColumn]:
     """Return rows of numbers as the columns of a source."""
     values = np.array(rows, dtype=np.float64)
     names = names or [f"x{column}" for column in range(values.shape[1])]
-    return [Source(name, values[:, column]) for column, name in enumerate(names)]
+    return [SourceColumn(name, values[:, column]) for column, name in enumerate(names)]
 
 
 @dataclass
@@ -63,7 +65,7 @@ class Memory:
     def update_sources(
         self,
         ids: Sequence[str] | None,
-        sources: Sequence[Source],
+        sources: Sequence[SourceColumn],
         rules: dict[str, str] | None = None,
         blocks: int = 1,
     ) -> Change:
@@ -72,11 +74,11 @@ class Memory:
         n = len(sources[0].values)
         cuts = np.array_split(np.arange(n), blocks)
 
-        def parts() -> list[tuple[Sequence[str] | None, list[Source]]]:
+        def parts() -> list[tuple[Sequence[str] | None, list[SourceColumn]]]:
             return [
                 (
                     None if ids is None else [ids[row] for row in rows],
-                    [Source(each.name, each.values[rows], each.n_levels) for each in sources],
+                    [SourceColumn(each.name, each.values[rows], each.n_levels) for each in sources],
                 )
                 for rows in cuts
             ]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedclust.protection.columns import Source
+from fedclust.protection.columns import SourceColumn
 
 FloatArray = NDArray[np.float64]
 MAKERS = (
@@ -16,7 +16,7 @@ MAKERS = (
 
 
 @st.composite
-def sites(draw: st.DrawFn) -> tuple[list[Source], int]:
+def sites(draw: st.DrawFn) -> tuple[list[SourceColumn], int]:
     """Draw a site's columns and its p."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     p = draw(st.integers(3, 6))
@@ -27,11 +27,13 @@ def sites(draw: st.DrawFn) -> tuple[list[Source], int]:
     for place, kind in enumerate(names):
         values = _values(kind, n, rng)
         values[rng.random(n) < missing] = np.nan
-        sources.append(Source(f"{kind}-{place}", values, 4 if kind == "levels" else None))
+        sources.append(SourceColumn(f"{kind}-{place}", values, 4 if kind == "levels" else None))
     if "yes-no" in names and draw(st.booleans()):
         first = sources[names.index("yes-no")].values
-        sources.append(Source("nested", np.where(rng.random(n) < 0.5, first, 0.0 * first)))
-        sources.append(Source("exclusive", np.where(rng.random(n) < 0.5, 1.0 - first, 0.0 * first)))
+        sources.append(SourceColumn("nested", np.where(rng.random(n) < 0.5, first, 0.0 * first)))
+        sources.append(
+            SourceColumn("exclusive", np.where(rng.random(n) < 0.5, 1.0 - first, 0.0 * first))
+        )
     return sources, p
 
 

@@ -20,18 +20,18 @@ from fedclust.data.chunks import MISSING, Origin
 from fedclust.data.mapping import Dataset
 from fedclust.data.readings import FeatureReading
 from fedclust.data.remarks import Remarks
-from fedclust.data.row_source import Block, Rows, column_mark, spread
+from fedclust.data.row_source import RowBlock, RowSource, column_mark, spread
 from fedclust.errors import DataError
 from fedclust.protection.columns import (
-    Source,
+    SourceColumn,
     TableColumn,
+    collect_distinct,
     describe_columns,
-    few_distinct,
 )
 from fedclust.protection.table import person_values
 from fedclust.schema.feature import Feature
 
-__all__ = ["PersonBlock", "SiteColumn", "SitePersons", "person_keys", "read_persons"]
+__all__ = ["PersonBlock", "SiteColumn", "SitePersons", "person_names", "read_persons"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -74,10 +74,10 @@ class SiteColumn:
     rule: str
     unit: str
 
-    def source(self, values: FloatArray) -> Source:
+    def source(self, values: FloatArray) -> SourceColumn:
         """Return values as a column of the table; two codes are a yes/no column."""
         coded = self.codes is not None and len(self.codes) != 2
-        return Source(self.name, values, len(self.codes or ()) if coded else None)
+        return SourceColumn(self.name, values, len(self.codes or ()) if coded else None)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class PersonBlock:
 
     n: int
     keys: tuple[str, ...] | None = field(repr=False)
-    sources: tuple[Source, ...] = field(repr=False)
+    sources: tuple[SourceColumn, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class SitePersons:
         By column a number that tells its values, row by row, from others.
     min_present : float
         The share of persons with a value below which a feature counts as lacking.
-    sample : tuple of Source
+    sample : tuple of SourceColumn
         The persons that tell how the columns are released: all, or some from the whole source.
     """
 
@@ -117,7 +117,7 @@ class SitePersons:
     n_persons: int
     marks: Mapping[str, int]
     min_present: float
-    sample: tuple[Source, ...] = field(repr=False)
+    sample: tuple[SourceColumn, ...] = field(repr=False)
     _blocks: Callable[[], Iterator[PersonBlock]] = field(repr=False)
 
     def blocks(self) -> Iterator[PersonBlock]:
@@ -177,7 +177,7 @@ def read_persons(
     named = person if isinstance(person, str) else id_column if person is None else None
     text = [name for name in (named, id_column) if name is not None]
     codes = {name: column.codes for name, column in pinned.items()}
-    rows = Rows(source, features, text=text, lacking=lacking, codes=codes)
+    rows = RowSource(source, features, text=text, lacking=lacking, codes=codes)
     _refuse_other_rules(rows, pinned)
     reading = _Reading(rows, person, named, pinned)
     if isinstance(source, Dataset) and source.options.out_of_core:
@@ -185,7 +185,7 @@ def read_persons(
     return reading.at_once()
 
 
-def person_keys(origin: Origin, n: int, values: Any) -> list[str]:
+def person_names(origin: Origin, n: int, values: Any) -> list[str]:
     """Return persons as text, one for each row; DataError where a row has none."""
     keys = [_key(value) for value in np.asarray(values).ravel().tolist()]
     if len(keys) != n:
@@ -203,7 +203,7 @@ def _key(value: Any) -> str:
     return "" if key == "NaT" and not isinstance(value, str) else key
 
 
-def _refuse_other_rules(rows: Rows, pinned: Mapping[str, SiteColumn]) -> None:
+def _refuse_other_rules(rows: RowSource, pinned: Mapping[str, SiteColumn]) -> None:
     """Refuse columns that would be read in another way than before."""
     for reading in rows.readings:
         before = pinned.get(reading.column or "")
@@ -220,7 +220,7 @@ def _refuse_other_rules(rows: Rows, pinned: Mapping[str, SiteColumn]) -> None:
             raise rows.origin.fault("unit", message, column=before.name)
 
 
-def _unit(rows: Rows, reading: FeatureReading) -> str:
+def _unit(rows: RowSource, reading: FeatureReading) -> str:
     """Return the unit of a column's numbers here; "" where it is not known."""
     rule = rows.rules[reading.feature.name]
     if rule.unit is not None:
@@ -233,7 +233,7 @@ class _Reading:
 
     def __init__(
         self,
-        rows: Rows,
+        rows: RowSource,
         person: Any,
         named: str | None,
         pinned: Mapping[str, SiteColumn],
@@ -261,7 +261,7 @@ class _Reading:
         self.rows.refuse()
         remarks.warn()
         whole = [np.concatenate(each) for each in zip(*parts, strict=True)]
-        columns = self._columns([len(few_distinct(np.empty(0), each)) == 2 for each in whole])
+        columns = self._columns([len(collect_distinct(np.empty(0), each)) == 2 for each in whole])
         values = [self._final(*each) for each in zip(columns, whole, strict=True)]
         marks = {
             column.name: column_mark(0, _marked(column.codes, each))
@@ -269,7 +269,7 @@ class _Reading:
         }
         origin = replace(self.origin, numbers=lines or None)
         if self.given is not None or self.named is not None:
-            keys = person_keys(origin, n, self.given if self.given is not None else keys)
+            keys = person_names(origin, n, self.given if self.given is not None else keys)
         found = self._persons(columns, values, keys or None, origin)
         return self._found(columns, n, found.n, marks, found.sources, lambda: iter([found]))
 
@@ -305,7 +305,7 @@ class _Reading:
         for block in self.rows.scan(_ROWS):
             remarks.add(block)
             values = [block.values[j] for j in self.places]
-            distinct = [few_distinct(*each) for each in zip(distinct, values, strict=True)]
+            distinct = [collect_distinct(*each) for each in zip(distinct, values, strict=True)]
             marks = self._added(marks, block)
             keys = self._keys(block)
             persons = np.arange(n_rows, n_rows + len(block))
@@ -384,7 +384,7 @@ class _Reading:
         if waiting:
             yield _joined(waiting)
 
-    def _added(self, marks: list[int], block: Block) -> list[int]:
+    def _added(self, marks: list[int], block: RowBlock) -> list[int]:
         found = []
         for mark, place in zip(marks, self.places, strict=True):
             codes = self.rows.coded(self.rows.features[place].name)
@@ -392,7 +392,7 @@ class _Reading:
             found.append((mark + own) % 2**64)
         return found
 
-    def _keys(self, block: Block) -> list[str] | None:
+    def _keys(self, block: RowBlock) -> list[str] | None:
         """Return the person of each row of a block; None where there are none."""
         values: Any = None
         if self.given is not None:
@@ -402,7 +402,7 @@ class _Reading:
         if values is None:
             return None
         lines = block.numbers or range(block.start, block.start + len(block))
-        return person_keys(replace(self.origin, numbers=lines), len(block), values)
+        return person_names(replace(self.origin, numbers=lines), len(block), values)
 
     def _scattered(self) -> DataError:
         if not self.grouped:
@@ -454,7 +454,7 @@ class _Reading:
         n_rows: int,
         n_persons: int,
         marks: dict[str, int],
-        sample: tuple[Source, ...],
+        sample: tuple[SourceColumn, ...],
         blocks: Callable[[], Iterator[PersonBlock]],
     ) -> SitePersons:
         return SitePersons(
@@ -536,7 +536,7 @@ class _Sample:
         columns: Sequence[SiteColumn],
         values: Sequence[FloatArray],
         distinct: Sequence[FloatArray],
-    ) -> tuple[Source, ...]:
+    ) -> tuple[SourceColumn, ...]:
         """Return the persons of the sample, from their rows' values in each column.
 
         Up to three values of each column stand beside them: a column of three values is not taken

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.readings import FeatureReading
-from fedclust.data.row_source import Block, Fault, Rows
+from fedclust.data.row_source import Fault, RowBlock, RowSource
 from fedclust.errors import DataError, DisclosureError
 from fedclust.schema.feature import Feature
 
@@ -205,12 +205,12 @@ def profile(
     """
     missing: DataError | None = None
     try:
-        rows = Rows(source, features, text=text, lacking=lacking)
+        rows = RowSource(source, features, text=text, lacking=lacking)
     except DataError as error:
         if lacking or error.rule != "missing-column":
             raise
         # The rest can still be looked at.
-        missing, rows = error, Rows(source, features, text=text, lacking=True)
+        missing, rows = error, RowSource(source, features, text=text, lacking=True)
     kept = [_Column(feature) for feature in features]
     n = complete = 0
     for block in _looked_at(rows):
@@ -248,14 +248,14 @@ def profile(
     return Profile(rows.origin.source, n, complete, found, ignored, unused, refused)
 
 
-def _looked_at(rows: Rows) -> Iterator[Block]:
+def _looked_at(rows: RowSource) -> Iterator[RowBlock]:
     """Yield the blocks; a source of no columns that fit has nothing to look at."""
     if rows.columns:
         yield from rows.scan()
 
 
 def _judged(
-    rows: Rows, column: _Column, n: int, faults: Sequence[Fault], lacking: bool
+    rows: RowSource, column: _Column, n: int, faults: Sequence[Fault], lacking: bool
 ) -> ColumnProfile:
     feature = column.feature
     here = rows.local[feature.name] if feature.name in rows.columns else None

@@ -159,7 +159,7 @@ def session_points(
         If a column does not hold what the session asks for. Only the header, the mapping file and
         the table decide this.
     """
-    table = table.by_value()
+    table = table.sorted_by_value()
     found = [_released(table, reading, codes, source) for reading in readings]
     features = tuple(reading.feature for reading in readings)
     values, within = (np.concatenate(each, axis=-1) for each in zip(*found, strict=True))

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedclust.data.chunks import DataWarning
 from fedclust.data.profile import IdWatch, count_unknown, count_values, limits
-from fedclust.data.row_source import Block, Rows
+from fedclust.data.row_source import RowBlock, RowSource
 
 __all__ = ["Remarks"]
 
@@ -16,7 +16,7 @@ __all__ = ["Remarks"]
 class Remarks:
     """Counts values outside the session's bounds, and codes that the session does not know."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RowSource) -> None:
         self._rows = rows
         self._outside = dict.fromkeys(rows.columns, 0)
         self._unknown = dict.fromkeys(rows.columns, 0)
@@ -26,7 +26,7 @@ class Remarks:
             if feature.kind == "numeric" and rows.reader.named and feature.name in rows.columns
         }
 
-    def add(self, block: Block) -> None:
+    def add(self, block: RowBlock) -> None:
         """Look at a block of rows."""
         for reading, values in zip(self._rows.readings, block.values, strict=True):
             name = reading.feature.name

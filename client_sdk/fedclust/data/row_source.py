@@ -24,7 +24,7 @@ BLOCK: Final = 65_536
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """A run of rows.
 
     Attributes
@@ -83,7 +83,7 @@ class Fault:
         )
 
 
-class Rows:
+class RowSource:
     """A source, opened: which of the session's features it has a column for, and its rows.
 
     Parameters
@@ -180,7 +180,7 @@ class Rows:
         ordered = sorted(self._faults.items(), key=lambda each: (each[0][0], each[1].index))
         return [fault for _, fault in ordered]
 
-    def scan(self, rows: int = BLOCK) -> Iterator[Block]:
+    def scan(self, rows: int = BLOCK) -> Iterator[RowBlock]:
         """Yield the blocks with values that break a rule as they came; ``faults`` tells which."""
         self._faults = {}
         start, waiting, held = 0, [], 0
@@ -249,7 +249,7 @@ class Rows:
         decoder = self.decoders.get(feature)
         return decoder.codes if decoder is not None and decoder.rule.coded else None
 
-    def session_values(self, block: Block) -> tuple[NDArray[Any], ...]:
+    def session_values(self, block: RowBlock) -> tuple[NDArray[Any], ...]:
         """Return each feature's values (n,) in the session's units and levels.
 
         Float64, NaN where missing or unknown; of a categorical feature int64, the place of the
@@ -263,7 +263,7 @@ class Rows:
             found.append(own)
         return tuple(found)
 
-    def matrix(self, block: Block) -> NDArray[np.float64]:
+    def matrix(self, block: RowBlock) -> NDArray[np.float64]:
         """Return a block's rows in the session's columns (n, d), NaN where missing."""
         values = [
             # Below the bound there may be no logarithm.
@@ -307,7 +307,7 @@ class Rows:
         self.origin.columns(self.reader.header, [self.local[n] for n in there], self._text)
         return tuple(there)
 
-    def _decoded(self, rows: int) -> Iterator[Block]:
+    def _decoded(self, rows: int) -> Iterator[RowBlock]:
         wanted = [self.local[name] for name in self.columns]
         at = 0
         for chunk in self.reader.chunks(wanted, self._text, rows):
@@ -315,7 +315,7 @@ class Rows:
                 yield self._block(chunk, at)
                 at += chunk.n
 
-    def _block(self, chunk: Chunk, at: int) -> Block:
+    def _block(self, chunk: Chunk, at: int) -> RowBlock:
         values: list[NDArray[np.float64]] = []
         for place, feature in enumerate(self.features):
             if feature.name not in self.columns:
@@ -333,7 +333,7 @@ class Rows:
                     (place, wrong), Fault(column, *wrong, number, at + first, part=chunk.part)
                 )
                 fault.count += len(places)
-        return Block(at, tuple(values), chunk.text, chunk.numbers)
+        return RowBlock(at, tuple(values), chunk.text, chunk.numbers)
 
 
 def column_mark(start: int, values: NDArray[np.uint64]) -> int:
@@ -352,7 +352,7 @@ def spread(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
 
 
-def _joined(blocks: list[Block]) -> Block:
+def _joined(blocks: list[RowBlock]) -> RowBlock:
     if len(blocks) == 1:
         return blocks[0]
     columns = zip(*(block.values for block in blocks), strict=True)
@@ -360,13 +360,13 @@ def _joined(blocks: list[Block]) -> Block:
     numbers = None
     if blocks[0].numbers is not None:
         numbers = [number for block in blocks for number in block.numbers or ()]
-    return Block(blocks[0].start, tuple(map(np.concatenate, columns)), text, numbers)
+    return RowBlock(blocks[0].start, tuple(map(np.concatenate, columns)), text, numbers)
 
 
-def _part(block: Block, at: int, start: int, stop: int) -> Block:
+def _part(block: RowBlock, at: int, start: int, stop: int) -> RowBlock:
     if start == 0 and stop == len(block):
-        return Block(at, block.values, block.text, block.numbers)
-    return Block(
+        return RowBlock(at, block.values, block.text, block.numbers)
+    return RowBlock(
         at,
         tuple(values[start:stop] for values in block.values),
         {name: values[start:stop] for name, values in block.text.items()},

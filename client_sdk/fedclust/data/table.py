@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from fedclust.data.chunks import Origin
 from fedclust.data.mapping import Dataset
-from fedclust.data.persons import person_keys
-from fedclust.data.row_source import BLOCK, Block, Rows
+from fedclust.data.persons import person_names
+from fedclust.data.row_source import BLOCK, RowBlock, RowSource
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature
 
@@ -109,9 +109,9 @@ class LabelRows:
             yield rows.matrix(block), block.text.get(self.id_column or "")
         rows.refuse()
 
-    def _opened(self) -> Rows:
+    def _opened(self) -> RowSource:
         text = () if self.id_column is None else (self.id_column,)
-        return Rows(self.source, self.session, text=text, lacking=self.lacking)
+        return RowSource(self.source, self.session, text=text, lacking=self.lacking)
 
 
 def load(
@@ -148,13 +148,13 @@ def load(
     """
     person_column = person if isinstance(person, str) else None
     text = [column for column in (person_column, id_column) if column is not None]
-    rows = Rows(source, features, text=text, lacking=lacking)
+    rows = RowSource(source, features, text=text, lacking=lacking)
     kept: dict[str, list[str]] = {name: [] for name in text}
     # Only persons are looked at when all rows were read; until then a block knows its lines.
     numbers = array("q") if person is not None else None
     present = np.zeros(len(rows.features), dtype=np.int64)
 
-    def seen(block: Block) -> Block:
+    def seen(block: RowBlock) -> RowBlock:
         nonlocal present
         here = rows.session_values(block)
         for name in kept:
@@ -185,5 +185,5 @@ def load(
 
 def _persons(origin: Origin, n: int, values: Any) -> NDArray[np.int64]:
     numbers: dict[str, int] = {}
-    keys = person_keys(origin, n, values)
+    keys = person_names(origin, n, values)
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)

@@ -100,7 +100,7 @@ class Cohort:
     has_ids : bool
         Without ids the cohort serves one file, whose rows are known by their values.
     base : tuple of str
-        Source columns of the first table: persons are recognised by their values in these.
+        SourceColumn columns of the first table: persons are recognised by their values in these.
     keys : (n,) bytes of length 16, sorted
     groups : (n,) int32
     withdrawn : (n,) bool

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 __all__ = [
     "LevelColumn",
     "NumericColumn",
-    "Source",
+    "SourceColumn",
     "TableColumn",
+    "clip_to_fences",
+    "collect_distinct",
     "describe_columns",
-    "few_distinct",
-    "grid_values",
-    "level_codes",
-    "numeric_values",
+    "encode_levels",
     "round_means",
+    "snap_to_grid",
     "source_names",
 ]
 
@@ -45,7 +45,7 @@ _MOST_DECIMALS = 6
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceColumn:
     """One column of a site's source, one value a person.
 
     Attributes
@@ -118,13 +118,13 @@ def source_names(column: TableColumn) -> tuple[str, ...]:
 
 
 def describe_columns(
-    sources: Sequence[Source], p: int, *, fences: bool = True
+    sources: Sequence[SourceColumn], p: int, *, fences: bool = True
 ) -> tuple[TableColumn, ...]:
     """Decide how the columns of a source are released.
 
     Parameters
     ----------
-    sources : sequence of Source
+    sources : sequence of SourceColumn
         Of the same persons.
     p : int
         The least number of persons behind every released number.
@@ -138,7 +138,7 @@ def describe_columns(
     """
     numeric: dict[str, NumericColumn] = {}
     levels: dict[str, LevelColumn] = {}
-    two_valued: list[Source] = []
+    two_valued: list[SourceColumn] = []
     for source in sources:
         if source.n_levels is not None:
             places = tuple(float(level) for level in range(source.n_levels))
@@ -227,7 +227,7 @@ def _below(spread: float) -> float:
     return float(fitting[-1] if fitting else 0.5 * power)
 
 
-def numeric_values(column: NumericColumn, values: FloatArray) -> FloatArray:
+def clip_to_fences(column: NumericColumn, values: FloatArray) -> FloatArray:
     """Return values (n,) with those beyond the fences put on them; NaN stays."""
     return np.clip(values, column.lower, column.upper)
 
@@ -249,13 +249,13 @@ def round_means(column: NumericColumn, means: FloatArray) -> FloatArray:
     return means + column.origin
 
 
-def grid_values(column: NumericColumn, values: FloatArray) -> FloatArray:
+def snap_to_grid(column: NumericColumn, values: FloatArray) -> FloatArray:
     """Return values (n,) on the column's grid: those that differ by less say the same."""
-    held = numeric_values(column, values)
+    held = clip_to_fences(column, values)
     return np.rint((held - column.origin) / column.step) if column.step > 0.0 else held
 
 
-def few_distinct(known: FloatArray, values: FloatArray) -> FloatArray:
+def collect_distinct(known: FloatArray, values: FloatArray) -> FloatArray:
     """Return up to three different values, sorted, of those ``known`` and of ``values`` (n,)."""
     # The first values of most columns are enough.
     for some in (values[:1_000], values):
@@ -268,7 +268,7 @@ def few_distinct(known: FloatArray, values: FloatArray) -> FloatArray:
 # --- levels ---------------------------------------------------------------------------------------
 
 
-def _tie_yes_no(sources: Sequence[Source]) -> list[LevelColumn]:
+def _tie_yes_no(sources: Sequence[SourceColumn]) -> list[LevelColumn]:
     """Join yes/no columns that logic ties together: exclusive ones, and nested ones."""
     # The larger number is yes.
     pairs = {each.name: np.unique(each.values[~np.isnan(each.values)]) for each in sources}
@@ -321,7 +321,7 @@ def _nested_levels(count: int) -> list[list[int]]:
     return [[int(level > place) for level in range(count + 1)] for place in range(count)]
 
 
-def level_codes(column: LevelColumn, values: Sequence[FloatArray]) -> FloatArray:
+def encode_levels(column: LevelColumn, values: Sequence[FloatArray]) -> FloatArray:
     """Return the level (n,) of each person, NaN where there is none.
 
     A person whose values fit no level, which only later persons can be, has none.

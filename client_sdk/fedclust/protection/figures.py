@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.protection.columns import NumericColumn, Source, TableColumn, source_names
+from fedclust.protection.columns import NumericColumn, SourceColumn, TableColumn, source_names
 from fedclust.protection.records import GroupSums
 from fedclust.protection.table import ProtectedTable, encode_sources
 
@@ -56,7 +56,7 @@ class TableFigures:
 
 
 def measure_table(
-    table: ProtectedTable, blocks: Iterable[tuple[Sequence[Source], IntArray]]
+    table: ProtectedTable, blocks: Iterable[tuple[Sequence[SourceColumn], IntArray]]
 ) -> TableFigures | None:
     """Compare a table with the persons that it was made from; None where there is none of them.
 
@@ -65,7 +65,7 @@ def measure_table(
     Parameters
     ----------
     table : ProtectedTable
-    blocks : iterable of (sequence of Source, (n,) int64)
+    blocks : iterable of (sequence of SourceColumn, (n,) int64)
         One value a person, and the group of each. The persons of a group may be in several blocks.
     """
     m = len(table.sizes)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.protection.cohort import Cohort, CohortRefused
-from fedclust.protection.columns import NumericColumn, Source, grid_values, source_names
+from fedclust.protection.columns import NumericColumn, SourceColumn, snap_to_grid, source_names
 from fedclust.protection.fingerprints import (
     column_seed,
     fingerprints,
@@ -19,14 +19,23 @@ from fedclust.protection.fingerprints import (
     signatures,
 )
 
-__all__ = ["Blocks", "find_cohort", "find_new_names", "person_rows", "refuse_known_values", "sign"]
+__all__ = [
+    "PersonBlocks",
+    "find_cohort",
+    "find_new_names",
+    "person_rows",
+    "refuse_known_values",
+    "sign",
+]
 
 IntArray = NDArray[np.int64]
 WordArray = NDArray[np.uint64]
 
 #: A source: each call starts a pass. A block is the ids of persons, or None where the source has
 #: none, and their columns, the same in each block.
-Blocks: TypeAlias = Callable[[], Iterable[tuple[Sequence[str] | None, Sequence[Source]]]]
+PersonBlocks: TypeAlias = Callable[
+    [], Iterable[tuple[Sequence[str] | None, Sequence[SourceColumn]]]
+]
 
 #: Ids that are looked up at a time: mostly the first few say which cohort it is.
 _IDS = 10_000
@@ -41,7 +50,7 @@ _SAME_PERSONS = 0.99
 _SAME_COLUMN = 0.95
 
 
-def find_cohort(cohorts: Sequence[Cohort], secret: bytes, blocks: Blocks) -> Cohort | None:
+def find_cohort(cohorts: Sequence[Cohort], secret: bytes, blocks: PersonBlocks) -> Cohort | None:
     """Return the cohort that holds a source's persons; None where they are new.
 
     Raises
@@ -76,7 +85,7 @@ def find_cohort(cohorts: Sequence[Cohort], secret: bytes, blocks: Blocks) -> Coh
     return None
 
 
-def _keys(secret: bytes, blocks: Blocks) -> Iterator[NDArray[Any]]:
+def _keys(secret: bytes, blocks: PersonBlocks) -> Iterator[NDArray[Any]]:
     for ids, _ in blocks():
         if ids is None:
             return
@@ -84,7 +93,7 @@ def _keys(secret: bytes, blocks: Blocks) -> Iterator[NDArray[Any]]:
             yield person_keys(secret, ids[start : start + _IDS])[0]
 
 
-def find_new_names(cohort: Cohort, secret: bytes, blocks: Blocks) -> dict[str, str]:
+def find_new_names(cohort: Cohort, secret: bytes, blocks: PersonBlocks) -> dict[str, str]:
     """Return the new columns that have the values of pinned ones, and the names of these.
 
     A column that nearly all of a sample of known persons have the same values in is the pinned
@@ -92,7 +101,7 @@ def find_new_names(cohort: Cohort, secret: bytes, blocks: Blocks) -> dict[str, s
     """
     known = {*cohort.rules(), *cohort.aliases}
     places, masks = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64)
-    found: dict[str, Source] = {}
+    found: dict[str, SourceColumn] = {}
     for ids, sources in blocks():
         new = [each for each in sources if each.name not in known]
         if ids is None or not new:
@@ -112,7 +121,7 @@ def find_new_names(cohort: Cohort, secret: bytes, blocks: Blocks) -> dict[str, s
 
 
 def _same(
-    cohort: Cohort, secret: bytes, source: Source, places: IntArray, masks: WordArray
+    cohort: Cohort, secret: bytes, source: SourceColumn, places: IntArray, masks: WordArray
 ) -> str | None:
     """Return the pinned column with the values that nearly all persons have in ``source``."""
     values = source.values
@@ -124,7 +133,7 @@ def _same(
         for at, name in enumerate(source_names(pinned.column)):
             now = values
             if isinstance(pinned.column, NumericColumn):
-                now = grid_values(pinned.column, values)
+                now = snap_to_grid(pinned.column, values)
             seed, last = column_seed(secret, name), pinned.prints[places, at, -1]
             alike = (fingerprints(now, masks, seed) == last) & known
             telling = known
@@ -143,7 +152,7 @@ def _same(
     return best
 
 
-def sign(cohort: Cohort, sources: Sequence[Source], secret: bytes) -> WordArray:
+def sign(cohort: Cohort, sources: Sequence[SourceColumn], secret: bytes) -> WordArray:
     """Return the signatures (n,) in a cohort's base columns; 0 where the source lacks one."""
     given = {cohort.pinned_name(each.name): each for each in sources}
     given |= {each.name: each for each in sources}
@@ -154,8 +163,8 @@ def sign(cohort: Cohort, sources: Sequence[Source], secret: bytes) -> WordArray:
 
 
 def person_rows(
-    cohort: Cohort, secret: bytes, blocks: Blocks
-) -> Iterator[tuple[Sequence[Source], IntArray]]:
+    cohort: Cohort, secret: bytes, blocks: PersonBlocks
+) -> Iterator[tuple[Sequence[SourceColumn], IntArray]]:
     """Yield persons by block, with the row (n,) of the cohort's table that each is part of.
 
     Persons who are part of none are left out.

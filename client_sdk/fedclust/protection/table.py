@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from fedclust.protection.columns import (
     LevelColumn,
     NumericColumn,
-    Source,
+    SourceColumn,
     TableColumn,
+    clip_to_fences,
     describe_columns,
-    level_codes,
-    numeric_values,
+    encode_levels,
     source_names,
 )
 from fedclust.protection.groups import form_groups, least_group_size
@@ -24,13 +24,13 @@ from fedclust.protection.records import GroupSums, Spread, release_counts
 __all__ = [
     "ProtectedTable",
     "TooFewPersons",
+    "embed_persons",
     "encode_sources",
     "form_table",
     "form_table_by_blocks",
     "group_persons",
     "has_levels",
     "person_values",
-    "place_persons",
     "release_blocks",
     "unite_groups",
 ]
@@ -70,7 +70,7 @@ class ProtectedTable:
     released: tuple[FloatArray, ...]
     shares: tuple[float | None, ...]
 
-    def by_value(self) -> ProtectedTable:
+    def sorted_by_value(self) -> ProtectedTable:
         """Return the table with its groups in the order of what they release.
 
         Groups are numbered by their persons. The last digits of sums, and draws of points, would
@@ -118,13 +118,13 @@ def _decoded(column: LevelColumn, place: int, counts: FloatArray) -> FloatArray:
 
 
 def person_values(
-    sources: Sequence[Source], persons: IntArray, by_vote: Collection[str] = ()
-) -> tuple[Source, ...]:
+    sources: Sequence[SourceColumn], persons: IntArray, by_vote: Collection[str] = ()
+) -> tuple[SourceColumn, ...]:
     """Return one value for each person: the mean of the rows, or the commonest value.
 
     Parameters
     ----------
-    sources : sequence of Source
+    sources : sequence of SourceColumn
         One value a row.
     persons : (n rows,) int64
         The person of each row, numbered from 0.
@@ -141,16 +141,16 @@ def person_values(
     )
 
 
-def _person_means(source: Source, persons: IntArray, count: int) -> Source:
+def _person_means(source: SourceColumn, persons: IntArray, count: int) -> SourceColumn:
     present = ~np.isnan(source.values)
     kept = persons[present]
     sums = np.bincount(kept, weights=source.values[present], minlength=count)
     rows = np.bincount(kept, minlength=count)
     means = np.divide(sums, rows, out=np.full(count, np.nan), where=rows > 0)
-    return Source(source.name, means)
+    return SourceColumn(source.name, means)
 
 
-def _most_common(source: Source, persons: IntArray, count: int) -> Source:
+def _most_common(source: SourceColumn, persons: IntArray, count: int) -> SourceColumn:
     present = ~np.isnan(source.values)
     distinct, places = np.unique(source.values[present], return_inverse=True)
     pairs, votes = np.unique(persons[present] * max(len(distinct), 1) + places, return_counts=True)
@@ -159,18 +159,18 @@ def _most_common(source: Source, persons: IntArray, count: int) -> Source:
     order = np.lexsort((-choices, votes, voters))
     found = np.full(count, np.nan)
     found[voters[order]] = distinct[choices[order]]
-    return Source(source.name, found, source.n_levels)
+    return SourceColumn(source.name, found, source.n_levels)
 
 
 # --- the table ------------------------------------------------------------------------------------
 
 
-def form_table(sources: Sequence[Source], p: int, *, fences: bool = True) -> ProtectedTable:
+def form_table(sources: Sequence[SourceColumn], p: int, *, fences: bool = True) -> ProtectedTable:
     """Form the protected table of persons who have no group yet.
 
     Parameters
     ----------
-    sources : sequence of Source
+    sources : sequence of SourceColumn
         One value a person.
     p : int
         The least number of persons behind every number.
@@ -187,14 +187,14 @@ def form_table(sources: Sequence[Source], p: int, *, fences: bool = True) -> Pro
 
 
 def form_table_by_blocks(
-    columns: Sequence[TableColumn], blocks: Iterable[Sequence[Source]], p: int, n_persons: int
+    columns: Sequence[TableColumn], blocks: Iterable[Sequence[SourceColumn]], p: int, n_persons: int
 ) -> ProtectedTable:
     """Form the protected table of persons who come in blocks; groups do not cross blocks.
 
     Parameters
     ----------
     columns : sequence of TableColumn
-    blocks : iterable of (sequence of Source)
+    blocks : iterable of (sequence of SourceColumn)
         One value a person.
     p : int
     n_persons : int
@@ -243,7 +243,7 @@ def group_persons(
     )
     larger = _gain_from_counts(counted, len(columns), n_persons or n, p)
     least = least_group_size(n_persons or n, p, has_levels=larger)
-    points = place_persons(columns, encoded)
+    points = embed_persons(columns, encoded)
     missing = np.stack([np.isnan(each) for each in encoded])
     if not missing.any():
         return form_groups(points, least)
@@ -283,7 +283,7 @@ def _second(codes: FloatArray, n_levels: int) -> int:
     return int(np.sort(np.bincount(known, minlength=max(n_levels, 2)))[-2])
 
 
-def place_persons(columns: Sequence[TableColumn], encoded: Sequence[FloatArray]) -> FloatArray:
+def embed_persons(columns: Sequence[TableColumn], encoded: Sequence[FloatArray]) -> FloatArray:
     """Return points (n, width) whose distances say how similar persons are."""
     blocks = (
         values[None]
@@ -327,13 +327,15 @@ def release_blocks(
     return ProtectedTable(tuple(columns), np.concatenate(sizes), whole, shares)
 
 
-def encode_sources(columns: Sequence[TableColumn], sources: Sequence[Source]) -> list[FloatArray]:
+def encode_sources(
+    columns: Sequence[TableColumn], sources: Sequence[SourceColumn]
+) -> list[FloatArray]:
     """Return the values (n,) of each table column: fenced numbers, or levels; NaN where missing."""
     by_name: Mapping[str, FloatArray] = {source.name: source.values for source in sources}
     return [
-        numeric_values(column, by_name[column.name])
+        clip_to_fences(column, by_name[column.name])
         if isinstance(column, NumericColumn)
-        else level_codes(column, [by_name[name] for name in column.names])
+        else encode_levels(column, [by_name[name] for name in column.names])
         for column in columns
     ]
 
@@ -417,7 +419,7 @@ def unite_groups(table: ProtectedTable, p: int) -> ProtectedTable:
     n = int(table.sizes.sum())
     if n < p:
         raise TooFewPersons(f"{n} persons: a group has at least {p}")
-    table = table.by_value()
+    table = table.sorted_by_value()
     blocks = (values[None] if values.ndim == 1 else _shares(values).T for values in table.released)
     points = _side_by_side(table.columns, blocks, len(table.sizes))
     counted = sum(

@@ -17,11 +17,11 @@ from scipy.spatial import cKDTree
 from fedclust.protection.cohort import Cohort, CohortRefused, PinnedColumn
 from fedclust.protection.columns import (
     NumericColumn,
-    Source,
+    SourceColumn,
     TableColumn,
+    collect_distinct,
     describe_columns,
-    few_distinct,
-    grid_values,
+    snap_to_grid,
     source_names,
 )
 from fedclust.protection.fingerprints import (
@@ -32,7 +32,7 @@ from fedclust.protection.fingerprints import (
 )
 from fedclust.protection.groups import least_group_size
 from fedclust.protection.recognition import (
-    Blocks,
+    PersonBlocks,
     find_cohort,
     find_new_names,
     other_file,
@@ -42,10 +42,10 @@ from fedclust.protection.recognition import (
 from fedclust.protection.records import GroupSums
 from fedclust.protection.table import (
     TooFewPersons,
+    embed_persons,
     encode_sources,
     group_persons,
     has_levels,
-    place_persons,
 )
 
 __all__ = ["Change", "two_cohorts", "update_cohort"]
@@ -70,7 +70,7 @@ class Change:
     persons, groups : int
         Released for the first time.
     columns : int
-        Source columns pinned.
+        SourceColumn columns pinned.
     corrected : int
         Releases of a group's column anew.
     waiting : int
@@ -94,11 +94,11 @@ def update_cohort(
     new: Cohort,
     cohorts: Sequence[Cohort],
     secret: bytes,
-    blocks: Blocks,
+    blocks: PersonBlocks,
     rules: Mapping[str, str],
     *,
     others: Sequence[Cohort] = (),
-    sample: Sequence[Source] | None = None,
+    sample: Sequence[SourceColumn] | None = None,
     n_persons: int = 0,
 ) -> tuple[Cohort, Change]:
     """Bring the cohort that holds a source's persons up to date.
@@ -117,7 +117,7 @@ def update_cohort(
         How each source column is read.
     others : sequence of Cohort
         All of the site's: whoever was withdrawn from one joins no other.
-    sample : sequence of Source, optional
+    sample : sequence of SourceColumn, optional
         Persons from all of the source: new columns are described by these, by default by the first
         block.
     n_persons : int
@@ -193,7 +193,7 @@ class _Update:
         self.withdrawn = np.concatenate(
             [cohort.keys[:0], *(each.keys[each.withdrawn] for each in others)]
         )
-        self.sample: Sequence[Source] | None = None
+        self.sample: Sequence[SourceColumn] | None = None
         self.n_persons = 0
         self.new_names, self.aliases = dict(names), {**cohort.aliases, **names}
         n, m = len(cohort.keys), len(cohort.sizes)
@@ -214,7 +214,7 @@ class _Update:
 
     # --- a block ----------------------------------------------------------------------------------
 
-    def add(self, ids: Sequence[str] | None, sources: Sequence[Source]) -> None:
+    def add(self, ids: Sequence[str] | None, sources: Sequence[SourceColumn]) -> None:
         given = {source.name: source for source in sources}
         if not self.waiting:
             self.begin(given, has_ids=ids is not None)
@@ -231,7 +231,7 @@ class _Update:
             self.form_groups()
         self.waiting.append(newcomers)
 
-    def begin(self, given: Mapping[str, Source], *, has_ids: bool) -> None:
+    def begin(self, given: Mapping[str, SourceColumn], *, has_ids: bool) -> None:
         """Decide how each column is released: as pinned, or as its values say."""
         if not self.cohort.base:
             self.cohort = replace(self.cohort, base=tuple(given), has_ids=has_ids)
@@ -263,14 +263,14 @@ class _Update:
             self.distinct.append(np.zeros(0))
             self.current.append(np.zeros((len(cohort.keys), len(source_names(column))), np.uint8))
 
-    def under_pinned_names(self, given: Mapping[str, Source]) -> dict[str, Source]:
+    def under_pinned_names(self, given: Mapping[str, SourceColumn]) -> dict[str, SourceColumn]:
         found = {name: source for name, source in given.items() if name not in self.aliases}
         for name, source in given.items():
             if name in self.aliases and self.aliases[name] not in found:
                 found[self.aliases[name]] = replace(source, name=self.aliases[name])
         return found
 
-    def read(self, ids: Sequence[str] | None, given: Mapping[str, Source]) -> _Persons:
+    def read(self, ids: Sequence[str] | None, given: Mapping[str, SourceColumn]) -> _Persons:
         sources = self.under_pinned_names(given)
         signed = sign(self.cohort, list(sources.values()), self.secret)
         if ids is None:
@@ -282,7 +282,7 @@ class _Update:
         for column, encoded in zip(self.columns, values, strict=True):
             each = [
                 # A change beyond a fence is none, nor is one below the step of the means.
-                grid_values(column, encoded)
+                snap_to_grid(column, encoded)
                 if isinstance(column, NumericColumn)
                 else sources[name].values
                 for name in source_names(column)
@@ -310,7 +310,7 @@ class _Update:
             now = block.prints[place]
             self.sums[place].add(block.values[place], groups, len(self.sizes))
             self.current[place][block.places] = now
-            self.distinct[place] = few_distinct(self.distinct[place], block.values[place])
+            self.distinct[place] = collect_distinct(self.distinct[place], block.values[place])
             if pinned is not None:
                 fresh = _fresh(pinned.prints[block.places], now)
                 self.changed[place] += np.bincount(groups[fresh], minlength=m)
@@ -354,7 +354,7 @@ class _Update:
         if not len(left):
             return persons, groups
         both = _joined([persons, left])
-        points = place_persons(self.columns, both.values)
+        points = embed_persons(self.columns, both.values)
         sizes = np.bincount(groups)
         centres = [np.bincount(groups, weights=each) / sizes for each in points[: len(groups)].T]
         nearest = cKDTree(np.column_stack(centres)).query(points[len(groups) :])[1]
@@ -520,7 +520,7 @@ def _releases(released: FloatArray) -> BoolArray:
 
 def _drop_two_values(column: NumericColumn, values: FloatArray) -> None:
     """Drop newcomers' values, in place, if there are two: a mean on a finer step is a count."""
-    if _are_counts(column, few_distinct(np.zeros(0), values)):
+    if _are_counts(column, collect_distinct(np.zeros(0), values)):
         values[:] = np.nan
 
 

@@ -38,8 +38,8 @@ from fedclust.durable_files import (
     write_sealed,
 )
 from fedclust.protection.cohort import ARRAYS, Cohort, CohortRefused, PinnedColumn
-from fedclust.protection.columns import LevelColumn, NumericColumn, Source, source_names
-from fedclust.protection.recognition import Blocks, find_cohort
+from fedclust.protection.columns import LevelColumn, NumericColumn, SourceColumn, source_names
+from fedclust.protection.recognition import PersonBlocks, find_cohort
 from fedclust.protection.update import Change, two_cohorts, update_cohort
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import state_directory
@@ -118,7 +118,7 @@ class CohortStore:
 
     def draft(
         self,
-        blocks: Blocks,
+        blocks: PersonBlocks,
         rules: Mapping[str, str],
         *,
         p: int,
@@ -126,7 +126,7 @@ class CohortStore:
         fences: bool = True,
         table: str | None = None,
         separate: str | None = None,
-        sample: Sequence[Source] | None = None,
+        sample: Sequence[SourceColumn] | None = None,
         n_persons: int = 0,
     ) -> Draft:
         """Bring the cohort of a source's persons up to date, without writing anything but the key.
@@ -188,7 +188,7 @@ class CohortStore:
             record = (before or Record(cohort, ())).after(cohort, what, now, **facts)
             return Draft(record, change, seen)
 
-    def find(self, blocks: Blocks, table: str | None = None) -> Cohort | None:
+    def find(self, blocks: PersonBlocks, table: str | None = None) -> Cohort | None:
         """Return the cohort that holds a source's persons; None where they are new."""
         with self._locked(), cohort_refusals():
             records = self._records()

@@ -20,8 +20,7 @@ from fedclust.data.site_data import held_features, site_data, table_points
 from fedclust.engine import Plan
 from fedclust.methods.registry import METHODS
 from fedclust.protection.cohort import Cohort
-from fedclust.protection.columns import Source as TableSource
-from fedclust.protection.columns import source_names
+from fedclust.protection.columns import SourceColumn, source_names
 from fedclust.protection.figures import TableFigures, measure_table
 from fedclust.protection.recognition import other_file, person_rows
 from fedclust.protection.size_bands import size_band
@@ -258,7 +257,7 @@ def draft_table(
 
 
 def _blocks(persons: SitePersons) -> Any:
-    def blocks() -> Iterator[tuple[Sequence[str] | None, Sequence[TableSource]]]:
+    def blocks() -> Iterator[tuple[Sequence[str] | None, Sequence[SourceColumn]]]:
         for block in persons.blocks():
             yield block.keys, block.sources
 
