@@ -256,13 +256,6 @@ def test_participations(store: Store) -> None:
         tx.participations.update(joined)
         assert tx.participations.get(session.id, "zurich") == joined
         assert tx.participations.get(session.id, "basel") is None
-        assert tx.sessions.get_for(session.name, "zurich") == (session, joined)
-        assert tx.sessions.get_for(session.name, "basel") == (session, None)
-        assert tx.sessions.get_for("none", "zurich") is None
-        for site in ("zurich", "basel"):
-            locked = tx.sessions.lock_for(session.name, site)
-            assert locked == tx.sessions.get_for(session.name, site)
-        assert tx.sessions.lock_for("none", "zurich") is None
         listed = tx.participations.list(session.id)
         assert [p.site for p in listed] == list(SITES)
         assert listed[2] == joined

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from fedclust_service.domain.round import Addressee, Lease, Round, RoundState
-from fedclust_service.domain.session import Participation, ParticipationState, Session
+from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import Store, StoredState, Tx
 
@@ -22,14 +22,19 @@ def at(seconds: float) -> datetime:
 def add_session(tx: Tx, name: str = "heart", created_by: str = "ana") -> Session:
     """Add a recruiting session."""
     return tx.sessions.add(
-        name=name,
-        algorithm="lloyd",
-        method_version=1,
-        definition=b'{"name":"heart"}',
-        definition_sha256="d" * 64,
-        request_sha256="e" * 64,
-        created_by=created_by,
-        created_at=EPOCH,
+        Session(
+            id=0,
+            name=name,
+            algorithm="lloyd",
+            method_version=1,
+            definition=b'{"name":"heart"}',
+            definition_sha256="d" * 64,
+            request_sha256="e" * 64,
+            created_by=created_by,
+            state=SessionState.RECRUITING,
+            version=1,
+            created_at=EPOCH,
+        )
     )
 
 

@@ -32,21 +32,15 @@ def session_for(
 
     Refusal ``not-found`` if there is no such session or the actor may not see it.
     """
-    session, own = _found(tx, actor, name, lock=lock) if is_slug(name) else (None, None)
-    if session is None:
-        raise absent("session")
-    if not sees_session(actor, session.created_by, takes_part=own is not None):
+    session, own = None, None
+    if is_slug(name):
+        # A locked row is read first: rows joined to one that had to wait may be outdated.
+        session = tx.sessions.lock(name) if lock else tx.sessions.get(name)
+    if session is not None and actor.role is Role.SITE:
+        own = tx.participations.get(session.id, actor.name)
+    if session is None or not sees_session(actor, session.created_by, takes_part=own is not None):
         raise absent("session")
     return session, own
-
-
-def _found(
-    tx: Tx, actor: Actor, name: str, *, lock: bool
-) -> tuple[Session | None, Participation | None]:
-    if actor.role is not Role.SITE:
-        return (tx.sessions.lock(name) if lock else tx.sessions.get(name)), None
-    find = tx.sessions.lock_for if lock else tx.sessions.get_for
-    return find(name, actor.name) or (None, None)
 
 
 def own_session(

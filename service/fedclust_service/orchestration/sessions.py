@@ -88,14 +88,19 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
             )
             raise Refusal("invalid", "With this expiry no site could join the session.", [past])
         session = tx.sessions.add(
-            name=body.name,
-            algorithm=body.algorithm,
-            method_version=definition.method_version,
-            definition=frozen,
-            definition_sha256=codec.sha256(frozen),
-            request_sha256=request,
-            created_by=actor.key,
-            created_at=uow.now,
+            Session(
+                id=0,
+                name=body.name,
+                algorithm=body.algorithm,
+                method_version=definition.method_version,
+                definition=frozen,
+                definition_sha256=codec.sha256(frozen),
+                request_sha256=request,
+                created_by=actor.key,
+                state=SessionState.RECRUITING,
+                version=1,
+                created_at=uow.now,
+            )
         )
         for site in body.sites:
             tx.participations.add(_invitation(session, site, uow.now))

@@ -1,4 +1,4 @@
-"""Inserts for both databases, rows joined from several tables, damaged rows."""
+"""The base of all repositories: inserts for both databases, joined rows, damaged rows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import structlog
-from sqlalchemy import Column, Connection, Executable, Label, Table
+from sqlalchemy import Column, Connection, CursorResult, Executable, Label, Select, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import NamedColumn
 
-from fedclust_service.store.errors import is_unreadable
+from fedclust_service.store.errors import AlreadyExists, is_unreadable
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -20,19 +20,64 @@ T = TypeVar("T")
 Row: TypeAlias = Mapping[Any, Any]
 
 
-def insert_unless_there(
-    connection: Connection, table: Table, values: dict[str, Any], key: Sequence[str]
-) -> bool:
-    """Insert a row unless one with the same ``key`` columns exists; return whether it did.
+class Repository:
+    """Runs statements on the connection of one transaction."""
 
-    It waits for a concurrent insert of the same key. The transaction stays usable either way.
-    """
-    statement = _insert(connection.dialect.name, table, tuple(key))
-    return connection.execute(statement, values).rowcount == 1
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def _sqlite(self) -> bool:
+        return self._connection.dialect.name == "sqlite"
+
+    def _all(self, query: Executable, **asked: Any) -> CursorResult[*tuple[Any, ...]]:
+        return self._connection.execute(query, asked or None)
+
+    def _row(self, query: Executable, **asked: Any) -> Row | None:
+        return self._all(query, **asked).mappings().one_or_none()
+
+    def _rows(self, query: Executable, **asked: Any) -> Iterable[Row]:
+        return self._all(query, **asked).mappings()
+
+    def _changed(self, statement: Executable, **asked: Any) -> bool:
+        """Run an UPDATE and return whether it changed one row."""
+        return self._all(statement, **asked).rowcount == 1
+
+    def _insert_unless_there(
+        self, table: Table, values: Mapping[str, Any], key: tuple[str, ...]
+    ) -> bool:
+        """Insert a row unless one with the same ``key`` columns exists; return whether it did.
+
+        It waits for a concurrent insert of the same key. The transaction stays usable either way.
+        """
+        statement = _insert_statement(self._connection.dialect.name, table, key)
+        return self._connection.execute(statement, values).rowcount == 1
+
+    def _insert(
+        self, table: Table, values: Mapping[str, Any], key: tuple[str, ...], there: str
+    ) -> None:
+        """Insert a row; AlreadyExists with the message ``there`` if its ``key`` exists."""
+        if not self._insert_unless_there(table, values, key):
+            raise AlreadyExists(there)
+
+    def _readable(self, kind: str, ids: Select[int], get: Callable[[int], T | None]) -> list[T]:
+        """Read rows one by one and leave out damaged ones, so that the others stay usable."""
+        found: list[T] = []
+        for each in self._all(ids).scalars().all():
+            try:
+                row = get(each)
+            except (ValueError, TypeError, DBAPIError) as error:
+                if not is_unreadable(error):
+                    raise
+                log.error("row_unreadable", kind=kind, id=each, error=type(error).__name__)
+                continue
+            if row is not None:
+                found.append(row)
+        return found
 
 
 @functools.cache
-def _insert(dialect: str, table: Table, key: tuple[str, ...]) -> Executable:
+def _insert_statement(dialect: str, table: Table, key: tuple[str, ...]) -> Executable:
     build = postgresql.insert if dialect == "postgresql" else sqlite.insert
     statement = build(table).on_conflict_do_nothing(index_elements=list(key)).inline()
     # SQLAlchemy keeps the row count of an INSERT only with this option.
@@ -61,20 +106,4 @@ def split(row: Sequence[Any], *parts: tuple[str, ...]) -> list[Row]:
     for part in parts:
         found.append(dict(zip(part, row[start : start + len(part)], strict=True)))
         start += len(part)
-    return found
-
-
-def readable(kind: str, ids: Iterable[int], get: Callable[[int], T | None]) -> list[T]:
-    """Read rows one by one and leave out damaged ones, so that the other rows stay usable."""
-    found: list[T] = []
-    for each in ids:
-        try:
-            row = get(each)
-        except (ValueError, TypeError, DBAPIError) as error:
-            if not is_unreadable(error):
-                raise
-            log.error("row_unreadable", kind=kind, id=each, error=type(error).__name__)
-            continue
-        if row is not None:
-            found.append(row)
     return found

@@ -1,24 +1,48 @@
-"""The audit trail."""
+"""The audit trail: append entries, number and hash them, read them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Text,
+    bindparam,
+    func,
+    insert,
+    literal,
+    select,
+    type_coerce,
+    update,
+)
 
 from fedclust_service.domain.access import AuditEntry
+from fedclust_service.domain.audit_chain import Head, Record, Sealed
 from fedclust_service.store import tables
+from fedclust_service.store._sql import Repository
+from fedclust_service.store.errors import StoreError
 
+_A, _C = tables.audit.c, tables.audit_chain.c
+_ONE = 1
+_PAGE = 2000
 # Inline: SQLAlchemy does not read the new entry's key.
 _APPEND = insert(tables.audit).inline()
+_MARK = update(tables.audit).where(_A.id == bindparam("row"))
+_MARK = _MARK.values(number=bindparam("n"), hash=bindparam("h"))
+# These run several times a second. Building a statement costs more than running it. An UPDATE sets
+# the columns that it is executed with.
+_HEAD = select(tables.audit_chain).where(_C.id == _ONE)
+_LOCK_HEAD = _HEAD.with_for_update()
+_WAITING = select(_A.id).where(_A.number.is_(None)).limit(1)
+_MOVE = update(tables.audit_chain).where(_C.id == _ONE)
 
 
-class Audit:
+class Audit(Repository):
     """The entries of the audit trail. They can be appended and read, never changed or removed."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def append(
         self,
@@ -29,14 +53,8 @@ class Audit:
         at: datetime,
     ) -> None:
         """Append an entry. ``details`` MUST NOT hold a payload, a token or a record."""
-        entry = {
-            "at": at,
-            "actor": actor,
-            "action": action,
-            "subject": subject,
-            "details": dict(details),
-        }
-        self._connection.execute(_APPEND, entry)
+        facts = dict(details)
+        self._all(_APPEND, at=at, actor=actor, action=action, subject=subject, details=facts)
 
     def list(
         self,
@@ -49,14 +67,170 @@ class Audit:
         since: datetime | None = None,
     ) -> Sequence[AuditEntry]:
         """Return at most ``limit`` entries, newest first, after the id ``after``."""
-        t = tables.audit
-        query = select(t).order_by(t.c.id.desc()).limit(limit)
-        wanted = {"subject": subject, "actor": actor, "action": action}
-        for column, value in wanted.items():
+        query = select(tables.audit).order_by(_A.id.desc()).limit(limit)
+        for column, value in ((_A.subject, subject), (_A.actor, actor), (_A.action, action)):
             if value is not None:
-                query = query.where(t.c[column] == value)
+                query = query.where(column == value)
         if after is not None:
-            query = query.where(t.c.id < after)
+            query = query.where(_A.id < after)
         if since is not None:
-            query = query.where(t.c.at >= since)
-        return [AuditEntry(**row) for row in self._connection.execute(query).mappings()]
+            query = query.where(_A.at >= since)
+        return [AuditEntry(**row) for row in self._rows(query)]
+
+
+@dataclass(frozen=True)
+class ChainState:
+    """The state of the chain before a sealer starts.
+
+    ``waiting``: whether committed entries are not sealed yet.
+    """
+
+    head: Head
+    lease_holder: str | None
+    lease_expires_at: datetime | None
+    waiting: bool
+
+    def may_seal(self, holder: str, now: datetime) -> bool:
+        """Whether ``holder`` may seal: no other process holds a valid lease."""
+        if self.lease_holder in (None, holder) or self.lease_expires_at is None:
+            return True
+        return self.lease_expires_at <= now
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The entries that one transaction sealed: those after number ``after``, up to ``head``.
+
+    ``subjects`` are those of the entries, each with its last number. ``full``: whether there may be
+    more to seal.
+    """
+
+    after: int
+    head: Head
+    subjects: Mapping[str, int]
+    full: bool
+
+
+class AuditChain(Repository):
+    """Seals entries and reads sealed ones. Sealing adds number and hash and changes nothing else.
+
+    ``heads`` collects the numbers of the new heads, for the notification at the commit.
+    """
+
+    def __init__(self, connection: Connection, heads: list[int]) -> None:
+        super().__init__(connection)
+        self._heads = heads
+
+    def state(self, *, lock: bool = False) -> ChainState:
+        """Return the head, its lease, and whether entries wait."""
+        row = self._all(_LOCK_HEAD if lock else _HEAD).first()
+        if row is None:
+            raise StoreError("the audit trail's head is gone: run fedclust-service audit verify")
+        head, waiting = Head(row.number, row.hash), self._all(_WAITING).first() is not None
+        return ChainState(head, row.lease_holder, row.lease_expires_at, waiting)
+
+    def seal(self, holder: str, now: datetime, expires_at: datetime, limit: int) -> Batch | None:
+        """Number and chain at most ``limit`` committed entries; None if another has the lease.
+
+        This locks the chain's row first: it sees everything that was committed before, and no
+        other process numbers at the same time. An entry that commits late, with a smaller id than
+        a sealed one, has no number yet and gets the next.
+        """
+        state = self.state(lock=True)
+        if not state.may_seal(holder, now):
+            return None
+        head, marks = state.head, []
+        subjects: dict[str, int] = {}
+        query = self._records().where(_A.number.is_(None)).order_by(_A.id).limit(limit)
+        for row in self._raw(query):
+            head = _record(row).after(head)
+            marks.append({"row": row.id, "n": head.number, "h": head.hash})
+            subjects[row.subject] = head.number
+        if marks:
+            self._connection.execute(_MARK, marks)
+            self._heads.append(head.number)
+        lease = {"lease_holder": holder, "lease_expires_at": expires_at}
+        self._all(_MOVE, number=head.number, hash=head.hash, **lease)
+        return Batch(state.head.number, head, subjects, len(marks) == limit)
+
+    def release(self, holder: str | None = None) -> None:
+        """End the lease of ``holder`` early; without ``holder``, the lease of a dead process."""
+        held = _MOVE if holder is None else _MOVE.where(_C.lease_holder == holder)
+        self._all(held.values(lease_holder=None, lease_expires_at=None))
+
+    def rewrite(self) -> None:
+        """Write the head again, unchanged."""
+        self._all(_MOVE.values(number=_C.number))
+
+    def recorded(self) -> Head | None:
+        """Return the stored head, even one that somebody has tampered with; None if it is gone."""
+        row = self._all(select(_C.number, _C.hash).where(_C.id == _ONE)).first()
+        return None if row is None else Head(row.number, row.hash)
+
+    def hash_of(self, number: int) -> str | None:
+        """Return the hash of a sealed entry."""
+        found = self._all(select(_A.hash).where(_A.number == number)).scalar()
+        return None if found is None else str(found)
+
+    def newest(self, after: int, until: int) -> Sequence[tuple[str, int]]:
+        """Return the subjects of the entries in ``(after, until]``, each with its last number."""
+        query = select(_A.subject, func.max(_A.number)).group_by(_A.subject)
+        found = self._all(query.where(_A.number > after, _A.number <= until))
+        return [(subject, number) for subject, number in found]
+
+    def about(self, subject: str, after: int, limit: int) -> Sequence[AuditEntry]:
+        """Return sealed entries of one subject after the number ``after``, by number."""
+        query = select(tables.audit).where(_A.subject == subject, _A.number > after)
+        return [AuditEntry(**row) for row in self._rows(query.order_by(_A.number).limit(limit))]
+
+    def last_of(self, subject: str, actions: frozenset[str]) -> int | None:
+        """Return the number of a subject's last sealed entry with one of these actions."""
+        query = select(func.max(_A.number))
+        query = query.where(_A.subject == subject, _A.action.in_(sorted(actions)))
+        found = self._all(query).scalar()
+        return None if found is None else int(found)
+
+    def sealed(self) -> Iterator[Sealed]:
+        """Yield every sealed entry by number, as raw text, even a tampered one."""
+        query = self._records().add_columns(_A.number, _A.hash).where(_A.number.is_not(None))
+        for row in self._raw(query.order_by(_A.number).execution_options(yield_per=_PAGE)):
+            yield Sealed(row.number, row.hash, _record(row))
+
+    def waiting(self) -> int:
+        """Return how many entries are not sealed."""
+        query = select(func.count()).select_from(tables.audit).where(_A.number.is_(None))
+        return int(self._all(query).scalar_one())
+
+    def _raw(self, query: Any) -> Iterator[Any]:
+        """Yield rows whose text may not be UTF-8, which SQLite does not check."""
+        driver: Any = self._connection.connection.dbapi_connection
+        if not self._sqlite:
+            yield from self._connection.execute(query)
+            return
+        driver.text_factory = _any_text
+        try:
+            yield from self._connection.execute(query)
+        finally:
+            driver.text_factory = str
+
+    def _records(self) -> Any:
+        # Raw text instead of parsed values, so that a tampered entry is a fault and not an error.
+        return select(
+            *(_A.id, self._time().label("at"), _A.actor, _A.action, _A.subject),
+            type_coerce(_A.details, Text).label("details"),
+        )
+
+    def _time(self) -> ColumnElement[str]:
+        if self._sqlite:
+            text = func.replace(type_coerce(_A.at, Text), literal(" "), literal("T"))
+            return type_coerce(text, Text).concat("Z")
+        pattern = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
+        return type_coerce(func.to_char(func.timezone("UTC", _A.at), pattern), Text)
+
+
+def _any_text(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogateescape")
+
+
+def _record(row: Any) -> Record:
+    return Record(row.id, row.at, row.actor, row.action, row.subject, row.details)

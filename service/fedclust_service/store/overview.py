@@ -12,7 +12,6 @@ from typing import Any
 
 from sqlalchemy import (
     BindParameter,
-    Connection,
     Select,
     bindparam,
     case,
@@ -35,6 +34,7 @@ from fedclust_service.domain.overview import (
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, Session, SessionState
 from fedclust_service.store import tables
+from fedclust_service.store._sql import Repository
 
 REFUSED = "submission.refused"
 _SESSION = [c for c in tables.sessions.c if c.name not in {"definition", "scrubbed_at"}]
@@ -73,11 +73,8 @@ def _who_is_there() -> Select[int, str, str, bool, str]:
 _LATEST, _PRESENT = _latest_rounds(), _who_is_there()
 
 
-class OverviewQueries:
+class OverviewQueries(Repository):
     """Queries about sessions and the whole coordinator."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def page(
         self,
@@ -97,7 +94,7 @@ class OverviewQueries:
             query = query.where(t.c.state == state.value)
         if name is not None:
             query = query.where(t.c.name == name)
-        rows = [dict(row) for row in self._connection.execute(query).mappings()]
+        rows = [dict(row) for row in self._rows(query)]
         scrubbed = {row["id"]: row.pop("scrubbed_at") for row in rows}
         found = [Session(**{**row, "state": SessionState(row["state"])}) for row in rows]
         ids = [each.id for each in found]
@@ -116,9 +113,9 @@ class OverviewQueries:
     def attendance(self, ids: Sequence[int]) -> dict[int, Attendance]:
         """Return each session's latest round and which of its sites were asked and answered."""
         rounds = self._latest(ids)
-        asked = {"ids": ids, "rounds": [round_id for round_id, _ in rounds.values()]}
+        latest = [round_id for round_id, _ in rounds.values()]
         sites: dict[int, list[Presence]] = {each: [] for each in ids}
-        for session, site, state, released, answer in self._connection.execute(_PRESENT, asked):
+        for session, site, state, released, answer in self._all(_PRESENT, ids=ids, rounds=latest):
             there = Presence(site, ParticipationState(state), released is False, answer is not None)
             sites[session].append(there)
         return {
@@ -135,7 +132,7 @@ class OverviewQueries:
                     **{**{name: row[name] for name in _AT}, "state": RoundState(row["state"])}
                 ),
             )
-            for row in self._connection.execute(_LATEST, {"ids": ids}).mappings()
+            for row in self._all(_LATEST, ids=ids).mappings()
         }
 
     def _sites(
@@ -149,7 +146,7 @@ class OverviewQueries:
             select(
                 *(p.c.session_id, p.c.site, p.c.state),
                 *(p.c.sdk_version, p.c.table_id, p.c.separate_groups),
-                *(answers.c.size, answers.c.newest, tasks.c.size, tasks.c.newest),
+                *(answers.c.bytes_in, answers.c.answered_in, tasks.c.bytes_out, tasks.c.asked_in),
             )
             .outerjoin(
                 answers, (answers.c.session_id == p.c.session_id) & (answers.c.site == p.c.site)
@@ -159,33 +156,22 @@ class OverviewQueries:
             .order_by(p.c.session_id, p.c.site)
         )
         found: dict[int, list[SiteOverview]] = {}
-        for (
-            session,
-            site,
-            state,
-            sdk,
-            table,
-            separate,
-            size_in,
-            answered_in,
-            size_out,
-            asked_in,
-        ) in self._connection.execute(query).all():
-            current = latest.get(session)
-            answered = current is not None and answered_in == current
+        for row in self._all(query):
+            session, current = row.session_id, latest.get(row.session_id)
+            answered = current is not None and row.answered_in == current
             found.setdefault(session, []).append(
                 SiteOverview(
-                    site=site,
-                    state=ParticipationState(state),
-                    sdk_version=sdk,
-                    table_id=table,
-                    separate_groups=separate,
-                    last_seen_at=seen.get(site),
-                    asked=answered or (current is not None and asked_in == current),
+                    site=row.site,
+                    state=ParticipationState(row.state),
+                    sdk_version=row.sdk_version,
+                    table_id=row.table_id,
+                    separate_groups=row.separate_groups,
+                    last_seen_at=seen.get(row.site),
+                    asked=answered or (current is not None and row.asked_in == current),
                     answered=answered,
-                    bytes_in=int(size_in or 0),
-                    bytes_out=int(size_out or 0),
-                    refusals=refusals.get((names[session], site), 0),
+                    bytes_in=int(row.bytes_in or 0),
+                    bytes_out=int(row.bytes_out or 0),
+                    refusals=refusals.get((names[session], row.site), 0),
                 )
             )
         return found
@@ -193,7 +179,7 @@ class OverviewQueries:
     def _last_seen(self) -> dict[str, datetime | None]:
         u = tables.principals
         query = select(u.c.name, u.c.last_seen_at).where(u.c.role == Role.SITE.value)
-        return {row.name: row.last_seen_at for row in self._connection.execute(query)}
+        return {row.name: row.last_seen_at for row in self._all(query)}
 
     def _refusals(self, names: dict[int, str]) -> dict[tuple[str, str], int]:
         t = tables.audit
@@ -204,7 +190,7 @@ class OverviewQueries:
         )
         return {
             (subject, actor.removeprefix(f"{Role.SITE.value}:")): count
-            for subject, actor, count in self._connection.execute(query)
+            for subject, actor, count in self._all(query)
         }
 
     # --- what needs attention ---------------------------------------------------------------------
@@ -225,7 +211,7 @@ class OverviewQueries:
             .where(s.c.state == SessionState.FAILED.value, s.c.ended_at >= failed_since)
             .order_by(s.c.ended_at.desc())
         )
-        run = self._connection.execute
+        run = self._all
         return [
             *(
                 Concern("round-late", row.name, row.deadline, row.number)
@@ -262,17 +248,14 @@ class OverviewQueries:
             .where(joins.c.nth == 1)
             .group_by(joins.c.sdk_version)
         )
-        return {row[0]: row[1] for row in self._connection.execute(query)}
+        return {row[0]: row[1] for row in self._all(query)}
 
     def database_bytes(self) -> int:
         """Return the size of the database, including free pages."""
-        if self._connection.dialect.name == "postgresql":
-            query = text("SELECT pg_database_size(current_database())")
-        else:
-            query = text(
-                "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
-            )
-        return int(self._connection.execute(query).scalar_one())
+        pages = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+        size = "SELECT pg_database_size(current_database())"
+        query = text(pages if self._sqlite else size)
+        return int(self._all(query).scalar_one())
 
 
 def _answers(ids: Iterable[int]) -> Select[int, str, int, int]:
@@ -284,8 +267,8 @@ def _answers(ids: Iterable[int]) -> Select[int, str, int, int]:
     return (
         select(
             *(s.c.session_id, s.c.site),
-            func.sum(s.c.size).label("size"),
-            func.max(s.c.round_id).label("newest"),
+            func.sum(s.c.size).label("bytes_in"),
+            func.max(s.c.round_id).label("answered_in"),
         )
         .where(s.c.session_id.in_(ids))
         .group_by(s.c.session_id, s.c.site)
@@ -302,8 +285,8 @@ def _tasks(ids: Iterable[int]) -> Select[int, str, int, int]:
     return (
         select(
             *(r.c.session_id, a.c.site),
-            func.sum(size).label("size"),
-            func.max(case((a.c.released.is_(False), a.c.round_id))).label("newest"),
+            func.sum(size).label("bytes_out"),
+            func.max(case((a.c.released.is_(False), a.c.round_id))).label("asked_in"),
         )
         .join(a, a.c.round_id == r.c.id)
         .where(r.c.session_id.in_(ids))

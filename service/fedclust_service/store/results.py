@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import bindparam, select
 
 from fedclust.wire.codec import sha256
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Row, insert_unless_there
-from fedclust_service.store.errors import AlreadyExists, DataDamaged
+from fedclust_service.store._sql import Repository
+from fedclust_service.store.errors import DataDamaged
 
 _NUMBERED = select(tables.states).where(
     tables.states.c.session_id == bindparam("session_id"),
@@ -37,11 +37,8 @@ class StoredResult:
     completed_at: datetime
 
 
-class States:
+class States(Repository):
     """Engine states, one for each round."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def put(self, session_id: int, round_number: int, state: bytes) -> None:
         """Store the state after a round; AlreadyExists if that round has one."""
@@ -52,28 +49,21 @@ class States:
             "sha256": sha256(state),
         }
         key = ("session_id", "round_number")
-        if not insert_unless_there(self._connection, tables.states, values, key):
-            raise AlreadyExists("the round has a state")
+        self._insert(tables.states, values, key, "the round has a state")
 
     def get(self, session_id: int, round_number: int) -> StoredState | None:
         """Return the state after one round; None once scrubbed. DataDamaged if its hash differs."""
-        asked = {"session_id": session_id, "round_number": round_number}
-        row = self._connection.execute(_NUMBERED, asked).mappings().one_or_none()
-        return _intact_state(row) if row else None
+        row = self._row(_NUMBERED, session_id=session_id, round_number=round_number)
+        if row is None:
+            return None
+        values = dict(row)
+        if values.pop("sha256") != sha256(values["state"]):
+            raise DataDamaged("state")
+        return StoredState(**values)
 
 
-def _intact_state(row: Row) -> StoredState:
-    values = dict(row)
-    if values.pop("sha256") != sha256(values["state"]):
-        raise DataDamaged("state")
-    return StoredState(**values)
-
-
-class Results:
+class Results(Repository):
     """Results, one for each session."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def put(
         self, session_id: int, result: bytes, provenance: bytes, completed_at: datetime
@@ -86,17 +76,15 @@ class Results:
             "completed_at": completed_at,
             "sha256": sha256(result + provenance),
         }
-        if not insert_unless_there(self._connection, tables.results, values, ("session_id",)):
-            raise AlreadyExists("the session has a result")
+        self._insert(tables.results, values, ("session_id",), "the session has a result")
 
     def get(self, session_id: int) -> StoredResult | None:
         """Return a session's result; DataDamaged if its hash differs."""
         t = tables.results
-        row = self._connection.execute(select(t).where(t.c.session_id == session_id)).mappings()
-        found = row.one_or_none()
-        if found is None:
+        row = self._row(select(t).where(t.c.session_id == session_id))
+        if row is None:
             return None
-        values = dict(found)
+        values = dict(row)
         if values.pop("sha256") != sha256(values["result"] + values["provenance"]):
             raise DataDamaged("result")
         return StoredResult(**values)

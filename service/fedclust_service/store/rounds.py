@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from sqlalchemy import (
-    Connection,
     Executable,
     Select,
     and_,
@@ -28,10 +27,10 @@ from fedclust_service.domain.round import Addressee, Lease, Round, RoundState, T
 from fedclust_service.domain.session import ParticipationState
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Row, insert_unless_there, names, readable
-from fedclust_service.store.errors import AlreadyExists
+from fedclust_service.store._sql import Repository, Row, names
 from fedclust_service.store.submissions import SUMMARY
 
+_R, _A = tables.rounds.c, tables.addressees.c
 _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_holder": None, "lease_expires_at": None}
 
 
@@ -61,11 +60,8 @@ class RoundCounts(NamedTuple):
     leased: int
 
 
-class Rounds:
+class Rounds(Repository):
     """Rounds of sessions."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def add(self, new: Round, addressees: Sequence[Addressee]) -> Round:
         """Store a round for the sites it addresses; AlreadyExists if the number is taken.
@@ -73,15 +69,11 @@ class Rounds:
         The database gives the ids: ``id`` and ``round_id`` of the parameters are ignored. Returns
         the round as stored.
         """
-        values = {
-            **vars(new),
-            "state": new.state.value,
-            **(_lease_values(new.lease) if new.lease else _NO_LEASE),
-        }
+        lease = _lease_values(new.lease) if new.lease else _NO_LEASE
+        values = {**vars(new), "state": new.state.value, **lease}
         del values["id"], values["lease"]
-        key = ("session_id", "number")
-        if not insert_unless_there(self._connection, tables.rounds, values, key):
-            raise AlreadyExists("the session has a round of that number")
+        key, there = ("session_id", "number"), "the session has a round of that number"
+        self._insert(tables.rounds, values, key, there)
         added = self.get(new.session_id, new.number)
         assert added is not None  # noqa: S101  # inserted in this transaction
         if addressees:
@@ -93,67 +85,56 @@ class Rounds:
 
     def get(self, session_id: int, number: int) -> Round | None:
         """Return one round of a session."""
-        return self._one(_NUMBERED, {"session_id": session_id, "number": number})
+        return self._one(_NUMBERED, session_id=session_id, number=number)
 
     def get_by_id(self, round_id: int) -> Round | None:
         """Return a round by id."""
-        return self._one(_BY_ID, {"id": round_id})
+        return self._one(_BY_ID, id=round_id)
 
     def latest(self, session_id: int) -> Round | None:
-        """Return the round of a session with the highest number."""
-        return self._one(_LATEST, {"session_id": session_id})
+        """Return the session's last round."""
+        return self._one(_LATEST, session_id=session_id)
 
     def list(self, session_id: int, limit: int, after: int | None = None) -> Sequence[Round]:
         """Return at most ``limit`` rounds by number, after the number ``after``.
 
         ``common`` is empty in them: tasks may be long and lists do not show them.
         """
-        t = tables.rounds
-        columns = [column for column in t.c if column.name != "common"]
-        query = select(*columns, literal(b"").label("common")).where(t.c.session_id == session_id)
-        query = query.order_by(t.c.number).limit(limit)
+        columns = [column for column in _R if column.name != "common"]
+        query = select(*columns, literal(b"").label("common")).where(_R.session_id == session_id)
+        query = query.order_by(_R.number).limit(limit)
         if after is not None:
-            query = query.where(t.c.number > after)
-        return self._many(query)
+            query = query.where(_R.number > after)
+        return [_round(row) for row in self._rows(query)]
 
     def numbers(self, session_id: int) -> dict[int, int]:
         """Return the number of each round of a session by its id, without reading tasks."""
-        t = tables.rounds
-        query = select(t.c.id, t.c.number).where(t.c.session_id == session_id)
-        return {row.id: row.number for row in self._connection.execute(query)}
+        query = select(_R.id, _R.number).where(_R.session_id == session_id)
+        return {row.id: row.number for row in self._all(query)}
 
     def due(self, now: datetime) -> Sequence[Round]:
         """Return collecting rounds past their deadline or marked overdue, earliest first.
 
         Damaged ones are not among them.
         """
-        t = tables.rounds
-        late = or_(t.c.deadline <= now, t.c.overdue_since.is_not(None))
-        return self._readable(
-            select(t.c.id)
-            .where(t.c.state == RoundState.COLLECTING.value, late)
-            .order_by(t.c.deadline, t.c.id)
-        )
+        late = or_(_R.deadline <= now, _R.overdue_since.is_not(None))
+        query = select(_R.id).where(_R.state == _COLLECTING, late).order_by(_R.deadline, _R.id)
+        return self._readable("round", query, self.get_by_id)
 
     def counts(self, now: datetime) -> RoundCounts:
         """Count rounds by state, overdue ones and leased ones."""
-        c = tables.rounds.c
-        states = select(c.state, func.count()).group_by(c.state)
-        overdue = select(func.count()).where(
-            c.state == RoundState.COLLECTING.value, c.overdue_since.is_not(None)
-        )
-        leased = select(func.count()).where(
-            c.state == RoundState.AGGREGATING.value, c.lease_expires_at > now
-        )
+        states = select(_R.state, func.count()).group_by(_R.state)
+        overdue = select(func.count()).where(_R.state == _COLLECTING, _R.overdue_since.is_not(None))
+        leased = select(func.count()).where(_R.state == _AGGREGATES, _R.lease_expires_at > now)
         return RoundCounts(
-            {RoundState(state): n for state, n in self._connection.execute(states)},
-            self._connection.execute(overdue).scalar_one(),
-            self._connection.execute(leased).scalar_one(),
+            {RoundState(state): n for state, n in self._all(states)},
+            self._all(overdue).scalar_one(),
+            self._all(leased).scalar_one(),
         )
 
     def aggregating(self) -> Sequence[Round]:
         """Return the rounds to aggregate, leased or not, oldest first, without damaged ones."""
-        return self._readable(_AGGREGATING)
+        return self._readable("round", _AGGREGATING, self.get_by_id)
 
     def set_deadline(self, round_id: int, deadline: datetime) -> bool:
         """Move the deadline of a collecting round."""
@@ -207,42 +188,24 @@ class Rounds:
 
     def addressees(self, round_id: int) -> Sequence[Addressee]:
         """Return all sites that a round addresses, including released ones, sorted by site."""
-        t = tables.addressees
-        query = select(t).where(t.c.round_id == round_id).order_by(t.c.site)
-        return [Addressee(**row) for row in self._connection.execute(query).mappings()]
+        query = select(tables.addressees).where(_A.round_id == round_id).order_by(_A.site)
+        return [Addressee(**row) for row in self._rows(query)]
 
     def turnout(self, round_id: int) -> Turnout:
         """Count a round's answers and addressees, in the database: there may be a thousand."""
-        counted = self._connection.execute(_TURNOUT, {"round_id": round_id})
-        pending, answered, nonempty, joined, gone = counted.one()
-        return Turnout(
-            pending=pending, answered=answered, nonempty=nonempty, joined=joined, gone=gone
-        )
+        return Turnout(*self._all(_TURNOUT, round_id=round_id).one())
 
     def release(self, round_id: int, site: str) -> bool:
         """Stop waiting for a site; False if it is not addressed or was released before."""
-        t = tables.addressees
-        done = self._connection.execute(
-            update(t)
-            .where(t.c.round_id == round_id, t.c.site == site, t.c.released.is_(False))
-            .values(released=True)
-        )
-        return done.rowcount == 1
+        held = _A.round_id == round_id, _A.site == site, _A.released.is_(False)
+        return self._changed(update(tables.addressees).where(*held).values(released=True))
 
-    def _one(self, query: Executable, asked: dict[str, Any]) -> Round | None:
-        row = self._connection.execute(query, asked).mappings().one_or_none()
+    def _one(self, query: Executable, **asked: Any) -> Round | None:
+        row = self._row(query, **asked)
         return _round(row) if row else None
 
-    def _many(self, query: Select[tuple[Any, ...]]) -> Sequence[Round]:
-        return [_round(row) for row in self._connection.execute(query).mappings()]
-
-    def _readable(self, ids: Select[int]) -> Sequence[Round]:
-        found = self._connection.execute(ids).scalars().all()
-        return readable("round", found, self.get_by_id)
-
     def _set(self, statement: Executable, round_id: int, **values: Any) -> bool:
-        done = self._connection.execute(statement, {"_id": round_id, **values})
-        return done.rowcount == 1
+        return self._changed(statement, _id=round_id, **values)
 
 
 def _turnout() -> Select[int, int, int, int, int]:
@@ -265,35 +228,22 @@ def _turnout() -> Select[int, int, int, int, int]:
 
 
 # These run with every request of a site. Building a statement costs more than running it.
+_COLLECTING, _AGGREGATES = RoundState.COLLECTING.value, RoundState.AGGREGATING.value
 _TURNOUT = _turnout()
-_BY_ID = select(tables.rounds).where(tables.rounds.c.id == bindparam("id"))
-_OF_SESSION = select(tables.rounds).where(tables.rounds.c.session_id == bindparam("session_id"))
-_NUMBERED = _OF_SESSION.where(tables.rounds.c.number == bindparam("number"))
-_LATEST = _OF_SESSION.order_by(tables.rounds.c.number.desc()).limit(1)
-_AGGREGATING = (
-    select(tables.rounds.c.id)
-    .where(tables.rounds.c.state == RoundState.AGGREGATING.value)
-    .order_by(tables.rounds.c.id)
-)
-PARTS = (names(tables.rounds.c), names(tables.addressees.c), names(SUMMARY))
-
+_BY_ID = select(tables.rounds).where(_R.id == bindparam("id"))
+_OF_SESSION = select(tables.rounds).where(_R.session_id == bindparam("session_id"))
+_NUMBERED = _OF_SESSION.where(_R.number == bindparam("number"))
+_LATEST = _OF_SESSION.order_by(_R.number.desc()).limit(1)
+_AGGREGATING = select(_R.id).where(_R.state == _AGGREGATES).order_by(_R.id)
+PARTS = (names(_R), names(_A), names(SUMMARY))
 
 # An UPDATE sets the columns that it is executed with.
-_COLLECTING, _AGGREGATES = RoundState.COLLECTING.value, RoundState.AGGREGATING.value
-_IN_STATE = (
-    update(tables.rounds)
-    .where(tables.rounds.c.id == bindparam("_id"))
-    .where(tables.rounds.c.state == bindparam("_state"))
-)
-_ON_TIME = _IN_STATE.where(tables.rounds.c.overdue_since.is_(None))
-_OVERDUE = _IN_STATE.where(tables.rounds.c.overdue_since.is_not(None))
-_HELD = _IN_STATE.where(tables.rounds.c.lease_token == bindparam("_token"))
-_TAKE = _IN_STATE.where(
-    or_(
-        tables.rounds.c.lease_token.is_(None),
-        tables.rounds.c.lease_expires_at <= bindparam("_now"),
-    )
-).values(attempts=tables.rounds.c.attempts + 1)
+_IN_STATE = update(tables.rounds).where(_R.id == bindparam("_id"), _R.state == bindparam("_state"))
+_ON_TIME = _IN_STATE.where(_R.overdue_since.is_(None))
+_OVERDUE = _IN_STATE.where(_R.overdue_since.is_not(None))
+_HELD = _IN_STATE.where(_R.lease_token == bindparam("_token"))
+_FREE = or_(_R.lease_token.is_(None), _R.lease_expires_at <= bindparam("_now"))
+_TAKE = _IN_STATE.where(_FREE).values(attempts=_R.attempts + 1)
 
 
 def _by(token: str) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Select, and_, bindparam, func, select
+from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, func, select
 
 from fedclust_service.domain.access import Principal, Token
 from fedclust_service.domain.session import Participation, Session
 from fedclust_service.store import tables
-from fedclust_service.store._sql import labelled, names, split
+from fedclust_service.store._sql import Repository, labelled, names, split
 from fedclust_service.store.principals import (
     PRINCIPAL_COLUMNS,
     TOKEN_COLUMNS,
@@ -80,19 +80,16 @@ _LOCK = select(tables.sessions.c.id).where(tables.sessions.c.name == bindparam("
 _LOCK = _LOCK.with_for_update(key_share=True)
 
 
-class SiteViews:
+class SiteViews(Repository):
     """Reads what sites ask for. ``number`` None means the latest round."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def by_token(self, token_id: str, name: str, number: int | None = None) -> TokenView | None:
         """Return a token with its owner, and the session as a site with the owner's name sees it.
 
         None if there is no such token. Revoked and expired tokens are found too.
         """
-        asked = {"token": token_id, "session": name, "number": number}
-        row = self._connection.execute(_BY_TOKEN[number is None], asked).one_or_none()
+        query = _BY_TOKEN[number is None]
+        row = self._all(query, token=token_id, session=name, number=number).one_or_none()
         if row is None:
             return None
         shown, owner, *rest = split(row, TOKEN_COLUMNS, PRINCIPAL_COLUMNS, *_SESSION_PARTS, *PARTS)
@@ -102,12 +99,12 @@ class SiteViews:
         self, name: str, site: str, number: int | None = None, *, lock: bool = False
     ) -> SiteView | None:
         """Return a session as a site sees it; ``lock`` locks it as `Sessions.lock` does."""
-        asked = {"session": name, "site": site, "number": number}
-        if lock and self._connection.dialect.name != "sqlite":
+        if lock and not self._sqlite:
             # A separate statement: rows joined to a row that had to wait for its lock may be
             # outdated. On SQLite a write transaction has excluded all others since it began.
-            self._connection.execute(_LOCK, {"session": name})
-        row = self._connection.execute(_BY_NAME[number is None], asked).one_or_none()
+            self._all(_LOCK, session=name)
+        query = _BY_NAME[number is None]
+        row = self._all(query, session=name, site=site, number=number).one_or_none()
         return None if row is None else _seen(*split(row, *_SESSION_PARTS, *PARTS))
 
 

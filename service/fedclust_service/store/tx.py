@@ -8,8 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from fedclust_service.store.audit import Audit
-from fedclust_service.store.audit_chain import AuditChain
+from fedclust_service.store.audit import Audit, AuditChain
 from fedclust_service.store.overview import OverviewQueries
 from fedclust_service.store.principals import Principals, Tokens
 from fedclust_service.store.results import Results, States

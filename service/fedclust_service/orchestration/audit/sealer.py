@@ -22,7 +22,7 @@ from fedclust_service.domain.audit_chain import Head
 from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.orchestration.notifier import Notifier
 from fedclust_service.store import StoreError, Tx
-from fedclust_service.store.audit_chain import Batch
+from fedclust_service.store.audit import Batch
 
 log = structlog.get_logger(__name__)
 
