@@ -9,11 +9,6 @@ class BackgroundThread:
     """Runs :meth:`_run` in a daemon thread until it is asked to stop.
 
     A daemon thread never keeps the process from ending.
-
-    Parameters
-    ----------
-    name : str
-        The thread's name in logs.
     """
 
     def __init__(self, name: str) -> None:

@@ -56,20 +56,10 @@ def open_coordinator(
     clock: StoreClock | None = None,
     accept_clock: bool = False,
 ) -> Opened:
-    """Open the database and the secret key, and create what is missing.
+    """Open the database and the secret key, and create what is missing; StartFailure.
 
-    Parameters
-    ----------
-    settings : Settings
-    serving : bool
-        Whether this process will serve requests.
-    clock : StoreClock, optional
-    accept_clock : bool
-        Whether an operator confirms the time although the last audit entry is later.
-
-    Raises
-    ------
-    StartFailure
+    ``serving``: whether this process will serve requests. ``accept_clock``: whether an operator
+    confirms the time although the last audit entry is later.
     """
     clock = clock or StoreClock(settings.clock_limit_s)
     made = _make_data_dir(settings)

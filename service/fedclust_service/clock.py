@@ -53,14 +53,9 @@ class ClockFault(StrEnum):
 
 @dataclass(frozen=True)
 class Skew:
-    """How far other clocks were ahead of the coordinator's time at the last check.
+    """Seconds by which clocks were ahead of the coordinator's time at the last check.
 
-    Attributes
-    ----------
-    machine_s : float
-        This machine's clock.
-    database_s : float or None
-        The database's clock; None on SQLite.
+    ``machine_s`` is this machine's clock, ``database_s`` the database's; None on SQLite.
     """
 
     machine_s: float = 0.0
@@ -70,12 +65,7 @@ class Skew:
 class StoreClock:
     """The time of one store. It never goes back, and threads may share it.
 
-    Parameters
-    ----------
-    limit_s : float
-        A clock that differs by more is a `fault` and is not followed.
-    machine : Machine
-        Replaced in tests.
+    A clock that differs by more than ``limit_s`` is a `fault` and is not followed.
     """
 
     def __init__(self, limit_s: float = 60.0, machine: Machine | None = None) -> None:

@@ -50,21 +50,13 @@ class Connections:
     """Accepts connections up to a limit; beyond it closes the one that is idle longest.
 
     A connection is idle while the server waits for the client: for TLS, for a request's head, or
-    for an answer to be read. Only the event loop's thread may use this class.
-
-    Parameters
-    ----------
-    most : int
-        The limit. If none of the open connections is idle, a new one is closed at once.
-
-    Attributes
-    ----------
-    evicted, refused : int
-        Number of idle connections closed for new ones, and of new ones closed at once.
+    for an answer to be read. If none of the open connections is idle, a new one is closed at once.
+    Only the event loop's thread may use this class.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
+        #: Idle connections closed for new ones, and new ones closed at once.
         self.evicted = self.refused = 0
         self._open: set[Hashable] = set()
         # Idle connections in the order in which they became idle, each with its close function.
@@ -95,17 +87,10 @@ class Connections:
         tls: ssl.SSLContext | None,
         handshake_s: float,
     ) -> None:
-        """Accept connections until cancelled.
+        """Accept connections until cancelled; ``protocol`` makes the protocol of each one.
 
-        Parameters
-        ----------
-        listener : socket
-            Listening and not blocking.
-        protocol : callable
-            Makes a connection's protocol, which reports when it is idle, busy or closed.
-        tls : ssl.SSLContext or None
-        handshake_s : float
-            Longest TLS handshake.
+        The protocol reports when it is idle, busy or closed. ``listener`` listens and does not
+        block.
         """
         loop = asyncio.get_running_loop()
         while True:

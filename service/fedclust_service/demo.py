@@ -89,14 +89,9 @@ def cohorts() -> tuple[tuple[str, ...], list[Cohort]]:
 def run(directory: Path, keep_running: bool | None = None, out: Console | None = None) -> int:
     """Run the demo and return its exit code.
 
-    Parameters
-    ----------
-    directory : Path
-        The folder for all files. An earlier demo's folder is emptied; any other must be empty.
-    keep_running : bool, optional
-        Whether the coordinator runs until Ctrl-C, so that you can open ``/docs``. By default only
-        on a terminal and not in CI.
-    out : rich Console, optional
+    An earlier demo's folder is emptied; any other must be empty. With ``keep_running`` the
+    coordinator runs until Ctrl-C, so that you can open ``/docs``; by default only on a terminal and
+    not in CI.
     """
     out = out or Console(highlight=False)
     if keep_running is None:

@@ -32,13 +32,7 @@ _QUIET = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "alembic", "s
 
 
 def configure(level: str = "info", form: str = "json") -> None:
-    """Send structlog's and the standard library's records to stderr in one form.
-
-    Parameters
-    ----------
-    level : {"debug", "info", "warning", "error"}
-    form : {"json", "console"}
-    """
+    """Send structlog's and the standard library's records to stderr, as json or for a console."""
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if form == "json"
@@ -105,11 +99,6 @@ class Repeats:
 
     Lines are of one kind if they differ only in time and request id. For requests only route,
     status and caller are compared, because clients choose the rest.
-
-    Parameters
-    ----------
-    monotonic : callable
-        Returns seconds.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

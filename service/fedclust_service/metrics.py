@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from fedclust_service.connections import Connections
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
-from fedclust_service.orchestration.observer import AggregationEnd, Observer
+from fedclust_service.orchestration.core import AggregationEnd, Observer
 from fedclust_service.orchestration.provenance import server_version
 from fedclust_service.store import StoreError, Tx
 
@@ -36,14 +36,7 @@ _AGGREGATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0
 
 
 class Metrics(Observer):
-    """The metrics of one process. A thread-safe :class:`~.orchestration.observer.Observer`.
-
-    Parameters
-    ----------
-    co : Coordinator
-        Gets this object as its observer.
-    connections : Connections
-    """
+    """The metrics of one process, which becomes the coordinator's observer. Thread-safe."""
 
     def __init__(self, co: Coordinator, connections: Connections) -> None:
         self._registry = CollectorRegistry()

@@ -138,10 +138,7 @@ def _loop_failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 def connections_within_limit(settings: Settings) -> Connections:
     """Raise the limit on file descriptors and return the connections that it allows.
 
-    Raises
-    ------
-    StartFailure
-        ``max_connections`` needs more descriptors than the hard limit allows.
+    StartFailure if ``max_connections`` needs more descriptors than the hard limit allows.
     """
     descriptors = raise_descriptor_limit()
     room = descriptors - RESERVED_DESCRIPTORS
@@ -186,21 +183,10 @@ def serve(
     *,
     accept_clock: bool = False,
 ) -> None:
-    """Run a coordinator until SIGINT or SIGTERM.
+    """Run a coordinator until SIGINT or SIGTERM; StartFailure if it cannot start.
 
-    Parameters
-    ----------
-    settings : Settings
-    say : callable
-        Prints a line for the operator.
-    ready_file : Path, optional
-        A file to write with the address once the server answers requests.
-    accept_clock : bool
-        See `open_coordinator`.
-
-    Raises
-    ------
-    StartFailure
+    ``say`` prints a line for the operator. ``ready_file`` is written with the address once the
+    server answers requests. ``accept_clock`` is that of `open_coordinator`.
     """
     context = _checked(settings)
     connections = connections_within_limit(settings)

@@ -46,131 +46,98 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, hide_input_in_errors=True
     )
 
-    data_dir: Annotated[
-        Path, Field(description="Directory of the secret key and of the embedded database.")
-    ] = Path("fedclust-data")
-    database_url: Annotated[
-        SecretStr | None,
-        Field(
-            description="sqlite:///PATH or postgresql+psycopg://…; a file in the data directory "
-            "by default."
-        ),
-    ] = None
-    secret_key: Annotated[
-        tuple[SecretStr, ...],
-        NoDecode,
-        Field(
-            description="Keys that tokens are signed with, separated by commas: the first signs, "
-            "all verify. By default the file secret.key in the data directory."
-        ),
-    ] = ()
-    secrets_dir: Annotated[
-        Path | None,
-        Field(
-            description="Directory with one file a setting, such as fedclust_database_url: what "
-            "container engines mount secrets as."
-        ),
-    ] = None
-    host: Annotated[str, Field(min_length=1, description="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[
-        int, Field(ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
-    ] = 8400
-    tls_cert: Annotated[
-        Path | None, Field(description="PEM file of the server's certificate chain.")
-    ] = None
-    tls_key: Annotated[
-        Path | None, Field(description="PEM file of the certificate's private key.")
-    ] = None
-    tls_client_ca: Annotated[
-        Path | None,
-        Field(description="PEM file: only clients with a certificate of these CAs may connect."),
-    ] = None
-    behind_proxy: Annotated[
-        tuple[Network, ...],
-        NoDecode,
-        Field(
-            description="Networks (CIDR, separated by commas) of the reverse proxy that terminates "
-            "TLS; X-Forwarded-* headers are accepted only from there."
-        ),
-    ] = ()
-    body_limit: Annotated[
-        int, Field(ge=1_024, le=2**31, description="Largest request body, in bytes.")
-    ] = 32 * 2**20
-    body_timeout_s: Annotated[
-        Seconds, Field(description="Longest time that a request's body may take to arrive, s.")
-    ] = 300.0
-    max_connections: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=2**16,
-            description="Connections open at a time. By default as many as the limit on file "
-            "descriptors allows, and 4,096 at most.",
-        ),
-    ] = None
-    requests_per_token: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=2**16,
-            description="Concurrent requests of one token, including those whose bodies still "
-            "arrive; long polls and event streams are counted separately.",
-        ),
-    ] = 16
-    waits_per_token: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=2**16,
-            description="Concurrent long polls and event streams of one token: one for each "
-            "session that a site takes part in or an analyst watches.",
-        ),
-    ] = 64
-    long_poll_max: Annotated[
-        float,
-        Field(ge=0, le=25, allow_inf_nan=False, description="Longest wait of a task request, s."),
-    ] = 25.0
-    aggregation_timeout_s: Annotated[
-        Seconds, Field(description="Longest aggregation of a round, s.")
-    ] = 600.0
-    aggregation_process_bytes: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=2**53,
-            description="Rounds whose answers have at least this many bytes are aggregated in a "
-            "separate process, so that requests need not wait.",
-        ),
-    ] = 32 * 2**20
-    lease_s: Annotated[Seconds, Field(description="Lease on a round being aggregated, s.")] = 30.0
-    sweep_every_s: Annotated[Seconds, Field(description="How often deadlines are checked, s.")] = (
-        1.0
+    data_dir: Path = Field(
+        Path("fedclust-data"),
+        description="Directory of the secret key and of the embedded database.",
     )
-    clock_limit_s: Annotated[
-        Seconds,
-        Field(
-            description="How far a machine's clock may differ from the coordinator's time, s; "
-            "beyond that the coordinator does not start, or is not ready."
-        ),
-    ] = 60.0
-    retention_days: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=36_500,
-            description="Days after a session's end until its payloads are deleted. Hashes and "
-            "receipts stay.",
-        ),
-    ] = 30
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Field(description="Least severity logged.")
-    ] = "info"
-    log_format: Annotated[
-        Literal["json", "console"], Field(description="Form of the log lines on stderr.")
-    ] = "json"
-    shutdown_grace_s: Annotated[
-        int, Field(ge=1, le=600, description="Time that open requests have at shutdown, s.")
-    ] = 1
+    database_url: SecretStr | None = Field(
+        None,
+        description="sqlite:///PATH or postgresql+psycopg://…; a file in the data directory by "
+        "default.",
+    )
+    secret_key: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        (),
+        description="Keys that tokens are signed with, separated by commas: the first signs, all "
+        "verify. By default the file secret.key in the data directory.",
+    )
+    secrets_dir: Path | None = Field(
+        None,
+        description="Directory with one file a setting, such as fedclust_database_url: what "
+        "container engines mount secrets as.",
+    )
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    port: int = Field(8400, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
+    tls_cert: Path | None = Field(None, description="PEM file of the server's certificate chain.")
+    tls_key: Path | None = Field(None, description="PEM file of the certificate's private key.")
+    tls_client_ca: Path | None = Field(
+        None, description="PEM file: only clients with a certificate of these CAs may connect."
+    )
+    behind_proxy: Annotated[tuple[Network, ...], NoDecode] = Field(
+        (),
+        description="Networks (CIDR, separated by commas) of the reverse proxy that terminates "
+        "TLS; X-Forwarded-* headers are accepted only from there.",
+    )
+    body_limit: int = Field(
+        32 * 2**20, ge=1_024, le=2**31, description="Largest request body, in bytes."
+    )
+    body_timeout_s: Seconds = Field(
+        300.0, description="Longest time that a request's body may take to arrive, s."
+    )
+    max_connections: int | None = Field(
+        None,
+        ge=1,
+        le=2**16,
+        description="Connections open at a time. By default as many as the limit on file "
+        "descriptors allows, and 4,096 at most.",
+    )
+    requests_per_token: int = Field(
+        16,
+        ge=1,
+        le=2**16,
+        description="Concurrent requests of one token, including those whose bodies still arrive; "
+        "long polls and event streams are counted separately.",
+    )
+    waits_per_token: int = Field(
+        64,
+        ge=1,
+        le=2**16,
+        description="Concurrent long polls and event streams of one token: one for each session "
+        "that a site takes part in or an analyst watches.",
+    )
+    long_poll_max: float = Field(
+        25.0, ge=0, le=25, allow_inf_nan=False, description="Longest wait of a task request, s."
+    )
+    aggregation_timeout_s: Seconds = Field(600.0, description="Longest aggregation of a round, s.")
+    aggregation_process_bytes: int = Field(
+        32 * 2**20,
+        ge=0,
+        le=2**53,
+        description="Rounds whose answers have at least this many bytes are aggregated in a "
+        "separate process, so that requests need not wait.",
+    )
+    lease_s: Seconds = Field(30.0, description="Lease on a round being aggregated, s.")
+    sweep_every_s: Seconds = Field(1.0, description="How often deadlines are checked, s.")
+    clock_limit_s: Seconds = Field(
+        60.0,
+        description="How far a machine's clock may differ from the coordinator's time, s; beyond "
+        "that the coordinator does not start, or is not ready.",
+    )
+    retention_days: int = Field(
+        30,
+        ge=0,
+        le=36_500,
+        description="Days after a session's end until its payloads are deleted. Hashes and "
+        "receipts stay.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severity logged."
+    )
+    log_format: Literal["json", "console"] = Field(
+        "json", description="Form of the log lines on stderr."
+    )
+    shutdown_grace_s: int = Field(
+        1, ge=1, le=600, description="Time that open requests have at shutdown, s."
+    )
 
     @field_validator("secret_key", mode="before")
     @classmethod
@@ -222,12 +189,7 @@ class Settings(BaseSettings):
         return f"sqlite:///{self.data_dir / 'fedclust.db'}"
 
     def check_listening(self) -> None:
-        """Refuse to listen on a network without TLS.
-
-        Raises
-        ------
-        SettingsError
-        """
+        """Raise SettingsError if this would listen on a network without TLS."""
         if not (is_loopback(self.host) or self.tls or self.behind_proxy):
             raise SettingsError(
                 "listening beyond loopback needs TLS: set --tls-cert and --tls-key, or "
@@ -237,10 +199,7 @@ class Settings(BaseSettings):
     def ssl_context(self) -> ssl.SSLContext:
         """Return the server's TLS context: TLS 1.2 at least, client certificates if asked for.
 
-        Raises
-        ------
-        SettingsError
-            A file cannot be read or does not hold what it should.
+        SettingsError if a file cannot be read or does not hold what it should.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -312,10 +271,7 @@ def load_settings(
 ) -> Settings:
     """Read flags, the environment, ``.env`` and secret files; the first value of a setting wins.
 
-    Raises
-    ------
-    SettingsError
-        A value is invalid, or a ``FEDCLUST_*`` variable or file is no setting.
+    SettingsError if a value is invalid, or a ``FEDCLUST_*`` variable or file is no setting.
     """
     written = dotenv_values(env_file) if env_file else {}
     folder = _secrets_folder(flags, written)

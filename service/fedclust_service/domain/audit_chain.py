@@ -73,15 +73,7 @@ class Sealed:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a verification.
-
-    Attributes
-    ----------
-    head : Head
-        The last entry.
-    faults : tuple of str
-        At most :data:`MAX_FAULTS`; empty for a sound trail.
-    """
+    """The outcome of a verification: the last entry, and at most :data:`MAX_FAULTS` faults."""
 
     head: Head
     faults: tuple[str, ...]
@@ -90,16 +82,10 @@ class Verdict:
 def verify(
     entries: Iterable[Sealed], recorded: Head | None, noted: str | Head | None = None
 ) -> Verdict:
-    """Recompute a chain.
+    """Recompute a chain of entries that come by number.
 
-    Parameters
-    ----------
-    entries : iterable of Sealed
-        By number.
-    recorded : Head or None
-        The head that the database stores.
-    noted : str or Head, optional
-        A hash or a head that was noted elsewhere; some entry must match it.
+    ``recorded`` is the head that the database stores, ``noted`` a hash or a head that was noted
+    elsewhere: some entry must match it.
     """
     faults: list[str] = []
     head, found = Head(), noted in (None, FIRST, Head())

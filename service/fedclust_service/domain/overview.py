@@ -11,28 +11,10 @@ from fedclust_service.domain.session import ParticipationState, Session
 
 @dataclass(frozen=True)
 class SiteOverview:
-    """One site in one session.
+    """One site in one session. Bytes are of stored answers and of the tasks made for it.
 
-    Attributes
-    ----------
-    site : str
-    state : ParticipationState
-    sdk_version : str or None
-        Declared when it last joined.
-    table_id : str or None
-        The protected table that it answers from.
-    separate_groups : bool
-        Whether it accepted that this is another table than before.
-    last_seen_at : datetime or None
-        When it was last seen, in any session.
-    asked, answered : bool
-        In the latest round.
-    bytes_in : int
-        Bytes of the bodies of its stored answers.
-    bytes_out : int
-        Bytes of the tasks made for it, each counted once.
-    refusals : int
-        Number of its refused answers.
+    ``sdk_version`` is the one of the last join, ``last_seen_at`` the last time in any session.
+    ``asked`` and ``answered`` are about the latest round, ``refusals`` counts its refused answers.
     """
 
     site: str
@@ -97,19 +79,10 @@ class SessionOverview:
 
 @dataclass(frozen=True)
 class Concern:
-    """Something that an operator should look at.
+    """Something that an operator should look at; ``at`` is when it began, or when a token ends.
 
-    Attributes
-    ----------
-    kind : str
-        ``round-late``, ``round-stuck``, ``session-failed`` or ``token-expiring``.
-    subject : str
-        The session's name, or ``role:name`` of the token's owner.
-    at : datetime
-        When it began; for a token, when it ends.
-    round : int or None
-    detail : str or None
-        Why a session failed; the token's id.
+    ``kind`` is ``round-late``, ``round-stuck``, ``session-failed``, or ``token-expiring`` with the
+    owner's ``role:name`` as subject. ``detail`` is why a session failed.
     """
 
     kind: str

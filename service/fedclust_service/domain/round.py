@@ -97,43 +97,31 @@ class Addressee:
 
 @dataclass(frozen=True)
 class Turnout:
-    """Counts of a round's sites and answers.
+    """Counts of a round's sites and answers."""
 
-    Attributes
-    ----------
-    pending : int
-        Addressed sites that have neither answered nor been released.
-    answered : int
-        Stored answers.
-    nonempty : int
-        Stored answers with contents, including those of sites that have left since.
-    joined : int
-        Addressed sites that still take part. Sites that joined later do not count.
-    gone : int
-        Addressed sites that left without an answer.
-    """
-
+    #: Addressed sites that have neither answered nor been released.
     pending: int
     answered: int
+    #: Answers with contents, including those of sites that have left since.
     nonempty: int
+    #: Addressed sites that still take part. Sites that joined later do not count.
     joined: int
+    #: Addressed sites that left without an answer.
     gone: int = 0
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The parts of a session's policy and a round's phase that decide when the round closes.
-
-    ``optional``: whether the session has a clustering without this round. Then too few answers
-    close the round and are not used, but do not fail the session.
-    ``ends_with_site``: whether the session completes when a site of the round leaves.
-    """
+    """The parts of a session's policy and a round's phase that decide when the round closes."""
 
     min_sites: int
     quorum: int | None
     fail_after: timedelta
     needs_all: bool
+    #: The session has a clustering without this round. Then too few answers close the round and are
+    #: not used, but do not fail the session.
     optional: bool = False
+    #: The session completes when a site of the round leaves.
     ends_with_site: bool = False
 
     def quorum_of(self, turnout: Turnout) -> int:

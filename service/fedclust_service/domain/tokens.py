@@ -70,12 +70,9 @@ def read_token(text: str) -> TokenText:
 
 
 class SecretKeys:
-    """``FEDCLUST_SECRET_KEY``: the first key signs, all verify, so that keys can be rotated.
+    """``FEDCLUST_SECRET_KEY``: at least one key of at least 32 bytes.
 
-    Parameters
-    ----------
-    keys : sequence of bytes
-        At least one, each of at least 32 bytes.
+    The first key signs, all verify, so that keys can be rotated.
     """
 
     def __init__(self, keys: Sequence[bytes]) -> None:

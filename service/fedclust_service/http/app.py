@@ -40,17 +40,10 @@ def create_app(
     connections: Connections,
     temporary: Sequence[type[Exception]] = (),
 ) -> FastAPI:
-    """Return the ASGI application of a coordinator.
+    """Return the ASGI application of a coordinator, which the caller starts and stops.
 
-    Parameters
-    ----------
-    coordinator : Coordinator
-        The caller starts and stops it.
-    settings : Settings
-    connections : Connections
-        The connections that the requests use.
-    temporary : sequence of exception types
-        Temporary failures of the store, which are answered with 503 and Retry-After.
+    ``connections`` are those that the requests use. ``temporary`` failures of the store are
+    answered with 503 and Retry-After.
     """
     app = describe_app()
     metrics = Metrics(coordinator, connections)

@@ -14,16 +14,8 @@ class Budget:
     """Counts open requests by token. Only the event loop's thread may use it.
 
     The key is the complete token as it was sent, before any look into the database. So a refusal
-    costs little, and knowing a token's id is not enough to use up its budget.
-
-    Parameters
-    ----------
-    each : int
-        Requests that one token may have open.
-    most : int
-        Requests of all tokens together.
-    retry_after_s : int
-        The Retry-After of a refusal.
+    costs little, and knowing a token's id is not enough to use up its budget. One token may have
+    ``each`` requests open, all tokens together ``most``.
     """
 
     def __init__(self, each: int, most: int, retry_after_s: int) -> None:
@@ -59,21 +51,14 @@ class Budget:
 
 @dataclass(frozen=True)
 class Budgets:
-    """One budget for each kind of request.
+    """One budget for each kind of request."""
 
-    Attributes
-    ----------
-    wait : Budget
-        Long polls and event streams.
-    download : Budget
-        The files of the API's description, which need no token. Each download holds an open file
-        or much memory.
-    request : Budget
-        All other requests, including those whose bodies still arrive.
-    """
-
+    #: Long polls and event streams.
     wait: Budget
+    #: The files of the API's description, which need no token. Each download holds an open file or
+    #: much memory.
     download: Budget
+    #: All other requests, including those whose bodies still arrive.
     request: Budget
 
     def of(self, scope: Scope, token: str | None) -> tuple[str, Budget, str | None]:

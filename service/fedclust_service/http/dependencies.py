@@ -10,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
-from fastapi import Depends, Path, Request, params
+from fastapi import Depends, Path, Query, Request, params
 from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 
 from fedclust_service.domain.access import PERMISSIONS, Actor, require
 from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.session import SessionState
 from fedclust_service.http.request_context import context_of
 from fedclust_service.metrics import Metrics
 from fedclust_service.orchestration import principals
@@ -108,6 +109,14 @@ CoordinatorOf = Annotated[Coordinator, Depends(_coordinator)]
 ActorOf = Annotated[Actor, Depends(actor_of)]
 #: For routes that any token may use.
 Authenticated = Depends(actor_of)
+
+#: The parameters of every list.
+LimitOf = Annotated[int, Query(ge=1, le=200, description="Most items on the page.")]
+CursorOf = Annotated[
+    str | None,
+    Query(min_length=1, max_length=200, description="`next` of the page before this one."),
+]
+StateOf = Annotated[SessionState | None, Query(description="Only sessions in this state.")]
 
 SLUG = r"^[a-z0-9][a-z0-9-]{0,62}$"
 SessionName = Annotated[str, Path(pattern=SLUG, description="The session's name.")]

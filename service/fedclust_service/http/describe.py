@@ -35,7 +35,7 @@ _PASSING = {
     "unavailable",
 }
 #: Problems of every route that reads a body.
-BODY_PROBLEMS = (
+_OF_BODIES = (
     "malformed-request",
     "request-timeout",
     "body-too-large",
@@ -73,6 +73,7 @@ def described(
     body: Content | None = None,
     body_required: bool = True,
     headers: dict[str, str] | None = None,
+    public: bool = False,
 ) -> Described:
     """Describe a route.
 
@@ -81,11 +82,13 @@ def described(
     answers : dict of status to (description, content by media type or one JSON schema)
         None as content means no body. The first one is the usual answer.
     problems : str
-        Slugs of the catalogue; those of the middleware are added.
+        Slugs of the catalogue; those of tokens, bodies and the middleware are added.
     body : dict
         The request's content by media type, or one JSON schema.
     headers : dict of name to description
         Response headers of the successful answers.
+    public : bool
+        Whether the route takes no token.
     """
     responses: dict[int | str, dict[str, Any]] = {}
     for status, (description, content) in answers.items():
@@ -95,7 +98,8 @@ def described(
         if headers:
             responses[status]["headers"] = _headers(headers)
     by_status: dict[int, list[str]] = {}
-    for slug in dict.fromkeys((*problems, *_EVERYWHERE)):
+    of_token, of_body = () if public else ("unauthenticated",), _OF_BODIES if body else ()
+    for slug in dict.fromkeys((*of_token, *of_body, *problems, *_EVERYWHERE)):
         by_status.setdefault(CATALOGUE[slug][0], []).append(slug)
     for status, slugs in sorted(by_status.items()):
         lines = [f"`{slug}`: {CATALOGUE[slug][1]}." for slug in slugs]

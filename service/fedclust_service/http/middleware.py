@@ -46,13 +46,7 @@ _HSTS = "max-age=31536000"
 class EdgeMiddleware:
     """ASGI middleware around the application.
 
-    Parameters
-    ----------
-    app : ASGI application
-    body_limit : int
-        In bytes. A body with a larger declared length is refused unread.
-    metrics : Metrics
-    budgets : Budgets
+    A body with a declared length of more than ``body_limit`` bytes is refused unread.
     """
 
     def __init__(self, app: ASGIApp, body_limit: int, metrics: Metrics, budgets: Budgets) -> None:

@@ -55,11 +55,7 @@ class Protocol(H11Protocol):
     """Uvicorn's HTTP with refusals of the catalogue and limits on heads and stuck connections.
 
     It is always h11, even if httptools is installed: h11 can limit a request's head.
-
-    Parameters
-    ----------
-    connections : Connections
-        Learns when this connection is idle, busy or closed.
+    ``connections`` learns when this connection is idle, busy or closed.
     """
 
     conn: _Connection

@@ -14,22 +14,13 @@ _KEY = "fedclust.context"
 
 @dataclass
 class RequestContext:
-    """One request.
-
-    Attributes
-    ----------
-    request_id : str
-    head : bool
-        Whether the request is a HEAD; routes see a GET.
-    actor : Actor or None
-        The caller, once known.
-    stream : bool
-        Whether the answer is a stream, whose duration depends on its reader.
-    """
+    """One request. ``actor`` is its caller, once known."""
 
     request_id: str
+    #: Whether the request is a HEAD; routes see a GET.
     head: bool = False
     actor: Actor | None = None
+    #: Whether the answer is a stream, whose duration depends on its reader.
     stream: bool = False
 
     def identify(self, actor: Actor) -> None:

@@ -63,22 +63,10 @@ class Raised:
 
 @dataclass(frozen=True)
 class Job:
-    """A round to aggregate, without its answers.
+    """A round to aggregate, without its answers; the numbers are those of the round that is closed.
 
-    Attributes
-    ----------
-    session : str
-    definition : bytes
-        The frozen definition.
-    number : int
-        The round that is closed.
-    phase : str
-    state : bytes or None
-        The engine's, encoded.
-    roster : tuple of str
-        The sites that take part now, sorted.
-    masks : mapping of site to (d,) bool
-        The features that each site has.
+    ``definition`` is frozen, ``state`` the engine's, encoded. ``roster`` are the sites that take
+    part now, sorted; ``masks`` has for each site the features (d,) that it has.
     """
 
     session: str
@@ -107,15 +95,9 @@ class Computed:
 
 
 def compute(plan: Plan, job: Job, answers: Iterable[Answer]) -> Computed:
-    """Aggregate a round. An exception of the method is an outcome too.
+    """Aggregate a round; an exception of the method is an outcome too.
 
-    Parameters
-    ----------
-    plan : Plan
-        The plan of ``job.definition``.
-    job : Job
-    answers : iterable of Answer
-        In any order; read once.
+    ``plan`` is that of ``job.definition``; ``answers`` come in any order.
     """
     metrics: dict[str, float] = {}
     try:

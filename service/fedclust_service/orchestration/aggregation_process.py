@@ -81,14 +81,8 @@ class AggregationProcess:
     def run(self, job: Job, count: int, answers: Iterable[Answer]) -> Computed:
         """Compute in the process.
 
-        Parameters
-        ----------
-        job : Job
-        count : int
-            How many answers there are.
-        answers : iterable of Answer
-            Read one by one: together they may be large. Its exceptions, except OSError, go on to
-            the caller.
+        ``answers``, so many as ``count``, are read one by one: together they may be large. Their
+        exceptions, except OSError, go on to the caller.
 
         Raises
         ------

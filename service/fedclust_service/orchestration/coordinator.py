@@ -22,24 +22,8 @@ _LEAST_S = 0.1
 class Coordinator(CoordinatorCore):
     """A coordinator: build it, ``start()`` its threads, ``stop()`` them.
 
-    Every use case takes one as its first argument.
-
-    Attributes
-    ----------
-    driver : Driver
-        Aggregates; ``driver.run_once()`` aggregates one round in the calling thread.
-    sweeper : Sweeper
-        Watches deadlines.
-    sealer : Sealer
-        Chains the audit trail.
-    listener : Listener or None
-        Passes on the commits of other processes; None on SQLite, where there is one process.
-    submissions : GroupCommit
-        Commits submissions.
-    touches : GroupCommit
-        Commits the times at which tokens were last used.
-    touching : set of str
-        Tokens whose last use waits in ``touches``.
+    Every use case takes one as its first argument. ``driver.run_once()`` aggregates one round in
+    the calling thread. ``listener`` is None on SQLite, where there is one process.
     """
 
     driver: Driver = field(init=False, repr=False)
@@ -47,6 +31,7 @@ class Coordinator(CoordinatorCore):
     sealer: Sealer = field(init=False, repr=False)
     listener: Listener | None = field(init=False, repr=False)
     submissions: GroupCommit = field(init=False, repr=False)
+    #: Commits the times at which tokens were last used; ``touching`` are those that wait in it.
     touches: GroupCommit = field(init=False, repr=False)
     touching: set[str] = field(default_factory=set, init=False, repr=False)
     _asked_at: float | None = field(default=None, init=False, repr=False)

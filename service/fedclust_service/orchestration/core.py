@@ -7,67 +7,70 @@ import secrets
 import socket
 import threading
 from dataclasses import dataclass, field
+from typing import Literal
 
 from fedclust_service.clock import StoreClock
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.orchestration.notifier import Notifier
-from fedclust_service.orchestration.observer import Observer
 from fedclust_service.store import Store
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Times and sizes; times are in seconds unless the name says days.
+    """Times and sizes; times are in seconds unless the name says days."""
 
-    Attributes
-    ----------
-    aggregation_timeout_s : float
-        An aggregation that takes longer fails its round and session.
-    aggregation_process_bytes : int
-        Rounds whose state and answers are together at least this large are aggregated in a process
-        of their own.
-    lease_s : float
-        A driver that has not renewed its lease for this long has lost it.
-    heartbeat_s : float or None
-        Time between two renewals; None means a third of ``lease_s``.
-    max_attempts : int
-        Round and session fail when a driver would take the round more often than this.
-    driver_poll_s, sweep_every_s : float
-        How often the driver looks for rounds to aggregate, and the sweeper for deadlines.
-    seal_look_s, seal_pause_s : float
-        How often the sealer looks for entries, and the least time between two batches. With the
-        time that a batch takes, each stays below a second.
-    seal_lease_s : float
-        A sealer that has sealed nothing for this long has lost its lease. It can be short: the
-        chain's locked row alone keeps two sealers apart, the lease only saves work.
-    reread_s : float
-        How often the listener reads versions again. This bounds the delay of a long poll where no
-        notification arrives, such as behind a connection pooler in transaction mode.
-    retention_days : float or None
-        Payloads of sessions that ended this long ago are scrubbed, once the clocks have agreed
-        for an hour; None keeps them. With 0 the clocks do not matter.
-    token_touch_s : float
-        A token's last use is recorded at most this often.
-    """
-
+    #: An aggregation that takes longer fails its round and session.
     aggregation_timeout_s: float = 600.0
+    #: Rounds whose state and answers are together at least this large are aggregated in a process
+    #: of their own.
     aggregation_process_bytes: int = 32 * 2**20
+    #: A driver that has not renewed its lease for this long has lost it.
     lease_s: float = 30.0
+    #: Time between two renewals; None means a third of ``lease_s``.
     heartbeat_s: float | None = None
+    #: Round and session fail when a driver would take the round more often than this.
     max_attempts: int = 5
+    #: How often the driver looks for rounds to aggregate, and the sweeper for deadlines.
     driver_poll_s: float = 1.0
     sweep_every_s: float = 1.0
+    #: How often the sealer looks for entries, and the least time between two batches. With the time
+    #: that a batch takes, each stays below a second.
     seal_look_s: float = 0.7
     seal_pause_s: float = 0.5
+    #: A sealer that has sealed nothing for this long has lost its lease. It can be short: the
+    #: chain's locked row alone keeps two sealers apart, the lease only saves work.
     seal_lease_s: float = 1.5
+    #: How often the listener reads versions again. This bounds the delay of a long poll where no
+    #: notification arrives, such as behind a connection pooler in transaction mode.
     reread_s: float = 1.0
+    #: Payloads of sessions that ended this long ago are scrubbed, once the clocks have agreed for
+    #: an hour; None keeps them. With 0 the clocks do not matter.
     retention_days: float | None = 30.0
+    #: A token's last use is recorded at most this often.
     token_touch_s: float = 60.0
 
     @property
     def beat_s(self) -> float:
         """Seconds between two renewals of a lease."""
         return self.lease_s / 3 if self.heartbeat_s is None else self.heartbeat_s
+
+
+#: How an aggregation ended: written, failed, or lost because another driver had taken it over.
+AggregationEnd = Literal["written", "failed", "lost"]
+
+
+class Observer:
+    """Counts nothing; a subclass counts what it wants.
+
+    The methods run after the commit, in the committing thread. They must be quick and must not
+    raise.
+    """
+
+    def happened(self, action: str) -> None:
+        """Count an entry of the audit trail, by its action."""
+
+    def aggregated(self, method: str, end: AggregationEnd, seconds: float) -> None:
+        """Count an aggregation that has ended after this many seconds."""
 
 
 def new_holder() -> str:
@@ -80,28 +83,17 @@ class CoordinatorCore:
     """The part of a coordinator that needs no thread; :class:`Coordinator` adds the threads.
 
     It keeps nothing that a request needs: all state is in the store.
-
-    Attributes
-    ----------
-    store : Store
-    keys : SecretKeys
-    limits : Limits
-    notifier : Notifier
-        Wakes long polls after each committed change of a session.
-    observer : Observer
-        Counts what happens.
-    holder : str
-        The name of this process in leases.
-    aggregation_due, sealing_due : threading.Event
-        Set after a commit that leaves work for the driver or for the sealer.
     """
 
     store: Store
     keys: SecretKeys
     limits: Limits = field(default_factory=Limits)
+    #: Wakes long polls after each committed change of a session.
     notifier: Notifier = field(default_factory=Notifier)
     observer: Observer = field(default_factory=Observer, repr=False)
+    #: The name of this process in leases.
     holder: str = field(default_factory=new_holder)
+    #: Set after a commit that leaves work for the driver or for the sealer.
     aggregation_due: threading.Event = field(
         default_factory=threading.Event, init=False, repr=False
     )

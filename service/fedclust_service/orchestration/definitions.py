@@ -29,12 +29,8 @@ def _read(definition: bytes, sha256: str) -> Definition:
 def definition_of(session: Session) -> Definition:
     """Return the definition that sites consented to.
 
-    Raises
-    ------
-    DataDamaged
-        The stored bytes are others.
-    DefinitionError
-        An earlier version wrote the definition in a form that this version does not read.
+    DataDamaged if the stored bytes are others; DefinitionError if an earlier version wrote the
+    definition in a form that this version does not read.
     """
     return _read(session.definition, session.definition_sha256)
 

@@ -50,9 +50,8 @@ from fedclust_service.orchestration.aggregation_process import (
     NotStarted,
     ProcessLost,
 )
-from fedclust_service.orchestration.core import CoordinatorCore
+from fedclust_service.orchestration.core import AggregationEnd, CoordinatorCore
 from fedclust_service.orchestration.definitions import masks_of, plan_for, smallest_p
-from fedclust_service.orchestration.observer import AggregationEnd
 from fedclust_service.orchestration.provenance import platform_of
 from fedclust_service.orchestration.round_lifecycle import (
     FAILURE_MESSAGES,
@@ -270,13 +269,7 @@ class Driver(BackgroundThread):
         return _Work(session, current, lease, uow.now)
 
     def _aggregate(self, work: _Work, process: AggregationProcess) -> _Outcome:
-        """Compute; whatever goes wrong is an outcome, except what is listed here.
-
-        Raises
-        ------
-        StoreError
-        ProcessLost
-        """
+        """Compute; whatever goes wrong is an outcome, except StoreError and ProcessLost."""
         most = self._co.limits.aggregation_process_bytes
         try:
             plan = plan_for(work.session)

@@ -59,17 +59,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Batch:
-    """Events in order.
+    """Events in order, and the number ``last`` after which to continue.
 
-    Attributes
-    ----------
-    events : tuple of Event
-    last : int
-        The number after which to continue.
-    more : bool
-        Whether more events can be read at once.
-    ended : bool
-        Whether no event will follow.
+    ``more``: whether more events can be read at once. ``ended``: whether no event will follow.
     """
 
     events: tuple[Event, ...]
@@ -81,12 +73,8 @@ class Batch:
 def read_events(co: Coordinator, token: str, session: str, after: int) -> Batch:
     """Return a session's events after number ``after``, at most :data:`PAGE`.
 
-    Every call authenticates, because a stream may live longer than its token.
-
-    Raises
-    ------
-    Refusal
-        ``unauthenticated``, or ``not-found`` for a session that the token may not see.
+    Every call authenticates, because a stream may live longer than its token. Refusal
+    ``unauthenticated``, or ``not-found`` for a session that the token may not see.
     """
 
     def look(tx: Tx) -> Batch:

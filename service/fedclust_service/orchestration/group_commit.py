@@ -49,14 +49,7 @@ class _Job(Generic[T]):
 
 
 class GroupCommit:
-    """Commits work of one kind together. Any thread may use it.
-
-    Parameters
-    ----------
-    co : CoordinatorCore
-    name : str
-        The name of the transactions.
-    """
+    """Commits work of one kind together, in transactions called ``name``. Any thread may use it."""
 
     def __init__(self, co: CoordinatorCore, name: str) -> None:
         self._co = co
@@ -69,21 +62,11 @@ class GroupCommit:
         self._writing: set[Future[None]] = set()
 
     def commit(self, session: str, work: Callable[[UnitOfWork], T | Refusal]) -> Future[T]:
-        """Hand ``work`` to a writer thread and return at once.
+        """Hand ``work`` to a writer thread and return; StoreUnavailable if the group is closed.
 
-        ``work`` MUST be safe to run again. A refusal that it raises undoes it; a refusal that it
-        returns is committed and then raised. The future MUST NOT be cancelled.
-
-        Parameters
-        ----------
-        session : str
-            The session whose lock ``work`` takes first.
-        work : callable
-
-        Raises
-        ------
-        StoreUnavailable
-            The group is closed.
+        ``work`` first takes the lock of ``session``. It MUST be safe to run again. A refusal that
+        it raises undoes it; a refusal that it returns is committed and then raised. The future MUST
+        NOT be cancelled.
         """
         job = _Job(work)
         lock = "" if self._co.store.single_process else session

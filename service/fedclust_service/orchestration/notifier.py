@@ -49,10 +49,7 @@ class Notifier:
     async def wait(self, session: str, seen_version: int, timeout_s: float) -> bool:
         """Wait until the session is newer than ``seen_version``, at most ``timeout_s`` seconds.
 
-        Returns
-        -------
-        bool
-            True if it is newer; False if the time is over or the notifier is closed.
+        Returns whether it is newer: False if the time is over or the notifier is closed.
         """
         waiter = _Waiter(asyncio.get_running_loop(), asyncio.Event(), seen_version)
         with self._lock:

@@ -70,24 +70,10 @@ def read_as_site(
     *,
     recorded: bool = True,
 ) -> T:
-    """Authenticate a site and read its session and round, in one statement.
+    """Authenticate a site and read its session and round, the latest for None, in one statement.
 
-    Parameters
-    ----------
-    name : str
-        The transaction's name.
-    session : str
-    number : int or None
-        The round's number; None for the latest.
-    look : callable
-        Gets the session as the token's owner sees it as a site.
-    recorded : bool
-        Whether this counts as a use of the token.
-
-    Raises
-    ------
-    Refusal
-        ``unauthenticated``, or a refusal of ``look``.
+    ``look`` gets the session as the token's owner sees it as a site; its refusals go on.
+    ``recorded``: whether this counts as a use of the token. Refusal ``unauthenticated``.
     """
     text, now = _parsed(token), co.clock.now()
 

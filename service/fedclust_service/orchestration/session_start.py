@@ -129,12 +129,8 @@ def start_if_complete(uow: UnitOfWork, session: Session, actor: Actor, start: St
 def begin(uow: UnitOfWork, session: Session, actor: Actor, start: Start | None) -> Session:
     """Start a recruiting session with the sites that have joined.
 
-    Raises
-    ------
-    StartDue
-        ``start`` is None or for other sites.
-    Refusal
-        ``sites-unsuitable``: the method cannot run with these sites.
+    StartDue if ``start`` is None or for other sites. Refusal ``sites-unsuitable`` if the method
+    cannot run with these sites.
     """
     tx = uow.tx
     joined = _joined(tx.participations.list(session.id))

@@ -35,16 +35,9 @@ from fedclust_service.store import RoundView, SiteView, Tx
 
 @dataclass(frozen=True)
 class Body:
-    """A submission's body as it was sent.
+    """A submission's body as it was sent. ``media`` is its content type without parameters.
 
-    Attributes
-    ----------
-    content : bytes
-        Its SHA-256 identifies the submission.
-    media : str
-        ``application/json`` or the binary content type, without parameters.
-    check : callable, optional
-        Checks the content before it is parsed; raises Refusal.
+    ``check`` runs before it is parsed and raises Refusal.
     """
 
     content: bytes
@@ -54,16 +47,10 @@ class Body:
 
 @dataclass(frozen=True)
 class Submitted:
-    """A stored submission.
+    """A stored submission. ``created`` is False if these bytes were stored before (200, not 201).
 
-    Attributes
-    ----------
-    receipt : Receipt
-    created : bool
-        False if these bytes were stored before (200, not 201).
-    task_etag : str or None
-        The ETag of "answered, in this round". None if the site's view has changed since: with
-        that ETag the site would wait for something that is there already.
+    ``task_etag`` is the ETag of "answered, in this round". None if the site's view has changed
+    since: with that ETag the site would wait for something that is there already.
     """
 
     receipt: Receipt
@@ -127,24 +114,9 @@ def submit(
     """Store a site's answer exactly once; the checks run in the order of DESIGN §3.
 
     The body is read and checked between two transactions: the first refuses what can be refused
-    without the body, the second does so again under the session's lock, and stores.
-
-    Parameters
-    ----------
-    co : Coordinator
-    actor : Actor
-    session : str
-    number : int
-        The round's number.
-    body : Body
-    seen : Admitted, optional
-        The result of :func:`admit`. The refusals and their order are still those of the moment
-        at which the body had arrived.
-
-    Returns
-    -------
-    future of Submitted
-        Done once the answer is stored durably, or refused.
+    without the body, the second does so again under the session's lock, and stores. ``seen`` is the
+    result of :func:`admit`; the refusals and their order are still those of the moment at which the
+    body had arrived. The future is done once the answer is stored durably, or refused.
     """
     require(actor, "submission.put")
     digest = codec.sha256(body.content)

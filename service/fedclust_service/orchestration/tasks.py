@@ -21,13 +21,8 @@ from fedclust_service.store import RoundView, SiteView, Tx
 class TaskView:
     """A site's view of its session.
 
-    Attributes
-    ----------
-    response : TaskResponse
-    etag : str
-        Strong and quoted; it covers all of ``response`` but ``progress``.
-    version : int
-        The session's version, for :meth:`Notifier.wait`.
+    ``etag`` is strong and quoted; it covers all of ``response`` but ``progress``. ``version`` is
+    the session's, for :meth:`Notifier.wait`.
     """
 
     response: TaskResponse

@@ -21,16 +21,10 @@ COORDINATOR = "coordinator"
 
 
 class UnitOfWork:
-    """A transaction in progress.
+    """A transaction in progress. Everything that it writes has the time ``now``.
 
     Log lines and wake-ups wait for the commit, because a transaction may be rolled back and run
     again.
-
-    Attributes
-    ----------
-    tx : Tx
-    now : datetime
-        The time of everything that the transaction writes.
     """
 
     def __init__(self, co: CoordinatorCore, tx: Tx) -> None:

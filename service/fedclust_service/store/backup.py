@@ -40,16 +40,8 @@ class Copy:
 def backup(url: str, target: Path) -> Copy:
     """Copy a database that may be in use to a new file.
 
-    Parameters
-    ----------
-    url : str
-        ``sqlite:///path``. PostgreSQL has its own tools: UrlRefused names them.
-    target : Path
-        Must not exist. It appears only when it is complete; only its owner can read it.
-
-    Raises
-    ------
-    UrlRefused, Unwritable, NotOurDatabase, StoreError
+    ``target`` must not exist. It appears only when it is complete; only its owner can read it. For
+    PostgreSQL, UrlRefused names its own tools.
     """
     parsed = engines.parse_url(url)
     file = engines.sqlite_file(parsed)
@@ -87,10 +79,6 @@ def restore(source: Path, url: str) -> Copy:
 
     This overwrites neither a database nor a write-ahead log that was left behind: SQLite would
     apply that log to the copy and damage it.
-
-    Raises
-    ------
-    UrlRefused, Unwritable, StoreLocked, NotOurDatabase, StoreError
     """
     parsed = engines.parse_url(url)
     file = engines.sqlite_file(parsed)

@@ -32,15 +32,9 @@ _FORMS = "sqlite:///path/to/file.db or postgresql+psycopg://user@host/name"
 
 @dataclass(frozen=True)
 class Engines:
-    """The engines of one database.
+    """The engines of one database. ``file`` is the SQLite file.
 
-    Attributes
-    ----------
-    write, read : Engine
-    listen : Engine or None
-        For the listening connection on PostgreSQL: no pool, and each statement commits.
-    file : Path or None
-        The SQLite file.
+    ``listen`` is for the listening connection on PostgreSQL: no pool, and each statement commits.
     """
 
     write: Engine

@@ -1,23 +1,5 @@
 """The errors of a database as types, and which of them are worth another try.
 
-::
-
-    StoreError
-    ├── UrlRefused           not a database address that we serve
-    ├── StoreLocked          another process serves this SQLite file
-    ├── Unwritable           missing folder, no permission, disk full, read-only
-    │   └── DatabaseDamaged  pages that cannot be read; nothing more is written
-    ├── StoreBusy            still contended after all tries: ask again later
-    ├── StoreUnavailable     connection lost, or not made
-    ├── DataDamaged          stored bytes have changed
-    ├── ConstraintViolated   a rule of the schema refused a row: a defect of this program
-    │   └── AlreadyExists    the row to add exists
-    └── SchemaProblem
-        ├── SchemaMissing    empty database, and no permission to create tables
-        ├── SchemaOlder      names the command that upgrades
-        ├── SchemaNewer      written by a later version of the program
-        └── NotOurDatabase   the tables of another program
-
 Messages hold names of constraints and files, never values of a row. A driver's text repeats the
 failing row, so only its code is kept.
 """
@@ -123,12 +105,8 @@ class StoreUnavailable(StoreError):
 class DataDamaged(StoreError):
     """Stored bytes do not have their stored hash, or cannot be read.
 
-    Attributes
-    ----------
-    what : str
-        ``submission``, ``state``, ``task``, ``definition``, ``result`` or ``row``.
-    site : str or None
-        The site that the data belong to, if any.
+    ``what`` is ``submission``, ``state``, ``task``, ``definition``, ``result`` or ``row``; ``site``
+    is the one that the data belong to, if any.
     """
 
     def __init__(self, what: str, site: str | None = None) -> None:

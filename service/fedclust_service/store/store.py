@@ -53,14 +53,8 @@ _LONGEST_PAUSE_S = 0.25
 class TxMetrics:
     """Counts of the transactions with one name.
 
-    Attributes
-    ----------
-    calls, failures : int
-        Calls, and calls that ended with an error of the database.
-    attempts : int
-        Runs of the function; ``attempts - calls`` are repetitions.
-    seconds, slowest : float
-        Seconds per call, including waits for locks: the sum and the longest.
+    ``failures`` ended with an error of the database, ``attempts - calls`` are repetitions. Seconds
+    per call, including waits for locks: the sum and the longest.
     """
 
     calls: int = 0
@@ -71,10 +65,7 @@ class TxMetrics:
 
 
 class Store:
-    """A database with the coordinator's tables. Threads may share it.
-
-    Use `Store.open` to make one.
-    """
+    """A database with the coordinator's tables, made by `Store.open`. Threads may share it."""
 
     def __init__(
         self,
@@ -124,21 +115,19 @@ class Store:
         create : bool
             Whether to create the tables in an empty database.
         busy_timeout_s : float
-            How long a statement waits for a lock, in seconds.
+            How long a statement waits for a lock.
         pool_size : int
             Connections kept open; under load up to four times as many more are made.
         pause : callable
             Waits between two tries.
         check_wait_s : float
-            How long to wait for the check of an SQLite file to be served, in seconds; a longer
-            check continues in the background.
+            How long to wait for the check of an SQLite file; a longer check goes on in the
+            background.
 
         Raises
         ------
-        UrlRefused, Unwritable, DatabaseDamaged, StoreLocked, StoreBusy, StoreUnavailable
-            The database cannot be used.
-        SchemaMissing, SchemaOlder, SchemaNewer, NotOurDatabase
-            The tables are not those of this program.
+        StoreError
+            The database cannot be used, or the tables are not those of this program.
         """
         parsed = engines.parse_url(url)
         file = engines.sqlite_file(parsed)
@@ -170,18 +159,12 @@ class Store:
         return self._url.render_as_string(hide_password=True)
 
     def run_tx(self, name: str, fn: Callable[[Tx], T]) -> T:
-        """Run ``fn`` in a write transaction, commit once, and return its result.
+        """Run ``fn`` in a write transaction named ``name``, commit once, and return its result.
 
         ``fn`` MUST be safe to run again: it runs again with a new `Tx` after a deadlock, a
         serialization failure, a busy database or a connection lost before the commit. Its own
-        exceptions undo everything and reach the caller.
-
-        Parameters
-        ----------
-        name : str
-            The name under which the transaction is counted.
-        fn : callable
-            Gets the `Tx`. It should not compute: on SQLite all writers wait for it.
+        exceptions undo everything and reach the caller. It should not compute: on SQLite all
+        writers wait for it.
 
         Raises
         ------
@@ -245,10 +228,7 @@ class Store:
         waited_for: Callable[[], Mapping[str, int]],
         reread_s: float,
     ) -> Listener | None:
-        """Return the listener for other processes' commits; None on SQLite, where there are none.
-
-        The parameters are those of `Listener`.
-        """
+        """Return the listener for other processes' commits; None on SQLite, which has none."""
         engine = self._engines.listen
         if engine is None:
             return None

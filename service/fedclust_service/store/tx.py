@@ -19,14 +19,9 @@ from fedclust_service.store.submissions import Submissions
 
 
 class Tx:
-    """The repositories of one transaction.
+    """The repositories of one transaction. MUST NOT be kept beyond the function it was given to.
 
-    MUST NOT be kept beyond the function it was given to.
-
-    Attributes
-    ----------
-    now : datetime
-        When this attempt began, by the store's clock. Everything it writes has this time.
+    ``now`` is when this attempt began, by the store's clock. Everything it writes has this time.
     """
 
     def __init__(self, connection: Connection, now: datetime) -> None:

@@ -9,7 +9,6 @@ from fedclust_service.http.routes import (
     admin,
     events,
     health,
-    metrics,
     participation,
     principals,
     results,
@@ -32,5 +31,4 @@ ROUTERS: tuple[APIRouter, ...] = (
     events.router,
     admin.router,
     health.router,
-    metrics.router,
 )

@@ -12,9 +12,14 @@ from fedclust.methods.registry import METHODS
 from fedclust.schema.method import Method
 from fedclust.wire.models import AlgorithmInfo, Page, PhaseInfo, WhoAmI
 from fedclust_service.http.bodies import reply
-from fedclust_service.http.dependencies import ActorOf, Authenticated, CoordinatorOf
+from fedclust_service.http.dependencies import (
+    ActorOf,
+    Authenticated,
+    CoordinatorOf,
+    CursorOf,
+    LimitOf,
+)
 from fedclust_service.http.describe import described, page_of, ref
-from fedclust_service.http.paging import CursorOf, LimitOf, page_by_name
 from fedclust_service.http.problems import not_found
 from fedclust_service.orchestration import principals
 
@@ -26,7 +31,7 @@ router = APIRouter(tags=["about"])
     operation_id="whoami",
     summary="Who a token speaks for",
     description="Role, name and expiry of the token; versions of server and protocol.",
-    **described({200: ("The caller.", ref(WhoAmI))}, "unauthenticated"),
+    **described({200: ("The caller.", ref(WhoAmI))}),
 )
 def whoami(actor: ActorOf, co: CoordinatorOf) -> Response:
     return reply(principals.whoami(co, actor))
@@ -38,14 +43,12 @@ def whoami(actor: ActorOf, co: CoordinatorOf) -> Response:
     dependencies=[Authenticated],
     summary="Methods that this coordinator runs",
     description="Options as JSON Schema, phases, and line by line what leaves a site in each.",
-    **described(
-        {200: ("A page of methods, by name.", page_of(AlgorithmInfo))}, "unauthenticated", "invalid"
-    ),
+    **described({200: ("A page of methods, by name.", page_of(AlgorithmInfo))}, "invalid"),
 )
 def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Response:
-    names, following = page_by_name(sorted(METHODS), limit, cursor)
-    items = tuple(_describe(METHODS[name]) for name in names)
-    return reply(Page(items=items, next=following))
+    rest = [name for name in sorted(METHODS) if cursor is None or name > cursor]
+    items = tuple(_describe(METHODS[name]) for name in rest[:limit])
+    return reply(Page(items=items, next=rest[limit - 1] if len(rest) > limit else None))
 
 
 @router.get(
@@ -54,7 +57,7 @@ def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Response:
     dependencies=[Authenticated],
     summary="One method: options, phases, disclosures, citation",
     description="What leaves a site and when, for a data protection officer.",
-    **described({200: ("The method.", ref(AlgorithmInfo))}, "unauthenticated", "not-found"),
+    **described({200: ("The method.", ref(AlgorithmInfo))}, "not-found"),
 )
 def get_algorithm(
     algorithm: Annotated[str, Path(description="The method's name.")],

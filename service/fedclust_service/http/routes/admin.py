@@ -9,9 +9,16 @@ from starlette.responses import Response
 
 from fedclust.wire.models import Timestamp
 from fedclust_service.http.bodies import reply
-from fedclust_service.http.dependencies import SLUG, ActorOf, CoordinatorOf, service_of
+from fedclust_service.http.dependencies import (
+    SLUG,
+    ActorOf,
+    CoordinatorOf,
+    CursorOf,
+    LimitOf,
+    StateOf,
+    service_of,
+)
 from fedclust_service.http.describe import described, page_of, ref
-from fedclust_service.http.paging import CursorOf, LimitOf, StateOf
 from fedclust_service.orchestration import admin
 
 router = APIRouter(prefix="/v1/admin", tags=["admin"])
@@ -45,7 +52,6 @@ SinceOf = Annotated[
     "is free on the coordinator's disk, how far clocks differ, versions.",
     **described(
         {200: ("The overview.", ref(admin.Overview))},
-        "unauthenticated",
         "forbidden",
     ),
 )
@@ -62,7 +68,6 @@ def overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> Response:
     "refused answers, the bytes of its stored answers and of the tasks made for it, each once.",
     **described(
         {200: ("A page of sessions.", page_of(admin.AdminSession))},
-        "unauthenticated",
         "forbidden",
         "invalid",
     ),
@@ -86,7 +91,6 @@ def sessions(
     "an entry is sealed.",
     **described(
         {200: ("A page of entries.", page_of(admin.AdminAuditEntry))},
-        "unauthenticated",
         "forbidden",
         "invalid",
     ),

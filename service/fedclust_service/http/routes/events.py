@@ -67,7 +67,6 @@ class _EventStream(StreamingResponse):
             200: ("Events, until the session has ended.", {STREAM: {"schema": _SCHEMA}}),
             204: ("The session has ended and nothing follows.", None),
         },
-        "unauthenticated",
         "not-found",
         "invalid",
     ),
@@ -135,9 +134,7 @@ def _number(last_event_id: str | None) -> int:
     description="Any token. Sites note number and hash of the last sealed entry with each "
     "submission (`Fedclust-Audit-Head`). If that entry now has another hash or is gone, the trail "
     "was rewritten or cut. The answer contains only the hash.",
-    **described(
-        {200: ("Number and hash.", ref(AuditHead))}, "unauthenticated", "not-found", "invalid"
-    ),
+    **described({200: ("Number and hash.", ref(AuditHead))}, "not-found", "invalid"),
 )
 def head(
     actor: ActorOf,

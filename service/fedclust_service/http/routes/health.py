@@ -1,21 +1,27 @@
-"""Whether the process runs, and whether it can serve."""
+"""Whether the process runs and can serve, and its metrics for Prometheus."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
 import structlog
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from fedclust.schema.model import Model
+from fedclust_service.domain.access import require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import reply
-from fedclust_service.http.dependencies import service_of
+from fedclust_service.http.dependencies import bearer, bearer_token, service_of
 from fedclust_service.http.describe import described, ref
+from fedclust_service.http.request_context import context_of
+from fedclust_service.metrics import CONTENT_TYPE
+from fedclust_service.orchestration import principals
 from fedclust_service.orchestration.coordinator import Coordinator
+from fedclust_service.settings import is_loopback
 
 log = structlog.get_logger(__name__)
 #: The ``reasons`` of `/readyz`, and what the operator should know or do.
@@ -39,6 +45,11 @@ REASONS = {
 }
 router = APIRouter(tags=["health"])
 _CHECK_SECONDS = 5.0
+_TEXT = {"text/plain": {"schema": {"type": "string"}}}
+#: Headers that proxies add. A request with one of them began on another machine.
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]+)?", re.IGNORECASE)
 
 
 class Liveness(Model):
@@ -62,7 +73,7 @@ class Readiness(Model):
     operation_id="healthz",
     summary="Liveness",
     description="Answers while the process runs; does not use the database.",
-    **described({200: ("It runs.", ref(Liveness))}),
+    **described({200: ("It runs.", ref(Liveness))}, public=True),
 )
 async def healthz() -> Response:
     return reply(Liveness(status="ok"))
@@ -75,7 +86,7 @@ async def healthz() -> Response:
     description="The database answers and has this program's schema; driver and sweeper run; "
     "clocks agree. A worker whose listening connection is broken can serve. Otherwise `reasons` of "
     "the problem names what is wrong: " + ", ".join(f"`{reason}`" for reason in REASONS) + ".",
-    **described({200: ("It can serve.", ref(Readiness))}, "unavailable"),
+    **described({200: ("It can serve.", ref(Readiness))}, "unavailable", public=True),
 )
 async def readyz(request: Request) -> Response:
     co = service_of(request).coordinator
@@ -108,3 +119,40 @@ def _reasons(co: Coordinator) -> list[str]:
         log.warning("not_ready", exc_info=error)
         reasons.append("database-silent")
     return reasons
+
+
+@router.get(
+    "/metrics",
+    operation_id="metrics",
+    summary="Metrics",
+    description="Prometheus' text form. Operators; without a token only from the coordinator's "
+    "machine, and only without a proxy.",
+    **described(
+        {200: ("Counts of this process and of the database.", _TEXT)},
+        "forbidden",
+    ),
+)
+async def metrics(request: Request, _: Annotated[object, Depends(bearer)]) -> Response:
+    if not _from_this_machine(request):
+        await run_in_threadpool(_require_operator, request)
+    text = await run_in_threadpool(service_of(request).metrics.text)
+    return Response(text, headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
+
+
+def _from_this_machine(request: Request) -> bool:
+    """Whether a request without a token comes from this machine and was not forwarded."""
+    if service_of(request).settings.behind_proxy or "authorization" in request.headers:
+        return False
+    if any(name in request.headers for name in _FORWARDED):
+        return False
+    # A web page whose name resolves to this machine could otherwise read them through a browser.
+    named = _HOST.fullmatch(request.headers.get("host", ""))
+    if named is None or request.client is None:
+        return False
+    return is_loopback(request.client.host) and is_loopback(named[1].strip("[]"))
+
+
+def _require_operator(request: Request) -> None:
+    actor = principals.authenticate(service_of(request).coordinator, bearer_token(request))
+    context_of(request).actor = actor
+    require(actor, "metrics.read")

@@ -17,7 +17,7 @@ from fedclust_service.http.dependencies import (
     SiteName,
     allowed,
 )
-from fedclust_service.http.describe import BODY_PROBLEMS, described, ref
+from fedclust_service.http.describe import described, ref
 from fedclust_service.orchestration import participation
 
 router = APIRouter(prefix="/v1/sessions/{session}/participation", tags=["participation"])
@@ -38,7 +38,6 @@ router = APIRouter(prefix="/v1/sessions/{session}/participation", tags=["partici
                 ref(ParticipationInfo),
             ),
         },
-        "unauthenticated",
         "forbidden",
         "not-found",
         "wrong-state",
@@ -48,7 +47,6 @@ router = APIRouter(prefix="/v1/sessions/{session}/participation", tags=["partici
         "table-changed",
         "version-unsupported",
         "late-joining-refused",
-        *BODY_PROBLEMS,
         "stored-data-damaged",
         body=ref(Participation),
     ),
@@ -68,7 +66,7 @@ def join(
     operation_id="leave_session",
     summary="Leave a session, or decline the invitation",
     description="Sites. What was stored still counts; nothing more is asked. Idempotent.",
-    **described({204: ("Left.", None)}, "unauthenticated", "forbidden", "not-found", "wrong-state"),
+    **described({204: ("Left.", None)}, "forbidden", "not-found", "wrong-state"),
 )
 def leave(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
     participation.leave(co, actor, session)
@@ -80,9 +78,7 @@ def leave(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
     operation_id="exclude_site",
     summary="Exclude a site",
     description="Its analyst and operators. What was stored still counts. Idempotent.",
-    **described(
-        {204: ("Excluded.", None)}, "unauthenticated", "forbidden", "not-found", "wrong-state"
-    ),
+    **described({204: ("Excluded.", None)}, "forbidden", "not-found", "wrong-state"),
 )
 def exclude(actor: ActorOf, co: CoordinatorOf, session: SessionName, site: SiteName) -> Response:
     participation.exclude(co, actor, session, site)

@@ -16,9 +16,16 @@ from fedclust.wire.models import (
 )
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.http.bodies import JsonBody, OptionalJsonBody, parse, reply
-from fedclust_service.http.dependencies import SLUG, ActorOf, CoordinatorOf, TokenId, allowed
-from fedclust_service.http.describe import BODY_PROBLEMS, described, page_of, ref
-from fedclust_service.http.paging import CursorOf, LimitOf
+from fedclust_service.http.dependencies import (
+    SLUG,
+    ActorOf,
+    CoordinatorOf,
+    CursorOf,
+    LimitOf,
+    TokenId,
+    allowed,
+)
+from fedclust_service.http.describe import described, page_of, ref
 from fedclust_service.orchestration import principals
 
 PrincipalName = Annotated[str, Path(pattern=SLUG, description="The name it was registered with.")]
@@ -44,10 +51,8 @@ def _router(role: Role, readers: str) -> APIRouter:
                 201: ("Registered.", ref(PrincipalInfo)),
                 200: ("It was registered with the same body before.", ref(PrincipalInfo)),
             },
-            "unauthenticated",
             "forbidden",
             "name-taken",
-            *BODY_PROBLEMS,
             body=ref(PrincipalCreate),
         ),
     )
@@ -67,7 +72,6 @@ def _router(role: Role, readers: str) -> APIRouter:
         description=f"{readers}. By name.",
         **described(
             {200: (f"A page of {many}.", page_of(PrincipalInfo))},
-            "unauthenticated",
             "forbidden",
             "invalid",
         ),
@@ -82,9 +86,7 @@ def _router(role: Role, readers: str) -> APIRouter:
         operation_id=f"get_{one}",
         summary=f"Read one {one}",
         description=f"{readers}. Tokens' ids and dates are shown to operators only.",
-        **described(
-            {200: (f"The {one}.", ref(PrincipalInfo))}, "unauthenticated", "forbidden", "not-found"
-        ),
+        **described({200: (f"The {one}.", ref(PrincipalInfo))}, "forbidden", "not-found"),
     )
     def read(actor: ActorOf, co: CoordinatorOf, name: PrincipalName) -> Response:
         return reply(principals.get_principal(co, actor, role, name))
@@ -96,11 +98,9 @@ def _router(role: Role, readers: str) -> APIRouter:
         description=f"Operators. The tokens of a disabled one stop working at once.{kept}",
         **described(
             {200: ("Changed.", ref(PrincipalInfo))},
-            "unauthenticated",
             "forbidden",
             "not-found",
             *last,
-            *BODY_PROBLEMS,
             body=ref(PrincipalPatch),
         ),
     )
@@ -121,10 +121,8 @@ def _router(role: Role, readers: str) -> APIRouter:
         "Earlier tokens stay valid until they expire or are revoked.",
         **described(
             {201: ("Issued.", ref(TokenIssued))},
-            "unauthenticated",
             "forbidden",
             "not-found",
-            *BODY_PROBLEMS,
             body=ref(TokenCreate),
             body_required=False,
         ),
@@ -143,7 +141,7 @@ def _router(role: Role, readers: str) -> APIRouter:
         operation_id=f"revoke_{one}_token",
         summary="Revoke a token",
         description=f"Operators. It stops working at once; a second time changes nothing.{kept}",
-        **described({204: ("Revoked.", None)}, "unauthenticated", "forbidden", "not-found", *last),
+        **described({204: ("Revoked.", None)}, "forbidden", "not-found", *last),
     )
     def revoke(
         actor: ActorOf, co: CoordinatorOf, name: PrincipalName, token_id: TokenId

@@ -40,7 +40,6 @@ _TEXT = {"schema": {"type": "string"}}
                 {JSON: {"schema": ref(ResultDocument)}, BINARY: BINARY_CONTENT, CSV: _TEXT},
             )
         },
-        "unauthenticated",
         "forbidden",
         "not-found",
         "not-acceptable",

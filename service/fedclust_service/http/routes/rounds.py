@@ -7,9 +7,15 @@ from starlette.responses import Response
 
 from fedclust.wire.models import RoundInfo
 from fedclust_service.http.bodies import reply
-from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, RoundNumber, SessionName
+from fedclust_service.http.dependencies import (
+    ActorOf,
+    CoordinatorOf,
+    CursorOf,
+    LimitOf,
+    RoundNumber,
+    SessionName,
+)
 from fedclust_service.http.describe import described, page_of, ref
-from fedclust_service.http.paging import CursorOf, LimitOf
 from fedclust_service.orchestration import rounds
 
 router = APIRouter(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
@@ -23,7 +29,6 @@ router = APIRouter(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
     "and whether they answered.",
     **described(
         {200: ("A page of rounds, by number.", page_of(RoundInfo))},
-        "unauthenticated",
         "not-found",
         "invalid",
     ),
@@ -43,7 +48,7 @@ def index(
     operation_id="get_round",
     summary="Read a round",
     description="State, phase, deadline, who answered, metrics and timings.",
-    **described({200: ("The round.", ref(RoundInfo))}, "unauthenticated", "not-found"),
+    **described({200: ("The round.", ref(RoundInfo))}, "not-found"),
 )
 def read(actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber) -> Response:
     return reply(rounds.get_round(co, actor, session, number))
@@ -57,7 +62,6 @@ def read(actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundN
     "needs all its sites refuses. Idempotent.",
     **described(
         {200: ("Closing, or closed already.", ref(RoundInfo))},
-        "unauthenticated",
         "forbidden",
         "not-found",
         "wrong-state",

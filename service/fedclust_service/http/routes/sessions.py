@@ -10,9 +10,16 @@ from starlette.responses import Response
 from fedclust.wire.models import SessionCreate, SessionEntry, SessionInfo, SessionPatch
 from fedclust_service.domain.access import Actor
 from fedclust_service.http.bodies import JsonBody, parse, reply
-from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName, allowed
-from fedclust_service.http.describe import BODY_PROBLEMS, described, page_of, ref
-from fedclust_service.http.paging import CursorOf, LimitOf, StateOf
+from fedclust_service.http.dependencies import (
+    ActorOf,
+    CoordinatorOf,
+    CursorOf,
+    LimitOf,
+    SessionName,
+    StateOf,
+    allowed,
+)
+from fedclust_service.http.describe import described, page_of, ref
 from fedclust_service.orchestration import sessions
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
@@ -29,12 +36,10 @@ router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
             201: ("Created.", ref(SessionInfo)),
             200: ("It was created with the same body before.", ref(SessionInfo)),
         },
-        "unauthenticated",
         "forbidden",
         "name-taken",
         "stored-data-damaged",
         "version-unsupported",
-        *BODY_PROBLEMS,
         body=ref(SessionCreate),
     ),
 )
@@ -53,9 +58,7 @@ def create(
     summary="List sessions",
     description="Operators see all sessions, analysts those they created, sites those they take "
     "part in. Newest first. A session's `definition` is null if it is damaged.",
-    **described(
-        {200: ("A page of sessions.", page_of(SessionEntry))}, "unauthenticated", "invalid"
-    ),
+    **described({200: ("A page of sessions.", page_of(SessionEntry))}, "invalid"),
 )
 def index(
     actor: ActorOf,
@@ -74,7 +77,6 @@ def index(
     description="State, definition and its SHA-256, and the sites' names and states.",
     **described(
         {200: ("The session.", ref(SessionInfo))},
-        "unauthenticated",
         "not-found",
         "stored-data-damaged",
         "version-unsupported",
@@ -92,14 +94,12 @@ def read(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
     "the result.",
     **described(
         {200: ("Changed.", ref(SessionInfo))},
-        "unauthenticated",
         "forbidden",
         "not-found",
         "wrong-state",
         "late-joining-refused",
         "stored-data-damaged",
         "version-unsupported",
-        *BODY_PROBLEMS,
         body=ref(SessionPatch),
     ),
 )
@@ -119,7 +119,6 @@ def change(
     description="Its analyst and operators, once the quorum has joined. Idempotent.",
     **described(
         {200: ("Started, or running already.", ref(SessionInfo))},
-        "unauthenticated",
         "forbidden",
         "not-found",
         "wrong-state",
@@ -141,7 +140,6 @@ def start(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
     "Idempotent.",
     **described(
         {200: ("Cancelled.", ref(SessionEntry))},
-        "unauthenticated",
         "forbidden",
         "not-found",
         "wrong-state",

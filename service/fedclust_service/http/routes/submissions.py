@@ -26,7 +26,7 @@ from fedclust_service.http.dependencies import (
     for_site,
     service_of,
 )
-from fedclust_service.http.describe import BINARY_CONTENT, BODY_PROBLEMS, described, ref
+from fedclust_service.http.describe import BINARY_CONTENT, described, ref
 from fedclust_service.http.request_context import context_of
 from fedclust_service.orchestration import submissions
 
@@ -47,7 +47,6 @@ router = APIRouter(tags=["submissions"])
             201: ("Stored.", ref(Receipt)),
             200: ("These bytes were stored before.", ref(Receipt)),
         },
-        "unauthenticated",
         "forbidden",
         "not-found",
         "not-addressed",
@@ -55,7 +54,6 @@ router = APIRouter(tags=["submissions"])
         "submission-differs",
         "task-mismatch",
         "round-closed",
-        *BODY_PROBLEMS,
         "disclosure-refused",
         "stored-data-damaged",
         body={JSON: {"schema": ref("Submission")}, BINARY: BINARY_CONTENT},

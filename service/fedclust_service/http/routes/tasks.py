@@ -62,7 +62,6 @@ KnownOf = Annotated[
             ),
             304: ("Nothing new.", None),
         },
-        "unauthenticated",
         "forbidden",
         "not-found",
         "not-acceptable",

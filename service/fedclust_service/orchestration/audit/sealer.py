@@ -37,11 +37,8 @@ _NEWEST = 10_000
 class Sealer(BackgroundThread):
     """Runs :meth:`run_once` after each commit with entries, and at regular intervals.
 
-    Attributes
-    ----------
-    streams : Notifier
-        Wakes the streams of a session when an entry about it is sealed. Its versions are the
-        entries' numbers.
+    ``streams`` wakes the streams of a session when an entry about it is sealed. Its versions are
+    the entries' numbers.
     """
 
     def __init__(self, co: CoordinatorCore) -> None:
