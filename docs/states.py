@@ -20,8 +20,8 @@ from fedclust_service.domain.transition import Transition
 _HEAD = """\
 # States
 
-Rendered from the tables in `service/fedclust_service/domain/` by
-`python docs/states.py`. Do not edit: change the tables.
+`python docs/states.py` renders this page from the tables in `service/fedclust_service/domain/`. Do
+not edit it: change the tables.
 """
 
 _SESSION = """\
@@ -31,33 +31,34 @@ joined, or `min_sites` if there is no quorum. A session ends once, and its defin
 """
 
 _PARTICIPATION = """\
-A site that has left or was excluded cannot join again. Its stored answers still count.
+A site that has left or was excluded cannot join again. Its stored submissions still count.
 """
 
 _ROUND = """\
-The first of these rules that holds decides what happens to a collecting round. The coordinator
-checks them after every answer, departure and moved deadline, and at regular intervals.
+A site is **pending** while it takes part and has not answered the round. The first of these rules
+that applies decides what happens to a collecting round. The coordinator checks them after every
+submission, departure and moved deadline, and at regular intervals.
 
-- A site that it addresses leaves without having answered, in a phase whose method then completes
-  with what it has found (`dual`): aggregating, `site_left`.
-- No site is pending, and at least `min_sites` answers have contents: aggregating,
+- A site of the round leaves without having answered, in a phase whose method then completes with
+  what it has found (`dual`): aggregating, `site_left`.
+- No site is pending, and there are at least `min_sites` non-empty submissions: aggregating,
   `all_answered`.
-- No site is pending, fewer answers have contents, and `min_sites` of its sites still take part:
-  round and session fail, `too_few_contributors`.
-- The quorum of answers with contents is stored, and the deadline has passed: aggregating,
+- No site is pending, there are fewer non-empty submissions, and `min_sites` of the round's sites
+  still take part: round and session fail, `too_few_contributors`.
+- The quorum of non-empty submissions is stored, and the deadline has passed: aggregating,
   `quorum_at_deadline`.
 - The same before the deadline, and its analyst or an operator closes the round: aggregating,
   `operator`.
-- It has been overdue for `fail_after_s`: round and session fail, `quorum_not_reached`.
+- The round has been overdue for `fail_after_s`: round and session fail, `quorum_not_reached`.
 
-An aggregating round and its session fail when the method fails, or for `aggregation_error`,
+An aggregating round and its session fail if the method fails, or because of `aggregation_error`,
 `aggregation_timeout`, `aggregation_abandoned`, `method_version_unsupported` or
 `stored_data_damaged`.
 
 Some rounds are optional: the closing evaluation, and rounds that improve a clustering (`overlap`).
 They never fail a session. An optional round is aggregated when no site is pending (`all_answered`)
-or when it has been overdue for `fail_after_s` (`fail_after`). With fewer than `min_sites` answers
-with contents, the round is not used and a warning says so: the session completes with the previous
+or when it has been overdue for `fail_after_s` (`fail_after`). If it has fewer than `min_sites`
+non-empty submissions, it is not used and a warning says so: the session completes with the previous
 clustering. Without an evaluation its sizes and quality are null.
 
 If the policy has no quorum, the quorum is the number of the round's sites that still take part, and
