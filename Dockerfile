@@ -1,5 +1,7 @@
-# The coordinator. It listens beyond the container only with TLS or behind a proxy that ends it:
-#   docker build -t fedclust .    then compose.yaml, or docs/operations.md
+# The coordinator. It listens beyond the container only with TLS or behind a proxy that terminates
+# TLS. Build it with
+#   docker build -t fedclust .
+# and run it with compose.yaml, or as docs/operations.md explains.
 FROM python:3.12-slim-bookworm AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./

@@ -1,4 +1,4 @@
-"""``make dist``: what is handed out, and what installs it without a network.
+"""``make dist``: build the release, and bundles that install without a network.
 
 ::
 
@@ -7,8 +7,8 @@
     dist/coordinator/    the same for fedclust[service,postgres]
     dist/sbom-site.cdx.json, sbom-coordinator.cdx.json
 
-``requirements.txt`` names each wheel with its SHA-256, so that the folder can be carried to a
-machine without a network and nothing else than what was bundled is installed there:
+``requirements.txt`` names each wheel with its SHA-256. Copy the folder to a machine without a
+network; only what was bundled is installed there:
 
     pip install --no-index --require-hashes --find-links site --requirement site/requirements.txt
 
@@ -49,7 +49,7 @@ class Wheel:
 
     @classmethod
     def read(cls, path: Path) -> Wheel:
-        """Read a wheel's own words about itself."""
+        """Return name, version, hash and metadata of a wheel file."""
         name, version, _, _ = parse_wheel_filename(path.name)
         with zipfile.ZipFile(path) as archive:
             (inside,) = [
@@ -74,7 +74,7 @@ def build(out: Path) -> Path:
 
 
 def bundle(wheel: Path, name: str, target: list[str]) -> list[Wheel]:
-    """Gather a bundle's wheels beside ``wheel``, write their hashes and their SBOM."""
+    """Download a bundle's wheels next to ``wheel``; write their hashes and their SBOM."""
     extras = BUNDLES[name]
     folder = wheel.parent / name
     folder.mkdir()
@@ -152,7 +152,7 @@ def _component(wheel: Wheel, kind: str) -> dict[str, Any]:
 
 
 def _named_license(metadata: Message) -> str | None:
-    """Return a licence's name: some packages put its whole text there instead."""
+    """Return a licence's name; some packages put the full text there instead."""
     first = (metadata["License"] or "").strip()
     if first and "\n" not in first:
         return first
@@ -170,10 +170,10 @@ def _run(*arguments: str) -> None:
 
 def main() -> None:
     """Build everything into an empty folder."""
-    parser = argparse.ArgumentParser(description="Build what is handed out.")
+    parser = argparse.ArgumentParser(description="Build the release.")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
-    parser.add_argument("--platform", action="append", default=[], help="such as win_amd64")
-    parser.add_argument("--python-version", help="such as 3.12; of the platform named")
+    parser.add_argument("--platform", action="append", default=[], help="for example win_amd64")
+    parser.add_argument("--python-version", help="of that platform, for example 3.12")
     options = parser.parse_args()
     target = [f"--platform={each}" for each in options.platform]
     if options.python_version:

@@ -3,18 +3,18 @@
     python examples/heart_disease.py --data DIRECTORY [--out DIRECTORY] [--figures DIRECTORY]
 
 ``DIRECTORY`` holds the four files ``processed.{cleveland,hungarian,switzerland,va}.data`` of the
-UCI Machine Learning Repository (id 45; A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano), as they
-are: no header, ``?`` where a value is missing, and a cholesterol of 0 in all rows from Switzerland,
-which nobody measured there.
+UCI Machine Learning Repository (id 45; A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano),
+unchanged: no header, ``?`` for a missing value, and a cholesterol of 0 in all rows from
+Switzerland, where it was not measured.
 
-A coordinator and four hospitals run as processes of their own and talk over HTTP. Two sessions:
+A coordinator and four hospitals run as separate processes and talk over HTTP. Two sessions:
 
 - ``heart-shared``: federated k-means on the eight features that all four hospitals have.
 - ``heart-all``: all thirteen, of which each hospital uses those that 70 % of its rows have
   (``missing: mask``): thirteen in Cleveland, ten in Budapest and Long Beach, nine in Zurich.
 
-No hospital gives anybody the diagnosis: it stands in a column that the sessions do not ask for.
-Only this script, which plays all the parts, compares the labels with it in the end.
+No hospital sends the diagnosis: it is in a column that the sessions do not ask for. Only this
+script, which plays all roles, compares it with the labels at the end.
 """
 
 from __future__ import annotations
@@ -61,25 +61,25 @@ SESSIONS: dict[str, dict[str, Any]] = {
         "policy": {"missing": "mask"},
     },
 }
-#: How every hospital's file is to be read: what its columns are, and what means a missing value.
+#: How to read every hospital's file: its columns, and the text that means a missing value.
 READING = ("--columns", ",".join([*FEATURES, "num"]), "--missing", "?")
 SEED = 7
 _WAIT_S = 120.0
 
 
 def main() -> int:
-    """Run everything and print what was found."""
+    """Run everything and print the results."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="where the four files are")
+    parser.add_argument("--data", type=Path, required=True, help="directory of the four files")
     parser.add_argument("--out", type=Path, default=Path("heart-disease"))
-    parser.add_argument("--figures", type=Path, help="where the report's figures go, as SVG")
+    parser.add_argument("--figures", type=Path, help="directory for the report's figures, as SVG")
     given = parser.parse_args()
     absent = [name for name in map(file_of, HOSPITALS) if not (given.data / name).is_file()]
     if absent:
         parser.error(f"--data: no {', '.join(absent)} in {given.data}")
     out = given.out.absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        parser.error(f"--out: {given.out} is there, and is no empty directory")
+        parser.error(f"--out: {given.out} exists and is not an empty directory")
     out.mkdir(parents=True, exist_ok=True)
     with coordinator(out / "coordinator") as (url, operator_token):
         analyst_token = register(url, operator_token, out)
@@ -98,7 +98,7 @@ def main() -> int:
 
 
 def body(session: str, definition: dict[str, Any]) -> dict[str, Any]:
-    """Return what the analyst posts."""
+    """Return the definition that the analyst sends."""
     features = [
         {
             "name": name,
@@ -128,7 +128,7 @@ def file_of(hospital: str) -> str:
 
 @contextmanager
 def coordinator(directory: Path) -> Iterator[tuple[str, str]]:
-    """Run a coordinator; its address and the operator's token."""
+    """Run a coordinator; yield its address and the operator's token."""
     directory.mkdir()
     ready, log = directory / "ready", directory / "log"
     program = "import sys; from fedclust_service.cli import main; sys.exit(main())"
@@ -153,7 +153,7 @@ def coordinator(directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def register(url: str, operator_token: str, out: Path) -> str:
-    """Register hospitals and an analyst, with a token file each; return the analyst's token."""
+    """Register hospitals and an analyst, write their token files, return the analyst's token."""
     with Client(url, operator_token) as operator:
         for name in HOSPITALS:
             operator.add("sites", name)
@@ -168,7 +168,7 @@ def command(*arguments: str, url: str, at: Path, wait: bool = True) -> subproces
     """Run ``fedclust`` with the token in ``at``."""
     program = [sys.executable, "-m", "fedclust.cli", *arguments]
     program += ["--coordinator", url, "--token-file", str(at / "token")]
-    # The groups of this trial's persons are not those that this account keeps for real sessions.
+    # Keep the groups of this trial's persons apart from those of real sessions on this account.
     env = _env() | {"FEDCLUST_STATE_DIR": str(at / "groups")}
     with (at / "log").open("ab") as log:
         process = subprocess.Popen(program, stdout=log, stderr=log, cwd=at, env=env)
@@ -178,7 +178,7 @@ def command(*arguments: str, url: str, at: Path, wait: bool = True) -> subproces
 
 
 def take_part(url: str, session: str, data: Path, out: Path) -> None:
-    """Let all hospitals take part in a session, each in a process of its own."""
+    """Let all hospitals take part in a session, each in a separate process."""
     masked = SESSIONS[session]["policy"]["missing"] == "mask"
     running = {}
     try:
@@ -191,7 +191,7 @@ def take_part(url: str, session: str, data: Path, out: Path) -> None:
             running[name] = command(*arguments, url=url, at=out / name, wait=False)
         give_up = time.monotonic() + _WAIT_S
         while any(process.poll() is None for process in running.values()):
-            # One that has failed is one that the others would wait for.
+            # The others would wait for ever for one that has failed.
             failed = [name for name, process in running.items() if process.poll()]
             if failed or time.monotonic() > give_up:
                 break
@@ -221,7 +221,7 @@ def _env() -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
-# --- what came of it ------------------------------------------------------------------------------
+# --- comparison with the diagnosis ----------------------------------------------------------------
 
 
 def compared(session: str, data: Path, out: Path) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def compared(session: str, data: Path, out: Path) -> dict[str, Any]:
 
 
 def agreement(labels: NDArray[np.int64], sick: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return accuracy (of the better naming of two clusters), ARI and the majority's rate."""
+    """Return accuracy (with the better naming of two clusters), ARI and the majority's rate."""
     known = labels >= 0
     same = float((labels[known] == sick[known]).mean())
     share = float(sick[known].mean())
@@ -258,7 +258,7 @@ def figures(url: str, token: str, session: str, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     plots = Plots(found)
     for draw in (plots.convergence, plots.profile, plots.sizes, plots.centroids):
-        # Not every result has every figure: a line needs two rounds.
+        # A result may lack a figure: a line needs two rounds.
         with suppress(UsageError):
             draw().save(directory / f"{session.replace('-', '_')}_{draw.__name__}.svg")
 
