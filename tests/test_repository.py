@@ -122,6 +122,55 @@ def test_every_decision_and_every_page_is_linked() -> None:
         assert f"{page.name})" in everywhere, f"nothing links to {page.name}"
 
 
+def _anchors(page: str) -> set[str]:
+    """Return the fragments that a page's headings and anchors have in a link."""
+    headings = re.findall(r"^#+ (.+)$", page, re.M)
+    slugs = (re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings)
+    return {*slugs, *re.findall(r'<a id="([^"]+)"', page)}
+
+
+def test_links_to_a_section_find_it() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)} -> {target}#{section}"
+        for page in tracked(".md")
+        for target, section in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text("utf-8"))
+        if section not in _anchors((page.parent / target if target else page).read_text("utf-8"))
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_a_page_that_the_glossary_links_uses_the_term() -> None:
+    glossary = ROOT / "docs" / "glossary.md"
+    entries = re.findall(
+        r"^- \*\*(.+?)\*\*(.*?)(?=^- |^#|\Z)", glossary.read_text("utf-8"), re.M | re.S
+    )
+    assert len(entries) > 50
+    for term, meaning in entries:
+        targets = re.findall(r"\]\(([^)#\s]+)", meaning)
+        pages = [(glossary.parent / target).read_text("utf-8") for target in targets]
+        words = term.replace(" ", r"\s+")
+        assert any(re.search(rf"\b{words}", page, re.I) for page in pages), f"{term}: {targets}"
+
+
+#: Words that make a reader stop: each has a plainer one.
+STUMBLING = re.compile(
+    r"\b(?:told|alike|beside|anew|mends?|gone through|goes on|in the way|manners)\b",
+    re.IGNORECASE,
+)
+
+
+def test_pages_avoid_words_that_make_a_reader_stop() -> None:
+    """Rendered text is left out: it is written elsewhere."""
+    pages = set(tracked(".md")) - {ROOT / "docs" / "results.md"}
+    pages -= {ROOT / "docs" / "adding-a-method.md", *(ROOT / "docs" / "methods").glob("*.md")}
+    found = []
+    for page in pages:
+        blocks = r"<!-- (\w+): begin -->.*?<!-- \1: end -->"
+        text = re.sub(blocks, "", page.read_text("utf-8"), flags=re.DOTALL)
+        found += [f"{page.relative_to(ROOT)}: {word}" for word in STUMBLING.findall(text)]
+    assert not found, "\n".join(found)
+
+
 def test_what_touches_the_network_at_a_site_is_read_in_an_afternoon() -> None:
     lines = {str(path): code_lines(path) for path in NETWORK_FACING}
     assert sum(lines.values()) <= 1500, lines
