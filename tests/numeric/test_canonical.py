@@ -52,7 +52,7 @@ def test_the_first_of_equal_values_is_taken(
     assert np.array_equal(choose(np.array(values)), expected)
 
 
-def test_what_differs_by_more_than_rounding_is_told_apart() -> None:
+def test_values_that_differ_by_more_than_rounding_are_distinct() -> None:
     assert tolerant_argmin(np.array([1.0, 1.0 - 1e-9])) == 1
     assert tolerant_argsort(np.array([1.0, 1.0 - 1e-9])).tolist() == [1, 0]
     assert len(np.unique(round_to_tolerance(np.array([1.0, 1.0 + ROUNDING, 1.0 + 1e-9])))) == 2
@@ -67,7 +67,7 @@ def test_a_row_between_two_centroids_goes_to_the_first() -> None:
         assert not nearest_centroid(elsewhere(rows, seed), centroids).any()
 
 
-def test_ties_between_points_are_broken_by_what_the_points_are() -> None:
+def test_ties_between_points_are_broken_by_their_coordinates() -> None:
     grid = np.stack(np.meshgrid(np.arange(4.0), np.arange(4.0)), axis=-1).reshape(-1, 2)
     moved = break_distance_ties(grid)
     gaps = ((moved[:, None] - moved) ** 2).sum(axis=2)[np.triu_indices(16, 1)]
@@ -92,7 +92,7 @@ def test_points_that_differ_by_rounding_draw_the_same_seeds() -> None:
         np.testing.assert_allclose(other, found[0], rtol=1e-9)
 
 
-def test_eigenvectors_do_not_depend_on_the_basis_that_was_returned() -> None:
+def test_eigenvectors_do_not_depend_on_the_basis_the_library_returned() -> None:
     rng = np.random.default_rng(3)
     vectors = np.linalg.qr(rng.normal(size=(30, 5)))[0]
     values = np.array([0.0, 0.3, 0.3, 0.3 + ROUNDING, 0.9])
@@ -116,13 +116,13 @@ def test_eigenvectors_do_not_depend_on_the_basis_that_was_returned() -> None:
         ([0.0, 0.1], 2, False),
     ],
 )
-def test_a_space_that_goes_on_is_asked_for_whole(
+def test_an_incomplete_eigenspace_is_recognised(
     values: list[float], k: int, complete: bool
 ) -> None:
     assert eigenspace_is_complete(np.array(values), k) is complete
 
 
-def test_a_cycles_eigenvectors_are_the_same_in_any_kernel() -> None:
+def test_eigenvectors_of_a_cycle_do_not_depend_on_the_kernel() -> None:
     """Its eigenvalues come in pairs, and the second pair is cut in two."""
     from scipy.sparse import csr_array
 
@@ -134,7 +134,7 @@ def test_a_cycles_eigenvectors_are_the_same_in_any_kernel() -> None:
     np.testing.assert_allclose(one.vectors, two.vectors, atol=1e-9)
 
 
-def test_a_turn_that_anchors_leave_open_is_none() -> None:
+def test_a_rotation_that_anchors_do_not_determine_is_the_identity() -> None:
     """The third direction is unknown at one site: nothing is turned in it."""
     rng = np.random.default_rng(4)
     own = np.column_stack([rng.normal(size=(8, 2)), np.zeros(8)])

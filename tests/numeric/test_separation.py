@@ -1,6 +1,9 @@
-"""k-FED's conditions on separation, against numbers that can be had by hand."""
+"""k-FED's conditions on separation, against numbers computed by hand."""
 
 from __future__ import annotations
+
+import doctest
+import importlib
 
 import numpy as np
 import pytest
@@ -26,6 +29,13 @@ LABELS = {
 }
 
 
+def test_the_documented_example_holds() -> None:
+    module = importlib.import_module("fedclust.numeric.separation")
+    results = doctest.testmod(module)
+
+    assert (results.failed, results.attempted > 0) == (0, True)
+
+
 def test_the_conditions_of_theorem_3_1() -> None:
     found = separation(ROWS, LABELS)
 
@@ -44,7 +54,7 @@ def test_the_conditions_of_theorem_3_1() -> None:
     np.testing.assert_allclose(found.inactive_separation, [30 / (2 * sum(lambdas))])
 
 
-def test_a_row_between_two_clusters_misses_the_proximity_condition() -> None:
+def test_a_row_between_two_clusters_violates_the_proximity_condition() -> None:
     found = separation(ROWS, LABELS)
     # At c all rows are of one cluster: nothing to be told apart from.
     assert found.bad_rows["c"] == 0
@@ -65,7 +75,7 @@ def test_rows_without_a_cluster_do_not_count() -> None:
     assert separation(rows, labels).rows["c"] == 2
 
 
-def test_clusters_of_equal_rows_are_infinitely_far_apart() -> None:
+def test_the_separation_of_clusters_of_equal_rows_is_infinite() -> None:
     rows = {"a": _line(0, 0, 5, 5)}
     found = separation(rows, {"a": np.array([3, 3, 7, 7])})
 
@@ -74,7 +84,7 @@ def test_clusters_of_equal_rows_are_infinitely_far_apart() -> None:
     assert found.proximity == 1.0
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_labels_that_do_not_match_the_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="same sites"):
         separation(ROWS, {"a": LABELS["a"]})
     with pytest.raises(ValueError, match="'b'"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.cluster.hierarchy import fcluster, linkage
 
-from fedclust.numeric.ward import affordable, ward_means
+from fedclust.numeric.ward import ward_is_affordable, ward_means
 
 
 def _in_order(means: np.ndarray) -> np.ndarray:
@@ -18,7 +18,7 @@ def _in_order(means: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("k", [1, 2, 7, 40])
-def test_it_merges_as_scipy_does_where_weights_are_alike(seed: int, k: int) -> None:
+def test_with_equal_weights_it_merges_as_scipy_does(seed: int, k: int) -> None:
     X = np.random.default_rng(seed).normal(size=(40, 3)) + 1e4
     labels = fcluster(linkage(X, "ward"), k, "maxclust")
     means = np.array([X[labels == label].mean(axis=0) for label in np.unique(labels)])
@@ -27,7 +27,7 @@ def test_it_merges_as_scipy_does_where_weights_are_alike(seed: int, k: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_weight_counts_as_so_many_rows_at_one_place(seed: int) -> None:
+def test_a_weight_equals_that_many_equal_rows(seed: int) -> None:
     rng = np.random.default_rng(seed)
     points, weights = rng.normal(size=(25, 2)), rng.integers(1, 6, 25)
     rows = np.repeat(points, weights, axis=0)
@@ -42,7 +42,7 @@ def test_a_weight_counts_as_so_many_rows_at_one_place(seed: int) -> None:
     arrays(np.float64, st.tuples(st.integers(1, 24), st.integers(1, 3)), elements=st.floats(-3, 3)),
     st.integers(1, 24),
 )
-def test_ties_and_equal_points_end_in_as_many_groups_with_all_the_weight(
+def test_ties_and_equal_points_give_k_groups_with_all_the_weight(
     points: np.ndarray, k: int
 ) -> None:
     k = min(k, len(points))
@@ -54,18 +54,18 @@ def test_ties_and_equal_points_end_in_as_many_groups_with_all_the_weight(
         np.testing.assert_allclose(found[0], np.average(points, axis=0, weights=weights), atol=1e-9)
 
 
-def test_a_grid_of_equal_distances_ends() -> None:
+def test_it_terminates_on_a_grid_of_equal_distances() -> None:
     grid = np.stack(np.meshgrid(*[np.arange(9) * 0.1] * 2), axis=-1).reshape(-1, 2)
     assert ward_means(grid, np.ones(81), 9).shape == (9, 2)
 
 
-def test_what_is_affordable_depends_on_sizes_alone() -> None:
-    assert affordable(2_000, 100)
-    assert not affordable(100_000, 784)
+def test_affordability_depends_on_sizes_only() -> None:
+    assert ward_is_affordable(2_000, 100)
+    assert not ward_is_affordable(100_000, 784)
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e-12, 1e-15])
-def test_points_closer_than_rounding_end_in_as_many_groups(scale: float) -> None:
+def test_points_closer_than_rounding_give_k_groups(scale: float) -> None:
     """Where distances are rounding alone, they contradict one another."""
     rng = np.random.default_rng(0)
     points = np.repeat(rng.normal(size=(3, 4)), 60, axis=0) + scale * rng.normal(size=(180, 4))

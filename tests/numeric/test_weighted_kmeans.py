@@ -66,7 +66,7 @@ def test_weights_are_counts_of_rows() -> None:
     st.integers(1, 9),
 )
 @settings(max_examples=60)
-def test_repeated_points_give_that_many_distinct_centroids(points: np.ndarray, k: int) -> None:
+def test_repeated_points_give_one_centroid_per_distinct_point(points: np.ndarray, k: int) -> None:
     distinct = np.unique(points + 0.0, axis=0)
     centroids = weighted_kmeans(points, np.ones(7), k, np.random.default_rng(0), n_restarts=2)
 
@@ -85,7 +85,7 @@ def test_the_same_generator_gives_the_same_bytes() -> None:
     assert first.tobytes() == again.tobytes()
 
 
-def test_the_best_partitions_come_first_and_no_two_are_one() -> None:
+def test_partitions_are_distinct_and_the_best_come_first() -> None:
     points, weights = np.random.default_rng(7).normal(size=(80, 2)), np.ones(80)
     found = best_partitions(points, weights, 9, np.random.default_rng(0), 6)
     inertias = [_inertia(points, weights, centroids) for centroids in found]
@@ -97,7 +97,7 @@ def test_the_best_partitions_come_first_and_no_two_are_one() -> None:
 
 
 @pytest.mark.parametrize("d", [3, 60])
-def test_many_points_are_started_from_a_sample_and_end_as_low(
+def test_starts_from_a_sample_reach_the_inertia_of_starts_among_all_points(
     monkeypatch: pytest.MonkeyPatch, d: int
 ) -> None:
     rng = np.random.default_rng(8)
@@ -105,7 +105,7 @@ def test_many_points_are_started_from_a_sample_and_end_as_low(
     points = np.concatenate([rng.normal(c, 1.0, size=(200, d)) for c in centres])
     weights = rng.integers(1, 9, size=1200).astype(float)
     full = weighted_kmeans(points, weights, 6, np.random.default_rng(0))
-    monkeypatch.setattr(kmeans, "_WORK", 1)
+    monkeypatch.setattr(kmeans, "_MAX_WORK", 1)
     drawn = weighted_kmeans(points, weights, 6, np.random.default_rng(0))
 
     assert _inertia(points, weights, drawn) <= 1.001 * _inertia(points, weights, full)
@@ -114,11 +114,11 @@ def test_many_points_are_started_from_a_sample_and_end_as_low(
 
 
 @pytest.mark.parametrize("worth", [10, 2])
-def test_the_widest_axes_are_those_of_the_groups_and_not_of_noise(
+def test_the_widest_axes_are_those_of_the_groups_not_of_noise(
     monkeypatch: pytest.MonkeyPatch, worth: int
 ) -> None:
     """Groups less than one deviation apart along each of 120 axes; a sample of 200 is all noise."""
-    monkeypatch.setattr(kmeans, "_AXES_WORTH", worth)
+    monkeypatch.setattr(kmeans, "_AXES_ITERATIONS", worth)
     rng = np.random.default_rng(4)
     centres = rng.normal(size=(4, 120)) * 0.3
     points = np.repeat(centres, 3000, axis=0) + rng.normal(size=(12_000, 120))
@@ -126,7 +126,7 @@ def test_the_widest_axes_are_those_of_the_groups_and_not_of_noise(
     # A light point far away is wide, unless it counts by its weight.
     points[0], weights[0] = 50.0, 1e-3
     cloud = kmeans._Cloud(points, weights)
-    axes = cloud.widest(4)
+    axes = cloud.widest_axes(4)
 
     np.testing.assert_allclose(axes.T @ axes, np.eye(4), atol=1e-12)
     between = centres - centres.mean(axis=0)
@@ -134,12 +134,12 @@ def test_the_widest_axes_are_those_of_the_groups_and_not_of_noise(
     assert kept.sum() > 0.8 * (between**2).sum()
 
 
-def test_a_start_that_missed_a_group_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_missed_a_group_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve groups in pairs: of eight draws some miss one of a pair, and a sample shows which."""
     rng = np.random.default_rng(5)
     centres = np.repeat(9 * rng.normal(size=(6, 40)), 2, axis=0) + rng.normal(size=(12, 40))
     points = np.repeat(centres, 200, axis=0) + rng.normal(size=(2400, 40))
-    monkeypatch.setattr(kmeans, "_WORK", 1)
+    monkeypatch.setattr(kmeans, "_MAX_WORK", 1)
     real, large = kmeans._lloyd, []
 
     def lloyd(cloud: kmeans._Cloud, *rest: Any) -> Any:
@@ -151,13 +151,13 @@ def test_a_start_that_missed_a_group_does_not_go_on(monkeypatch: pytest.MonkeyPa
     assert squared_distances(centres, found).min(axis=1).max() < 1.0
     # One start along the axes, and its end among all points.
     assert sum(large) == 2
-    monkeypatch.setattr(kmeans, "_HOPELESS", np.inf)
+    monkeypatch.setattr(kmeans, "_MAX_RELATIVE_INERTIA", np.inf)
     large.clear()
     weighted_kmeans(points, np.ones(2400), 12, np.random.default_rng(0))
     assert sum(large) > 2
 
 
-def test_restarts_fall_with_size_by_a_fixed_rule() -> None:
+def test_the_number_of_restarts_falls_with_size() -> None:
     sizes = [restart_count(m, 30, 8) for m in (10, 10_000, 100_000, 10_000_000)]
 
     assert sizes[0] == 50
@@ -189,7 +189,7 @@ def test_equal_centroids_never_share_rows(X: np.ndarray, centroids: np.ndarray) 
     np.testing.assert_allclose(chosen, gaps.min(axis=1), rtol=1e-9, atol=1e-9)
 
 
-def test_agglomeration_is_among_the_starts_that_a_rule_chooses() -> None:
+def test_agglomeration_is_one_of_the_default_starts() -> None:
     """Means of few rows are far out, where random starts go and end higher."""
     rng = np.random.default_rng(3)
     middles = rng.normal(size=(64, 100)) * 0.6

@@ -1,1 +1,1 @@
-"""Distances, weighted k-means, Ward, moments, randomness, threads: no notion of a session."""
+"""Numerical code that knows no session: distances, weighted k-means, moments, randomness."""

@@ -1,8 +1,7 @@
 """Array types for payloads, tasks and states: strict, finite, of a declared rank.
 
-JSON carries nested lists; the binary form carries arrays, which arrive here as
-:class:`numpy.ndarray`. Both become read-only, C-contiguous arrays of one dtype, so that a
-method never sees which form a site used.
+JSON carries nested lists; the binary form carries :class:`numpy.ndarray`. Both become read-only,
+C-contiguous arrays of one dtype, so a method cannot tell which form a site used.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticCustomError, core_schema
 
 _DTYPES: dict[str, Any] = {"f": np.float64, "i": np.int64, "b": np.bool_}
-#: In a JSON schema, and in messages.
+#: Element types: their name in a JSON schema, and in messages.
 _NAMES = {"f": ("number", "floats"), "i": ("integer", "integers"), "b": ("boolean", "booleans")}
 
 
 @dataclass(frozen=True)
 class _ArrayOf:
-    """Pydantic annotation: an array of ``ndim`` axes of float64, int64 or bool."""
+    """Pydantic annotation: an array with ``ndim`` axes of float64, int64 or bool."""
 
     ndim: int
     kind: Literal["f", "i", "b"] = "f"
@@ -39,7 +38,7 @@ class _ArrayOf:
         else:
             items = core_schema.float_schema(strict=True, allow_inf_nan=False)
         for _ in range(self.ndim):
-            # The first wrong number says it all: millions of them would be millions of errors.
+            # fail_fast: report one wrong number, not millions.
             items = core_schema.list_schema(items, strict=True, fail_fast=True)
         return core_schema.json_or_python_schema(
             json_schema=core_schema.no_info_after_validator_function(self._from_lists, items),

@@ -1,9 +1,9 @@
-"""One choice among equals, the same on every processor.
+"""Tie-breaking that gives the same result on every processor.
 
-Matrix products and sums end in other digits on other processors. Where the mathematics leaves a
-choice, these digits must not make it: one other choice early in a session gives another result.
-So values that differ by rounding alone count as equal, the first of them is taken, and the
-vectors of an eigenspace are chosen by a rule that does not depend on what the library returned.
+Matrix products and sums differ in the last digits between processors. Where values are equal in
+exact arithmetic, these digits must not decide: one different choice early in a session changes the
+result. The functions here treat values within a tolerance as equal and take the first of them.
+Bases of eigenspaces follow a rule that does not depend on what the library returned.
 """
 
 from __future__ import annotations
@@ -13,56 +13,55 @@ from numpy.typing import ArrayLike, NDArray
 
 FloatArray = NDArray[np.float64]
 
-#: Values this close count as equal, relative to the largest beside them. Rounding makes about
-#: 1e-15; a hundredth of what DESIGN promises, 1e-9, is left for what a session adds to that.
+#: Values count as equal if they differ by at most this, relative to the largest magnitude.
+#: Rounding errors are about 1e-15; DESIGN promises results to 1e-9.
 TIE_TOLERANCE = 1e-11
 #: The same for squared distances to centroids, relative to the squared width of all centroids. A
-#: larger limit would take centroids for one that lie a millionth of the width apart.
-_NEAREST_TIE = 1e-14
-#: Coordinates this close count as equal, relative to the width of all points: they come of whole
-#: rounds, and of eigenvectors.
+#: larger value would treat centroids as equal that are a millionth of the width apart.
+_NEAREST_TIE_TOLERANCE = 1e-14
+#: Coordinates count as equal if they differ by at most this, relative to the width of all points.
+#: Larger than TIE_TOLERANCE: they accumulate the rounding errors of a round or an eigensolver.
 COORDINATE_TOLERANCE = 1e-9
-#: Eigenvalues this close, of a matrix of norm 1, count as equal. An eigenvector is known to about
-#: 1e-15 over the gap between its eigenvalue and the next.
-_SAME_EIGENVALUE = 1e-5
+#: Eigenvalues of a matrix of norm 1 count as equal if they differ by at most this. An eigenvector
+#: is known to about 1e-15 over the gap between its eigenvalue and the next.
+_EIGENVALUE_TOLERANCE = 1e-5
 
 
-def _size(values: FloatArray) -> FloatArray:
+def _magnitude(values: FloatArray) -> FloatArray:
     """Return the largest finite magnitude along the last axis, which is kept."""
-    found = np.where(np.isfinite(values), np.abs(values), 0.0)
-    return np.asarray(found.max(axis=-1, keepdims=True, initial=0.0))
+    magnitudes = np.where(np.isfinite(values), np.abs(values), 0.0)
+    return np.asarray(magnitudes.max(axis=-1, keepdims=True, initial=0.0))
 
 
 def tolerant_argmin(values: ArrayLike) -> NDArray[np.intp]:
-    """Return the place of the lowest value along the last axis; the first of equal ones."""
+    """Return the index of the minimum along the last axis; ties go to the first."""
     values = np.asarray(values, dtype=np.float64)
-    least = values.min(axis=-1, keepdims=True)
-    return np.asarray((values <= least + TIE_TOLERANCE * _size(values)).argmax(axis=-1))
+    minimum = values.min(axis=-1, keepdims=True)
+    return np.asarray((values <= minimum + TIE_TOLERANCE * _magnitude(values)).argmax(axis=-1))
 
 
 def tolerant_argmax(values: ArrayLike) -> NDArray[np.intp]:
-    """Return the place of the highest value along the last axis; the first of equal ones."""
+    """Return the index of the maximum along the last axis; ties go to the first."""
     return tolerant_argmin(-np.asarray(values, dtype=np.float64))
 
 
-def tolerant_ranks(values: FloatArray, within: float) -> NDArray[np.intp]:
-    """Return the ranks (n,) of values (n,); no further than ``within`` from the next is equal."""
+def tolerant_ranks(values: FloatArray, tolerance: float) -> NDArray[np.intp]:
+    """Return the ranks (n,) of values (n,); neighbours within ``tolerance`` share a rank."""
     order = np.argsort(values, kind="stable")
-    found = np.empty(len(values), dtype=np.intp)
-    found[order] = np.cumsum(np.diff(values[order], prepend=values[order[:1]]) > within)
-    return found
+    ranks = np.empty(len(values), dtype=np.intp)
+    ranks[order] = np.cumsum(np.diff(values[order], prepend=values[order[:1]]) > tolerance)
+    return ranks
 
 
 def tolerant_argsort(values: ArrayLike) -> NDArray[np.intp]:
-    """Return the order (n,) of values (n,) from the lowest on; equal ones stay as they are."""
+    """Return the indices (n,) that sort values (n,) ascending; ties keep their order."""
     values = np.asarray(values, dtype=np.float64)
-    return np.argsort(
-        tolerant_ranks(values, TIE_TOLERANCE * float(_size(values)[0])), kind="stable"
-    )
+    tolerance = TIE_TOLERANCE * float(_magnitude(values)[0])
+    return np.argsort(tolerant_ranks(values, tolerance), kind="stable")
 
 
 def coordinate_tolerance(points: FloatArray) -> float:
-    """Return how far apart coordinates of points (n, d) may be and count as equal."""
+    """Return the difference up to which coordinates of points (n, d) count as equal."""
     if not points.size:
         return 0.0
     width = float(np.ptp(points, axis=0).max())
@@ -70,23 +69,23 @@ def coordinate_tolerance(points: FloatArray) -> float:
 
 
 def tolerant_lexsort(points: FloatArray) -> NDArray[np.intp]:
-    """Return the order (n,) of points (n, d) by their first coordinate, then by the next."""
-    within = coordinate_tolerance(points)
-    return np.lexsort([tolerant_ranks(column, within) for column in points.T[::-1]])
+    """Return the indices (n,) that sort points (n, d) by the first coordinate, then the next."""
+    tolerance = coordinate_tolerance(points)
+    return np.lexsort([tolerant_ranks(column, tolerance) for column in points.T[::-1]])
 
 
 def round_to_tolerance(values: FloatArray) -> FloatArray:
-    """Return values in steps of rounding's size: equal ones become equal to the last bit."""
-    step = TIE_TOLERANCE * float(_size(values.reshape(-1))[0])
+    """Round values so that those equal within the tolerance become equal to the last bit."""
+    step = TIE_TOLERANCE * float(_magnitude(values.reshape(-1))[0])
     return values if step == 0.0 else np.asarray(np.round(values / step) * step)
 
 
 def break_distance_ties(points: FloatArray) -> FloatArray:
-    """Return points (n, d) moved by so little that only ties between distances are decided by it.
+    """Move points (n, d) slightly so that no two distances between them are equal by symmetry.
 
-    For the library's k-means and neighbours, which leave ties to rounding. Points that differ by
-    rounding become equal. Then each goes along a curve through all directions by what it is: equal
-    points stay equal, and between others no distances, nor sums of them, are equal by symmetry.
+    For scikit-learn's k-means and neighbours, which let rounding decide ties. Points that differ
+    by rounding become equal and stay equal. All points move along one curve, by an amount that
+    depends on their coordinates and is about :func:`coordinate_tolerance`.
     """
     step = coordinate_tolerance(points)
     if step == 0.0:
@@ -94,55 +93,57 @@ def break_distance_ties(points: FloatArray) -> FloatArray:
     points = np.round(points / step) * step
     width = max(float(np.ptp(points, axis=0).max()), step)
     factors, square, cube = np.random.default_rng(0).standard_normal((3, points.shape[1]))
-    # Column by column: sums of products could differ between equal points in the last digits.
-    place = np.zeros((len(points), 1))
+    # Column by column: a matrix product could differ between equal points in the last digits.
+    position = np.zeros((len(points), 1))
     for j, factor in enumerate(factors):
-        place[:, 0] += (points[:, j] - points[:, j].min()) * (factor / width)
-    return np.asarray(points + step * (place**2 * square + place**3 * cube))
+        position[:, 0] += (points[:, j] - points[:, j].min()) * (factor / width)
+    return np.asarray(points + step * (position**2 * square + position**3 * cube))
 
 
-def nearest_tie_offsets(squares: FloatArray) -> FloatArray:
-    """Return what makes the first of equally near centroids the nearest, if added to distances.
+def nearest_tie_offsets(squared_norms: FloatArray) -> FloatArray:
+    """Return offsets (K,) that, added to squared distances, let the first centroid win ties.
 
     Parameters
     ----------
-    squares : (K,) float64
-        The centroids' squared lengths. What is added (K,) is far above rounding and far below
-        what tells centroids apart.
+    squared_norms : (K,) float64
+        The centroids' squared lengths. The offsets are far above rounding errors and far below
+        differences between distinct centroids.
     """
-    return np.asarray(_NEAREST_TIE * squares.max(initial=0.0) * np.arange(len(squares)))
+    scale = _NEAREST_TIE_TOLERANCE * squared_norms.max(initial=0.0)
+    return np.asarray(scale * np.arange(len(squared_norms)))
 
 
 def canonical_eigenbasis(
     values: FloatArray, vectors: FloatArray, first: FloatArray | None = None
 ) -> FloatArray:
-    """Return eigenvectors (m, k) with signs, and bases of eigenspaces, chosen by a rule.
+    """Return eigenvectors (m, k) whose signs and bases do not depend on the library.
 
-    Every space of equal eigenvalues gets the basis that Gram and Schmidt's method makes of fixed
-    directions projected into it: whatever basis it came with, it is the same.
+    In each eigenspace the basis is the Gram-Schmidt basis of fixed random directions projected
+    into it.
 
     Parameters
     ----------
     values : (k,) float64
-        Ascending, of a matrix of norm about 1.
+        Ascending eigenvalues of a matrix of norm about 1.
     vectors : (m, k) float64
         Orthonormal. The last eigenspace must be complete; see :func:`eigenspace_is_complete`.
     first : (m,) float64, optional
-        An eigenvector of the lowest eigenvalue that is known beforehand.
+        A known eigenvector of the lowest eigenvalue.
     """
     m, k = vectors.shape
     directions = np.random.default_rng(0).standard_normal((k, m)).T
     if first is not None:
         directions[:, 0] = first
-    found = np.empty_like(vectors)
-    spaces = np.cumsum(np.diff(values, prepend=values[:1]) > _SAME_EIGENVALUE)
+    basis = np.empty_like(vectors)
+    spaces = np.cumsum(np.diff(values, prepend=values[:1]) > _EIGENVALUE_TOLERANCE)
     for space in range(int(spaces[-1]) + 1):
-        own = np.flatnonzero(spaces == space)
-        turn, upper = np.linalg.qr(vectors[:, own].T @ directions[:, own])
-        found[:, own] = vectors[:, own] @ (turn * np.where(np.diag(upper) < 0, -1.0, 1.0))
-    return found
+        members = np.flatnonzero(spaces == space)
+        rotation, upper = np.linalg.qr(vectors[:, members].T @ directions[:, members])
+        signs = np.where(np.diag(upper) < 0, -1.0, 1.0)
+        basis[:, members] = vectors[:, members] @ (rotation * signs)
+    return basis
 
 
 def eigenspace_is_complete(values: FloatArray, k: int) -> bool:
-    """Whether ascending ``values`` go on beyond the eigenspace of the ``k``-th."""
-    return bool((np.diff(values[k - 1 :]) > _SAME_EIGENVALUE).any())
+    """Return whether ascending eigenvalues continue beyond the eigenspace of the ``k``-th."""
+    return bool((np.diff(values[k - 1 :]) > _EIGENVALUE_TOLERANCE).any())

@@ -1,7 +1,7 @@
-"""Counts, means and sums of squared deviations (M2) of several sets, merged pairwise.
+"""Counts, means and sums of squared deviations (M2), merged pairwise.
 
 Chan, Golub & LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-variances", 1979: raw sums of squares are wrong by 7 % at an offset of 1e8.
+variances", 1979. Plain sums of squares are wrong by 7 % at an offset of 1e8.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FloatArray = NDArray[np.float64]
 
 
 class Moments(NamedTuple):
-    """``n``, ``mean`` and ``m2``, all of one shape."""
+    """Counts ``n``, means and M2 of the entries of an array; all of the same shape."""
 
     n: FloatArray
     mean: FloatArray
@@ -25,12 +25,12 @@ class Moments(NamedTuple):
 
 
 def no_moments(shape: tuple[int, ...]) -> Moments:
-    """Return the moments of nothing."""
+    """Return the moments of empty sets."""
     return Moments(np.zeros(shape), np.zeros(shape), np.zeros(shape))
 
 
 def merge_moments(one: Moments, other: Moments) -> Moments:
-    """Return the moments of two sets together, entry by entry."""
+    """Return the moments of the union of two disjoint sets, entry by entry."""
     n = one.n + other.n
     share = np.divide(other.n, n, out=np.zeros_like(n), where=n > 0)
     step = np.where(other.n > 0, other.mean - one.mean, 0.0)

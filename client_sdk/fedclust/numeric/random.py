@@ -1,6 +1,6 @@
-"""Seeded randomness: every generator follows from the session's seed and its purpose.
+"""Random generators derived from the session's seed and their purpose.
 
-One generator shared by all sites in turn would make results depend on the order of arrival.
+Sites do not share a generator: results would depend on the order in which answers arrive.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ def _generator(*parts: str | int) -> np.random.Generator:
 
 
 def site_rng(seed: int, site: str, round_number: int) -> np.random.Generator:
-    """Return a site's generator for one round. The coordinator knows the seed: never for noise."""
+    """Return a site's generator for one round. Never for noise: the coordinator knows the seed."""
     return _generator("site", seed, site, round_number)
 
 
 def server_rng(seed: int, purpose: str) -> np.random.Generator:
-    """Return the coordinator's generator for one named purpose."""
+    """Return the coordinator's generator for a named purpose."""
     return _generator("server", seed, purpose)

@@ -1,95 +1,61 @@
-"""One numerical thread: another number of threads gives other last digits."""
+"""One thread for numerical libraries: the number of threads changes the last digits of results."""
 
 from __future__ import annotations
 
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 
-class _Libraries:
-    """The numerical libraries of this process.
+class _BlasLimit:
+    """Limits the process's BLAS to one thread while any thread needs that.
 
-    Looking for them takes milliseconds, which is longer than many a step. It is done again once a
-    module has been imported: nothing else brings another library along.
-    """
-
-    def __init__(self) -> None:
-        self._known: tuple[int, Any] = (0, None)
-
-    def limit(self) -> AbstractContextManager[Any]:
-        """Return a context in which each of them has one thread."""
-        return self._found().limit(limits=1)  # type: ignore[no-any-return]
-
-    def several(self) -> bool:
-        """Return whether any BLAS has more than one thread."""
-        found = self._found().lib_controllers
-        return any(each.user_api == "blas" and each.num_threads != 1 for each in found)
-
-    def _found(self) -> Any:
-        modules, found = self._known
-        if found is None or modules != len(sys.modules):
-            # Imported here: it comes with scikit-learn and is not needed to import the package.
-            from threadpoolctl import ThreadpoolController
-
-            # Counted first: what is imported meanwhile is looked for the next time.
-            modules = len(sys.modules)
-            found = ThreadpoolController()
-            self._known = modules, found
-        return found
-
-
-_libraries = _Libraries()
-
-
-class _Keeper:
-    """Holds the process's number of BLAS threads at 1 while anyone wants it.
-
-    OpenBLAS has one number for the whole process, and threadpoolctl lets one thread at a time
-    change it. So a thread of its own changes it, for all that are inside; another that is done
-    earlier, or never, takes nothing away from the rest. Where it is 1 anyway, nobody is asked.
+    OpenBLAS has one setting for the whole process, so only the first thread to enter sets it and
+    the last one to leave restores it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._inside = 0
-        self._holds = False
-        self._held = ExitStack()
-        self._thread: ThreadPoolExecutor | None = None
+        self._users = 0
+        self._limit: Any = None
+        self._controller: Any = None
+        self._n_modules = 0
 
-    def enter(self) -> None:
+    def acquire(self) -> Any:
+        """Limit BLAS and return a controller of all numerical libraries that are loaded."""
         with self._lock:
-            if self._inside == 0 and _libraries.several():
-                if self._thread is None:
-                    self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedclust-blas")
-                self._thread.submit(lambda: self._held.enter_context(_libraries.limit())).result()
-                self._holds = True
-            self._inside += 1
+            # Finding libraries takes milliseconds. Only an import can have loaded another.
+            if self._n_modules != len(sys.modules):
+                # Imported here: it comes with scikit-learn, which ``import fedclust`` can lack.
+                from threadpoolctl import ThreadpoolController
 
-    def leave(self) -> None:
+                # Counted first: a module imported meanwhile triggers the next search.
+                self._n_modules = len(sys.modules)
+                self._controller = ThreadpoolController()
+            if self._users == 0:
+                self._limit = self._controller.limit(limits=1, user_api="blas")
+            self._users += 1
+            return self._controller
+
+    def release(self) -> None:
         with self._lock:
-            self._inside -= 1
-            if self._inside == 0 and self._holds and self._thread is not None:
-                self._thread.submit(self._held.close).result()
-                self._holds = False
+            self._users -= 1
+            if self._users == 0:
+                self._limit.restore_original_limits()
 
 
-_keeper = _Keeper()
+_blas_limit = _BlasLimit()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit BLAS and OpenMP to one thread: another number gives other last bits.
-
-    Any number of threads of a process may be inside at once.
-    """
-    _keeper.enter()
+    """Limit BLAS and OpenMP to one thread; several threads of a process may be inside at once."""
+    controller = _blas_limit.acquire()
     try:
-        # OpenMP's number is each thread's own.
-        with _libraries.limit():
+        # OpenMP keeps a setting for each thread.
+        with controller.limit(limits=1):
             yield
     finally:
-        _keeper.leave()
+        _blas_limit.release()

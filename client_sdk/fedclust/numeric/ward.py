@@ -1,10 +1,10 @@
-"""Ward's agglomeration of weighted points: a start for k-means that no draw can spoil.
+"""Ward's agglomeration of weighted points: a deterministic start for k-means.
 
 References
 ----------
 Ward, "Hierarchical grouping to optimize an objective function", JASA 1963.
-Murtagh, "A survey of recent advances in hierarchical clustering algorithms", 1983 (the chain of
-nearest neighbours, which finds the same merges in O(m^2 d)).
+Murtagh, "A survey of recent advances in hierarchical clustering algorithms", 1983 (the
+nearest-neighbour chain, which finds the same merges in O(m^2 d)).
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmin, tolerant_argsort
 
 FloatArray = NDArray[np.float64]
-#: Multiply-adds that an agglomeration may take; about six passes over all pairs.
-_WORK = 4_000_000_000
+#: The most multiply-adds of one agglomeration, which takes about _PASSES passes over all pairs.
+_MAX_WORK = 4_000_000_000
+_PASSES = 6
 
 
-def affordable(n_points: int, n_features: int) -> bool:
-    """Whether so many points may be agglomerated: a fixed rule of the sizes."""
-    return 6 * n_points * n_points * n_features <= _WORK
+def ward_is_affordable(n_points: int, n_features: int) -> bool:
+    """Return whether points (n_points, n_features) are few enough to agglomerate."""
+    return _PASSES * n_points * n_points * n_features <= _MAX_WORK
 
 
 def ward_means(points: FloatArray, weights: FloatArray, n_clusters: int) -> FloatArray:
-    """Merge points until ``n_clusters`` are left, always the pair that costs least inertia.
+    """Merge points into ``n_clusters`` groups, each time the pair that adds the least inertia.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ def ward_means(points: FloatArray, weights: FloatArray, n_clusters: int) -> Floa
     """
     size = len(points)
     merges = _merges(points, weights)
-    # The chain finds merges out of order; Ward's costs never fall from child to parent.
+    # The chain finds merges out of order. A merge never costs less than those it contains.
     order = tolerant_argsort(merges[:, 2])[: size - n_clusters]
     group = np.arange(size)
     for first, second in merges[order, :2].astype(np.intp):
@@ -54,15 +55,15 @@ def ward_means(points: FloatArray, weights: FloatArray, n_clusters: int) -> Floa
 
 
 def _merges(points: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return (m - 1, 3): a point of each of the two groups, and what their merger costs."""
+    """Return (m - 1, 3): a point of each of the two groups, and the cost of merging them."""
     origin = np.average(points, axis=0, weights=weights)
     centres, mass = points - origin, weights.astype(np.float64)
     squares = np.einsum("ij,ij->i", centres, centres)
     alive = np.ones(len(points), dtype=np.bool_)
-    found: list[tuple[float, float, float]] = []
+    merges: list[tuple[float, float, float]] = []
     chain: list[int] = []
     links: list[float] = []
-    while len(found) < len(points) - 1:
+    while len(merges) < len(points) - 1:
         if not chain:
             chain.append(int(alive.argmax()))
         while True:
@@ -70,19 +71,18 @@ def _merges(points: FloatArray, weights: FloatArray) -> FloatArray:
             gaps = squares + squares[last] - 2.0 * (centres @ centres[last])
             costs = np.maximum(gaps, 0.0) * (mass * mass[last] / (mass + mass[last]))
             costs[~alive] = np.inf
-            # The one before is nearest unless another is nearer; those before it never are, but for
-            # rounding, which must not bring the chain back to them.
+            # Exclude earlier links: only by rounding could one of them be nearest again.
             costs[chain] = np.inf
             nearest = int(tolerant_argmin(costs))
             if links and costs[nearest] >= links[-1] * (1.0 - TIE_TOLERANCE):
                 break
             chain.append(nearest)
             links.append(float(costs[nearest]))
-        keep, gone = sorted(chain[-2:])
-        found.append((keep, gone, links.pop()))
+        kept, gone = sorted(chain[-2:])
+        merges.append((kept, gone, links.pop()))
         del chain[-2:], links[-1:]
-        whole = mass[keep] + mass[gone]
-        centres[keep] = (mass[keep] * centres[keep] + mass[gone] * centres[gone]) / whole
-        squares[keep] = centres[keep] @ centres[keep]
-        mass[keep], alive[gone] = whole, False
-    return np.array(found).reshape(-1, 3)
+        total = mass[kept] + mass[gone]
+        centres[kept] = (mass[kept] * centres[kept] + mass[gone] * centres[gone]) / total
+        squares[kept] = centres[kept] @ centres[kept]
+        mass[kept], alive[gone] = total, False
+    return np.array(merges).reshape(-1, 3)

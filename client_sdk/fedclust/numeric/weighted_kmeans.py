@@ -1,7 +1,8 @@
 """Weighted k-means: of a site's points, and of all sites' cell means at the coordinator.
 
-Few points take many starts, each to convergence. Where one start among all points would take
-seconds, the starts are made in a sample, along the points' widest axes, and the best goes on.
+With few points, k-means runs from many starts, each to convergence. Where one start among all
+points would take seconds, the starts run in a sample, projected on the points' widest axes, and
+the best of them continues among all points.
 
 References
 ----------
@@ -25,43 +26,46 @@ from fedclust.numeric.canonical import (
     tolerant_argmin,
 )
 from fedclust.numeric.distances import ROW_BLOCK
-from fedclust.numeric.ward import affordable, ward_means
-
-_MAX_ITERATIONS = 300
-_TOLERANCE = 1e-12
-_MAX_RESTARTS = 50
-#: Multiply-adds that the random restarts may cost together, about ten iterations each.
-_WORK = 2_000_000_000
-#: The same of a site's own k-means, whose cells are but a start for the rounds that follow.
-_SITE_WORK = 200_000_000
-#: Where two restarts would cost more, they are made in a sample of so many points a cluster,
-_SAMPLED = 50
-_SAMPLE_RESTARTS = 8
-#: Of these, the best so many go on among all points along their widest axes, unless their inertia
-#: in the sample is this much above the lowest: what has missed a group does not catch up.
-_CARRIED = 4
-_HOPELESS = 1.01
-#: Lloyd ends there at this relative improvement,
-_FINE = 1e-5
-#: and among all points at this: the rest is dear there, and the sites' own rows decide in the
-#: rounds that follow.
-_COARSE = 1e-4
-#: Finding the axes may cost as much as so many iterations of Lloyd among all points.
-_AXES_WORTH = 10
-#: Relative difference in inertia up to which two partitions count as one (ALGORITHMS, fkm).
-SAME_INERTIA = 1e-9
+from fedclust.numeric.ward import ward_is_affordable, ward_means
 
 FloatArray = NDArray[np.float64]
+#: Centroids (K, d) and their weighted inertia.
 Run = tuple[FloatArray, float]
+
+_MAX_ITERATIONS = 300
+#: Relative improvement of the inertia below which Lloyd iterations stop.
+_TOLERANCE = 1e-12
+_MAX_RESTARTS = 50
+#: A random restart takes about this many iterations.
+_ITERATIONS_PER_RESTART = 10
+#: The most multiply-adds of all random restarts together,
+_MAX_WORK = 2_000_000_000
+#: and of a site's own k-means, whose cells only start the rounds that follow.
+_MAX_SITE_WORK = 200_000_000
+#: Where two restarts would cost more, they run in a sample of this many points per cluster.
+_SAMPLE_PER_CLUSTER = 50
+_SAMPLE_RESTARTS = 8
+#: The best starts in the sample continue among all points along their widest axes. Discard those
+#: more than 1 % worse than the best: they missed a cluster.
+_MAX_CONTINUED = 4
+_MAX_RELATIVE_INERTIA = 1.01
+#: Tolerance along the widest axes,
+_AXES_TOLERANCE = 1e-5
+#: and among all points, where iterations are expensive and the sites' rounds refine the result.
+_FULL_TOLERANCE = 1e-4
+#: Finding the axes may cost as much as this many Lloyd iterations among all points.
+_AXES_ITERATIONS = 10
+#: Relative difference in inertia up to which two partitions count as equal (ALGORITHMS, fkm).
+SAME_INERTIA = 1e-9
 
 
 def restart_count(n_points: int, n_features: int, n_clusters: int) -> int:
-    """Return the number of random restarts: 50, fewer where they are dear, never below 2.
+    """Return the number of random restarts: 50, fewer for large problems, at least 2.
 
-    A fixed rule of the sizes: a clock would make the result depend on the machine.
+    Depends on sizes only: a time limit would make the result depend on the machine.
     """
-    cost = 10 * n_points * n_features * n_clusters
-    return int(np.clip(_WORK // max(cost, 1), 2, _MAX_RESTARTS))
+    cost = _ITERATIONS_PER_RESTART * n_points * n_features * n_clusters
+    return int(np.clip(_MAX_WORK // max(cost, 1), 2, _MAX_RESTARTS))
 
 
 def weighted_kmeans(
@@ -71,7 +75,7 @@ def weighted_kmeans(
     rng: np.random.Generator,
     n_restarts: int | None = None,
 ) -> FloatArray:
-    """Cluster weighted points and return the centroids of the lowest weighted inertia.
+    """Cluster weighted points and return the centroids of lowest weighted inertia.
 
     Parameters are those of :func:`best_partitions`.
 
@@ -93,8 +97,8 @@ def best_partitions(
 ) -> list[FloatArray]:
     """Cluster weighted points from several starts and return the best partitions' centroids.
 
-    Starts: one farthest-first (deterministic), then k-means++ restarts; where their number is left
-    to a rule and it is affordable, one by Ward's agglomeration besides (deterministic).
+    The starts are farthest-first (deterministic) and k-means++ restarts; without ``n_restarts``
+    also Ward's agglomeration (deterministic), if the points are few enough.
 
     Parameters
     ----------
@@ -103,40 +107,47 @@ def best_partitions(
     n_clusters : int
     rng : numpy.random.Generator
     keep : int
-        The most partitions to return. Partitions whose inertia differs by no more than ``SAME``,
-        relative, count as one.
+        The most partitions to return. Partitions count as equal if their inertias differ by at
+        most ``SAME_INERTIA``, relative.
     n_restarts : int, optional
-        Random restarts of a site's own k-means; by default, and at the coordinator,
+        Random restarts of a site's own k-means. Default, and always at the coordinator:
         :func:`restart_count`.
 
     Returns
     -------
     list of (K', d) float64
-        Best first, all of one K': the smaller of ``n_clusters`` and the number of distinct
-        points. Where there are too many points for several starts, one partition.
+        Best first. K' is the smaller of ``n_clusters`` and the number of distinct points. A single
+        partition where there are too many points for several starts.
     """
-    points, weights = _merge_equal(points, weights)
+    points, weights = _merge_equal_points(points, weights)
     if len(points) <= n_clusters:
         return [points]
     cloud = _Cloud(points, weights)
-    if _too_many(points, n_clusters, _WORK if n_restarts is None else _SITE_WORK):
-        return [_by_sample(cloud, n_clusters, rng)]
+    max_work = _MAX_WORK if n_restarts is None else _MAX_SITE_WORK
+    if _needs_sample(points, n_clusters, max_work):
+        return [_kmeans_by_sample(cloud, n_clusters, rng)]
     if n_restarts is not None:
-        return _distinct(_runs(cloud, n_clusters, rng, n_restarts), keep)
-    runs = _runs(cloud, n_clusters, rng, restart_count(len(points), points.shape[1], n_clusters))
-    if affordable(*points.shape):
+        return _best_distinct(_run_starts(cloud, n_clusters, rng, n_restarts), keep)
+    n_restarts = restart_count(len(points), points.shape[1], n_clusters)
+    runs = _run_starts(cloud, n_clusters, rng, n_restarts)
+    if ward_is_affordable(*points.shape):
         runs.append(_lloyd(cloud, ward_means(points, cloud.weights, n_clusters)))
-    return _distinct(runs, keep)
+    return _best_distinct(runs, keep)
 
 
 def single_start_centroids(
     points: FloatArray, weights: FloatArray, n_clusters: int, rngs: Iterable[np.random.Generator]
 ) -> list[FloatArray]:
-    """Return centroids (K', d) from each of some random starts, carried to convergence.
+    """Run k-means to convergence from one k-means++ start per generator.
 
-    Parameters and K' as for :func:`weighted_kmeans`, but a generator for each start.
+    Other parameters and K' are those of :func:`weighted_kmeans`.
+
+    Returns
+    -------
+    list of (K', d) float64
+        One for each of ``rngs``.
     """
-    points, weights = _merge_equal(points, weights)
+    points, weights = _merge_equal_points(points, weights)
     if len(points) <= n_clusters:
         return [points for _ in rngs]
     cloud = _Cloud(points, weights)
@@ -146,13 +157,14 @@ def single_start_centroids(
 def kmeans_plus_plus(
     points: FloatArray, weights: FloatArray, n_clusters: int, rng: np.random.Generator
 ) -> FloatArray:
-    """Return points (K', d) drawn by weighted k-means++; K' as for :func:`weighted_kmeans`."""
-    points, weights = _merge_equal(points, weights)
-    return (
-        points
-        if len(points) <= n_clusters
-        else _plus_plus(_Cloud(points, weights), n_clusters, rng)
-    )
+    """Return points (K', d) drawn by greedy weighted k-means++.
+
+    Parameters and K' are those of :func:`weighted_kmeans`.
+    """
+    points, weights = _merge_equal_points(points, weights)
+    if len(points) <= n_clusters:
+        return points
+    return _plus_plus(_Cloud(points, weights), n_clusters, rng)
 
 
 def sklearn_kmeans(
@@ -162,12 +174,12 @@ def sklearn_kmeans(
     rng: np.random.Generator,
     n_restarts: int,
 ) -> FloatArray:
-    """Return centroids (K', d) by scikit-learn's k-means: what published programs ran.
+    """Return centroids (K', d) by scikit-learn's k-means, which the papers' programs use.
 
-    Parameters and K' as for :func:`weighted_kmeans`; no farthest-first start among them.
+    Parameters and K' are those of :func:`weighted_kmeans`; there is no farthest-first start.
     """
     seed = int(rng.integers(2**31))
-    points, weights = _merge_equal(points, weights)
+    points, weights = _merge_equal_points(points, weights)
     if len(points) <= n_clusters:
         return points
     # Imported here: it takes seconds, and only the papers' variants need it.
@@ -178,76 +190,79 @@ def sklearn_kmeans(
     return _Cloud(points, weights).means(labels, points[:n_clusters])
 
 
-def _merge_equal(points: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the distinct points in lexicographic order, and their weights added up.
+def _merge_equal_points(points: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the distinct points in lexicographic order, and their summed weights.
 
-    Points that differ by rounding alone are one, or another processor would draw other seeds.
-    Column by column, among the points that are still equal in all before: of real numbers the
-    first column tells nearly all apart.
+    Points that differ by rounding are merged, or another processor would draw other seeds. Column
+    by column, among the points still equal in all columns before: with real numbers the first
+    column separates nearly all.
     """
-    within = coordinate_tolerance(points)
+    tolerance = coordinate_tolerance(points)
     rank = np.zeros(len(points), dtype=np.intp)
     tied = np.arange(len(points))
     for j in range(points.shape[1]):
         if not len(tied):
             break
         tied = tied[np.lexsort((points[tied, j], rank[tied]))]
-        before, values = rank[tied], points[tied, j]
-        group = np.append(True, before[1:] != before[:-1])
-        run = group | np.append(True, np.diff(values) > within)
-        place = np.arange(len(tied))
-        first = np.maximum.accumulate(np.where(run, place, 0))
-        rank[tied] = before + first - np.maximum.accumulate(np.where(group, place, 0))
-        alone = run & np.append(run[1:], True)
-        tied = tied[~alone]
+        old_rank, values = rank[tied], points[tied, j]
+        # Where a set of points of one rank begins, and where a run of equal values within it.
+        set_start = np.append(True, old_rank[1:] != old_rank[:-1])
+        run_start = set_start | np.append(True, np.diff(values) > tolerance)
+        position = np.arange(len(tied))
+        first_of_run = np.maximum.accumulate(np.where(run_start, position, 0))
+        first_of_set = np.maximum.accumulate(np.where(set_start, position, 0))
+        rank[tied] = old_rank + first_of_run - first_of_set
+        unique = run_start & np.append(run_start[1:], True)
+        tied = tied[~unique]
     _, chosen, inverse = np.unique(rank, return_index=True, return_inverse=True)
     mass = np.bincount(inverse.reshape(-1), weights=weights).astype(np.float64)
-    # Adding 0.0 turns -0.0 into 0.0; they have counted as equal.
-    merged = points[chosen]
-    merged += 0.0
-    return merged, mass
+    # Adding 0.0 turns -0.0 into 0.0.
+    return points[chosen] + 0.0, mass
 
 
-def _too_many(points: FloatArray, n_clusters: int, work: int) -> bool:
-    """Whether two random restarts would cost more than all of them may."""
-    size = points.shape[0] * points.shape[1] * n_clusters
-    return 2 * 10 * size > work and len(points) > 2 * _SAMPLED * n_clusters
+def _needs_sample(points: FloatArray, n_clusters: int, max_work: int) -> bool:
+    """Return whether two random restarts among all points would cost more than ``max_work``."""
+    cost = _ITERATIONS_PER_RESTART * points.shape[0] * points.shape[1] * n_clusters
+    return 2 * cost > max_work and len(points) > 2 * _SAMPLE_PER_CLUSTER * n_clusters
 
 
-def _by_sample(cloud: _Cloud, n_clusters: int, rng: np.random.Generator) -> FloatArray:
-    """Return the centroids of one Lloyd run among all points, started from a sample's best.
+def _kmeans_by_sample(cloud: _Cloud, n_clusters: int, rng: np.random.Generator) -> FloatArray:
+    """Return centroids (K, d) of a Lloyd run among all points, started from a sample's best.
 
-    The sample is drawn by weight, so that within it every point weighs the same. K centroids span
-    at most K axes: along the K widest of the points, Lloyd is as good and costs K of d. A sample's
-    own widest axes would not do: where clusters overlap, they are those of its noise.
+    The sample is drawn by weight, so its points weigh the same. K centroids span at most K axes:
+    along the K widest axes of the points Lloyd is as good and costs K / d as much. The sample's
+    own widest axes would not do: where clusters overlap, they are axes of its noise.
     """
-    size = _SAMPLED * n_clusters
+    size = _SAMPLE_PER_CLUSTER * n_clusters
     share = cloud.weights / cloud.weights.sum()
     chosen = np.sort(rng.choice(len(share), size, replace=False, p=share))
-    if 2 * n_clusters > cloud.points.shape[1]:
-        drawn = _Cloud(cloud.points[chosen], np.ones(size))
-        runs = _runs(drawn, n_clusters, rng, _SAMPLE_RESTARTS)
-        return _lloyd(cloud, _distinct(runs, 1)[0], _COARSE)[0]
-    narrow = _Cloud(cloud.points @ cloud.widest(n_clusters), cloud.weights)
-    drawn = _Cloud(narrow.points[chosen], np.ones(size))
-    runs = _runs(drawn, n_clusters, rng, _SAMPLE_RESTARTS)
-    limit = _HOPELESS * min(inertia for _, inertia in runs)
-    starts = _distinct([run for run in runs if run[1] <= limit], _CARRIED)
-    best = _distinct([_lloyd(narrow, start, _FINE) for start in starts], 1)[0]
+    project = 2 * n_clusters <= cloud.points.shape[1]
+    narrow = cloud
+    if project:
+        narrow = _Cloud(cloud.points @ cloud.widest_axes(n_clusters), cloud.weights)
+    sample = _Cloud(narrow.points[chosen], np.ones(size))
+    runs = _run_starts(sample, n_clusters, rng, _SAMPLE_RESTARTS)
+    if not project:
+        return _lloyd(cloud, _best_distinct(runs, 1)[0], _FULL_TOLERANCE)[0]
+    limit = _MAX_RELATIVE_INERTIA * min(inertia for _, inertia in runs)
+    starts = _best_distinct([run for run in runs if run[1] <= limit], _MAX_CONTINUED)
+    best = _best_distinct([_lloyd(narrow, start, _AXES_TOLERANCE) for start in starts], 1)[0]
     labels, _ = narrow.nearest(best)
     means = cloud.means(labels, np.zeros((n_clusters, cloud.points.shape[1])))
-    return _lloyd(cloud, means, _COARSE)[0]
+    return _lloyd(cloud, means, _FULL_TOLERANCE)[0]
 
 
-def _runs(cloud: _Cloud, n_clusters: int, rng: np.random.Generator, n_restarts: int) -> list[Run]:
-    """Return (centroids, inertia) of every start, carried to convergence."""
+def _run_starts(
+    cloud: _Cloud, n_clusters: int, rng: np.random.Generator, n_restarts: int
+) -> list[Run]:
+    """Run Lloyd to convergence from farthest-first and from each k-means++ start."""
     runs = [_lloyd(cloud, _farthest_first(cloud, n_clusters))]
     runs += [_lloyd(cloud, _plus_plus(cloud, n_clusters, rng)) for _ in range(n_restarts)]
     return runs
 
 
-def _distinct(runs: list[Run], keep: int) -> list[FloatArray]:
-    """Return the centroids of the best runs, no two of one inertia; ties to the earliest."""
+def _best_distinct(runs: list[Run], keep: int) -> list[FloatArray]:
+    """Return the centroids of the best runs with distinct inertias; ties go to the earliest."""
     kept: list[tuple[float, int]] = []
     for number in sorted(range(len(runs)), key=lambda number: runs[number][1]):
         inertia = runs[number][1]
@@ -261,9 +276,10 @@ def _distinct(runs: list[Run], keep: int) -> list[FloatArray]:
 
 
 class _Cloud:
-    """Weighted points, with what distances from them need, computed once.
+    """Weighted points, with what their distances need computed once.
 
-    About the weighted mean: far from the origin the expanded square would otherwise cancel away.
+    Distances are relative to the weighted mean: far from the origin the expanded square loses
+    digits by cancellation.
     """
 
     def __init__(self, points: FloatArray, weights: FloatArray) -> None:
@@ -273,18 +289,18 @@ class _Cloud:
         self._squares = np.einsum("ij,ij->i", self._centred, self._centred)
 
     def innermost(self) -> int:
-        """Return the point nearest to the weighted mean."""
+        """Return the index of the point nearest to the weighted mean."""
         return int(tolerant_argmin(self._squares))
 
-    def widest(self, n_axes: int) -> FloatArray:
-        """Return the orthonormal axes (d, n_axes) along which the points vary most, by weight.
+    def widest_axes(self, n_axes: int) -> FloatArray:
+        """Return orthonormal axes (d, n_axes) of largest weighted variance.
 
-        From points at even distances in their order, as many as ``_AXES_WORTH`` allows.
+        Computed from evenly spaced points, as many as ``_AXES_ITERATIONS`` allows.
         """
         n_points, n_features = self.points.shape
-        # The product is symmetric: half of it is computed.
-        wanted = 2 * _AXES_WORTH * n_points * n_axes // n_features
-        n_used = min(n_points, max(wanted, _SAMPLED * n_axes))
+        # The product is symmetric: BLAS computes half of it.
+        wanted = 2 * _AXES_ITERATIONS * n_points * n_axes // n_features
+        n_used = min(n_points, max(wanted, _SAMPLE_PER_CLUSTER * n_axes))
         used = np.arange(n_used) * n_points // n_used
         scatter = np.zeros((n_features, n_features))
         for begin in range(0, n_used, ROW_BLOCK):
@@ -294,14 +310,14 @@ class _Cloud:
         values, axes = np.linalg.eigh(scatter)
         return canonical_eigenbasis(values / max(float(values[-1]), 1e-300), axes)[:, -n_axes:]
 
-    def from_points(self, seeds: NDArray[np.intp]) -> FloatArray:
+    def squared_distances_from(self, seeds: NDArray[np.intp]) -> FloatArray:
         """Return squared distances (m, s) from points ``seeds`` (s,); 0 from themselves."""
-        gaps = self._centred @ (-2.0 * self._centred[seeds].T)
-        gaps += self._squares[:, None]
-        gaps += self._squares[seeds]
-        np.maximum(gaps, 0.0, out=gaps)
-        gaps[seeds, np.arange(len(seeds))] = 0.0
-        return gaps
+        squares = self._centred @ (-2.0 * self._centred[seeds].T)
+        squares += self._squares[:, None]
+        squares += self._squares[seeds]
+        np.maximum(squares, 0.0, out=squares)
+        squares[seeds, np.arange(len(seeds))] = 0.0
+        return squares
 
     def nearest(self, centroids: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
         """Return the nearest centroid (m,) of every point and its weighted cost (m,)."""
@@ -319,42 +335,42 @@ class _Cloud:
         costs += self._squares - (ranked - norms)[labels]
         return labels, self.weights * np.maximum(costs, 0.0)
 
-    def means(self, labels: NDArray[np.int64], otherwise: FloatArray) -> FloatArray:
-        """Return the weighted means (K, d) of the clusters; ``otherwise`` of those without points.
+    def means(self, labels: NDArray[np.int64], fallback: FloatArray) -> FloatArray:
+        """Return the clusters' weighted means (K, d), and ``fallback`` (K, d) of empty clusters.
 
-        Points are added in their order, whatever the platform's matrix product does.
+        The sparse product adds points in their order on every platform.
         """
-        n_clusters = len(otherwise)
-        # Imported here: it takes a while, and few need it.
+        n_clusters = len(fallback)
+        # Imported here: it takes a while, and few callers need it.
         from scipy.sparse import csc_array
 
         shape = (n_clusters, len(labels))
         members = csc_array((self.weights, labels, np.arange(len(labels) + 1)), shape=shape)
         mass = np.bincount(labels, weights=self.weights, minlength=n_clusters)[:, None]
         sums = members @ self._centred
-        return np.where(mass > 0, sums / np.where(mass > 0, mass, 1.0) + self._origin, otherwise)
+        return np.where(mass > 0, sums / np.where(mass > 0, mass, 1.0) + self._origin, fallback)
 
 
 def _farthest_first(cloud: _Cloud, n_clusters: int) -> FloatArray:
-    """Seeds (K, d): the point nearest the weighted mean, then always the farthest from all."""
+    """Return seeds (K, d): the innermost point, then each time the one farthest from all seeds."""
     chosen = [cloud.innermost()]
-    gap = cloud.from_points(np.array(chosen))[:, 0]
+    gap = cloud.squared_distances_from(np.array(chosen))[:, 0]
     while len(chosen) < n_clusters:
         chosen.append(int(tolerant_argmax(gap)))
-        np.minimum(gap, cloud.from_points(np.array(chosen[-1:]))[:, 0], out=gap)
+        np.minimum(gap, cloud.squared_distances_from(np.array(chosen[-1:]))[:, 0], out=gap)
     return cloud.points[chosen]
 
 
 def _plus_plus(cloud: _Cloud, n_clusters: int, rng: np.random.Generator) -> FloatArray:
-    """Seeds (K, d) by weighted k-means++, greedy: of some draws, the one that lowers most."""
+    """Return seeds (K, d) by greedy weighted k-means++: the best of several draws for each seed."""
     n_trials = 2 + int(np.log(n_clusters))
     chosen = _draw(cloud.weights, rng, 1)
-    gap = cloud.from_points(chosen)[:, 0]
+    gap = cloud.squared_distances_from(chosen)[:, 0]
     while len(chosen) < n_clusters:
-        # Underflow can leave no mass although distinct points remain: then by weight alone.
+        # Underflow can leave no mass although distinct points remain: then draw by weight alone.
         mass = cloud.weights * gap
         trials = _draw(mass if mass.sum() > 0 else cloud.weights, rng, n_trials)
-        gaps = np.minimum(cloud.from_points(trials), gap[:, None])
+        gaps = np.minimum(cloud.squared_distances_from(trials), gap[:, None])
         best = int(tolerant_argmin(cloud.weights @ gaps))
         chosen = np.append(chosen, trials[best])
         gap = gaps[:, best]
@@ -362,14 +378,14 @@ def _plus_plus(cloud: _Cloud, n_clusters: int, rng: np.random.Generator) -> Floa
 
 
 def _draw(mass: FloatArray, rng: np.random.Generator, n: int) -> NDArray[np.intp]:
-    """Return ``n`` points (n,), drawn by mass."""
+    """Draw the indices (n,) of ``n`` points with probability proportional to ``mass`` (m,)."""
     cumulative = np.cumsum(mass)
     drawn = np.searchsorted(cumulative, rng.random(n) * cumulative[-1], side="right")
     return np.asarray(np.minimum(drawn, len(mass) - 1), dtype=np.intp)
 
 
 def _lloyd(cloud: _Cloud, centroids: FloatArray, tolerance: float = _TOLERANCE) -> Run:
-    """Lloyd iterations to convergence; an empty cluster takes the dearest point."""
+    """Run Lloyd iterations to convergence; an empty cluster moves to the point of highest cost."""
     previous = np.inf
     for _ in range(_MAX_ITERATIONS):
         labels, costs = cloud.nearest(centroids)
@@ -380,7 +396,7 @@ def _lloyd(cloud: _Cloud, centroids: FloatArray, tolerance: float = _TOLERANCE) 
         empty = np.flatnonzero(np.bincount(labels, minlength=len(centroids)) == 0)
         centroids = cloud.means(labels, centroids)
         for k in empty:
-            dearest = int(tolerant_argmax(costs))
-            centroids[k] = cloud.points[dearest]
-            costs[dearest] = 0.0
+            farthest = int(tolerant_argmax(costs))
+            centroids[k] = cloud.points[farthest]
+            costs[farthest] = 0.0
     return centroids, inertia
