@@ -54,7 +54,7 @@ def commands() -> str:
     leaves = dict(_leaves("fedclust", root))
     shared = [each for each in leaves["fedclust status"].params if each.name in connection]
     table = _table(("option", "meaning"), map(_option, shared))
-    lead = "*connection* stands for these options, of all commands that talk to a coordinator:"
+    lead = "*connection* stands for these options, which all commands with a coordinator have:"
     parts = [f"{lead}\n\n{table}"]
     for path, command in leaves.items():
         own = [each for each in command.params if each.name not in (*connection, "help")]
