@@ -1,12 +1,12 @@
-"""What the methods are compared with, and the measures of the comparison.
+"""Baselines for the methods, and the measures of the comparison.
 
 central
-    scikit-learn's k-means on the pooled rows; ``n_init`` is always said.
+    scikit-learn's k-means on the pooled rows; ``n_init`` is always given.
 naive distributed
-    Lloyd's algorithm with every step added up over the sites: method ``lloyd`` from K random rows,
-    `protection: none`. One start, as one would run it; as many rounds as it takes.
+    Lloyd's algorithm with every step summed over the sites: method ``lloyd`` from K random rows,
+    `protection: none`. One start, and as many rounds as it takes.
 local only
-    k-means (n_init 10) at each site by itself, min(K, rows) clusters.
+    k-means (n_init 10) at each site alone, min(K, rows) clusters.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The data of the papers, rebuilt, and the splits over sites that go with them.
+"""The data of the papers, reproduced, and the splits over sites that go with them.
 
-A split is a dict of site name to the numbers of its rows, so that labels stay beside rows. The
-shared data sets are looked for in ``FEDCLUST_DATA``, else in ``../shared/data`` beside the
+A split is a dict of site name to row numbers, so labels can be selected in the same way as rows.
+Shared data sets are read from ``FEDCLUST_DATA``, or else from ``../shared/data`` next to the
 repository.
 """
 

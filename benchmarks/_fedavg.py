@@ -1,4 +1,4 @@
-"""What k-FED's clusters are good for (section 4.2.2): models per cluster, and choice of clients.
+"""Two uses of k-FED's clusters (section 4.2.2): models per cluster, and choice of clients.
 
 A network of one hidden layer, in numpy; local steps of plain stochastic gradient descent; averages
 weighted by rows.

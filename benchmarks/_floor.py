@@ -1,15 +1,15 @@
-"""The processes of ``floor.py``: a coordinator without anything, its sites, and the service's.
+"""The processes of ``floor.py``: a minimal coordinator, its sites, and the service's sites.
 
-The bare coordinator is FastAPI, SQLite with ``synchronous=FULL`` and a long poll. It knows neither
-tokens nor validation, and stores of a session what a restart would need: states, each site's task
-and the answers.
+The minimal coordinator is FastAPI, SQLite with ``synchronous=FULL`` and a long poll. It has neither
+tokens nor validation, and stores only what a restart would need: states, each site's task and the
+submissions.
 
     python _floor.py coordinator FOLDER     writes FOLDER/ready with its address
     python _floor.py bare FOLDER NAME       a site of it
     python _floor.py sdk FOLDER NAME        a site of the service, through the SDK
 
 FOLDER holds ``definition.json`` and the sites' rows as ``NAME.npy``. Sites load everything, write
-``NAME.warm`` and wait for ``go``, so that start-up can be told from rounds.
+``NAME.warm`` and wait for ``go``, so that start-up is not measured as part of the rounds.
 """
 
 from __future__ import annotations

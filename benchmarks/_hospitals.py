@@ -1,13 +1,13 @@
-"""The data of Maritan & Schenato's experiments, and sites that see only some of the features.
+"""The data of Maritan & Schenato's experiments, and sites that have only some of the features.
 
-Who sees what (section 6)
+Which site has which features (section 6)
     Assumption 1: the features in an order, cut into one window a site, 30 % of each shared with
-    the next. Assumption 2: a tenth of the features at every site, the others dealt out. The
-    paper says that "feature importance analysis" makes every site's features telling, and no
-    more. Here features are ranked by the F ratio of the classes, and the ranks dealt out, so that
-    every site gets its share of the telling ones, and what two windows share is the most telling
-    part of one; which of the features of about one rank a site gets is drawn.
-Who holds which rows
+    the next. Assumption 2: a tenth of the features at every site, the others dealt out. The paper
+    only says that "feature importance analysis" makes every site's features informative. Here
+    features are ranked by the F ratio of the classes, and the ranks are dealt out, so that every
+    site gets its share of informative features, and two windows share their most informative ones.
+    Which of the features of about one rank a site gets is drawn.
+Which site has which rows
     Assumption 1: rows at random, as many everywhere. Assumption 2: one subject or one writer a
     site; DIM: each cluster's rows by their first coordinate.
 """

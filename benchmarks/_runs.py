@@ -1,9 +1,9 @@
-"""Run many measurements, on two processes, and keep each as soon as it is there.
+"""Run many measurements in two processes, and store each as soon as it has ended.
 
-A measurement is a function of a module and its arguments; what it returns goes to
+A measurement is a function of a module and its arguments. Its return value goes to
 ``benchmarks/results/cache/<part>.jsonl`` under a hash of both and of the code that was measured.
-A part that was interrupted goes on where it was, and ``--runs`` can be raised without measuring
-again what is there.
+An interrupted benchmark continues where it stopped, and a larger ``--runs`` does not repeat stored
+measurements.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The four shapes of the spectral paper, rebuilt, and how their rows are split over sites.
+"""The four shapes of the spectral paper, reproduced, and how their rows are split over sites.
 
-The paper names the shapes, draws them, and gives the rows of a cluster, the number of clusters
-and the gammas; places and noise are ours. Both were chosen so that central spectral clustering
-finds every row's cluster, as the paper's did (Table 2). Blobs and moons lie at unequal distances:
-where two gaps are alike, eigenvalues coincide, and no sign makes such eigenvectors agree.
+The paper names the shapes, draws them, and gives the rows of a cluster, the number of clusters and
+the gammas; places and noise are ours. Both were chosen so that central spectral clustering finds
+every row's cluster, as the paper's did (Table 2). Blobs and moons lie at unequal distances: if two
+gaps are equal, eigenvalues coincide, and no sign makes such eigenvectors agree.
 """
 
 from __future__ import annotations

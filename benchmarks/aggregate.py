@@ -1,9 +1,10 @@
-"""Aggregating ``fkm`` for 1,000 sites x 100 cells x 784 features: seconds, inertia, and who waits.
+"""Aggregate ``fkm`` for 1,000 sites x 100 cells x 784 features: seconds, inertia, slow requests.
 
-First the aggregation alone, against one k-means++ start of scikit-learn's KMeans on the same
-weighted cells, on well separated and on overlapping data: both in turn, three times, medians. Then
-in a running service, to which 1,000 sites have sent their cells: the time of small requests while
-it aggregates, and at rest. ``--skip-service`` and ``--skip-alone`` leave a part out.
+The first part times the aggregation alone against one k-means++ start of scikit-learn's KMeans on
+the same weighted cells, on well separated and on overlapping data: in turns, three times, medians.
+The second part uses a running service to which 1,000 sites have sent their cells: it times small
+requests while the service aggregates, and at rest. ``--skip-service`` and ``--skip-alone`` leave a
+part out.
 """
 
 from __future__ import annotations

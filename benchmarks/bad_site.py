@@ -1,12 +1,13 @@
-"""One bad site beside honest ones: what becomes of the honest rows' clusters.
+"""One bad site among honest ones: the effect on the honest rows' clusters.
 
-Five honest sites of 259 rows share four clusters, six standard deviations apart; a sixth has other
-rows: 40 at 1e6 (3 % of all), five at 1e9, or 40 at the corners of wide bounds. It may also lie:
-moments of 1e6 and rows as the honest sites', or moments as theirs and rows at 1e6. ARI is of the
-honest rows with their true clusters.
+Five honest sites of 259 rows share four clusters, six standard deviations apart. A sixth site has
+other rows: 40 at 1e6 (3 % of all), five at 1e9, or 40 at the corners of wide bounds. It may also
+lie: it sends moments of 1e6 with honest rows, or honest moments with rows at 1e6. ARI compares the
+honest rows' labels with their true clusters.
 
-Beside it honest data, where nothing may change: what the centroids cost with the rule, over their
-cost without it. Sites by the size of the tumours are as unlike as honest sites can be.
+A second part uses only honest data, for which nothing may change: the inertia of the centroids with
+the rule over that without it. Sites that are split by the size of the tumours differ as much as
+honest sites can.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The groups of a large site on disk: their size, and the time of an update.
+"""The stored groups of a large site: their size on disk, and the time of an update.
 
 ``python benchmarks/cohort_store.py`` prints both for a million persons and 32 columns.
 """

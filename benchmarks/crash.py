@@ -1,7 +1,7 @@
-"""Kills of the coordinator and as many of sites in a session of 20 rounds, on both databases.
+"""Kill the coordinator and sites, equally often, in a session of 20 rounds, on both databases.
 
-Prints what passed between them and writes it to ``benchmarks/results/crash.json``. Whatever is
-lost, doubled or different is an AssertionError.
+Prints counts of kills and requests, and writes them to ``benchmarks/results/crash.json``. Fails
+with an AssertionError if anything is lost, doubled or different.
 """
 
 from __future__ import annotations

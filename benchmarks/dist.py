@@ -1,9 +1,9 @@
-"""Whether what is handed out installs: without a network, and by the Dockerfile's own steps.
+"""Check that the release installs without a network, and with the Dockerfile's own steps.
 
-`make dist` runs into a folder of its own. Each bundle goes into a fresh virtual environment with
-``--no-index --require-hashes`` and pip's configuration switched off; what it installed has to be
-what its SBOM names. The Dockerfile's COPY and pip steps run in a folder and an environment made for
-them, and its health check is asked of a coordinator that its command started. Prints a table,
+Runs ``make dist`` into a new folder. Each bundle is installed into a fresh virtual environment with
+``--no-index --require-hashes`` and without pip's configuration; the installed packages must be
+those of its SBOM. The Dockerfile's COPY and pip steps run in a folder and an environment made for
+them, and its health check runs against a coordinator that its command started. Prints a table,
 writes ``benchmarks/results/dist.json``.
 """
 

@@ -3,11 +3,11 @@
 Data: the 30 distinct problems that the authors published (all two-dimensional), and problems of
 three and four dimensions made from the paper's text: K centres in [-1, 1]^d, five rows a centre and
 node within .5 of it. Declared bounds are the pooled extremes of a problem's rows, as in equation
-3b; a wider box, which a hospital should declare, is beside. ``protection: none``; beside the
-published problems what p = 5 leaves of them. Every ascent is a whole ``simulate`` session.
+3b; the tables also show a wider box, which a hospital should declare. All runs use ``protection:
+none``; the published problems also run with p = 5. Every ascent is a complete ``simulate`` session.
 
 Gaps are relative, in per cent, of the best bounds so far. *eq. 39*: .8 s a dual round, the slowest
-node of each and the coordinator's step, as the paper reckons it; no message is sent here.
+node of each and the coordinator's step, as in the paper's formula; no message is sent here.
 """
 
 from __future__ import annotations

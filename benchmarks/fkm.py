@@ -1,9 +1,9 @@
-"""FKM's figures (Garst & Reinders), rebuilt, and how far from central the default variant is.
+"""Reproduce FKM's figures (Garst & Reinders), and compare the default variant with central k-means.
 
-"paper" is the paper variant with `protection: none`; "default" the same policy with what a hospital
-should use; "p=5" the default on the protected tables. The paper's own data come
-from RandomState(42); the clients' places are ours (``_data.LOCATIONS``). ``--runs 200`` is the
-paper's number of runs, and is resumable; without, each figure has as many as are said beside it.
+"paper" is the paper variant with `protection: none`; "default" is the default variant with the same
+policy; "p=5" is the default on the protected tables. The paper's own data come from
+RandomState(42); the clients' places are ours (``_data.LOCATIONS``). ``--runs 200`` is the paper's
+number of runs, and is resumable; without it, each figure states its number of runs.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What one flooding client costs the other sites.
+"""The effect of one flooding client on the other sites.
 
 The coordinator runs in its own process with a soft limit of 1,024 file descriptors and the
-machine's hard limit. Some floods run again with a hard limit of 1,024: the soft one cannot be
-raised then.
-One process floods it while another site reads its task, each time over a new connection, and
-answers a round of one session after another over a connection that it keeps. A flooding client
-that is refused or closed comes back after a second, whatever it was told.
+machine's hard limit. Some floods run again with a hard limit of 1,024, so that the soft limit
+cannot be raised. One process floods the coordinator while another site reads its task, each time
+over a new connection, and answers a round of one session after another over a connection that it
+keeps. A flooding client that is refused or disconnected comes back after a second, whatever
+``Retry-After`` says.
 
 The target: p99 of the other site at most 1 s, no failure, at most 100 kB of log. ``--beside DIR``
-measures the coordinator of another checkout (with its ``.venv``) too.
+also measures the coordinator of another checkout (with its ``.venv``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the service costs beyond a bare floor: wall and CPU of a round, side by side.
+"""The cost of the service compared with a minimal coordinator: wall time and CPU of a round.
 
 Four sites, scikit-learn's digits, Dirichlet(.5) label skew, K = 10, 20 rounds of ``fkm``'s paper
-variant (no early stopping), separate processes; the floor is ``_floor.py``: the same local step and
-aggregation, without tokens, validation, journal or audit. CPU is that of all five processes
-together. Start-up is left out: counting begins when round 3 has opened and ends with round 20.
-Bare and service take turns, ``--repeats`` times.
+variant (no early stopping), separate processes. ``_floor.py`` is the minimal coordinator: the same
+local step and aggregation, without tokens, validation, journal or audit. CPU is that of all five
+processes together. Start-up is left out: counting starts when round 3 opens and ends with round 20.
+The two take turns, ``--repeats`` times.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a hospital installs and how fast things start.
+"""Size of a hospital's installation, and how fast programs start.
 
 A fresh virtual environment gets ``pip install .`` without extras; the coordinator's figures are
 taken with this interpreter. Prints a table, writes ``benchmarks/results/footprint.json``.

@@ -1,10 +1,10 @@
-"""Three coordinators on one PostgreSQL under faults drawn from seeds, and what they broke.
+"""Run three coordinators on one PostgreSQL under random faults and check what sites have seen.
 
-For each seed: workers are killed, stopped and cut off, connections to sites are cut, the machines'
-clocks are hours apart (``tests/support/fault_injection.py``). What sites and database have seen is
-checked against a model (``tests/support/history.py``). Prints a line per seed and every violation,
-and ends with an error if there is one. ``--seed N --seeds 1`` replays one seed; threads and
-processes run at their own pace, so that the same faults may meet other requests.
+For each seed: workers are killed, stopped and disconnected, connections to sites are cut, and the
+machines' clocks are hours apart (``tests/support/havoc.py``). A model checks what sites and
+database have seen (``tests/support/history.py``). Prints a line per seed and every violation, and
+fails if there is one. ``--seed N --seeds 1`` replays one seed. Threads and processes run at their
+own pace, so the same faults may hit other requests.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Hostile bodies and schemathesis examples against a coordinator, on both databases.
 
 The examples are stateful: they follow the links of the published ``/openapi.json``. Prints the
-counts and writes them to ``benchmarks/results/hostile.json``. A server error, a status that the
-operation does not name, an answer unlike its schema, an echo of what was refused, or a change or
-refusal without its entry in the audit trail is printed, and makes this fail.
+counts and writes them to ``benchmarks/results/hostile.json``. Prints and fails for: a server error,
+a status that the operation does not name, a response that does not match its schema, a response
+that repeats a refused value, and a change or refusal without its entry in the audit trail.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""k-FED's tables and figures (Dennis, Li & Smith, ICML 2021), rebuilt.
+"""Reproduce k-FED's tables and figures (Dennis, Li & Smith, ICML 2021).
 
-Variants: "paper" is Algorithms 1 and 2 with ``protection: none``; "default" the same policy with
-what a hospital should use; "p=5" the default over a protected table. Central and naive baselines
-are in ``_baselines``. ``--runs 10`` is the paper's number of runs;
-uneven splits have four times as many.
+Variants: "paper" is Algorithms 1 and 2 with ``protection: none``; "default" is the default variant
+with the same policy; "p=5" is the default over a protected table. Central and naive baselines are
+in ``_baselines``. ``--runs 10`` is the paper's number of runs; uneven splits have four times as
+many.
 """
 
 from __future__ import annotations

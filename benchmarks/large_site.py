@@ -1,8 +1,8 @@
-"""One site of a million rows in a session of `kfed`: the time from reading them to their labels.
+"""One site of a million rows in a session of `kfed`: the time from reading rows to labels.
 
-A coordinator, the large site in a process of its own, two small sites beside it. Everything counts
-that `fedclust participate` does: reading the Parquet file, forming the groups and keeping them,
-consent's figures, the rounds, labels. It is compared with one scikit-learn pass over the rows.
+A coordinator, the large site in a separate process, and two small sites. The time covers all of
+`fedclust participate`: reading the Parquet file, forming and storing the groups, the figures on the
+consent screen, the rounds, labels. It is compared with one scikit-learn pass over the rows.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""What a submission costs the coordinator: many sites at once, without the SDK.
+"""The cost of a submission for the coordinator: many sites at once, without the SDK.
 
 One session of ``lloyd`` for each number of sites, K = 20 and d = 10, on SQLite and on PostgreSQL.
-Sites are asyncio tasks over plain sockets: they join, poll their task and PUT a body that was made
-before (only the task's digest is put into it). The measurement begins when the session starts and
-ends with its last answer: CPU of the server's process per submission, which includes the long
-polls, the aggregations and the opening of rounds; the time of a PUT; submissions a second; the
-commits that stored submissions (on SQLite each is one fsync); and on Linux the bytes that the
-server wrote to the disk.
+Sites are asyncio tasks over plain sockets: they join, poll their task and PUT a prepared body (only
+the task's digest is inserted). The measurement starts with the session and ends with its last
+submission: CPU of the server's process per submission, including the long polls, the aggregations
+and the opening of rounds; the time of a PUT; submissions a second; the commits that stored
+submissions (on SQLite each is one fsync); and on Linux the bytes that the server wrote to the disk.
 
 ``--base PATH`` runs the server of another checkout (with its own ``.venv``) in turns with this one
 and prints the ratio.

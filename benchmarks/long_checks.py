@@ -1,6 +1,6 @@
-"""The tests that are too long for every change, or that hold a process against a clock.
+"""The tests that take too long for every change, or that measure time.
 
-And properties with other random examples than those of every change.
+Also runs property tests with other random examples than those of every change.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Maritan & Schenato's Tables 1 to 3 rebuilt, heart disease at four hospitals, and growth.
+"""Reproduce Maritan & Schenato's Tables 1 to 3; heart disease at four hospitals, and growth.
 
 "paper" is Method A under Assumption 1 and Method B under Assumption 2, with ``protection: none``;
-"default" the same policy with the seed-free agglomeration; "p=5" the default on protected tables.
-``_hospitals`` says who holds what.
+"default" is the same policy with the seed-free agglomeration; "p=5" is the default on protected
+tables. ``_hospitals`` says which site has which features and rows.
 
-E1  share of local clusters in the group of their majority class under the best matching: the
-    paper leaves it open.
-E2  share of rows in their class under the best matching, beside central k-means on all features
-    (n_init 50) of the same rows.
-E3  cosine and relative distance of matched centroids from equation 1's, over what sites see.
+E1  share of local clusters in the group of their majority class under the best matching (the paper
+    does not define it).
+E2  share of rows in their class under the best matching, and that of central k-means on all
+    features (n_init 50) of the same rows.
+E3  cosine and relative distance of matched centroids from equation 1's, over the known features.
 """
 
 from __future__ import annotations

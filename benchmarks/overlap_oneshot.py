@@ -1,14 +1,14 @@
 """Maritan & Schenato's Algorithm 2: Tables 4 and 5, Figure 7, K, heart disease, and growth.
 
 "paper" sends full covariances with `protection: none`, and nothing keeps a site's clusters
-apart; "default" has the same policy; "default, full" full covariances beside that; "p=5" is
-the default with the whole disclosure control. ``_hospitals`` says who holds what.
+apart; "default" has the same policy; "default, full" also sends full covariances; "p=5" is
+the default on protected tables. ``_hospitals`` says which site has which features and rows.
 
-E4  share of local clusters in the group of their majority class under the best matching: the
-    paper leaves it open.
-E5  share of rows in their class under the best matching, beside central k-means on all features
-    (n_init 50) of the same rows.
-E3  cosine and relative distance of matched centroids from equation 1's, over what sites see.
+E4  share of local clusters in the group of their majority class under the best matching (the paper
+    does not define it).
+E5  share of rows in their class under the best matching, and that of central k-means on all
+    features (n_init 50) of the same rows.
+E3  cosine and relative distance of matched centroids from equation 1's, over the known features.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the protected table costs: k-means on the tables of several sites against central k-means.
+"""The cost of the protected table: k-means on the tables of several sites against central k-means.
 
 The cost is the inertia of all rows with the centroids found on the tables, over that of central
-k-means on the rows; both from 20 starts. The second table gives the CPU time of forming one table,
-beside one pass of scikit-learn's k-means: medians of three, taken in turn. Its cost is that of one
+k-means on the rows; both use 20 starts. The second table gives the CPU time of forming one table
+and of one pass of scikit-learn's k-means: medians of three, taken in turns. Its cost is that of one
 run of k-means from given centroids.
 """
 

@@ -1,9 +1,10 @@
-"""What protection costs: `fkm` on the protected tables of several sites against central k-means.
+"""The cost of protection: `fkm` on the protected tables of several sites against central k-means.
 
 The cost is the inertia of all true rows with the session's centroids, over that of central k-means
-(50 restarts) on the rows; the ARI of labels is against the true classes. Every seed has fresh data
-or a fresh split. Beside p = 5 stand `protection: none` and what the differencing guard cost, which
-the tables have replaced. Rows are scaled beforehand and not in the session.
+(50 restarts) on the rows. The ARI compares labels with the true classes. Every seed has fresh data
+or a fresh split. Each case is measured with p = 5 and with `protection: none`; the table also shows
+the cost of the differencing guard, which the tables have replaced. Rows are scaled beforehand and
+not in the session.
 """
 
 from __future__ import annotations

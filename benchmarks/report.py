@@ -1,6 +1,6 @@
-"""Write ``docs/results.md`` and its figures from what the other parts left as JSON.
+"""Write ``docs/results.md`` and its figures from the JSON of the other benchmarks.
 
-Parts that were not run on this machine are named at the end of the page.
+The end of the page names the benchmarks that were not run on this machine.
 """
 
 from __future__ import annotations

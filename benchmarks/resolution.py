@@ -1,4 +1,4 @@
-"""When the warning on resolution comes: clusters that are finer than the sites' groups of persons.
+"""How often the warning on resolution is right: clusters that are finer than the sites' groups.
 
 A run's cost is the inertia of all rows with the centroids found by weighted k-means on the tables,
 over that of central k-means on the rows. The warning should come in at least 95 % of the runs with

@@ -1,10 +1,10 @@
 """A site with more rows than memory holds: forming its table, a round, and labels, on Parquet.
 
-A file of float32 in a process whose memory is limited, of n, 2n and 4n rows; the last is four times
-the limit. Decoding alone reads every value once. The pass describes the columns and forms the
-table, and so decodes twice. It is compared with decoding and grouping in memory for as many rows,
-which grows with the rows; the same least size of groups holds for both. Labels are those of all
-rows by the nearest centroid, from one pass.
+A file of float32 with n, 2n and 4n rows, read by a process whose memory is limited; the last file
+is four times the limit. "Decoding alone" reads every value once. The pass describes the columns and
+forms the table, so it decodes twice. It is compared with decoding and grouping as many rows in
+memory, which grows with the rows; both use the same least group size. Labels are those of all rows
+by the nearest centroid, from one pass.
 """
 
 from __future__ import annotations

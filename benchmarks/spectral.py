@@ -1,8 +1,8 @@
-"""The spectral paper's tables (Hernandez-Pereira et al., ESANN 2021), rebuilt.
+"""Reproduce the spectral paper's tables (Hernandez-Pereira et al., ESANN 2021).
 
 Ten sites, p=5, no scaling, the paper's gammas. "none", "sign", "procrustes" and "landmarks" are
-the values of ``alignment``. Times are all sites one after another.
-``--runs 20`` is the paper's number of runs.
+the values of ``alignment``. Times are those of all sites one after another. ``--runs 20`` is the
+paper's number of runs.
 """
 
 from __future__ import annotations

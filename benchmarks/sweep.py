@@ -1,13 +1,13 @@
-"""What a sweep over K costs beside one run, and what it finds beside runs of their own.
+"""The cost of a sweep over K compared with one run, and its results compared with separate runs.
 
 First table: scikit-learn's digits over four sites, K = 2 to 10 in one session against a session
-with K = 10 alone, at a real service with a process for each site. Wall time is from the session's
-start to its end as the coordinator writes them; requests are all that it answered in between,
-long polls included. Sites have loaded everything before they join. Sessions take turns.
+with K = 10 alone, with a real service and one process for each site. Wall time is from the
+session's start to its end as the coordinator stores them; requests are all that it answered in
+between, including long polls. Sites have loaded everything before they join. Sessions take turns.
 
-Second table: CPU of a sweep in ``simulate`` against a run with K = 10; the tables are formed in
-both. Each K of a sweep comes to what a run of its own comes to, to the bit (the tests hold it to
-that). Third table: what the sweep of some data recommends.
+Second table: CPU of a sweep in ``simulate`` against a run with K = 10; both form the tables. Each K
+of a sweep gives the same bits as a separate run (the tests check this). Third table: which K the
+sweep of some data recommends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Several workers on one PostgreSQL, behind a proxy that sends each request to the next worker.
 
-Wakes: how long after a change that one worker commits a long poll answers in that worker, and in
-another. From the moment that the changing request is sent, so that its own time is counted.
-Sessions: four sites through the SDK, with one, two and three workers, in turns.
+Wakes: how long after a change that one worker commits a long poll ends in that worker, and in
+another. The time starts when the changing request is sent, so it includes that request. Sessions:
+four sites through the SDK, with one, two and three workers, in turns.
 """
 
 from __future__ import annotations
