@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fedclust.protection.columns import SourceColumn
+from fedclust.protection.recognition import PersonSource
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.ledger import Ledger
 
@@ -39,9 +40,8 @@ def main() -> None:
         store, ledger = CohortStore(Path(place) / "cohorts"), Ledger(Path(place))
 
         def update() -> None:
-            draft = store.draft(
-                lambda: [(ids, sources)], rules, p=5, now=datetime.now(UTC), n_persons=len(ids)
-            )
+            source = PersonSource(lambda: [(ids, sources)], rules, n_persons=len(ids))
+            draft = store.draft(source, p=5, now=datetime.now(UTC))
             store.keep(draft, ledger)
 
         _timed("first table, formed and written", update)

@@ -66,7 +66,7 @@ def test_unions_weigh_at_least_the_least_size(m: int, least: int, seed: int) -> 
 def test_points_are_ordered_as_by_all_their_coordinates() -> None:
     points = np.random.default_rng(0).integers(0, 4, (2_000, 5)).astype(np.float64)
 
-    order = groups._by_value(points)
+    order = groups._value_order(points)
 
     np.testing.assert_array_equal(points[order], points[np.lexsort(points.T[::-1])])
 
@@ -79,7 +79,7 @@ def test_a_least_size_above_what_is_cut_at_once_is_kept() -> None:
 
 def test_cuts_do_not_depend_on_the_order_of_sums() -> None:
     rng = np.random.default_rng(0)
-    whole = groups._whole(rng.standard_t(2, (3_000, 7)) + 1e3).astype(np.float64)
+    whole = groups._to_integers(rng.standard_t(2, (3_000, 7)) + 1e3).astype(np.float64)
     order = rng.permutation(len(whole))
 
     axis = groups._principal_axes(whole[None])[0]

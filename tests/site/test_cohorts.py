@@ -21,7 +21,7 @@ from fedclust import durable_files, errors
 from fedclust.durable_files import FileLock, read_sealed, write_sealed
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.recognition import PersonBlocks
+from fedclust.protection.recognition import PersonBlocks, PersonSource
 from fedclust.site.cohorts import CohortStore, Draft
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import state_directory
@@ -40,7 +40,7 @@ class Hospital:
 
     def draft(self, people: People, **options: Any) -> Draft:
         rules = {f"x{column}": "number" for column in range(9)}
-        return self.store.draft(blocks_of(people), rules, p=5, now=NOW, **options)
+        return self.store.draft(PersonSource(blocks_of(people), rules), p=5, now=NOW, **options)
 
     def update(self, people: People, **options: Any) -> Cohort:
         return self.store.keep(self.draft(people, **options), self.ledger)
@@ -435,7 +435,7 @@ def test_levels_and_ties_survive(hospital: Hospital) -> None:
     ]
     ids = [f"P{i}" for i in range(90)]
     rules = {f"x{column}": "number" for column in range(4)}
-    draft = hospital.store.draft(lambda: [(ids, sources)], rules, p=5, now=NOW)
+    draft = hospital.store.draft(PersonSource(lambda: [(ids, sources)], rules), p=5, now=NOW)
     hospital.store.keep(draft, hospital.ledger)
 
     (record,) = hospital.store.records().values()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn, source_names
 from fedclust.protection.fingerprints import person_keys
+from fedclust.protection.recognition import PersonSource
 from fedclust.protection.update import Change, update_cohort
 
 FloatArray = NDArray[np.float64]
@@ -87,8 +88,7 @@ class Memory:
             Cohort.empty(f"table-{self.made}", self.p),
             self.cohorts,
             SECRET,
-            parts,
-            {each.name: "number" for each in sources} | (rules or {}),
+            PersonSource(parts, {each.name: "number" for each in sources} | (rules or {})),
         )
         names = [each.table_id for each in self.cohorts]
         if cohort.table_id in names:

@@ -1,10 +1,10 @@
-"""Once, for ever: the groups of a site's persons and what these groups have released.
+"""Rule: a person belongs to one group for ever, and a group's releases never change.
 
-A cohort is what a site remembers of its protected table. A known person is answered from here,
-never from the file. Everything follows from one rule:
+A cohort is what a site remembers of its protected table. Known persons are answered from here,
+never from the file. Every update keeps one condition:
 
-    **Every sum that is released has at least p persons whose value in this column is in no sum
-    that was released before.**
+    **Every released sum has at least p persons whose value in this column is in no sum that was
+    released before.**
 
 Take any combination of released sums. The last of them has at least p persons whose values no
 earlier one holds, so these persons stay in the combination: none concerns 1 to p - 1 persons.
@@ -12,14 +12,14 @@ earlier one holds, so these persons stay in the combination: none concerns 1 to 
 - Newcomers wait until they can form groups of their own: all their values are new.
 - A new column of known groups: all its values are new. A group decides once all its persons are
   there: if one of them has no value, it does not release the column, then or later.
-- Corrections: a group releases a column anew only if p of its persons have values that none of
+- Corrections: a group releases a column again only if p of its persons have values that none of
   the column's earlier releases had. Numbers are compared on the column's grid.
-- Withdrawal: the group is not used any more. Its other persons may join groups of newcomers, each
-  of which has p new persons without them.
-- A column under another name is the same column: what was released answers for it, and a group
-  releases it anew only under its own name.
+- Withdrawal: the group is no longer used. Its other persons may join groups of newcomers, each of
+  which has p new persons without them.
+- A column under another name is the same column: its earlier releases are used, and a group
+  releases it again only under its own name.
 
-Pure rules without files; ``fedclust.site.cohorts`` keeps cohorts on disk. See ADR 0016.
+Cohorts are kept on disk by ``fedclust.site.cohorts``. See docs/adr/0016-the-protected-table.md.
 """
 
 from __future__ import annotations
@@ -31,15 +31,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.protection.columns import NumericColumn, TableColumn, source_names
 from fedclust.protection.fingerprints import person_keys
 from fedclust.protection.table import ProtectedTable, TooFewPersons, unite_groups
-
-__all__ = ["ARRAYS", "Cohort", "CohortRefused", "PinnedColumn"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 #: The arrays of a cohort, by person and by group, and their types.
 ARRAYS = {
@@ -72,7 +67,7 @@ class PinnedColumn:
     share : float or None
         The share of variance within groups, from the column's first release.
     released : (m,) or (m, L) float64
-        As in :class:`ProtectedTable`.
+        As in :class:`~fedclust.protection.table.ProtectedTable`.
     decided : (m,) bool
         Groups that released the column or never will.
     prints : (n, source columns, versions) uint8
@@ -98,20 +93,20 @@ class Cohort:
     p : int
     fences : bool
     has_ids : bool
-        Without ids the cohort serves one file, whose rows are known by their values.
+        Without ids the cohort serves one file, whose rows are recognised by their values.
     base : tuple of str
-        SourceColumn columns of the first table: persons are recognised by their values in these.
+        Source columns of the first table: persons are recognised by their values in these.
     keys : (n,) bytes of length 16, sorted
     groups : (n,) int32
     withdrawn : (n,) bool
     signatures : (n,) uint64
-        Of the base columns when the person came; 0 where the file lacked one.
+        Of the base columns when the person came; 0 if the file lacked one.
     sizes : (m,) int64
     used : (m,) bool
         False once a person of the group was withdrawn.
     columns : tuple of PinnedColumn
     aliases : mapping of str to str
-        Later names of source columns.
+        Later names of source columns, and the names under which they were pinned.
     """
 
     table_id: str
@@ -130,7 +125,7 @@ class Cohort:
 
     @classmethod
     def empty(cls, table_id: str, p: int, *, fences: bool = True) -> Cohort:
-        """Return a cohort without persons: what a first table starts from."""
+        """Return a cohort without persons: a first table starts from it."""
         arrays = {name: np.zeros(0, dtype) for name, dtype in ARRAYS.items()}
         return cls(table_id, p, fences, True, (), **arrays, columns=(), aliases={})
 
@@ -147,30 +142,30 @@ class Cohort:
         return name if name in self.rules() else self.aliases.get(name, name)
 
     def find(self, keys: NDArray[Any]) -> IntArray:
-        """Return the place of each key (n,), -1 where it is unknown."""
+        """Return the index of the person with each key (n,); -1 if unknown."""
         if not len(self.keys):
             return np.full(len(keys), -1)
-        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[at] == keys, at, -1)
+        index = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[index] == keys, index, -1)
 
     def table_rows(self, secret: bytes, ids: Sequence[str]) -> IntArray:
-        """Return the row of :meth:`table` that each person (n,) is part of, -1 where none is."""
-        places = self.find(person_keys(secret, ids)[0])
-        groups = self.groups[places]
-        serves = (places >= 0) & self.used[groups] & ~self.withdrawn[places]
-        return np.where(serves, (np.cumsum(self.used) - 1)[groups], -1)
+        """Return the row of :meth:`table` that each person (n,) is part of; -1 if none."""
+        index = self.find(person_keys(secret, ids)[0])
+        groups = self.groups[index]
+        is_used = (index >= 0) & self.used[groups] & ~self.withdrawn[index]
+        return np.where(is_used, (np.cumsum(self.used) - 1)[groups], -1)
 
     def withdraw(self, secret: bytes, person: str) -> Cohort:
-        """Return the cohort without a person; the group of the person is not used any more."""
-        place = int(self.find(person_keys(secret, [person])[0])[0])
-        if place < 0:
+        """Return the cohort without a person, whose group is no longer used."""
+        index = int(self.find(person_keys(secret, [person])[0])[0])
+        if index < 0:
             raise CohortRefused(
                 "unknown-person",
                 "no group holds this person. Write the id as the file does. A person who waits "
                 "for a group has released nothing: removing the rows from the file is enough",
             )
         withdrawn, used = self.withdrawn.copy(), self.used.copy()
-        withdrawn[place], used[self.groups[place]] = True, False
+        withdrawn[index], used[self.groups[index]] = True, False
         return replace(self, withdrawn=withdrawn, used=used)
 
     def table(self, names: Sequence[str], p: int = 0) -> ProtectedTable:
@@ -179,9 +174,9 @@ class Cohort:
         Parameters
         ----------
         names : sequence of str
-            As the source calls them now. Columns tied to one of them come along.
+            As the source calls them now. Columns joined with one of them are included.
         p : int
-            Above the cohort's own p the table is of unions of its groups.
+            If larger than the cohort's own p, the table is of unions of its groups.
 
         Raises
         ------
@@ -204,9 +199,9 @@ class Cohort:
             )
         chosen = [each for each in self.columns if set(called) & set(source_names(each.column))]
         if not self.used.any():
-            raise TooFewPersons("no group is in use")
+            raise TooFewPersons(0, max(p, self.p))
         table = ProtectedTable(
-            tuple(_called(each.column, called) for each in chosen),
+            tuple(_rename(each.column, called) for each in chosen),
             self.sizes[self.used],
             tuple(each.released[self.used] for each in chosen),
             tuple(each.share for each in chosen),
@@ -214,7 +209,7 @@ class Cohort:
         return unite_groups(table, p) if p > self.p else table
 
 
-def _called(column: TableColumn, names: Mapping[str, str]) -> TableColumn:
+def _rename(column: TableColumn, names: Mapping[str, str]) -> TableColumn:
     if isinstance(column, NumericColumn):
         return replace(column, name=names.get(column.name, column.name))
     return replace(column, names=tuple(names.get(name, name) for name in column.names))

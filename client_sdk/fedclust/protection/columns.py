@@ -1,7 +1,6 @@
-"""How each column of a site's source is released: kind, grid, fences, levels.
+"""Rule: a column's rounding step, fences and levels are set once, and no session changes them.
 
-These facts are read from the first table's persons and then kept: later persons are released by
-the same rules, and no session can change them.
+They are read from the persons of the first table. Later persons are released by the same ones.
 """
 
 from __future__ import annotations
@@ -11,36 +10,20 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = [
-    "LevelColumn",
-    "NumericColumn",
-    "SourceColumn",
-    "TableColumn",
-    "clip_to_fences",
-    "collect_distinct",
-    "describe_columns",
-    "encode_levels",
-    "round_means",
-    "snap_to_grid",
-    "source_names",
-]
+from fedclust.numeric.array_types import FloatArray, IntArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
-#: A value beyond the quartiles by this many interquartile ranges counts as that fence,
+#: A fence lies this many interquartile ranges beyond the quartile, or further out (_TAIL).
 _FENCE = 3.0
-#: unless it is nearer to the median than twice the value that this share of the persons is beyond,
-#: or 2p of them where these are more: what so many persons have is no lone extreme.
+#: A fence is at least twice as far from the median as the value beyond which this share of the
+#: persons lies, or 2p persons if these are more: a value that so many have is no lone extreme.
 _TAIL = 0.05
-#: A numeric column of at most so many common values releases one of these.
+#: A numeric column with at most this many common values releases one of them.
 _MOST_COMMON = 20
-#: A mean is rounded to at most this part of the column's standard deviation. A quarter cost up to
-#: .03 of inertia where clusters are narrow beside the column's spread.
+#: The rounding step is at most this part of the column's standard deviation. A quarter cost up to
+#: .03 of inertia where clusters are narrow compared with the column's spread.
 _STEP_SHARE = 0.1
-#: A grid finer than this many decimal digits is no grid.
+#: Values with more decimal digits than this have no grid.
 _MOST_DECIMALS = 6
 
 
@@ -52,8 +35,8 @@ class SourceColumn:
     ----------
     name : str
     values : (n,) float64
-        Numbers, NaN where missing; of a column with levels their places from 0 on. Contiguous:
-        passes over a column of a row-major matrix take several times as long.
+        Numbers, or indices of levels; NaN where missing. Contiguous: passes over a column of a
+        row-major matrix take several times as long.
     n_levels : int or None
         Number of declared levels; None for a numeric column.
     """
@@ -65,19 +48,18 @@ class SourceColumn:
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """A numeric column: released as a group's mean, rounded.
+    """A numeric column: a group releases its mean, rounded.
 
     Attributes
     ----------
     name : str
-    step : float
-        Means are rounded to ``origin`` plus a multiple of it.
-    origin : float
+    step, origin : float
+        Means are rounded to ``origin`` plus a multiple of ``step``.
     lower, upper : float
         The fences: values beyond them count as these. Infinite where there is none.
     values : tuple of float
-        Where nearly all persons have one of a few values, these: a group releases the one that is
-        nearest to its mean. Empty for other columns.
+        If nearly all persons have one of a few values, these: a group releases the one nearest to
+        its mean. Else empty.
     """
 
     name: str
@@ -90,10 +72,10 @@ class NumericColumn:
 
 @dataclass(frozen=True)
 class LevelColumn:
-    """A column of levels: released as a group's counts.
+    """A column of levels: a group releases the number of persons at each level.
 
-    It stands for one categorical column, one column of two numbers, or several yes/no columns
-    that logic ties together.
+    It stands for one categorical column, one column with two values, or several yes/no columns
+    that depend on each other logically.
 
     Attributes
     ----------
@@ -101,7 +83,7 @@ class LevelColumn:
         The source columns.
     n_levels : int
     values : tuple of (tuple of float), one for each source column
-        What each level means in that column: the number, or the place of the level.
+        The column's value at each level: a number, or the index of a source level.
     """
 
     names: tuple[str, ...]
@@ -134,77 +116,70 @@ def describe_columns(
     Returns
     -------
     tuple of TableColumn
-        In the order of the sources; tied yes/no columns stand at the place of their first.
+        In the order of the sources. A column of several yes/no columns takes the place of the
+        first of them.
     """
-    numeric: dict[str, NumericColumn] = {}
-    levels: dict[str, LevelColumn] = {}
-    two_valued: list[SourceColumn] = []
+    described: dict[str, TableColumn] = {}
+    yes_no: list[SourceColumn] = []
     for source in sources:
         if source.n_levels is not None:
-            places = tuple(float(level) for level in range(source.n_levels))
-            levels[source.name] = LevelColumn((source.name,), source.n_levels, (places,))
+            levels = tuple(float(level) for level in range(source.n_levels))
+            described[source.name] = LevelColumn((source.name,), source.n_levels, (levels,))
             continue
         # Sorted: sums do not depend on the order of the persons.
         values = np.sort(source.values[~np.isnan(source.values)])
-        begins = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
-        if len(begins) == 2:
-            two_valued.append(source)
+        starts = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
+        if len(starts) == 2:
+            yes_no.append(source)
         else:
-            numeric[source.name] = _describe_numeric(source.name, values, begins, p, fences=fences)
-    for column in _tie_yes_no(two_valued):
-        levels[column.names[0]] = column
-    found: list[TableColumn] = []
-    for source in sources:
-        if source.name in numeric:
-            found.append(numeric[source.name])
-        elif source.name in levels:
-            found.append(levels[source.name])
-    return tuple(found)
+            described[source.name] = _describe_numeric(source.name, values, starts, p, fences)
+    described |= {column.names[0]: column for column in _join_yes_no(yes_no)}
+    return tuple(described[source.name] for source in sources if source.name in described)
 
 
 # --- numbers --------------------------------------------------------------------------------------
 
 
 def _describe_numeric(
-    name: str, values: FloatArray, begins: IntArray, p: int, *, fences: bool
+    name: str, values: FloatArray, starts: IntArray, p: int, fences: bool
 ) -> NumericColumn:
-    """Describe a column by its sorted values, and the places where other values begin."""
+    """Describe a column by its sorted values, and the index at which each distinct one starts."""
     if not len(values):
         return NumericColumn(name, 1.0, 0.0, -np.inf, np.inf)
-    lower, upper = _fences(values, p) if fences else (-np.inf, np.inf)
-    grid, origin = _grid(values[begins])
-    spread = float(np.clip(values, lower, upper).std())
-    counts = np.diff(begins, append=len(values))
+    lower, upper = _find_fences(values, p) if fences else (-np.inf, np.inf)
+    grid, origin = _find_grid(values[starts])
+    step = max(grid, _rounding_step(float(np.clip(values, lower, upper).std())))
+    counts = np.diff(starts, append=len(values))
     common = counts >= p
     few = 2 <= common.sum() <= _MOST_COMMON and counts[~common].sum() < p
-    held = tuple(values[begins[common]].tolist()) if few else ()
-    return NumericColumn(name, max(grid, _below(spread)), origin, lower, upper, held)
+    common_values = tuple(values[starts[common]].tolist()) if few else ()
+    return NumericColumn(name, step, origin, lower, upper, common_values)
 
 
-def _fences(values: FloatArray, p: int) -> tuple[float, float]:
-    """Return the fences of sorted values; infinite where half of them are alike."""
+def _find_fences(values: FloatArray, p: int) -> tuple[float, float]:
+    """Return the fences of sorted values; infinite if the interquartile range is 0."""
     tail = min(0.25, max(_TAIL, 2 * p / len(values)))
-    places = np.array([tail, 0.25, 0.5, 0.75, 1.0 - tail]) * (len(values) - 1)
-    below, above = values[np.floor(places).astype(int)], values[np.ceil(places).astype(int)]
-    low, first, middle, third, high = below + (above - below) * (places % 1.0)
+    ranks = np.array([tail, 0.25, 0.5, 0.75, 1.0 - tail]) * (len(values) - 1)
+    below, above = values[np.floor(ranks).astype(int)], values[np.ceil(ranks).astype(int)]
+    low, first, median, third, high = below + (above - below) * (ranks % 1.0)
     if not third > first:
         return -np.inf, np.inf
-    lower = min(first - _FENCE * (third - first), low - (middle - low))
-    upper = max(third + _FENCE * (third - first), high + (high - middle))
+    lower = min(first - _FENCE * (third - first), low - (median - low))
+    upper = max(third + _FENCE * (third - first), high + (high - median))
     return float(lower), float(upper)
 
 
-def _grid(values: FloatArray) -> tuple[float, float]:
-    """Return the coarsest grid that holds all sorted values, and its origin; else (0, 0).
+def _find_grid(values: FloatArray) -> tuple[float, float]:
+    """Return step and origin of the coarsest decimal grid that holds all sorted values.
 
-    Of equal values the grid is their last decimal digit.
+    (0, 0) if there is none. If all values are equal, the step is their last decimal digit.
     """
     for decimals in range(_MOST_DECIMALS + 1):
         scale = 10.0**decimals
         if max(-values[0], values[-1]) * scale > 2.0**52:
             break
-        # A few first: of most columns these are enough to tell that there is no grid.
-        if _are_whole(values[:100] * scale) and _are_whole(values * scale):
+        # The first 100 values rule out a grid for most columns that have none.
+        if _all_whole(values[:100] * scale) and _all_whole(values * scale):
             numbers = np.rint(values * scale).astype(np.int64)
             step = int(np.gcd.reduce(numbers - numbers.min())) or 1
             unit = 10.0**-decimals
@@ -212,14 +187,14 @@ def _grid(values: FloatArray) -> tuple[float, float]:
     return 0.0, 0.0
 
 
-def _are_whole(values: FloatArray) -> bool:
+def _all_whole(values: FloatArray) -> bool:
     gaps = np.abs(values - np.rint(values))
     return bool(np.all(gaps <= 1e-9 * np.maximum(1.0, np.abs(values))))
 
 
-def _below(spread: float) -> float:
-    """Return the largest of 1, 2, 5 times a power of ten that is at most a tenth of ``spread``."""
-    most = spread * _STEP_SHARE
+def _rounding_step(sd: float) -> float:
+    """Return the largest of 1, 2, 5 times a power of ten that is at most a tenth of ``sd``."""
+    most = sd * _STEP_SHARE
     if not most > 0.0:
         return 0.0
     power = 10.0 ** np.floor(np.log10(most))
@@ -228,21 +203,21 @@ def _below(spread: float) -> float:
 
 
 def clip_to_fences(column: NumericColumn, values: FloatArray) -> FloatArray:
-    """Return values (n,) with those beyond the fences put on them; NaN stays."""
+    """Return values (n,), those beyond a fence replaced by it; NaN stays."""
     return np.clip(values, column.lower, column.upper)
 
 
 def round_means(column: NumericColumn, means: FloatArray) -> FloatArray:
-    """Return what groups release for their means (m,), less the column's origin.
+    """Return what groups release for their means (m,), given less the column's origin.
 
-    That is the nearest multiple of the step; or the nearest common value, of two the lower.
+    The nearest multiple of the step; or the nearest common value, the lower of two.
     """
     # Nine decimals first: a mean half-way between two values is rounded the same everywhere.
     if column.values:
         common = np.array(column.values)
-        whole = means + column.origin
-        lower = np.clip(np.searchsorted(common, whole) - 1, 0, len(common) - 2)
-        parts = (whole - common[lower]) / (common[lower + 1] - common[lower])
+        shifted = means + column.origin
+        lower = np.clip(np.searchsorted(common, shifted) - 1, 0, len(common) - 2)
+        parts = (shifted - common[lower]) / (common[lower + 1] - common[lower])
         return np.asarray(common[lower + (np.round(parts, 9) > 0.5)])
     if column.step > 0.0:
         means = np.rint(np.round(means / column.step, 9)) * column.step
@@ -250,81 +225,72 @@ def round_means(column: NumericColumn, means: FloatArray) -> FloatArray:
 
 
 def snap_to_grid(column: NumericColumn, values: FloatArray) -> FloatArray:
-    """Return values (n,) on the column's grid: those that differ by less say the same."""
-    held = clip_to_fences(column, values)
-    return np.rint((held - column.origin) / column.step) if column.step > 0.0 else held
+    """Return values (n,) as multiples of the column's step: smaller differences do not count."""
+    clipped = clip_to_fences(column, values)
+    return np.rint((clipped - column.origin) / column.step) if column.step > 0.0 else clipped
 
 
-def collect_distinct(known: FloatArray, values: FloatArray) -> FloatArray:
-    """Return up to three different values, sorted, of those ``known`` and of ``values`` (n,)."""
+def collect_distinct(found: FloatArray, values: FloatArray) -> FloatArray:
+    """Return up to three distinct values, sorted, of those ``found`` before and ``values`` (n,)."""
     # The first values of most columns are enough.
     for some in (values[:1_000], values):
-        if len(known) > 2:
+        if len(found) > 2:
             break
-        known = np.union1d(known, np.unique(some[~np.isnan(some)])[:3])[:3]
-    return known
+        found = np.union1d(found, np.unique(some[~np.isnan(some)])[:3])[:3]
+    return found
 
 
 # --- levels ---------------------------------------------------------------------------------------
 
 
-def _tie_yes_no(sources: Sequence[SourceColumn]) -> list[LevelColumn]:
-    """Join yes/no columns that logic ties together: exclusive ones, and nested ones."""
+def _join_yes_no(sources: Sequence[SourceColumn]) -> list[LevelColumn]:
+    """Join yes/no columns of which no person has two (exclusive), or which imply others (nested).
+
+    Counts of the single columns could be subtracted from one another.
+    """
     # The larger number is yes.
     pairs = {each.name: np.unique(each.values[~np.isnan(each.values)]) for each in sources}
     yes = {each.name: each.values == pairs[each.name][1] for each in sources}
-    known = {each.name: ~np.isnan(each.values) for each in sources}
+    present = {each.name: ~np.isnan(each.values) for each in sources}
 
-    def together(first: str, second: str, one: bool, other: bool) -> bool:
-        both = known[first] & known[second]
+    def occurs(first: str, second: str, one: bool, other: bool) -> bool:
+        both = present[first] & present[second]
         return bool(np.any(both & (yes[first] == one) & (yes[second] == other)))
 
-    left = [each.name for each in sources]
-    found: list[LevelColumn] = []
-    while left:
-        first = left.pop(0)
-        exclusive, chain = [first], [first]
-        for other in left:
-            if all(not together(each, other, True, True) for each in exclusive):
+    remaining = [each.name for each in sources]
+    joined: list[LevelColumn] = []
+    while remaining:
+        first = remaining.pop(0)
+        exclusive, nested = [first], [first]
+        for other in remaining:
+            if all(not occurs(each, other, True, True) for each in exclusive):
                 exclusive.append(other)
             if all(
-                not together(each, other, False, True) or not together(each, other, True, False)
-                for each in chain
+                not occurs(each, other, False, True) or not occurs(each, other, True, False)
+                for each in nested
             ):
-                chain.append(other)
-        if len(exclusive) >= len(chain):
-            members, meanings = exclusive, _exclusive_levels(len(exclusive))
+                nested.append(other)
+        if len(exclusive) >= len(nested):
+            # Level 0: none of them; level k: the k-th.
+            members = exclusive
+            is_yes = np.eye(len(members), len(members) + 1, 1, dtype=np.int64)
         else:
-            members = sorted(chain, key=lambda name: -int(np.sum(yes[name] & known[name])))
-            meanings = _nested_levels(len(chain))
-        left = [name for name in left if name not in members]
-        values = tuple(
-            tuple(float(pairs[name][has]) for has in meaning)
-            for name, meaning in zip(members, meanings, strict=True)
-        )
-        names = tuple(members)
-        if first != names[0]:  # the column stands at the place of its first source
-            at = names.index(first)
-            names = (first, *names[:at], *names[at + 1 :])
-            values = (values[at], *values[:at], *values[at + 1 :])
-        found.append(LevelColumn(names, len(meanings[0]), values))
-    return found
-
-
-def _exclusive_levels(count: int) -> list[list[int]]:
-    """Return whether each column is yes at each level: none of them, the first, the second, …"""
-    return [[int(level == place + 1) for level in range(count + 1)] for place in range(count)]
-
-
-def _nested_levels(count: int) -> list[list[int]]:
-    """Return whether each column is yes at each level: none, the commonest, the two commonest…"""
-    return [[int(level > place) for level in range(count + 1)] for place in range(count)]
+            # Level k: the k commonest.
+            members = sorted(nested, key=lambda name: -int(np.sum(yes[name] & present[name])))
+            is_yes = np.triu(np.ones((len(members), len(members) + 1), dtype=np.int64), 1)
+        remaining = [name for name in remaining if name not in members]
+        values = {
+            name: tuple(pairs[name][levels].tolist())
+            for name, levels in zip(members, is_yes, strict=True)
+        }
+        # The first source column names the place in the table.
+        names = (first, *(name for name in members if name != first))
+        joined.append(LevelColumn(names, len(members) + 1, tuple(values[name] for name in names)))
+    return joined
 
 
 def encode_levels(column: LevelColumn, values: Sequence[FloatArray]) -> FloatArray:
-    """Return the level (n,) of each person, NaN where there is none.
-
-    A person whose values fit no level, which only later persons can be, has none.
+    """Return the level (n,) of each person; NaN if the values fit none, as later persons' may.
 
     Parameters
     ----------
@@ -335,7 +301,7 @@ def encode_levels(column: LevelColumn, values: Sequence[FloatArray]) -> FloatArr
     codes = np.full(len(values[0]), np.nan)
     for level in range(column.n_levels - 1, -1, -1):
         fits = np.ones(len(codes), dtype=np.bool_)
-        for meaning, each in zip(column.values, values, strict=True):
-            fits &= each == meaning[level]
+        for level_values, each in zip(column.values, values, strict=True):
+            fits &= each == level_values[level]
         codes[fits] = level
     return codes

@@ -1,6 +1,6 @@
-"""Checks on numbers that are about to leave a site, or have just arrived.
+"""Rule: no message holds a number that the protected table cannot give.
 
-Both ends run them: the site before sending, the coordinator before storing. Each raises
+The site checks before sending, the coordinator before storing. Each check raises
 :class:`RuleViolation`, which names the rule and the cell or feature and repeats no value.
 """
 
@@ -9,32 +9,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.schema.errors import RuleViolation
 
-__all__ = [
-    "check_costs",
-    "check_counts",
-    "check_empty",
-    "check_means",
-    "check_moments",
-    "check_shape",
-]
-
-FloatArray = NDArray[np.float64]
-IntVector = NDArray[np.int64]
-
-#: Relative slack of every comparison of floating-point numbers here.
+#: Relative tolerance of every comparison of floating-point numbers here.
 SLACK = 1e-9
 
 
 def check_shape(array: NDArray[np.generic], shape: tuple[int, ...], pointer: str) -> None:
-    """Raise unless an array has the shape that the task asks for."""
+    """Raise unless an array has the shape that the task requires."""
     if array.shape != shape:
         wanted = " x ".join(str(length) for length in shape)
         raise RuleViolation("shape", f"an array of shape {wanted} is needed here", pointer)
 
 
-def check_counts(counts: IntVector, p: int, pointer: str = "/counts") -> None:
+def check_counts(counts: IntArray, p: int, pointer: str = "/counts") -> None:
     """Raise unless each count is 0 or at least ``p``."""
     wrong = np.flatnonzero((counts != 0) & (counts < p))
     if wrong.size:
@@ -46,7 +35,7 @@ def check_counts(counts: IntVector, p: int, pointer: str = "/counts") -> None:
         )
 
 
-def check_empty(counts: IntVector, values: FloatArray, pointer: str) -> None:
+def check_empty(counts: IntArray, values: FloatArray, pointer: str) -> None:
     """Raise unless the values of every cell whose count is 0 are 0.
 
     Parameters
@@ -60,30 +49,28 @@ def check_empty(counts: IntVector, values: FloatArray, pointer: str) -> None:
         cell = int(wrong[0])
         raise RuleViolation(
             "empty-cell",
-            f"cell {cell} holds no rows, so every number of it must be 0",
+            f"cell {cell} holds no rows, so all its numbers must be 0",
             f"{pointer}/{cell}",
         )
 
 
 def check_means(
-    counts: IntVector,
+    counts: IntArray,
     means: FloatArray,
     lower: FloatArray,
     upper: FloatArray,
     pointer: str = "/means",
 ) -> None:
-    """Raise unless every mean lies within its feature's declared bounds.
+    """Raise unless every mean of a non-empty cell lies within its feature's declared bounds.
 
     Parameters
     ----------
     counts : (K,) or (K, d) int64
-        Only cells, or cells and features, with a count above 0 are looked at.
     means : (K, d) float64
     lower, upper : (d,) float64
         Bounds in the space of the means; infinite where a feature has none.
     """
-    slack = SLACK * np.maximum(1.0, np.fmax(_finite(lower), _finite(upper)))
-    outside = (means < lower - slack) | (means > upper + slack) | ~np.isfinite(means)
+    outside = _outside(means, lower, upper)
     wrong = np.argwhere(outside & (counts > 0 if counts.ndim == 2 else (counts > 0)[:, None]))
     if wrong.size:
         cell, feature = (int(place) for place in wrong[0])
@@ -95,15 +82,15 @@ def check_means(
 
 
 def check_costs(
-    counts: IntVector,
+    counts: IntArray,
     sums: FloatArray,
     costs: FloatArray,
     centroids: FloatArray,
     pointer: str = "/costs",
 ) -> None:
-    """Raise unless every cost is at least what the sent mean implies.
+    """Raise unless every cost is at least what the message's own mean implies.
 
-    The squared distances of n rows to a centroid c add up to M2 + n |mean - c|^2, and M2 >= 0.
+    The squared distances of n rows to a centroid c sum to M2 + n |mean - c|^2, and M2 >= 0.
 
     Parameters
     ----------
@@ -111,14 +98,14 @@ def check_costs(
     sums : (K, d) float64
     costs : (K,) float64
     centroids : (K, d) float64
-        What the costs are measured to.
+        The costs are squared distances to these.
     """
     n = np.maximum(counts, 1).astype(np.float64)
     means = sums / n[:, None]
-    # The difference of two large numbers loses digits: the slack is of their own size.
+    # The difference of two large numbers loses digits: the slack grows with them.
     slack = SLACK * (np.abs(means) + np.abs(centroids))
-    apart = np.maximum(np.abs(means - centroids) - slack, 0.0)
-    implied = n * (apart**2).sum(axis=1)
+    gaps = np.maximum(np.abs(means - centroids) - slack, 0.0)
+    implied = n * (gaps**2).sum(axis=1)
     wrong = np.flatnonzero((counts > 0) & ~(costs >= implied * (1.0 - SLACK)))
     wrong = np.union1d(wrong, np.flatnonzero(~(costs >= 0)))
     if wrong.size:
@@ -131,7 +118,7 @@ def check_costs(
 
 
 def check_moments(
-    observed: IntVector,
+    observed: IntArray,
     means: FloatArray,
     m2: FloatArray,
     *,
@@ -141,7 +128,7 @@ def check_moments(
     upper: FloatArray,
     pointer: str = "",
 ) -> None:
-    """Check the moments of whole features: what a site sends once about all its rows.
+    """Check the moments of features: a site sends them once, about all its rows.
 
     Parameters
     ----------
@@ -170,9 +157,7 @@ def check_moments(
         )
     check_empty(observed, means, f"{pointer}/mean")
     check_empty(observed, m2, f"{pointer}/m2")
-    slack = SLACK * np.maximum(1.0, np.fmax(_finite(lower), _finite(upper)))
-    outside = (means < lower - slack) | (means > upper + slack) | ~np.isfinite(means)
-    wrong = np.flatnonzero(outside & (observed > 0))
+    wrong = np.flatnonzero(_outside(means, lower, upper) & (observed > 0))
     if wrong.size:
         feature = int(wrong[0])
         raise RuleViolation(
@@ -183,8 +168,8 @@ def check_moments(
     # Values within bounds have a variance of at most (upper - mean)(mean - lower).
     with np.errstate(invalid="ignore"):
         widest = observed * (upper - means) * (means - lower)
-        room = SLACK * np.maximum(1.0, observed * (upper - lower) ** 2)
-    widest = np.where(np.isfinite(widest), np.maximum(widest, 0.0) + room, np.inf)
+        slack = SLACK * np.maximum(1.0, observed * (upper - lower) ** 2)
+    widest = np.where(np.isfinite(widest), np.maximum(widest, 0.0) + slack, np.inf)
     wrong = np.flatnonzero(~(m2 >= 0) | (m2 > widest))
     if wrong.size:
         feature = int(wrong[0])
@@ -195,5 +180,8 @@ def check_moments(
         )
 
 
-def _finite(values: FloatArray) -> FloatArray:
-    return np.where(np.isfinite(values), np.abs(values), 0.0)
+def _outside(means: FloatArray, lower: FloatArray, upper: FloatArray) -> BoolArray:
+    """Return which means (..., d) are not finite or lie outside the bounds (d,)."""
+    sizes = [np.where(np.isfinite(bound), np.abs(bound), 0.0) for bound in (lower, upper)]
+    slack = SLACK * np.maximum(1.0, np.fmax(*sizes))
+    return (means < lower - slack) | (means > upper + slack) | ~np.isfinite(means)

@@ -1,4 +1,8 @@
-"""The record that a group releases: one that all of its persons could have."""
+"""Rule: a group releases a record that all of its persons could have.
+
+A numeric mean is rounded, a count is 0 or at least p, and a column is released only if every
+person of the group has a value. Replacing every person by the group's record gives the same table.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.protection.columns import NumericColumn, TableColumn, round_means
-
-__all__ = ["GroupSums", "Spread", "release_counts"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: The released share of variance within groups is a multiple of this, and at least this.
 _SHARE_STEP = 0.05
@@ -25,27 +25,27 @@ class Spread:
 
     n: int = 0
     mean: float = 0.0
-    whole: float = 0.0
+    total: float = 0.0
     within: float = 0.0
 
     def __add__(self, other: Spread) -> Spread:
+        """Merge two sets of values (Chan, Golub and LeVeque 1979)."""
         n = self.n + other.n
         if not n:
             return self
-        # Chan's merging of means and squares.
-        apart = other.mean - self.mean
-        whole = self.whole + other.whole + apart**2 * self.n * other.n / n
-        mean = self.mean + apart * other.n / n
-        return Spread(n, mean, whole, self.within + other.within)
+        gap = other.mean - self.mean
+        total = self.total + other.total + gap**2 * self.n * other.n / n
+        mean = self.mean + gap * other.n / n
+        return Spread(n, mean, total, self.within + other.within)
 
     def share(self) -> float:
         """Return the share of variance within groups, rounded."""
-        share = self.within / self.whole if self.whole > 0.0 else 0.0
+        share = self.within / self.total if self.total > 0.0 else 0.0
         return round(max(_SHARE_STEP, round(share / _SHARE_STEP) * _SHARE_STEP), 2)
 
 
 class GroupSums:
-    """What the persons of each group add up to in one column; additive over blocks of persons.
+    """The sums of each group's persons in one column; additive over blocks of persons.
 
     Attributes
     ----------
@@ -61,6 +61,7 @@ class GroupSums:
         self.column = column
         self.complete = np.zeros(0, dtype=np.int64)
         self.sums = np.zeros(0 if isinstance(column, NumericColumn) else (0, column.n_levels))
+        #: Squares are of differences to this: those to a far origin would lose digits.
         self._shift: float | None = None
         self._squares = 0.0
 
@@ -69,14 +70,14 @@ class GroupSums:
         present = ~np.isnan(values)
         if not present.all():
             values, groups = values[present], groups[present]
-        self.complete = _grown(self.complete, n_groups)
+        self.complete = _extend(self.complete, n_groups)
         self.complete += np.bincount(groups, minlength=n_groups)
-        self.sums = _grown(self.sums, n_groups)
+        self.sums = _extend(self.sums, n_groups)
         if not isinstance(self.column, NumericColumn):
-            width = self.column.n_levels
-            places = groups * width + values.astype(np.int64)
-            counts = np.bincount(places, minlength=n_groups * width)
-            self.sums += counts.reshape(n_groups, width)
+            n_levels = self.column.n_levels
+            cells = groups * n_levels + values.astype(np.int64)
+            counts = np.bincount(cells, minlength=n_groups * n_levels)
+            self.sums += counts.reshape(n_groups, n_levels)
             return
         self.sums += np.bincount(groups, weights=values - self.column.origin, minlength=n_groups)
         if self._shift is None and len(values):
@@ -90,8 +91,8 @@ class GroupSums:
         Returns
         -------
         (m,) or (m, L) float64
-            Rounded means or common values, NaN where a person of the group has no value; or
-            counts, zeros there.
+            Rounded means or common values, or counts. NaN, or zeros, for a group in which a person
+            has no value.
         """
         complete = (self.complete == sizes) & (sizes > 0)
         if not isinstance(self.column, NumericColumn):
@@ -101,10 +102,8 @@ class GroupSums:
         return np.where(complete, round_means(self.column, means), np.nan)
 
     def share(self) -> float | None:
-        """Return the share of a numeric column's variance within groups, rounded."""
-        if not isinstance(self.column, NumericColumn):
-            return None
-        return self.spread().share()
+        """Return a numeric column's share of variance within groups, rounded; else None."""
+        return self.spread().share() if isinstance(self.column, NumericColumn) else None
 
     def spread(self) -> Spread:
         """Return the sums of squares of a numeric column."""
@@ -112,23 +111,23 @@ class GroupSums:
             return Spread()
         sums = self.sums + self.complete * (self.column.origin - self._shift)
         n, shifted = int(self.complete.sum()), float(sums.sum())
-        whole = self._squares - shifted**2 / n
+        total = self._squares - shifted**2 / n
         within = self._squares - float((sums**2 / np.maximum(self.complete, 1)).sum())
-        return Spread(n, self._shift + shifted / n, whole, within)
+        return Spread(n, self._shift + shifted / n, total, within)
 
 
-def _grown(array: NDArray[np.generic], length: int) -> NDArray[Any]:
+def _extend(array: NDArray[np.generic], length: int) -> NDArray[Any]:
     """Return an array with zeros appended up to ``length``."""
-    missing = np.zeros((length - len(array), *array.shape[1:]), dtype=array.dtype)
-    return np.concatenate([array, missing])
+    zeros = np.zeros((length - len(array), *array.shape[1:]), dtype=array.dtype)
+    return np.concatenate([array, zeros])
 
 
 def release_counts(counts: IntArray, p: int) -> IntArray:
     """Return the counts that groups release for the levels of a column.
 
-    Each is 0 or at least ``p``, and they add up to the group's size. They are the nearest such
-    counts in squares. A group of fewer than ``2p`` releases its commonest level alone. Of equal
-    choices the one with fewer levels counts, then the one with the earlier levels.
+    Of all counts that are 0 or at least ``p`` and add up to the group's size, the nearest in
+    squares; of equally near ones those with fewer levels, then with earlier levels. A group of
+    fewer than ``2p`` therefore releases its commonest level alone.
 
     Parameters
     ----------
@@ -140,26 +139,25 @@ def release_counts(counts: IntArray, p: int) -> IntArray:
     -------
     (m, L) int64
     """
-    kinds, place = np.unique(counts, axis=0, return_inverse=True)
-    return np.stack([_nearest(kind, p) for kind in kinds])[place.ravel()]
+    distinct, places = np.unique(counts, axis=0, return_inverse=True)
+    return np.stack([_nearest_counts(each, p) for each in distinct])[places.ravel()]
 
 
-def _nearest(counts: IntArray, p: int) -> IntArray:
+def _nearest_counts(counts: IntArray, p: int) -> IntArray:
     total = int(counts.sum())
     order = np.argsort(-counts, kind="stable")
-    best = np.zeros_like(counts)
-    least = np.inf
-    for kept in range(1, min(len(counts), max(total // p, 1)) + 1):
-        draft = np.zeros_like(counts)
-        chosen = order[:kept]
-        draft[chosen] = _fill(counts[chosen], total, p if kept > 1 else 0)
-        distance = float(((draft - counts) ** 2).sum())
+    best, least = np.zeros_like(counts), np.inf
+    for n_kept in range(1, min(len(counts), max(total // p, 1)) + 1):
+        kept = order[:n_kept]
+        candidate = np.zeros_like(counts)
+        candidate[kept] = _raise_to_least(counts[kept], total, p if n_kept > 1 else 0)
+        distance = float(((candidate - counts) ** 2).sum())
         if distance < least:
-            best, least = draft, distance
+            best, least = candidate, distance
     return best
 
 
-def _fill(counts: IntArray, total: int, p: int) -> IntArray:
+def _raise_to_least(counts: IntArray, total: int, p: int) -> IntArray:
     """Return the nearest counts that are at least ``p`` each and add up to ``total``."""
     found = np.maximum(counts, p)
     while found.sum() < total:

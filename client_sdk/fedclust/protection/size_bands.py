@@ -1,12 +1,10 @@
-"""Size bands: how many persons a site has, told coarsely enough to be shown."""
+"""Rule: the number of a site's persons is shown to others only as one of these bands."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from fedclust.schema.errors import RuleViolation
-
-__all__ = ["BANDS", "band_limits", "check_band", "check_not_above", "size_band"]
 
 #: Lowest number of persons of each band, and its label. A band ends where the next one starts.
 BANDS: Final[tuple[tuple[int, str], ...]] = (
@@ -21,20 +19,14 @@ BANDS: Final[tuple[tuple[int, str], ...]] = (
 
 
 def size_band(n: int) -> str:
-    """Return the label of the band that holds ``n`` persons.
-
-    Raises
-    ------
-    ValueError
-        If ``n`` is negative.
-    """
+    """Return the label of the band of ``n`` persons; ValueError if ``n`` is negative."""
     if n < 0:
         raise ValueError("a number of persons is not negative")
     return next(label for lowest, label in reversed(BANDS) if n >= lowest)
 
 
 def band_limits(label: str) -> tuple[int, int | None]:
-    """Return the smallest and largest number of persons in a band; None where it has no upper end.
+    """Return a band's least and greatest number of persons, None if it has no upper limit.
 
     Raises
     ------
@@ -50,7 +42,7 @@ def band_limits(label: str) -> tuple[int, int | None]:
 
 
 def check_not_above(n: int, label: str, pointer: str = "/n") -> None:
-    """Raise RuleViolation if ``n`` persons, who need not be all, are too many for a band."""
+    """Raise RuleViolation if ``n`` of a site's persons are more than its whole band allows."""
     highest = band_limits(label)[1]
     if highest is not None and n > highest:
         raise RuleViolation(

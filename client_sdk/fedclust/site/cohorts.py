@@ -38,8 +38,8 @@ from fedclust.durable_files import (
     write_sealed,
 )
 from fedclust.protection.cohort import ARRAYS, Cohort, CohortRefused, PinnedColumn
-from fedclust.protection.columns import LevelColumn, NumericColumn, SourceColumn, source_names
-from fedclust.protection.recognition import PersonBlocks, find_cohort
+from fedclust.protection.columns import LevelColumn, NumericColumn, source_names
+from fedclust.protection.recognition import PersonBlocks, PersonSource, find_cohort
 from fedclust.protection.update import Change, two_cohorts, update_cohort
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import state_directory
@@ -118,33 +118,28 @@ class CohortStore:
 
     def draft(
         self,
-        blocks: PersonBlocks,
-        rules: Mapping[str, str],
+        source: PersonSource,
         *,
         p: int,
         now: datetime,
         fences: bool = True,
         table: str | None = None,
         separate: str | None = None,
-        sample: Sequence[SourceColumn] | None = None,
-        n_persons: int = 0,
     ) -> Draft:
-        """Bring the cohort of a source's persons up to date, without writing anything but the key.
+        """Bring the cohort of a source's persons up to date; only the site's key is written.
 
         Parameters
         ----------
-        blocks, rules, sample, n_persons
-            See :func:`fedclust.protection.update.update_cohort`.
+        source : PersonSource
         p : int
             Of a new table.
         now : datetime
         fences : bool
             Of a new table: whether lone extremes are protected.
         table : str, optional
-            The start of the id of the table that is to be used.
+            Start of the id of the table to use.
         separate : str, optional
-            The approval of groups apart from those that the persons have. It is written to the
-            ledger.
+            The approval of groups apart from those that the persons have; entered in the ledger.
 
         Raises
         ------
@@ -155,24 +150,15 @@ class CohortStore:
         """
         with self._locked():
             records, secret = self._records(), self.secret()
-            chosen = [self._named(records, table)] if table else list(records.values())
-            cohorts = [] if separate else [record.cohort for record in chosen]
+            chosen = self._choose(records, table)
             new = Cohort.empty(secrets.token_hex(16), p, fences=fences)
+            usable = [] if separate else chosen
+            everyone = [record.cohort for record in records.values()]
             with cohort_refusals():
-                cohort, change = update_cohort(
-                    new,
-                    cohorts,
-                    secret,
-                    blocks,
-                    rules,
-                    others=[record.cohort for record in records.values()],
-                    sample=sample,
-                    n_persons=n_persons,
-                )
+                cohort, change = update_cohort(new, usable, secret, source, everyone)
                 if table and cohort.table_id not in records:
                     raise CohortRefused(
-                        "other-table",
-                        f"table {chosen[0].cohort.table_id} has no person of this source",
+                        "other-table", f"table {chosen[0].table_id} has no person of this source"
                     )
                 if separate is None:
                     _refuse_held(cohort, records)
@@ -191,9 +177,7 @@ class CohortStore:
     def find(self, blocks: PersonBlocks, table: str | None = None) -> Cohort | None:
         """Return the cohort that holds a source's persons; None where they are new."""
         with self._locked(), cohort_refusals():
-            records = self._records()
-            chosen = [self._named(records, table)] if table else list(records.values())
-            return find_cohort([each.cohort for each in chosen], self.secret(), blocks)
+            return find_cohort(self._choose(self._records(), table), self.secret(), blocks)
 
     def keep(self, draft: Draft, ledger: Ledger) -> Cohort:
         """Write a draft before anything of it leaves, and enter it in the ledger.
@@ -346,14 +330,15 @@ class CohortStore:
             f"{_RESTORE}, or set FEDCLUST_STATE_DIR to where it is: groups are not formed twice"
         )
 
-    def _named(self, records: Mapping[str, Record], start: str) -> Record:
-        found = [record for name, record in records.items() if name.startswith(start)]
-        if len(found) != 1:
+    def _choose(self, records: Mapping[str, Record], start: str | None) -> list[Cohort]:
+        """Return all cohorts, or the one whose table's id begins with ``start``."""
+        found = [each.cohort for name, each in records.items() if name.startswith(start or "")]
+        if start and len(found) != 1:
             raise errors.UsageError(
                 f"{len(found)} tables have an id that begins with {start!r}; fedclust cohort show "
                 "lists them"
             )
-        return found[0]
+        return found
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

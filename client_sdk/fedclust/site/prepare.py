@@ -22,7 +22,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn, source_names
 from fedclust.protection.figures import TableFigures, measure_table
-from fedclust.protection.recognition import other_file, person_rows
+from fedclust.protection.recognition import PersonSource, other_file, person_rows
 from fedclust.protection.size_bands import size_band
 from fedclust.protection.table import TooFewPersons
 from fedclust.schema.feature import Feature
@@ -240,16 +240,10 @@ def draft_table(
             for column in persons.columns
         ):
             persons = read_with_base([cohort], pinned)
+    rules = {column.name: _rule(column) for column in persons.columns}
+    source = PersonSource(_blocks(persons), rules, persons.sample, persons.n_persons)
     draft = store.draft(
-        _blocks(persons),
-        {column.name: _rule(column) for column in persons.columns},
-        p=p,
-        now=now,
-        fences=fences,
-        table=reading.table,
-        separate=reading.separate,
-        sample=persons.sample,
-        n_persons=persons.n_persons,
+        source, p=p, now=now, fences=fences, table=reading.table, separate=reading.separate
     )
     asked = {each.feature.name for each in wanted.readings}
     kept = tuple(each for each in persons.readings if each.feature.name in asked)
