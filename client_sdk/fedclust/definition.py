@@ -13,7 +13,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.model import Model
+from fedclust.schema.options import MethodOptions
 from fedclust.schema.run_config import RunConfig
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust.wire.models import PURPOSE_CHARACTERS, Definition, SessionCreate
@@ -145,20 +145,19 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
         policy = definition.policy
         config = RunConfig(options, definition.features, policy, roster, policy.min_group_size)
         try:
-            check_config = sweep.for_options(method, options).check_config
-            if check_config is not None:
-                check_config(config)
+            sweep.for_options(method, options).check_config(config)
         except RuleViolation as error:
             errors.append(_error("/config" + error.pointer, error.rule, error.message))
     if errors:
         raise DefinitionError(errors)
 
 
-def _options(definition: SessionCreate) -> Model:
+def _options(definition: SessionCreate) -> MethodOptions:
     options = METHODS[definition.algorithm].options
     try:
         read = options.model_validate_json(canonical_json(definition.config))
-        return read.root if isinstance(read, RootModel) else read
+        chosen: MethodOptions = read.root if isinstance(read, RootModel) else read
+        return chosen
     except ValidationError as error:
         errors = field_errors(error, at="/config", union=len(variant_models(options)) > 1)
     except ValueError:  # canonical JSON has no NaN

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedclust import simulate
-from fedclust.methods.lloyd import VERSION
+from fedclust.methods.lloyd import METHOD
 from fedclust.wire.codec import canonical_json, sha256, to_tree
 from fedclust_service.store import migrate
 from support.api_caller import ApiCaller
@@ -41,7 +41,7 @@ SITES = ("north", "south", "west")
 SHORT = {**POLICY, "max_rounds": 3}
 
 
-def program(module: str, release: str, spoken: int = VERSION) -> str:
+def program(module: str, release: str, spoken: int = METHOD.version) -> str:
     return FAKED.format(module=module, release=release, spoken=spoken)
 
 
@@ -65,8 +65,8 @@ def test_a_session_survives_and_a_skew_is_refused_with_the_command(
             write_csv(places[name] / "rows.csv", X)
         # Too new and too old: refused before anything is sent, with what to install.
         for release, spoken, told in (
-            ("9.0.0", VERSION + 1, 'pip install "fedclust=='),
-            ("0.0.1", VERSION - 1, "pip install --upgrade"),
+            ("9.0.0", METHOD.version + 1, 'pip install "fedclust=='),
+            ("0.0.1", METHOD.version - 1, "pip install --upgrade"),
         ):
             skewed = site_of(release, spoken, people, "oslo", places["oslo"])
             skewed.start()
@@ -93,7 +93,7 @@ def test_a_session_survives_and_a_skew_is_refused_with_the_command(
             server.restart()
             assert analyst.whoami().server_version == "9.9.9"
             # The last site comes with a later release, too.
-            last = site_of("9.9.9", VERSION, people, "oslo", places["oslo"])
+            last = site_of("9.9.9", METHOD.version, people, "oslo", places["oslo"])
             last.start()
             for each in (*waiting, last):
                 assert each.wait() == 0, each.log.read_text("utf-8")

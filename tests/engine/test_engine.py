@@ -448,7 +448,7 @@ def test_sites_are_held_to_the_candidates_the_rounds_and_the_evaluation_agreed_o
 
 
 def test_in_a_sweep_every_k_is_held_to_its_own() -> None:
-    options = lloyd.Config(n_clusters=(2, 3))
+    options = lloyd.config.Config(n_clusters=(2, 3))
     base = plan_for(2, {"n_clusters": 3})
     plan = replace(base, method=sweep.for_options(base.method, options), options=options)
 

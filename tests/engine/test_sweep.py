@@ -17,7 +17,7 @@ from fedclust.engine import Plan, sweep
 from fedclust.engine.model_selection import agreement, recommend, stability
 from fedclust.methods.common.options import MAX_SWEEP_SIZE
 from fedclust.methods.lloyd import METHOD as LLOYD
-from fedclust.methods.lloyd import Config
+from fedclust.methods.lloyd.config import Config
 from fedclust.schema import errors
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.feature import Feature

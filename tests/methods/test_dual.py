@@ -43,7 +43,7 @@ def plan_for(
 ) -> Plan:
     d = next(iter(sites.values())).shape[1]
     features = tuple(Feature(name=f"x{j}", lower=box[0], upper=box[1]) for j in range(d))
-    config = dual.Config(**{"n_clusters": 2, "iterations": 25, "evaluate": False, **options})
+    config = dual.config.Config(**{"n_clusters": 2, "iterations": 25, "evaluate": False, **options})
     return Plan(dual.METHOD, config, features, Policy(**{**OPEN, **(policy or {})}), seed=0)
 
 

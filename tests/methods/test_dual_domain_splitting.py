@@ -67,7 +67,7 @@ def least_inertia(X: FloatArray, k: int, sizes: Any = None) -> float:
 def plan_for(sites: dict[str, FloatArray], policy: dict[str, Any], **options: Any) -> Plan:
     d = next(iter(sites.values())).shape[1]
     features = tuple(Feature(name=f"x{j}", lower=-8.0, upper=8.0) for j in range(d))
-    config = dual.Config(**{"n_clusters": 2, "evaluate": False, **options})
+    config = dual.config.Config(**{"n_clusters": 2, "evaluate": False, **options})
     told = {"protection": "none", "min_sites": 1, "scaling": "none", "max_rounds": 1_000}
     return Plan(dual.METHOD, config, features, Policy(**{**told, **policy}), seed=0)
 
@@ -361,7 +361,7 @@ def test_boxes_beyond_what_was_declared_are_refused_at_the_site(
     features = tuple(Feature(name=f"x{j}", lower=-8.0, upper=8.0) for j in range(2))
     policy = Policy(protection="none", min_sites=1, scaling="none")
     splits = int(symmetry == "pairwise")
-    config = dual.Config(n_clusters=2, symmetry=symmetry, splits=splits)
+    config = dual.config.Config(n_clusters=2, symmetry=symmetry, splits=splits)
     plan = Plan(dual.METHOD, config, features, policy, seed=0)
     found = drive(plan, rows)
     opened = next(one for one in found.rounds if one.phase == "dual")

@@ -30,7 +30,7 @@ VARIANTS = [{}, {"variant": "paper"}]
 
 
 def _config(p: int = 5, **options: Any) -> RunConfig:
-    made = fkm.Config.model_validate({"n_clusters": 2, **options}).root
+    made = fkm.config.Config.model_validate({"n_clusters": 2, **options}).root
     return config_of(made, p=p, features=FEATURES)
 
 

@@ -33,7 +33,7 @@ GROUPS = {**OPEN, "protection": "groups"}
 
 def _config(p: int = 1, **options: Any) -> RunConfig:
     return RunConfig(
-        options=kfed.Config(**{"n_clusters": 2, **options}).root,
+        options=kfed.config.Config(**{"n_clusters": 2, **options}).root,
         features=(Feature(name="age", lower=-50, upper=50), Feature(name="dose")),
         policy=Policy(min_group_size=p, min_sites=1, scaling="none"),
         roster=("a", "b", "c"),
@@ -430,7 +430,7 @@ def test_a_site_that_comes_later_is_labelled_by_nearest_centroid_with_nobody_els
     late = {site: sites[site] for site in "abc"}
     plan = Plan(
         kfed.METHOD,
-        kfed.Config(n_clusters=4).root,
+        kfed.config.Config(n_clusters=4).root,
         tuple(Feature(name=f"x{j}") for j in range(2)),
         Policy(**OPEN),
         2,
@@ -447,7 +447,7 @@ def test_a_site_that_joins_for_the_refinement_takes_part_in_it() -> None:
     sites, _ = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]])
     plan = Plan(
         kfed.METHOD,
-        kfed.Config(n_clusters=4, refine=2, evaluate=False).root,
+        kfed.config.Config(n_clusters=4, refine=2, evaluate=False).root,
         tuple(Feature(name=f"x{j}") for j in range(2)),
         Policy(**OPEN),
         2,
@@ -465,7 +465,7 @@ def test_a_row_goes_with_the_nearest_of_its_sites_own_cells() -> None:
     sites, _ = _some_of([[0, 1], [0, 1], [0, 1]], n=30)
     plan = Plan(
         kfed.METHOD,
-        kfed.Config(**config).root,
+        kfed.config.Config(**config).root,
         tuple(Feature(name=f"x{j}") for j in range(2)),
         Policy(**GROUPS),
         2,
@@ -504,7 +504,7 @@ def test_a_site_makes_only_the_cells_that_the_definition_names(options: dict[str
 def test_a_session_has_as_many_rounds_as_its_options_name() -> None:
     features = (Feature(name="x"),)
     for refine, limit, wanted in ((0, None, 1), (3, None, 4), (3, 2, 2)):
-        options = kfed.Config(n_clusters=2, refine=refine).root
+        options = kfed.config.Config(n_clusters=2, refine=refine).root
         plan = Plan(kfed.METHOD, options, features, Policy(max_rounds=limit), 0)
         assert engine.max_rounds(plan) == wanted
 
@@ -575,7 +575,7 @@ def test_a_large_site_restarts_less_by_a_fixed_rule() -> None:
 def test_a_site_may_not_be_told_another_sites_mapping() -> None:
     """Labels follow the site's own mapping alone, whoever else's a result holds."""
     sites, _ = _some_of([[0, 1], [1, 2], [2, 3]])
-    options = kfed.Config(n_clusters=4, labels="cells").root
+    options = kfed.config.Config(n_clusters=4, labels="cells").root
     features = tuple(Feature(name=f"x{j}") for j in range(2))
     plan = Plan(kfed.METHOD, options, features, Policy(**OPEN), 2)
     run = drive(plan, sites)

@@ -28,7 +28,7 @@ SIZES = [5, 7, 5, 9, 6]
 
 
 def _config(p: int = 5, **options: Any) -> RunConfig:
-    return config_of(lloyd.Config(**{"n_clusters": 2, **options}), p=p, features=FEATURES)
+    return config_of(lloyd.config.Config(**{"n_clusters": 2, **options}), p=p, features=FEATURES)
 
 
 def _task(centroids: Any) -> SiteTask:
@@ -174,7 +174,7 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], pointer: s
 @pytest.mark.parametrize("wrong", [0, -1, True, 2.0, None, "2"])
 def test_the_number_of_clusters_is_a_positive_int(wrong: Any) -> None:
     with pytest.raises(ValueError, match="n_clusters"):
-        lloyd.Config(n_clusters=wrong)
+        lloyd.config.Config(n_clusters=wrong)
 
 
 # --- whole sessions -------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_the_number_of_clusters_is_a_positive_int(wrong: Any) -> None:
 
 def _plan(d: int, protection: str, start: Any, **policy: Any) -> Plan:
     config = config_of(None, d=d, protection=protection, max_rounds=500, **policy)
-    options = lloyd.Config(n_clusters=len(start), start="given", centroids=start, tol=0.0)
+    options = lloyd.config.Config(n_clusters=len(start), start="given", centroids=start, tol=0.0)
     return Plan(lloyd.METHOD, options, config.features, config.policy, seed=0)
 
 

@@ -61,7 +61,7 @@ def _ari(result: SimulationResult, truth: dict[str, NDArray[np.int64]]) -> float
 def _config(p: int = 3, **options: Any) -> RunConfig:
     masks = {site: np.array(mask, dtype=bool) for site, mask in MASKS.items()}
     return RunConfig(
-        options=overlap.Config(**{"n_clusters": 2, **options}),
+        options=overlap.config.Config(**{"n_clusters": 2, **options}),
         features=tuple(Feature(name=name, lower=-50, upper=50) for name in "wxyz"),
         policy=Policy(
             min_group_size=p, protection="none", min_sites=1, scaling="none", missing="mask"
@@ -653,4 +653,4 @@ def test_bounds_hold_for_the_features_that_the_site_has() -> None:
 )
 def test_options_out_of_range_are_refused(options: Any) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
-        overlap.Config(**{"n_clusters": 2, **options})
+        overlap.config.Config(**{"n_clusters": 2, **options})

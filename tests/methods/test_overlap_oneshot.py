@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from fedclust import SimulationResult, engine, simulate
 from fedclust.engine import Plan, evaluation
 from fedclust.methods import overlap_oneshot
-from fedclust.methods.common.options import MAX_FOUND_CLUSTERS
 from fedclust.methods.common.partial_features import LocalCentroids, components
-from fedclust.methods.overlap_oneshot import Config
 from fedclust.methods.overlap_oneshot.agglomeration import (
     FLOOR,
     Forces,
@@ -23,16 +21,17 @@ from fedclust.methods.overlap_oneshot.agglomeration import (
     forces,
     merge_tree,
 )
-from fedclust.methods.overlap_oneshot.config import check_config
+from fedclust.methods.overlap_oneshot.config import Config, check_config
 from fedclust.methods.overlap_oneshot.gaussians import proxies
 from fedclust.methods.overlap_oneshot.messages import Gaussians, GaussiansTask, check
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
+from fedclust.schema.options import MAX_FOUND_CLUSTERS
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
-from fedclust.schema.task import Contribution, SiteTask
+from fedclust.schema.task import SiteTask
 
 FloatArray = NDArray[np.float64]
 
@@ -676,9 +675,7 @@ def test_each_site_has_proxies_of_its_own_whoever_else_takes_part() -> None:
         covariances=np.zeros((0, 0, 0)),
     )
     config = replace(_config(2), masks={site: np.ones(2, dtype=np.bool_) for site in "ab"})
-    drawn = [
-        overlap_oneshot.server._drawn(7, Contribution(site, payload, p=5), config) for site in "aab"
-    ]
+    drawn = [overlap_oneshot.server._drawn(7, site, payload, config) for site in "aab"]
 
     assert np.array_equal(drawn[0], drawn[1])
     # The same Gaussian at two sites; drawn alike, their proxies would lie at one place.

@@ -57,7 +57,7 @@ def _right(result: SimulationResult, truth: dict[str, NDArray[np.int64]]) -> flo
 
 def _config(**options: Any) -> RunConfig:
     return RunConfig(
-        options=spectral.Config(**{"n_clusters": 2, **options}).root,
+        options=spectral.config.Config(**{"n_clusters": 2, **options}).root,
         features=(Feature(name="x", lower=-9, upper=9), Feature(name="y", lower=-9, upper=9)),
         policy=Policy(min_group_size=5, min_sites=1, scaling="none"),
         roster=("a", "b", "c"),
@@ -283,7 +283,7 @@ def test_without_alignment_signs_spoil_the_result() -> None:
 def test_a_site_labels_new_rows_by_nystroem() -> None:
     sites, truth = _moons(400, 3, 0)
     features = tuple(Feature(name=name) for name in ("x", "y"))
-    options = spectral.Config(n_clusters=2, alignment="sign", gamma=50.0).root
+    options = spectral.config.Config(n_clusters=2, alignment="sign", gamma=50.0).root
     plan = Plan(spectral.METHOD, options, features, Policy(**POLICY), 0)
     memory: dict[str, Any] = {site: {} for site in sites}
     step: Any = engine.start(plan, sorted(sites))

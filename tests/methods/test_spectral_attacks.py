@@ -19,7 +19,7 @@ from support.rounds import data_of
 
 def _answers(X: Any, someone: Any, gamma: float | None) -> list[Any]:
     """Return what a site answers whose anchor is a person's record, and whether it is asked for."""
-    options = spectral.Config(n_clusters=2, alignment="sign", gamma=gamma).root
+    options = spectral.config.Config(n_clusters=2, alignment="sign", gamma=gamma).root
     features = (Feature(name="x"), Feature(name="y"))
     policy = Policy(min_group_size=5, scaling="none")
     plan = Plan(spectral.METHOD, options, features, policy, 0)

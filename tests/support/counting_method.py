@@ -17,6 +17,7 @@ from fedclust.numeric.arrays import FloatVector
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
+from fedclust.schema.options import MethodOptions
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
@@ -32,7 +33,7 @@ CHECKED: list[tuple[int, str | None]] = []
 CONTRIBUTED: list[tuple[str, int]] = []
 
 
-class Config(Model):
+class Config(MethodOptions):
     n_clusters: int | None = None
     rounds: int = 3
     width: int = 3

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 
 from fedclust.engine import evaluation, preparation, sweep
 from fedclust.engine.plan import Plan, all_phases, max_rounds, possible_phases
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.model import Memory
+from fedclust.schema.model import Memory, Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import declared_space
 from fedclust.schema.space import Space
-from fedclust.schema.task import SiteTask
+from fedclust.schema.task import CentroidTask, SiteTask
 
 
 def refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Memory) -> Memory:
@@ -38,7 +37,7 @@ def refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Me
             "task", f"the definition allows {max_rounds(plan)} rounds of the method", "/phase"
         )
     _refuse_no_centroids(task.common)
-    if of_method and plan.method.check_task is not None:
+    if of_method:
         plan.method.check_task(task, config)
     if task.phase == evaluation.NAME:
         _check_evaluation_task(plan, task, config)
@@ -47,11 +46,10 @@ def refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Me
     return {**memory, "progress": progress}
 
 
-def _refuse_no_centroids(common: Any) -> None:
+def _refuse_no_centroids(common: Model) -> None:
     """Refuse a task that asks about no centroids at all."""
-    for part in getattr(common, "parts", (common,)):
-        centroids = getattr(part, "centroids", None)
-        if centroids is not None and 0 in centroids.shape:
+    for part in common.parts if isinstance(common, sweep.SweepTask) else (common,):
+        if isinstance(part, CentroidTask) and 0 in part.centroids.shape:
             raise RuleViolation(
                 "task", "a task names at least one centroid", "/parameters/centroids"
             )
@@ -75,7 +73,7 @@ def _refuse_other_space(plan: Plan, space: Space | None, known: str | None) -> s
 
 
 def _check_evaluation_task(plan: Plan, task: SiteTask, config: RunConfig) -> None:
-    if not getattr(plan.options, "evaluate", False):
+    if not plan.options.evaluated:
         raise RuleViolation("task", "the definition has no evaluation", "/phase")
     if plan.method.sweeping:
         sweep.check_evaluation_task(task, config)

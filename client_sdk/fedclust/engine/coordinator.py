@@ -67,9 +67,8 @@ Masks: TypeAlias = Mapping[str, NDArray[np.bool_]]
 
 def check_roster(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> None:
     """Raise RuleViolation where these sites cannot serve the method; it says what to change."""
-    if plan.method.check_roster is not None:
-        state = EngineState(stage="prepare", round=0)
-        plan.method.check_roster(_config(plan, state, roster, masks))
+    state = EngineState(stage="prepare", round=0)
+    plan.method.check_roster(_config(plan, state, roster, masks))
 
 
 def start(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> Next:
@@ -284,7 +283,7 @@ def _end_method(
     plan: Plan, state: EngineState, raw: Result, config: RunConfig, metrics: Mapping[str, float]
 ) -> Next | Done:
     raw = raw.model_copy(update={"warnings": (*state.warnings, *raw.warnings)})
-    if not (getattr(plan.options, "evaluate", False) and len(raw.centroids) > 0):
+    if not (plan.options.evaluated and len(raw.centroids) > 0):
         return Done(_complete(plan, state, raw), metrics)
     task = sweep.evaluation_task(raw) if raw.sweep else evaluation.task(raw)
     return _open(
@@ -337,7 +336,7 @@ def _unmeasured(raw: Result) -> Result:
 def _complete(plan: Plan, state: EngineState, raw: Result, **measured: Any) -> Result:
     if raw.sweep is not None:
         return sweep.complete(raw, None, state.history)
-    wanted = getattr(plan.options, "n_clusters", None)
+    wanted = plan.options.n_clusters
     return complete_result(
         raw,
         n_clusters=wanted if isinstance(wanted, int) else None,

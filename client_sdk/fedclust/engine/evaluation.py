@@ -39,7 +39,16 @@ from fedclust.schema.points import Points, total_variances
 from fedclust.schema.result import Profile, Quality, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns, scaled_bounds
-from fedclust.schema.task import Contribution, Disclosure, Phase, SiteTask, Task
+from fedclust.schema.task import (
+    CentroidTask,
+    Contribution,
+    Disclosure,
+    Phase,
+    SiteTask,
+    Task,
+    narrow,
+    payloads_of,
+)
 
 NAME = "evaluate"
 _SLACK = 1e-9
@@ -48,7 +57,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-class EvaluationTask(Model):
+class EvaluationTask(CentroidTask):
     """Measure your points against these centroids.
 
     Attributes
@@ -162,7 +171,7 @@ PHASE = Phase(
 )
 
 
-def task(raw: Result) -> Task:
+def task(raw: Result) -> Task[EvaluationTask]:
     """Return the task that evaluates a method's outcome."""
     firsts, cells = merge_equal_centroids(raw.centroids, raw.mask)
     of = raw.prototype_labels
@@ -182,7 +191,7 @@ def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool = False) -
 
     ``prototypes``: whether the method tells clusters apart by prototypes.
     """
-    asked: EvaluationTask = task.common
+    asked = narrow(task.common, EvaluationTask)
     check_centroids(asked.centroids, asked.mask, config)
     given = asked.prototypes is not None and len(asked.prototypes) > 0
     if (asked.prototypes is None) != (asked.prototype_centroids is None) or given > prototypes:
@@ -195,7 +204,7 @@ def check_task(task: SiteTask, config: RunConfig, *, prototypes: bool = False) -
 
 def local_step(task: SiteTask, points: Points, config: RunConfig) -> Evaluation | None:
     """Measure a site's scaled points against the task's centroids."""
-    common: EvaluationTask = task.common
+    common = narrow(task.common, EvaluationTask)
     centroids, mask = common.centroids, common.mask
     check_shape(centroids, (len(centroids), points.X.shape[1]), "/parameters/centroids")
     if mask is not None:
@@ -289,30 +298,34 @@ def _measure(
 # --- Check ----------------------------------------------------------------------------------------
 
 
-def check(task: SiteTask, payload: Evaluation, config: RunConfig) -> None:
+def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
     """Check a site's evaluation at either end; RuleViolation."""
-    n_clusters, d = task.common.centroids.shape
+    payload, centroids = narrow(payload, Evaluation), narrow(task.common, EvaluationTask).centroids
+    n_clusters, d = centroids.shape
     check_shape(payload.counts, (n_clusters,), "/counts")
     check_shape(payload.points, (n_clusters,), "/points")
     check_shape(payload.within, (d,), "/within")
     check_sizes(payload.counts, config)
     _refuse(payload.points > payload.counts, "points", "there are more groups than persons")
     _refuse((payload.points > 0) != (payload.counts > 0), "points", "groups have persons")
-    for name in ("costs", "distances", "silhouettes"):
-        values = getattr(payload, name)
+    sums = {
+        "costs": payload.costs,
+        "distances": payload.distances,
+        "silhouettes": payload.silhouettes,
+    }
+    for name, values in sums.items():
         check_shape(values, (n_clusters,), f"/{name}")
         check_empty(payload.counts, values, f"/{name}")
     # Cauchy-Schwarz: a sum of n terms is at most the root of n times the sum of their squares.
     # Rounding is of the size of the coordinates, not of the distances.
-    norms = 1.0 + np.sqrt((task.common.centroids**2).sum(axis=1))
+    norms = 1.0 + np.sqrt((centroids**2).sum(axis=1))
     widest = np.sqrt(payload.counts * np.maximum(payload.costs, 0.0))
     wide = payload.distances > widest * (1.0 + _SLACK) + _SLACK * payload.counts * norms
     wrong = (payload.costs < 0) | (payload.distances < 0) | wide
     _refuse(wrong, "distances", "the distances do not fit the cost")
     wrong = np.abs(payload.silhouettes) > payload.counts * (1.0 + _SLACK)
     _refuse(wrong, "silhouettes", "the silhouette is outside -1 to 1 a person")
-    for name in ("means", "m2"):
-        values = getattr(payload, name)
+    for name, values in (("means", payload.means), ("m2", payload.m2)):
         check_shape(values, (n_clusters, d), f"/{name}")
         check_empty(payload.counts, values, f"/{name}")
         foreign = np.asarray(((values != 0) & ~config.mask).any(axis=1))
@@ -352,9 +365,7 @@ def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunCon
     mask = None if raw.mask is None else raw.mask[firsts]
     n_clusters = len(centroids)
     judged = n_clusters > 1 and raw.prototypes is None
-    sent: dict[str, Evaluation] = {
-        c.site: c.payload for c in contributions if c.payload is not None
-    }
+    sent = payloads_of(contributions, Evaluation)
     counts = np.zeros(n_clusters, dtype=np.int64)
     costs, distances, silhouettes = np.zeros((3, n_clusters))
     within = 0.0

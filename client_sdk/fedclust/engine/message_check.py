@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +20,7 @@ MAX_COUNT = 10**11
 def check(
     plan: Plan,
     task: SiteTask,
-    payload: Any,
+    payload: Model | None,
     *,
     p: int,
     size_band: str | None,
@@ -46,8 +44,8 @@ def check(
 
 def _check_countable(payload: Model, at: str = "") -> None:
     """Raise where a whole number is more than any site can count (RuleViolation)."""
-    for name in type(payload).model_fields:
-        value, pointer = getattr(payload, name), f"{at}/{name}"
+    for name, value in payload:
+        pointer = f"{at}/{name}"
         if isinstance(value, Model):
             _check_countable(value, pointer)
             continue

@@ -12,8 +12,8 @@ from fedclust.engine import evaluation, preparation, sweep
 from fedclust.schema.encoding import Column, columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.method import Method, Place
-from fedclust.schema.model import Model
+from fedclust.schema.method import AnyMethod, Place
+from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
 from fedclust.schema.task import Phase
 
@@ -24,17 +24,17 @@ class Plan:
 
     Attributes
     ----------
-    method : Method
-    options : Model
-        An instance of ``method.options``.
+    method : AnyMethod
+    options : MethodOptions
+        What ``method.options`` has read.
     features : tuple of Feature
         As declared, in the session's order. ``columns`` (d,) are what methods see of them.
     policy : Policy
     seed : int
     """
 
-    method: Method
-    options: Model
+    method: AnyMethod
+    options: MethodOptions
     features: tuple[Feature, ...]
     policy: Policy
     seed: int
@@ -48,13 +48,13 @@ class Plan:
 def max_rounds(plan: Plan) -> int:
     """Return how many rounds the method itself may take."""
     limit = plan.policy.max_rounds or plan.method.default_max_rounds
-    fixed = None if plan.method.rounds is None else plan.method.rounds(plan.options)
+    fixed = plan.options.round_limit
     return limit if fixed is None else min(limit, fixed)
 
 
 def most_rounds(plan: Plan) -> int:
     """Return how many rounds a session may take, with preparation and evaluation."""
-    around = int(preparation.needed(plan.policy)) + int(getattr(plan.options, "evaluate", False))
+    around = int(preparation.needed(plan.policy)) + int(plan.options.evaluated)
     return max_rounds(plan) + around
 
 
@@ -66,7 +66,7 @@ def has_features(plan: Plan, names: Sequence[str]) -> NDArray[np.bool_]:
 
 def check_installed(plan: Plan, place: Place) -> None:
     """Raise RuleViolation where the method needs something that is not installed at ``place``."""
-    lacking = None if plan.method.lacks is None else plan.method.lacks(plan.options, place)
+    lacking = plan.method.lacks(plan.options, place)
     if lacking is not None:
         raise RuleViolation("not-installed", lacking)
 
@@ -76,7 +76,7 @@ def is_exact(plan: Plan) -> bool:
     return plan.policy.protection == "none"
 
 
-def phase(plan_or_method: Plan | Method, name: str) -> Phase:
+def phase(plan_or_method: Plan | AnyMethod, name: str) -> Phase:
     """Return the phase called ``name``, the engine's own included; KeyError where there is none."""
     method = plan_or_method.method if isinstance(plan_or_method, Plan) else plan_or_method
     for own in (preparation.PHASE, closing_phase(method)):
@@ -85,7 +85,7 @@ def phase(plan_or_method: Plan | Method, name: str) -> Phase:
     return method.phase(name)
 
 
-def all_phases(method: Method) -> tuple[Phase, ...]:
+def all_phases(method: AnyMethod) -> tuple[Phase, ...]:
     """Return every phase that a session of this method may have, in order."""
     return (preparation.PHASE, *method.phases, closing_phase(method))
 
@@ -93,13 +93,12 @@ def all_phases(method: Method) -> tuple[Phase, ...]:
 def possible_phases(plan: Plan) -> tuple[Phase, ...]:
     """Return the phases that a session of this definition can have, in order."""
     found = [preparation.PHASE] if preparation.needed(plan.policy) else []
-    possible = plan.method.possible_phases
-    names = None if possible is None else possible(plan.options)
+    names = plan.options.phases
     found += [each for each in plan.method.phases if names is None or each.name in names]
-    if getattr(plan.options, "evaluate", False):
+    if plan.options.evaluated:
         found.append(closing_phase(plan.method))
     return tuple(found)
 
 
-def closing_phase(method: Method) -> Phase:
+def closing_phase(method: AnyMethod) -> Phase:
     return sweep.EVALUATION if method.sweeping else evaluation.PHASE

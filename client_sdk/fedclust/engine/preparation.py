@@ -47,7 +47,7 @@ from fedclust.schema.scaling import (
     standard_scale,
 )
 from fedclust.schema.space import Space
-from fedclust.schema.task import Contribution, Disclosure, Phase, Task
+from fedclust.schema.task import Contribution, Disclosure, Phase, Task, narrow, payloads_of
 
 NAME = "prepare"
 #: From how many times the median site's distance on a site stands apart; it takes as many sites.
@@ -156,11 +156,13 @@ def local_step(points: Points, config: RunConfig) -> Moments | None:
     return Moments(n=points.n, observed=n, mean=mean, m2=np.minimum(m2, np.maximum(widest, 0.0)))
 
 
-def check(payload: Moments, config: RunConfig) -> None:
+def check(payload: Model, config: RunConfig) -> None:
     """Check a site's moments at either end; RuleViolation."""
+    payload = narrow(payload, Moments)
     d = len(config.columns)
-    for name in ("observed", "mean", "m2"):
-        check_shape(getattr(payload, name), (d,), f"/{name}")
+    check_shape(payload.observed, (d,), "/observed")
+    check_shape(payload.mean, (d,), "/mean")
+    check_shape(payload.m2, (d,), "/m2")
     lower, upper = own_bounds(config.columns)
     check_moments(
         payload.observed,
@@ -201,7 +203,7 @@ def merge(
         If no site sent moments of some feature.
     """
     d = len(config.columns)
-    sent = {each.site: each.payload for each in contributions if each.payload is not None}
+    sent = payloads_of(contributions, Moments)
     apart = _standing_apart(sent, config)
     merged = no_moments((d,))
     # By feature: rows of sites that lack it are no rows of it, imputed ones are.

@@ -16,7 +16,7 @@ from fedclust.engine.site_points import complete_points, scaled_points
 from fedclust.numeric.random import site_rng
 from fedclust.numeric.threads import one_thread
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import LocalAnswer, Method
+from fedclust.schema.method import AnyMethod, LocalAnswer
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
@@ -109,7 +109,7 @@ def _scaled(points: Points, kept: Points, space: Space, config: RunConfig) -> Po
 
 
 def label(
-    plan_or_method: Plan | Method,
+    plan_or_method: Plan | AnyMethod,
     result: Result,
     X: NDArray[np.float64],
     memory: Memory | None = None,
@@ -122,7 +122,7 @@ def label(
 
     Parameters
     ----------
-    plan_or_method : Plan or Method
+    plan_or_method : Plan or AnyMethod
     result : Result
     X : (n, d) float64
         All rows of the session at ``site``, in order, with its ``memory``; or new rows.

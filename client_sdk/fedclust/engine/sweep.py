@@ -11,25 +11,38 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, create_model
+from pydantic import Field, SerializeAsAny, create_model
 
 from fedclust.engine import evaluation, preparation
 from fedclust.engine.evaluation import Outcome
 from fedclust.engine.model_selection import recommend, stability
 from fedclust.methods.common.finalize import complete_result as complete_one
+from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.schema.errors import MethodFailure, RuleViolation
-from fedclust.schema.method import LocalAnswer, Method
+from fedclust.schema.method import AnyMethod, LocalAnswer
 from fedclust.schema.model import Memory, Model, Tree
+from fedclust.schema.options import MethodOptions
 from fedclust.schema.points import Points
 from fedclust.schema.result import HistoryEntry, Result, SweepEntry
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Disclosure, Done, Next, Phase, SiteTask, Task
+from fedclust.schema.task import (
+    Contribution,
+    Disclosure,
+    Done,
+    Next,
+    Phase,
+    SiteTask,
+    Task,
+    narrow,
+    payloads_of,
+    with_payload,
+)
 
 _OWN = "sweep"
 _UNMEASURED = (
@@ -52,7 +65,7 @@ class SweepTask(Model):
     """
 
     n_clusters: tuple[int, ...]
-    parts: tuple[Any, ...]
+    parts: tuple[SerializeAsAny[Model], ...]
 
 
 class SweepPayload(Model):
@@ -64,7 +77,7 @@ class SweepPayload(Model):
         The method's answer for each, in the task's order; None where nothing may be sent for it.
     """
 
-    parts: tuple[Any, ...]
+    parts: tuple[SerializeAsAny[Model] | None, ...]
 
 
 def _phase(phase: Phase) -> Phase:
@@ -142,33 +155,40 @@ class State(Model):
         return tuple(sorted(int(k) for k in self.states))
 
 
-def for_options(method: Method, options: Any) -> Method:
+def for_options(method: AnyMethod, options: MethodOptions) -> AnyMethod:
     """Return what runs a method with these options: wrapped, where they name several K."""
-    return swept(method) if isinstance(_ks(options), tuple) else method
+    return swept(method) if isinstance(options.n_clusters, tuple) else method
 
 
-def _ks(options: Any) -> Any:
-    return getattr(options, "n_clusters", None)
+def _ks(config: RunConfig) -> tuple[int, ...]:
+    """Return every K of a sweep."""
+    several = config.options.n_clusters
+    if not isinstance(several, tuple):
+        raise ValueError("this is no sweep's definition")
+    return several
+
+
+def _k(config: RunConfig) -> int:
+    """Return the K of one part of a sweep."""
+    return narrow(config.options.n_clusters, int)
 
 
 def _at(config: RunConfig, n_clusters: int) -> RunConfig:
     """Return the config of one K of a sweep."""
     options = config.options.model_copy(update={"n_clusters": n_clusters})
-    return replace(config, options=options, sweep=_ks(config.options))
+    return replace(config, options=options, sweep=_ks(config))
 
 
 @functools.cache
-def swept(method: Method) -> Method:
+def swept(method: AnyMethod) -> AnyMethod:
     """Return a method whose ``n_clusters`` are several."""
 
     def check_config(config: RunConfig) -> None:
-        if not config.options.evaluate:
+        if not config.options.evaluated:
             raise RuleViolation(
                 "sweep", "a sweep is judged by its closing evaluation: leave it on", "/evaluate"
             )
-        if method.check_config is None:
-            return
-        for k in _ks(config.options):
+        for k in _ks(config):
             try:
                 method.check_config(_at(config, k))
             except RuleViolation as broken:
@@ -176,7 +196,7 @@ def swept(method: Method) -> Method:
                 raise RuleViolation(broken.rule, message, broken.pointer) from None
 
     def start(config: RunConfig, seed: int) -> tuple[Model, Task]:
-        begun = {k: method.start(_at(config, k), seed) for k in _ks(config.options)}
+        begun = {k: method.start(_at(config, k), seed) for k in _ks(config)}
         tasks = {k: task for k, (_, task) in begun.items()}
         states = {str(k): _tree(state) for k, (state, _) in begun.items()}
         return State(phase=_name(tasks), seed=seed, states=states), _together(tasks)
@@ -192,10 +212,10 @@ def swept(method: Method) -> Method:
             )
             memory = _remembered(memory, own, kept)
             parts.append(payload)
-        first = len(parts) == len(_ks(config.options))
+        first = len(parts) == len(_ks(config))
         return _answer(swept(method).phase(task.phase), parts, empty=first), memory
 
-    def check(task: SiteTask, payload: SweepPayload, config: RunConfig) -> None:
+    def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
         _check(task, payload, config, method.check)
 
     def aggregate(
@@ -228,8 +248,7 @@ def swept(method: Method) -> Method:
 
     def check_task(task: SiteTask, config: RunConfig) -> None:
         for one, own in _site_tasks(task, config):
-            if method.check_task is not None:
-                method.check_task(one, own)
+            method.check_task(one, own)
 
     return replace(
         method,
@@ -274,8 +293,7 @@ def _together(tasks: Mapping[int, Task]) -> Task:
 
 def _site_tasks(task: SiteTask, config: RunConfig) -> list[tuple[SiteTask, RunConfig]]:
     """Return the task of each K with its config."""
-    common: SweepTask = task.common
-    asked = _ks(config.options)
+    common, asked = narrow(task.common, SweepTask), _ks(config)
     known = common.n_clusters and set(common.n_clusters) <= set(asked)
     ordered = common.n_clusters == tuple(sorted(set(common.n_clusters)))
     if not known or not ordered or len(common.parts) != len(common.n_clusters):
@@ -290,12 +308,12 @@ def _site_tasks(task: SiteTask, config: RunConfig) -> list[tuple[SiteTask, RunCo
 
 def _recalled(memory: Memory, config: RunConfig) -> Memory:
     """Return the memory of one K."""
-    return dict(memory.get(_OWN, {}).get(str(_ks(config.options)), {}))
+    return dict(memory.get(_OWN, {}).get(str(_k(config)), {}))
 
 
 def _remembered(memory: Memory, config: RunConfig, kept: Memory) -> Memory:
     """Put what one K keeps back into the memory of all."""
-    return {**memory, _OWN: {**memory.get(_OWN, {}), str(_ks(config.options)): kept}}
+    return {**memory, _OWN: {**memory.get(_OWN, {}), str(_k(config)): kept}}
 
 
 def _answer(phase: Phase, parts: Sequence[Model | None], *, empty: bool) -> Model | None:
@@ -309,12 +327,17 @@ def _answer(phase: Phase, parts: Sequence[Model | None], *, empty: bool) -> Mode
     return phase.payload.model_validate({"parts": tuple(parts)})
 
 
-def _check(task: SiteTask, payload: SweepPayload, config: RunConfig, check: Any) -> None:
+def _check(
+    task: SiteTask,
+    payload: Model,
+    config: RunConfig,
+    check: Callable[[SiteTask, Model, RunConfig], None],
+) -> None:
     """Check every part at either end."""
-    tasks = _site_tasks(task, config)
-    if len(payload.parts) != len(tasks):
+    tasks, parts = _site_tasks(task, config), narrow(payload, SweepPayload).parts
+    if len(parts) != len(tasks):
         raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
-    for i, ((one, own), part) in enumerate(zip(tasks, payload.parts, strict=True)):
+    for i, ((one, own), part) in enumerate(zip(tasks, parts, strict=True)):
         if part is None:
             continue
         try:
@@ -322,7 +345,7 @@ def _check(task: SiteTask, payload: SweepPayload, config: RunConfig, check: Any)
         except RuleViolation as broken:
             raise RuleViolation(
                 broken.rule,
-                f"with {_ks(own.options)} clusters: {broken.message}",
+                f"with {_k(own)} clusters: {broken.message}",
                 f"/parts/{i}{broken.pointer}",
             ) from None
 
@@ -334,7 +357,7 @@ def _part(contributions: Sequence[Contribution], place: int) -> list[Contributio
     """Return what the sites answered for one K."""
     return [
         Contribution(c.site, None if c.payload is None else c.payload.parts[place], c.p)
-        for c in contributions
+        for c in with_payload(contributions, SweepPayload)
     ]
 
 
@@ -352,7 +375,7 @@ def _too_few() -> MethodFailure:
 
 
 def _aggregate(
-    method: Method, state: State, contributions: Sequence[Contribution], config: RunConfig
+    method: AnyMethod, state: State, contributions: Sequence[Contribution], config: RunConfig
 ) -> Next | Done:
     """Close a round for every K that is not done."""
     states: dict[str, dict[str, Tree]] = {}
@@ -402,8 +425,8 @@ def _stabilities(
     state: State, contributions: Sequence[Contribution], config: RunConfig
 ) -> dict[str, float | None]:
     """Return the stability of every K from the first answers for the largest."""
-    cells = [c.payload for c in _part(contributions, len(state.open) - 1) if c.payload is not None]
-    cells = [sent for sent in cells if sent.counts.any()]
+    largest = _part(contributions, len(state.open) - 1)
+    cells = [sent for sent in payloads_of(largest, Cells).values() if sent.counts.any()]
     every: dict[str, float | None] = dict.fromkeys(map(str, state.open))
     # Of fewer sites nothing is told.
     if len(cells) < config.policy.min_sites:
@@ -452,7 +475,7 @@ def evaluate(task: SiteTask, points: Points, config: RunConfig) -> Model | None:
     return _answer(EVALUATION, parts, empty=True)
 
 
-def check_evaluation(task: SiteTask, payload: SweepPayload, config: RunConfig) -> None:
+def check_evaluation(task: SiteTask, payload: Model, config: RunConfig) -> None:
     """Check a site's evaluation of every K at either end; RuleViolation."""
     _check(task, payload, config, evaluation.check)
 
@@ -497,7 +520,7 @@ def complete(
         closing = [r.model_copy(update={"inertia": inertia}) for r in after]
         told: dict[str, Any] = {}
         if outcome is not None:
-            told = {name: getattr(outcome, name) for name in Outcome.__dataclass_fields__}
+            told = dict(vars(outcome))
         elif outcomes is not None:
             told = {"warnings": (_UNMEASURED,)}
         result = complete_one(

@@ -22,9 +22,7 @@ def write_task(
         "session": session,
         "round": round_number,
         "phase": task.phase,
-        "space": None
-        if space is None
-        else {name: getattr(space, name) for name in TaskSpace.model_fields},
+        "space": None if space is None else dict(vars(space)),
         "parameters": task.common.model_dump(mode="python"),
     }
     part = None if site is None else task.per_site.get(site)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fedclust.methods import dual, fkm, kfed, lloyd, overlap, overlap_oneshot, spectral
-from fedclust.schema.method import Method
+from fedclust.schema.method import AnyMethod
 
-METHODS: dict[str, Method] = {
+METHODS: dict[str, AnyMethod] = {
     method.name: method
     for method in (
         lloyd.METHOD,

@@ -8,34 +8,66 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import RootModel
+from typing_extensions import TypeVar
 
 from fedclust.schema.model import Memory, Model
+from fedclust.schema.options import MethodOptions
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Next, Phase, SiteTask, Task
 
-__all__ = ["LocalAnswer", "Method", "Place"]
+__all__ = ["AnyMethod", "LocalAnswer", "Method", "Place"]
+
+OptionsT = TypeVar("OptionsT", bound=MethodOptions)
+StateT = TypeVar("StateT", bound=Model)
+TaskT = TypeVar("TaskT", bound=Model)
+PayloadT = TypeVar("PayloadT", bound=Model, default=Model)
 
 Place: TypeAlias = Literal["site", "coordinator"]
-LocalAnswer: TypeAlias = tuple[Model | None, Memory]
+#: What a site sends, None for an empty answer; and what it remembers.
+LocalAnswer: TypeAlias = tuple[PayloadT | None, Memory]
+Label: TypeAlias = Callable[[Result, NDArray[np.float64], Memory | None], NDArray[np.int64]]
+
+
+def _allow_config(_config: RunConfig) -> None:
+    """Accept every definition and roster."""
+
+
+def _allow_task(_task: SiteTask, _config: RunConfig) -> None:
+    """Accept every task."""
+
+
+def _needs_nothing(_options: MethodOptions, _place: Place) -> None:
+    """Need nothing besides fedclust."""
 
 
 @dataclass(frozen=True)
-class Method:
-    """A method: the functions of its module, by name.
+class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
+    """A method: what it is called, and its functions.
+
+    Generic in its options, the state at the coordinator, and the unions of its phases' tasks and
+    payloads.
 
     Attributes
     ----------
-    options : type of Model
+    name : str
+        As in definitions: lower-case letters, digits and underscores.
+    version : int
+        Raised when payload, state or arithmetic changes.
+    title, citation : str
+        For people.
+    options : type of MethodOptions
         What reads the definition's ``config``: a model, or :func:`options.variants` of several.
+    state : type of Model
+    phases : tuple of Phase
     start : (config, seed) -> (state, task)
-    local_step : (task, data, config, rng, memory) -> (payload or None, memory)
+    local_step : (task, points, config, rng, memory) -> (payload or None, memory)
         None: nothing may be sent, the site answers empty.
     check : (task, payload, config) -> None
         Raises :class:`RuleViolation`. Runs at the site before sending and at the coordinator
@@ -44,23 +76,28 @@ class Method:
         Deterministic; contributions come sorted by site name.
     finish : (state, config) -> Result
         The best clustering so far: what a session that used up its rounds ends with.
-    label : (result, rows in own units (n, d), memory) -> (n,) int64
+    label : (result, rows in own units (n, d), memory or None) -> (n,) int64
         -1 where a row cannot be labelled. With a memory the rows are all rows of the session at
         that site, in order, and ``result.mapping`` holds at most that site's own.
-    label_new : (result, rows in own units (n, d), memory) -> (n,) int64, or None
+    label_new : like ``label``, or None
         Where the result alone cannot label rows that took no part: a site does it with what it
         remembers. None: ``label`` without a memory does.
-    check_config : (config) -> None, or None
+    check_config : (config) -> None
         Raises :class:`RuleViolation` for options that do not fit features or policy.
-    check_task : (task, config) -> None, or None
+    check_roster : (config) -> None
+        Raises :class:`RuleViolation` where the sites of the roster, with the features that they
+        have, cannot serve the method; says what to change. Called before ``start``.
+    check_task : (task, config) -> None
         Raises :class:`RuleViolation` where a task asks for more than the definition says, as other
         numbers of clusters. Runs at the site before the local step. (The engine itself checks the
         order of phases, by ``Phase.once``, and the number of rounds.)
-    rounds : (options) -> int or None, or None
-        How many rounds of the method a session with these options takes at most; None: as many as
-        ``max_rounds`` admits.
-    possible_phases : (options) -> names of phases, or None
-        The phases that a session with these options can have; None: all.
+    lacks : (options, place) -> str or None
+        What has to be installed first at the ``"site"`` or ``"coordinator"``, as a sentence with
+        the command; None where nothing has.
+    default_max_rounds : int
+        The policy's ``max_rounds`` where the definition names none.
+    joins_late : bool
+        Whether a site may join while the session runs.
     by_prototypes : bool
         Whether its results tell clusters apart by prototypes.
     takes_masks : bool
@@ -69,41 +106,39 @@ class Method:
         Whether ``n_clusters`` may be several (``engine.sweep``). Whatever K is, the phases of
         the method's rounds come at the same places, so that every K has its step in each round.
     sweeping : bool
-        Whether this is a method wrapped to run several K side by side.
-    lacks : (options, place) -> str or None, or None
-        What has to be installed first at the ``"site"`` or ``"coordinator"``, as a sentence with
-        the command; None where nothing has.
-    check_roster : (config) -> None, or None
-        Raises :class:`RuleViolation` where the sites of the roster, with the features that they
-        have, cannot serve the method; says what to change. Called before ``start``.
+        Whether this is a method wrapped to run several K side by side. Set by the engine alone.
     """
 
     name: str
     version: int
     title: str
     citation: str
-    options: type[Model] | type[RootModel[Any]]
-    default_max_rounds: int
-    joins_late: bool
-    state: type[Model]
+    options: type[OptionsT] | type[RootModel[OptionsT]]
+    state: type[StateT]
     phases: tuple[Phase, ...]
-    start: Callable[[RunConfig, int], tuple[Model, Task]]
-    local_step: Callable[[SiteTask, Points, RunConfig, np.random.Generator, Memory], LocalAnswer]
-    check: Callable[[SiteTask, Any, RunConfig], None]
-    aggregate: Callable[[Any, Sequence[Contribution], RunConfig], Next | Done]
-    finish: Callable[[Any, RunConfig], Result]
-    label: Callable[[Result, NDArray[np.float64], Memory | None], NDArray[np.int64]]
-    check_config: Callable[[RunConfig], None] | None = None
-    check_task: Callable[[SiteTask, RunConfig], None] | None = None
-    rounds: Callable[[Any], int | None] | None = None
-    possible_phases: Callable[[Any], Sequence[str]] | None = None
+    start: Callable[[RunConfig[OptionsT], int], tuple[StateT, Task[TaskT]]]
+    local_step: Callable[
+        [SiteTask[TaskT], Points, RunConfig[OptionsT], np.random.Generator, Memory],
+        LocalAnswer[PayloadT],
+    ]
+    check: Callable[[SiteTask[TaskT], PayloadT, RunConfig[OptionsT]], None]
+    aggregate: Callable[
+        [StateT, Sequence[Contribution[PayloadT]], RunConfig[OptionsT]],
+        Next[StateT, TaskT] | Done,
+    ]
+    finish: Callable[[StateT, RunConfig[OptionsT]], Result]
+    label: Label
+    label_new: Label | None = None
+    check_config: Callable[[RunConfig[OptionsT]], None] = _allow_config
+    check_roster: Callable[[RunConfig[OptionsT]], None] = _allow_config
+    check_task: Callable[[SiteTask[TaskT], RunConfig[OptionsT]], None] = _allow_task
+    lacks: Callable[[OptionsT, Place], str | None] = _needs_nothing
+    default_max_rounds: int = 100
+    joins_late: bool = True
     by_prototypes: bool = False
     takes_masks: bool = False
     sweeps: bool = False
     sweeping: bool = False
-    lacks: Callable[[Any, Place], str | None] | None = None
-    check_roster: Callable[[RunConfig], None] | None = None
-    label_new: Callable[[Result, NDArray[np.float64], Memory], NDArray[np.int64]] | None = None
 
     def phase(self, name: str) -> Phase:
         """Return the phase called ``name``; KeyError where there is none."""
@@ -111,3 +146,7 @@ class Method:
             if phase.name == name:
                 return phase
         raise KeyError(name)
+
+
+#: A method of the registry: no type says which options, state, tasks and payloads belong together.
+AnyMethod: TypeAlias = Method[Any, Any, Any, Any]

@@ -5,27 +5,32 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypeVar
 
 from fedclust.schema.encoding import Column, columns_of
 from fedclust.schema.feature import Feature
+from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
 from fedclust.schema.space import Space
 
 __all__ = ["RunConfig"]
 
+#: In annotations, a bare ``RunConfig`` is one of any method.
+OptionsT_co = TypeVar("OptionsT_co", bound=MethodOptions, covariant=True, default=MethodOptions)
+
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Generic[OptionsT_co]):
     """All that a step may know besides its task and, at a site, its rows.
 
     Attributes
     ----------
-    options : Model
-        The method's own ``Config``.
+    options : MethodOptions
+        What the method's ``Config`` has read.
     features : tuple of Feature
         As declared, in the session's order. Methods look at ``columns`` (d,), which they become.
     policy : Policy
@@ -49,7 +54,7 @@ class RunConfig:
         Every K that is run beside this one, itself included; empty where it is the only one.
     """
 
-    options: Any
+    options: OptionsT_co
     features: tuple[Feature, ...]
     policy: Policy
     roster: tuple[str, ...]

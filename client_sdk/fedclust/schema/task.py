@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic
 
+from typing_extensions import TypeVar
+
+from fedclust.numeric.arrays import FloatMatrix, FloatTensor3
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.space import Space
 
-__all__ = ["Contribution", "Disclosure", "Done", "Next", "Phase", "SiteTask", "Task"]
+__all__ = [
+    "CentroidTask",
+    "Contribution",
+    "Disclosure",
+    "Done",
+    "Next",
+    "Phase",
+    "SiteTask",
+    "Task",
+    "narrow",
+    "payloads_of",
+    "with_payload",
+]
+
+KindT = TypeVar("KindT")
+PayloadT = TypeVar("PayloadT", bound=Model)
+#: In annotations, a bare ``SiteTask`` is one whose own fields do not matter; so for the others.
+TaskT_co = TypeVar("TaskT_co", bound=Model, covariant=True, default=Model)
+StateT_co = TypeVar("StateT_co", bound=Model, covariant=True, default=Model)
+PayloadT_co = TypeVar("PayloadT_co", bound=Model, covariant=True, default=Model)
+
+
+class CentroidTask(Model):
+    """Base of tasks that ask about centroids: a site refuses one that names none."""
+
+    centroids: FloatMatrix | FloatTensor3
 
 
 class Disclosure(Model):
@@ -45,7 +73,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(Generic[TaskT_co]):
     """What a round asks. ``sites`` None means every site of the roster.
 
     ``per_site`` holds a part of its own for each addressed site, where the phase has one.
@@ -53,7 +81,7 @@ class Task:
     """
 
     phase: str
-    common: Model
+    common: TaskT_co
     per_site: Mapping[str, Model] = field(default_factory=dict)
     sites: tuple[str, ...] | None = None
     needs_all: bool = False
@@ -61,30 +89,56 @@ class Task:
 
 
 @dataclass(frozen=True)
-class SiteTask:
+class SiteTask(Generic[TaskT_co]):
     """A task as one site sees it; ``space`` is None in the preparation round alone."""
 
     phase: str
-    common: Any
-    site: Any = None
+    common: TaskT_co
+    site: Model | None = None
     space: Space | None = None
 
 
 @dataclass(frozen=True)
-class Contribution:
+class Contribution(Generic[PayloadT_co]):
     """A site's answer to a round; ``payload`` is None for an empty answer."""
 
     site: str
-    payload: Any
+    payload: PayloadT_co | None
     p: int
 
 
+def narrow(value: object, kind: type[KindT]) -> KindT:
+    """Return ``value`` as the ``kind`` that its phase or variant has; TypeError for another."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{type(value).__name__} in the place of {kind.__name__}")
+    return value
+
+
+def with_payload(
+    contributions: Sequence[Contribution], kind: type[PayloadT]
+) -> list[Contribution[PayloadT]]:
+    """Return contributions whose payloads are all ``kind``, the empty ones included; TypeError."""
+    return [
+        Contribution(
+            each.site, None if each.payload is None else narrow(each.payload, kind), each.p
+        )
+        for each in contributions
+    ]
+
+
+def payloads_of(contributions: Sequence[Contribution], kind: type[PayloadT]) -> dict[str, PayloadT]:
+    """Return the payload, a ``kind``, of each site that sent one, in their order; TypeError."""
+    return {
+        each.site: narrow(each.payload, kind) for each in contributions if each.payload is not None
+    }
+
+
 @dataclass(frozen=True)
-class Next:
+class Next(Generic[StateT_co, TaskT_co]):
     """Another round is needed. ``metrics`` and ``warnings`` are of the round that just closed."""
 
-    state: Model
-    task: Task
+    state: StateT_co
+    task: Task[TaskT_co]
     metrics: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 

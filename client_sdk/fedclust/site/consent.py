@@ -10,7 +10,6 @@ import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from fedclust import engine
 from fedclust.engine import Plan
 from fedclust.errors import ConsentNeeded
-from fedclust.methods.common.options import MAX_FOUND_CLUSTERS
 from fedclust.protection.figures import TableFigures
 from fedclust.schema.feature import Feature
 from fedclust.schema.task import Phase
@@ -265,13 +263,4 @@ def feature_text(feature: Feature) -> str:
 
 def _numbers(plan: Plan) -> dict[str, str]:
     """Return the session's numbers for the letters in the shapes of fields."""
-    found = {"d": str(len(plan.columns))}
-    wanted: Any = getattr(plan.options, "n_clusters", None)
-    if isinstance(wanted, int):
-        found["K"] = str(wanted)
-    elif wanted is None:
-        found["K"] = f"up to {MAX_FOUND_CLUSTERS}"
-    candidates = getattr(plan.options, "candidates", None)
-    if isinstance(candidates, int):
-        found["c"] = found["C"] = str(candidates)
-    return found
+    return {"d": str(len(plan.columns)), **plan.options.shape_numbers}

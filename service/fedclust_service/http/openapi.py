@@ -18,7 +18,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from fedclust import engine
 from fedclust.engine import sweep
 from fedclust.methods.registry import METHODS
-from fedclust.schema.method import Method
+from fedclust.schema.method import AnyMethod
 from fedclust.schema.result import Result
 from fedclust.wire import models
 from fedclust.wire.codec import CONTENT_TYPE as BINARY
@@ -102,7 +102,7 @@ def build(app: FastAPI) -> dict[str, Any]:
     own = {name: part for name, part in parts.get("schemas", {}).items() if "enum" in part}
     parts["schemas"] = dict(sorted((own | found).items()))
 
-    def described(method: Method) -> list[dict[str, Any]]:
+    def described(method: AnyMethod) -> list[dict[str, Any]]:
         return [
             {
                 "name": phase.name,

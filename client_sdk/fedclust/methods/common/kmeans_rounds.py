@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,15 @@ from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import Contribution, Disclosure, Phase, SiteTask
+from fedclust.schema.task import (
+    CentroidTask,
+    Contribution,
+    Disclosure,
+    Phase,
+    SiteTask,
+    payloads_of,
+    with_payload,
+)
 
 
 class CellsTask(Model):
@@ -46,7 +54,7 @@ class Cells(Model):
     means: FloatMatrix
 
 
-class StepTask(Model):
+class StepTask(CentroidTask):
     """Assign your points to the nearest of ``centroids`` (K, d), scaled; ties to the lowest."""
 
     centroids: FloatMatrix
@@ -69,6 +77,9 @@ class Step(Model):
     sums: FloatMatrix
     costs: FloatVector
 
+
+AnyTask: TypeAlias = CellsTask | StepTask
+AnyPayload: TypeAlias = Cells | Step
 
 #: What counts and sums of points tell of persons.
 GROUP_SUMS = "Sums over whole groups of your protected table."
@@ -121,27 +132,31 @@ STEP = Phase(
 )
 
 
-def check_requested_sizes(task: SiteTask, config: RunConfig) -> None:
-    """Refuse another number of clusters or restarts than the definition names."""
-    options = config.options
-    if task.phase == "cells":
-        asked: CellsTask = task.common
-        if (asked.n_clusters, asked.n_init) != (options.k, options.n_init):
-            raise RuleViolation(
-                "task", "the task asks for other cells than the definition", "/parameters"
-            )
-    elif len(task.common.centroids) > options.k:
+def check_cells_task(task: CellsTask, n_clusters: int, n_init: int) -> None:
+    """Refuse another number of cells or restarts than the definition names."""
+    if (task.n_clusters, task.n_init) != (n_clusters, n_init):
         raise RuleViolation(
-            "task", f"the definition names {options.k} clusters", "/parameters/centroids"
+            "task", "the task asks for other cells than the definition", "/parameters"
         )
 
 
-def check(task: SiteTask, payload: Cells | Step, config: RunConfig) -> None:
+def check_centroid_number(centroids: NDArray[np.float64], n_clusters: int) -> None:
+    """Refuse more centroids (K, d) in a task than the definition names."""
+    if len(centroids) > n_clusters:
+        raise RuleViolation(
+            "task", f"the definition names {n_clusters} clusters", "/parameters/centroids"
+        )
+
+
+def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig) -> None:
     """Check an answer at either end: shapes, counts, bounds, costs."""
-    if isinstance(payload, Cells):
-        check_cells(payload, task.common.n_clusters, config)
-    else:
-        check_step(payload, task.common.centroids, config)
+    match task.common, payload:
+        case CellsTask() as asked, Cells() as cells:
+            check_cells(cells, asked.n_clusters, config)
+        case StepTask() as asked, Step() as sent:
+            check_step(sent, asked.centroids, config)
+        case _:
+            raise TypeError("the answer is of another phase than the task")
 
 
 def check_cells(payload: Cells, n_cells: int, config: RunConfig) -> None:
@@ -167,16 +182,21 @@ def check_step(payload: Step, centroids: NDArray[np.float64], config: RunConfig)
 
 
 def local_step(
-    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
-) -> LocalAnswer:
+    task: SiteTask[AnyTask],
+    points: Points,
+    config: RunConfig,
+    rng: np.random.Generator,
+    memory: Memory,
+) -> LocalAnswer[AnyPayload]:
     """Answer a task from a site's scaled points."""
     del config
-    if task.phase == "cells":
-        return _cells(task.common, points, rng), memory
+    if isinstance(task.common, CellsTask):
+        return find_cells(task.common, points, rng), memory
     return site_lloyd_step(task.common.centroids, points), memory
 
 
-def _cells(task: CellsTask, points: Points, rng: np.random.Generator) -> Cells:
+def find_cells(task: CellsTask, points: Points, rng: np.random.Generator) -> Cells:
+    """Return a site's local cells, and empty ones up to the number that was asked for."""
     found = local_kmeans(points, task.n_clusters, task.n_init, rng)
     return pad_cells(found.counts, found.means, task.n_clusters)
 
@@ -198,7 +218,7 @@ def collect_cells(
     contributions: Sequence[Contribution],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the means (m, d) of all cells that the sites sent, and their counts (m,)."""
-    sent: list[Cells] = [c.payload for c in contributions if c.payload is not None]
+    sent = payloads_of(contributions, Cells).values()
     counts = np.concatenate([cells.counts for cells in sent])
     means = np.concatenate([cells.means for cells in sent])
     return means[counts > 0], counts[counts > 0].astype(np.float64)
@@ -220,8 +240,8 @@ def combine_steps(
     counts = np.zeros(len(centroids), dtype=np.int64)
     sums = np.zeros_like(centroids)
     costs: dict[str, float | None] = {}
-    for contribution in contributions:
-        sent: Step | None = contribution.payload
+    for contribution in with_payload(contributions, Step):
+        sent = contribution.payload
         costs[contribution.site] = None if sent is None else float(sent.costs.sum())
         if sent is not None:
             counts += sent.counts

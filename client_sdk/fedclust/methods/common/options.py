@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -19,10 +19,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from fedclust.schema.model import Model
+from fedclust.schema.options import MethodOptions
 
 __all__ = [
-    "MAX_FOUND_CLUSTERS",
     "MAX_SWEEP_SIZE",
     "Count",
     "Options",
@@ -36,9 +35,8 @@ __all__ = [
 
 #: The most numbers of clusters of a sweep: each takes its part of every answer.
 MAX_SWEEP_SIZE = 20
-#: The most clusters that a method looks for where it chooses their number itself.
-MAX_FOUND_CLUSTERS = 1_000
 
+_Variant = TypeVar("_Variant", bound=MethodOptions)
 #: A number of clusters.
 Count = Annotated[int, Field(ge=1, le=10_000)]
 #: Random restarts of a k-means.
@@ -47,8 +45,8 @@ Restarts = Annotated[int, Field(ge=1, le=100)]
 Tolerance = Annotated[FiniteFloat, Field(ge=0, lt=1)]
 
 
-class Options(Model):
-    """What every method's options have.
+class Options(MethodOptions):
+    """Options of a method whose result a closing round can evaluate.
 
     Attributes
     ----------
@@ -57,6 +55,11 @@ class Options(Model):
     """
 
     evaluate: bool = True
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether a closing round measures the quality of the final centroids."""
+        return self.evaluate
 
 
 # --- several numbers of clusters ------------------------------------------------------------------
@@ -124,7 +127,7 @@ class SweptOptions(Options):
 # --- variants -------------------------------------------------------------------------------------
 
 
-def variants(title: str, *each: type[Model], by: str = "variant") -> type[RootModel[Any]]:
+def variants(title: str, *each: type[_Variant], by: str = "variant") -> type[RootModel[_Variant]]:
     """Return the model that reads a method's options where variants have options of their own.
 
     ``{"variant": "paper", ...}`` is read by the model whose field ``variant`` says so, and options
@@ -134,7 +137,7 @@ def variants(title: str, *each: type[Model], by: str = "variant") -> type[RootMo
     ----------
     title : str
         In the API's description.
-    *each : type of Model
+    *each : type of MethodOptions
         Of one module, which calls the result ``Config``. Each has a field
         ``variant: Literal["name"]``.
     by : str
@@ -162,7 +165,9 @@ def _named(by: str, names: Sequence[str], config: Any) -> Any:
     return config
 
 
-def variant_models(options: type[Model] | type[RootModel[Any]]) -> tuple[type[Model], ...]:
+def variant_models(
+    options: type[MethodOptions] | type[RootModel[MethodOptions]],
+) -> tuple[type[MethodOptions], ...]:
     """Return the models that read a method's options: one of each variant."""
     if not issubclass(options, RootModel):
         return (options,)
@@ -170,8 +175,8 @@ def variant_models(options: type[Model] | type[RootModel[Any]]) -> tuple[type[Mo
 
 
 def select_variant_model(
-    options: type[Model] | type[RootModel[Any]], config: Mapping[str, Any]
-) -> type[Model]:
+    options: type[MethodOptions] | type[RootModel[MethodOptions]], config: Mapping[str, Any]
+) -> type[MethodOptions]:
     """Return the model that reads this config: that of its variant, or the first."""
     each = variant_models(options)
     if len(each) == 1:
@@ -180,5 +185,5 @@ def select_variant_model(
     return next((form for form in each if config.get(by) == _name(form, by)), each[0])
 
 
-def _name(form: type[Model], by: str) -> Any:
+def _name(form: type[MethodOptions], by: str) -> Any:
     return get_args(form.model_fields[by].annotation)[0]

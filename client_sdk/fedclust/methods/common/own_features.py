@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from typing import Annotated
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedclust.methods.common.cluster_sums import ClusterSums
+from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
 from fedclust.methods.common.partial_features import LocalCentroids, components
 from fedclust.numeric.canonical import tolerant_argmax
@@ -19,7 +20,6 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.points import Points, total_variances
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution
 
 
 def check_roster(config: RunConfig) -> None:
@@ -132,23 +132,23 @@ def simplified_silhouette(points: Points, means: NDArray[np.float64]) -> float:
     return float(np.average(terms, weights=points.sizes))
 
 
-def collect_centroids(sent: Sequence[Contribution], config: RunConfig) -> LocalCentroids:
-    """Return all local centroids that were sent, with their sites' masks."""
+def collect_centroids(sent: Mapping[str, Cells], config: RunConfig) -> LocalCentroids:
+    """Return all local centroids that the sites sent, with their masks."""
     values, masks, counts, sites = [], [], [], []
-    for number, contribution in enumerate(sent):
-        filled = contribution.payload.counts > 0
-        values.append(contribution.payload.means[filled])
-        counts.append(contribution.payload.counts[filled].astype(np.float64))
-        masks.append(np.tile(config.masks[contribution.site], (int(filled.sum()), 1)))
+    for number, (site, cells) in enumerate(sent.items()):
+        filled = cells.counts > 0
+        values.append(cells.means[filled])
+        counts.append(cells.counts[filled].astype(np.float64))
+        masks.append(np.tile(config.masks[site], (int(filled.sum()), 1)))
         sites.append(np.full(int(filled.sum()), number, dtype=np.int64))
     return LocalCentroids(
         np.concatenate(values), np.concatenate(masks), np.concatenate(counts), np.concatenate(sites)
     )
 
 
-def single_site_feature_warning(sent: Sequence[Contribution], config: RunConfig) -> tuple[str, ...]:
+def single_site_feature_warning(sites: Collection[str], config: RunConfig) -> tuple[str, ...]:
     """Return a warning that names the features that one site alone has, if there are any."""
-    alone = np.array([config.masks[c.site] for c in sent]).sum(axis=0) == 1
+    alone = np.array([config.masks[site] for site in sites]).sum(axis=0) == 1
     if not alone.any():
         return ()
     names = _named(alone, config)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.common.options import MAX_FOUND_CLUSTERS
 from fedclust.schema.errors import RuleViolation
+from fedclust.schema.options import MAX_FOUND_CLUSTERS
 from fedclust.schema.run_config import RunConfig
 
 FloatArray = NDArray[np.float64]
@@ -32,8 +32,10 @@ def most_centroids(config: RunConfig) -> int:
     are at most as many parts as features. Where the method chooses K, it looks for no more than
     ``MAX_FOUND_CLUSTERS`` in all parts together.
     """
-    wanted: int | None = config.options.n_clusters
+    wanted = config.options.n_clusters
     if wanted is None:
         return MAX_FOUND_CLUSTERS
+    if not isinstance(wanted, int):
+        raise ValueError("a sweep checks each of its numbers of clusters by itself")
     parts = len(config.features) if config.policy.missing == "mask" else 1
     return wanted * parts

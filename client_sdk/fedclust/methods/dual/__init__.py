@@ -17,37 +17,30 @@ in ``node_problem``. Everything is reckoned about one origin, so that nothing ca
 from __future__ import annotations
 
 from fedclust.methods.common.assign import label
-from fedclust.methods.dual.client import local_step
-from fedclust.methods.dual.config import Config, check_config, check_roster, lacks
-from fedclust.methods.dual.messages import PHASES, check, check_task
-from fedclust.methods.dual.server import State, aggregate, finish, start
+from fedclust.methods.dual import client, config, messages, server
 from fedclust.schema.method import Method
 
-__all__ = ["METHOD", "Config"]
-
-VERSION = 3
-
-METHOD = Method(
+METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayload] = Method(
     name="dual",
-    version=VERSION,
+    version=3,
     title="k-means by dual decomposition, with bounds",
     citation=(
         "V. Yfantis, A. Wagner, M. Ruskowski, Federated K-Means Clustering via Dual "
         "Decomposition-based Distributed Optimization, 2023"
     ),
-    options=Config,
+    options=config.Config,
+    phases=messages.PHASES,
+    check_config=config.check_config,
+    check_roster=config.check_roster,
+    check_task=messages.check_task,
+    check=messages.check,
+    local_step=client.local_step,
+    label=label,
+    state=server.State,
+    start=server.start,
+    aggregate=server.aggregate,
+    finish=server.finish,
+    lacks=config.lacks,
     default_max_rounds=300,
     joins_late=False,
-    state=State,
-    phases=PHASES,
-    check_config=check_config,
-    start=start,
-    local_step=local_step,
-    check=check,
-    aggregate=aggregate,
-    finish=finish,
-    label=label,
-    check_task=check_task,
-    check_roster=check_roster,
-    lacks=lacks,
 )

@@ -7,9 +7,10 @@ import numpy as np
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import cluster_sums
 from fedclust.methods.common.local_kmeans import local_kmeans
+from fedclust.methods.dual.config import Config
 from fedclust.methods.dual.messages import (
-    CELLS,
-    DUAL,
+    AnyPayload,
+    AnyTask,
     DualAnswer,
     DualCells,
     DualPart,
@@ -29,18 +30,25 @@ from fedclust.schema.task import SiteTask
 
 
 def local_step(
-    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
-) -> LocalAnswer:
+    task: SiteTask[AnyTask],
+    points: Points,
+    config: RunConfig[Config],
+    rng: np.random.Generator,
+    memory: Memory,
+) -> LocalAnswer[AnyPayload]:
     """Answer a task from a site's scaled points, which are within the declared bounds.
 
     The memory holds the number of dual rounds and the last assignment, where the next search
     begins.
     """
-    if task.phase == CELLS:
-        return _cells(task.common, points, rng), memory
-    if task.phase == DUAL:
-        return _solve(task.common, task.site, points, config, memory)
-    return _measure(task.common, points), memory
+    match task.common, task.site:
+        case kmeans_rounds.CellsTask() as asked, _:
+            return _cells(asked, points, rng), memory
+        case DualTask() as asked, DualPart() as part:
+            return _solve(asked, part, points, config, memory)
+        case PrimalTask() as asked, _:
+            return _measure(asked, points), memory
+    raise TypeError("each site has a part of a dual round's task")
 
 
 def _cells(task: kmeans_rounds.CellsTask, points: Points, rng: np.random.Generator) -> DualCells:
@@ -56,8 +64,8 @@ def _cells(task: kmeans_rounds.CellsTask, points: Points, rng: np.random.Generat
 
 
 def _solve(
-    task: DualTask, part: DualPart, points: Points, config: RunConfig, memory: Memory
-) -> LocalAnswer:
+    task: DualTask, part: DualPart, points: Points, config: RunConfig[Config], memory: Memory
+) -> LocalAnswer[DualAnswer]:
     # Imported here: the compiled kernel is loaded only where the method runs.
     from fedclust.methods.dual.node_problem import solve_node
 

@@ -73,9 +73,9 @@ class Config(Options, title="DualConfig"):
         return self.update == "quadratic_bundle" if self.polish is None else self.polish
 
 
-def check_config(config: RunConfig) -> None:
+def check_config(config: RunConfig[Config]) -> None:
     """Refuse features without bounds, and options of the paper's rules where they do nothing."""
-    options: Config = config.options
+    options = config.options
     lower, upper = own_bounds(config.columns)
     bounded = np.isfinite(lower) & np.isfinite(upper)
     if not bounded.all():
@@ -87,8 +87,8 @@ def check_config(config: RunConfig) -> None:
             "own extremes",
         )
     if options.update == "quadratic_bundle":
-        for name in ("residual", "step"):
-            if getattr(options, name) is not None:
+        for name, value in (("residual", options.residual), ("step", options.step)):
+            if value is not None:
                 raise RuleViolation(
                     "update", f"{name} belongs to the paper's rules; leave it out", f"/{name}"
                 )
@@ -108,9 +108,9 @@ def check_config(config: RunConfig) -> None:
         )
 
 
-def check_roster(config: RunConfig) -> None:
+def check_roster(config: RunConfig[Config]) -> None:
     """Refuse more multipliers than the quasi-Newton rule's dense curvature is good for."""
-    options: Config = config.options
+    options = config.options
     size = (len(config.roster) - 1) * options.n_clusters * len(config.columns)
     if options.update == "quasi_newton" and size > _MULTIPLIERS:
         raise RuleViolation(

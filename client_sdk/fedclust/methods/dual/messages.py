@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from pydantic import FiniteFloat
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import check_sizes
+from fedclust.methods.common.kmeans_rounds import CellsTask
+from fedclust.methods.dual.config import Config
 from fedclust.methods.dual.feasible_set import Part, Region
 from fedclust.methods.dual.multiplier_update import SiteModel
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector, IntMatrix, IntVector
@@ -25,7 +28,7 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import Disclosure, Phase, SiteTask
+from fedclust.schema.task import CentroidTask, Disclosure, Phase, SiteTask
 
 #: The kinds of rounds.
 CELLS, DUAL, PRIMAL = "cells", "dual", "primal"
@@ -126,7 +129,7 @@ class DualAnswer(Model):
     limited: bool
 
 
-class PrimalTask(Model):
+class PrimalTask(CentroidTask):
     """Assign your points to the nearest of each candidate's centroids; ties to the lowest.
 
     Attributes
@@ -161,6 +164,9 @@ class PrimalAnswer(Model):
     sums: FloatTensor3
     costs: FloatMatrix
 
+
+AnyTask: TypeAlias = CellsTask | DualTask | PrimalTask
+AnyPayload: TypeAlias = DualCells | DualAnswer | PrimalAnswer
 
 PHASES = (
     replace(
@@ -249,7 +255,7 @@ def digest_of(multipliers: NDArray[np.float64]) -> str:
     return hashlib.sha256(np.ascontiguousarray(multipliers, dtype="<f8").tobytes()).hexdigest()
 
 
-def region_of(task: DualTask, config: RunConfig) -> Region:
+def region_of(task: DualTask, config: RunConfig[Config]) -> Region:
     """Return where a round's centroids may be, about its origin.
 
     Raises
@@ -282,53 +288,51 @@ def objective_of(
     return float(square + ((mu - 2.0 * model.sums) * centroids).sum())
 
 
-def check_task(task: SiteTask, config: RunConfig) -> None:
+def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
     """Refuse other numbers of clusters, candidates or restarts, and boxes without ``splits``."""
     options = config.options
-    if task.phase == CELLS:
-        if (task.common.n_clusters, task.common.n_init) != (options.n_clusters, options.n_init):
-            raise RuleViolation(
-                "task", "the task asks for other cells than the definition", "/parameters"
-            )
-        return
-    if task.site is None:
-        raise RuleViolation("task", "each site has a part of this round's task", "/site")
-    if task.phase == DUAL:
-        common: DualTask = task.common
-        n_clusters, d = len(common.references), len(config.columns)
-        check_shape(common.references, (n_clusters, d), "/parameters/references")
-        check_shape(common.origin, (d,), "/parameters/origin")
-        check_shape(task.site.multipliers, (n_clusters, d), "/site/multipliers")
-        if common.lower is not None and not options.splits:
-            raise RuleViolation("task", "the definition allows no splits", "/parameters/lower")
-    else:
-        n_candidates, n_clusters, d = task.common.centroids.shape
-        if not 1 <= n_candidates <= MOST_CANDIDATES or d != len(config.columns):
-            raise RuleViolation(
-                "task",
-                f"a primal round measures 1 to {MOST_CANDIDATES} sets of centroids",
-                "/parameters/centroids",
-            )
+    match task.common, task.site:
+        case CellsTask() as asked, _:
+            kmeans_rounds.check_cells_task(asked, options.n_clusters, options.n_init)
+            return
+        case DualTask() as asked, DualPart() as part:
+            n_clusters, d = len(asked.references), len(config.columns)
+            check_shape(asked.references, (n_clusters, d), "/parameters/references")
+            check_shape(asked.origin, (d,), "/parameters/origin")
+            check_shape(part.multipliers, (n_clusters, d), "/site/multipliers")
+            if asked.lower is not None and not options.splits:
+                raise RuleViolation("task", "the definition allows no splits", "/parameters/lower")
+        case PrimalTask() as asked, PrimalPart():
+            n_candidates, n_clusters, d = asked.centroids.shape
+            if not 1 <= n_candidates <= MOST_CANDIDATES or d != len(config.columns):
+                raise RuleViolation(
+                    "task",
+                    f"a primal round measures 1 to {MOST_CANDIDATES} sets of centroids",
+                    "/parameters/centroids",
+                )
+        case _:
+            raise RuleViolation("task", "each site has a part of this round's task", "/site")
     if not 1 <= n_clusters <= options.n_clusters:
         raise RuleViolation(
             "task", f"the definition names {options.n_clusters} clusters", "/parameters"
         )
 
 
-def check(task: SiteTask, payload: object, config: RunConfig) -> None:
+def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Config]) -> None:
     """Check an answer at either end: shapes, counts, bounds, costs, dual values."""
-    if isinstance(payload, DualCells):
-        kmeans_rounds.check(task, payload, config)
-        check_shape(payload.costs, payload.counts.shape, "/costs")
-        check_empty(payload.counts, payload.costs, "/costs")
-        if (payload.costs < 0).any():
-            raise RuleViolation("cost", "a sum of squares is negative", "/costs")
-    elif isinstance(payload, DualAnswer):
-        _check_dual(task.common, task.site, payload, config)
-    elif isinstance(payload, PrimalAnswer):
-        _check_primal(task.common.centroids, task.site.n, payload, config)
-    else:
-        raise TypeError("an answer of none of this method's phases")
+    match task.common, task.site, payload:
+        case CellsTask() as asked, _, DualCells() as cells:
+            kmeans_rounds.check_cells(cells, asked.n_clusters, config)
+            check_shape(cells.costs, cells.counts.shape, "/costs")
+            check_empty(cells.counts, cells.costs, "/costs")
+            if (cells.costs < 0).any():
+                raise RuleViolation("cost", "a sum of squares is negative", "/costs")
+        case DualTask() as asked, DualPart() as part, DualAnswer() as answer:
+            _check_dual(asked, part, answer, config)
+        case PrimalTask() as asked, PrimalPart(n=n), PrimalAnswer() as answer:
+            _check_primal(asked.centroids, n, answer, config)
+        case _:
+            raise TypeError("the answer is of another phase than the task")
 
 
 def _check_primal(
@@ -346,7 +350,9 @@ def _check_primal(
         )
 
 
-def _check_dual(task: DualTask, part: DualPart, payload: DualAnswer, config: RunConfig) -> None:
+def _check_dual(
+    task: DualTask, part: DualPart, payload: DualAnswer, config: RunConfig[Config]
+) -> None:
     n_clusters, d = task.references.shape
     lower, upper = scaled_bounds(config)
     check_shape(payload.counts, (n_clusters,), "/counts")

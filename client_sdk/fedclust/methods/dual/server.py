@@ -25,6 +25,8 @@ from fedclust.methods.dual.messages import (
     DUAL,
     MOST_CANDIDATES,
     PRIMAL,
+    AnyPayload,
+    AnyTask,
     DualAnswer,
     DualCells,
     DualPart,
@@ -57,7 +59,7 @@ from fedclust.schema.model import Model
 from fedclust.schema.result import Bounds, Result, relative_gap
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import Contribution, Done, Next, Task
+from fedclust.schema.task import Contribution, Done, Next, Task, payloads_of
 
 _Known = TypeVar("_Known")
 
@@ -143,31 +145,33 @@ class State(Model):
     splitting: Splitting | None = None
 
 
-def start(config: RunConfig, seed: int) -> tuple[State, Task]:
+def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
     """Return the first state and task."""
-    options: Config = config.options
+    options = config.options
     task = kmeans_rounds.CellsTask(n_clusters=options.n_clusters, n_init=options.n_init)
     return State(phase="cells", seed=seed), Task(CELLS, task)
 
 
 def aggregate(
-    state: State, contributions: Sequence[Contribution], config: RunConfig
-) -> Next | Done:
+    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Config]
+) -> Next[State, AnyTask] | Done:
     """Close a round; contributions sorted by site."""
-    answers = {c.site: c.payload for c in contributions if c.payload is not None}
     if state.phase == "cells":
-        return _references(state, answers, config)
-    if not set(state.sites) <= set(config.roster) & set(answers):
+        return _references(state, payloads_of(contributions, DualCells), config)
+    answered = {c.site for c in contributions if c.payload is not None}
+    if not set(state.sites) <= set(config.roster) & answered:
         # Bounds of fewer sites would be those of another question.
         return Done(finish(_ended(state, "site_left"), config))
     if state.phase == "dual":
-        return _close_dual(state, answers, config)
-    return _close_primal(state, answers, config)
+        return _close_dual(state, payloads_of(contributions, DualAnswer), config)
+    return _close_primal(state, payloads_of(contributions, PrimalAnswer), config)
 
 
-def _references(state: State, sent: Mapping[str, DualCells], config: RunConfig) -> Next:
+def _references(
+    state: State, sent: Mapping[str, DualCells], config: RunConfig[Config]
+) -> Next[State, AnyTask]:
     """Cluster the sites' cells: the references, and where polishing starts."""
-    options: Config = config.options
+    options = config.options
     silent = [site for site in config.roster if site not in sent]
     if silent:
         raise MethodFailure(
@@ -209,7 +213,7 @@ def _references(state: State, sent: Mapping[str, DualCells], config: RunConfig) 
     return _open_dual(following, {})
 
 
-def _open_dual(state: State, metrics: Mapping[str, float]) -> Next:
+def _open_dual(state: State, metrics: Mapping[str, float]) -> Next[State, AnyTask]:
     own = multipliers(_known(state.lambdas))
     parts = {
         site: DualPart(
@@ -242,7 +246,9 @@ def _known(value: _Known | None) -> _Known:
     return value
 
 
-def _close_dual(state: State, answers: Mapping[str, DualAnswer], config: RunConfig) -> Next | Done:
+def _close_dual(
+    state: State, answers: Mapping[str, DualAnswer], config: RunConfig[Config]
+) -> Next[State, AnyTask] | Done:
     closed = _read_answers(state, answers)
     metrics: dict[str, float] = {}
     # No inertia is negative, whatever the multipliers.
@@ -313,10 +319,10 @@ def _learnt(
 
 
 def _moved(
-    state: State, closed: DualRound, config: RunConfig
+    state: State, closed: DualRound, config: RunConfig[Config]
 ) -> tuple[State, NDArray[np.float64] | None]:
     """Move the multipliers by the session's rule; return the master's centroids, if it has any."""
-    options: Config = config.options
+    options = config.options
     if len(state.sites) == 1:
         return _ended(state, "dual_optimum"), None
     whole = _whole(state, config)
@@ -332,7 +338,7 @@ def _moved(
     return following, np.clip(advice.consensus + whole.origin, *scaled_bounds(config))
 
 
-def _whole(state: State, config: RunConfig) -> Whole:
+def _whole(state: State, config: RunConfig[Config]) -> Whole:
     origin = _origin(state)
     lower, upper = scaled_bounds(config)
     references = _known(state.references) - origin
@@ -340,7 +346,7 @@ def _whole(state: State, config: RunConfig) -> Whole:
     return Whole(region, origin)
 
 
-def _open_primal(state: State, metrics: Mapping[str, float]) -> Next:
+def _open_primal(state: State, metrics: Mapping[str, float]) -> Next[State, AnyTask]:
     task = PrimalTask(centroids=state.candidates)
     parts = {site: PrimalPart(n=extent.n) for site, extent in state.sites.items()}
     following = state.model_copy(update={"phase": "primal"})
@@ -348,9 +354,9 @@ def _open_primal(state: State, metrics: Mapping[str, float]) -> Next:
 
 
 def _close_primal(
-    state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig
-) -> Next | Done:
-    options: Config = config.options
+    state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig[Config]
+) -> Next[State, AnyTask] | Done:
+    options = config.options
     state, further, least = _measured(state, answers, config)
     lower, upper = _known(state.lower), _known(state.upper)
     gap = relative_gap(lower, upper)
@@ -378,8 +384,8 @@ def _close_primal(
 
 
 def _close_part(
-    state: State, closed: DualRound, config: RunConfig, metrics: dict[str, float]
-) -> Next | Done:
+    state: State, closed: DualRound, config: RunConfig[Config], metrics: dict[str, float]
+) -> Next[State, AnyTask] | Done:
     """Close a dual round of one box; a primal one follows where the master has found better."""
     box = _known(_known(state.splitting).current)
     whole = _whole(state, config)
@@ -395,10 +401,10 @@ def _close_part(
 
 
 def _go_on_in_parts(
-    state: State, config: RunConfig, metrics: dict[str, float], advice: Advice | None
-) -> Next | Done:
+    state: State, config: RunConfig[Config], metrics: dict[str, float], advice: Advice | None
+) -> Next[State, AnyTask] | Done:
     """Ask about the next box; end where none is left, or nothing more can be done."""
-    options: Config = config.options
+    options = config.options
     goal = _known(state.upper) * (1.0 - max(options.gap, _CLOSED))
     # Points that lie on their centroids cost some rounding: no bound comes nearer to that.
     goal -= _ROUNDING * sum(extent.scatter for extent in state.sites.values())
@@ -422,7 +428,7 @@ def _go_on_in_parts(
 
 
 def _measured(
-    state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig
+    state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig[Config]
 ) -> tuple[State, list[NDArray[np.float64]], float]:
     """Keep the best candidate; return what a Lloyd step makes of those that it improves.
 
@@ -452,7 +458,10 @@ def _measured(
 
 
 def _with_assignments(
-    state: State, steps: Mapping[str, Step], centroids: NDArray[np.float64], config: RunConfig
+    state: State,
+    steps: Mapping[str, Step],
+    centroids: NDArray[np.float64],
+    config: RunConfig[Config],
 ) -> State:
     """Let the quadratic bundle know what a measured candidate assigns, numbered as references."""
     if config.options.update != "quadratic_bundle":
@@ -478,7 +487,7 @@ def _kept(state: State, cost: float, centroids: NDArray[np.float64]) -> State:
 # --- Convergence ----------------------------------------------------------------------------------
 
 
-def finish(state: State, config: RunConfig) -> Result:
+def finish(state: State, config: RunConfig[Config]) -> Result:
     """Return the best centroids that were measured, with the bounds; else the references."""
     centroids = state.best if state.best is not None else state.references
     if centroids is None:
@@ -489,8 +498,8 @@ def finish(state: State, config: RunConfig) -> Result:
     return result.model_copy(update={"bounds": _bounds(state, config)})
 
 
-def _bounds(state: State, config: RunConfig) -> Bounds:
-    options: Config = config.options
+def _bounds(state: State, config: RunConfig[Config]) -> Bounds:
+    options = config.options
     n_clusters = len(_known(state.references))
     proves = options.symmetry in CERTIFIED
     statement = _CERTIFIED.format(
@@ -525,7 +534,7 @@ _NOT_CERTIFIED = (
 )
 
 
-def _warnings(state: State, config: RunConfig) -> tuple[str, ...]:
+def _warnings(state: State, config: RunConfig[Config]) -> tuple[str, ...]:
     found = []
     told = len(_known(state.references))
     if told < config.options.n_clusters:

@@ -16,34 +16,23 @@ the same rounds, of which the better half goes on every few rounds.
 from __future__ import annotations
 
 from fedclust.methods.common.assign import label
-from fedclust.methods.fkm.client import local_step
-from fedclust.methods.fkm.config import Config, possible_phases, rounds
-from fedclust.methods.fkm.messages import PHASES, check, check_task
-from fedclust.methods.fkm.server import State, aggregate, finish, start
+from fedclust.methods.fkm import client, config, messages, server
 from fedclust.schema.method import Method
 
-__all__ = ["METHOD", "Config"]
-
-VERSION = 4
-
-METHOD = Method(
+METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayload] = Method(
     name="fkm",
-    version=VERSION,
+    version=4,
     title="FKM: federated k-means",
     citation="S. Garst, M. Reinders, Federated K-means clustering, arXiv 2310.01195, 2023",
-    options=Config,
-    default_max_rounds=100,
-    joins_late=True,
-    state=State,
-    phases=PHASES,
-    start=start,
-    local_step=local_step,
-    check=check,
-    aggregate=aggregate,
-    finish=finish,
+    options=config.Config,
+    phases=messages.PHASES,
+    check_task=messages.check_task,
+    check=messages.check,
+    local_step=client.local_step,
     label=label,
-    check_task=check_task,
-    rounds=rounds,
-    possible_phases=possible_phases,
+    state=server.State,
+    start=server.start,
+    aggregate=server.aggregate,
+    finish=server.finish,
     sweeps=True,
 )

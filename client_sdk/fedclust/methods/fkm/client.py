@@ -8,8 +8,15 @@ from numpy.typing import NDArray
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import cluster_sums
 from fedclust.methods.common.kmeans_rounds import Cells
-from fedclust.methods.fkm.config import PaperConfig
-from fedclust.methods.fkm.messages import CandidatesTask, MeansTask, Steps
+from fedclust.methods.fkm.config import PaperConfig, Variants
+from fedclust.methods.fkm.messages import (
+    AnyPayload,
+    AnyTask,
+    CandidatesTask,
+    MeansTask,
+    SeedsTask,
+    Steps,
+)
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.weighted_kmeans import kmeans_plus_plus
@@ -22,16 +29,24 @@ from fedclust.schema.task import SiteTask
 
 
 def local_step(
-    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
-) -> LocalAnswer:
+    task: SiteTask[AnyTask],
+    points: Points,
+    config: RunConfig[Variants],
+    rng: np.random.Generator,
+    memory: Memory,
+) -> LocalAnswer[AnyPayload]:
     """Answer a task from a site's scaled points."""
-    if task.phase == "seeds":
-        return _seeds(points, config, rng), memory
-    if task.phase == "means":
-        return _means(task.common, points, config), memory
-    if task.phase == "candidates":
-        return _steps(task.common, points), memory
-    return kmeans_rounds.local_step(task, points, config, rng, memory)
+    options, asked = config.options, task.common
+    match asked:
+        case SeedsTask():
+            return _seeds(points, options.k, rng), memory
+        case MeansTask() if isinstance(options, PaperConfig):
+            return _means(asked, points, options), memory
+        case CandidatesTask():
+            return _steps(asked, points), memory
+        case kmeans_rounds.CellsTask():
+            return kmeans_rounds.find_cells(asked, points, rng), memory
+    raise TypeError("the task is of another variant")
 
 
 def _steps(task: CandidatesTask, points: Points) -> Steps:
@@ -43,21 +58,19 @@ def _steps(task: CandidatesTask, points: Points) -> Steps:
     )
 
 
-def _seeds(points: Points, config: RunConfig, rng: np.random.Generator) -> Cells:
+def _seeds(points: Points, n_clusters: int, rng: np.random.Generator) -> Cells:
     """Algorithm 1, lines 3 to 5."""
-    n_clusters = config.options.k
     drawn = kmeans_plus_plus(points.X, points.sizes.astype(np.float64), n_clusters, rng)
     counts = cluster_sums(points, nearest_centroid(points.X, drawn), drawn).counts
     return kmeans_rounds.pad_cells(counts, drawn, n_clusters)
 
 
-def _means(task: MeansTask, points: Points, config: RunConfig) -> Cells | None:
+def _means(task: MeansTask, points: Points, options: PaperConfig) -> Cells | None:
     """Algorithm 1, lines 13 to 18.
 
     As in the authors' program the means are those of the points nearest to the global centres (one
     iteration), and S_i counts the points nearest to the means.
     """
-    options: PaperConfig = config.options
     centroids = task.centroids
     check_shape(centroids, (len(centroids), points.X.shape[1]), "/parameters/centroids")
     labels = nearest_centroid(points.X, centroids)

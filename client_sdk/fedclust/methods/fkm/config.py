@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, RootModel
 
 from fedclust.methods.common.options import Restarts, SweptOptions, Tolerance, variants
 
@@ -30,6 +30,16 @@ class DefaultConfig(SweptOptions, title="FkmDefaultConfig"):
     n_init: Restarts = 3
     tol: Tolerance = 1e-6
 
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The phases of this variant."""
+        return ("cells", "candidates")
+
+    @property
+    def shape_numbers(self) -> dict[str, str]:
+        """What K and c stand for."""
+        return {**super().shape_numbers, "c": str(self.candidates)}
+
 
 class PaperConfig(SweptOptions, title="FkmPaperConfig"):
     """What the analyst chooses in the paper's variant.
@@ -54,16 +64,16 @@ class PaperConfig(SweptOptions, title="FkmPaperConfig"):
     drop_below: Annotated[int, Field(ge=1, le=1_000_000)] = 2
     weighted: bool = True
 
+    @property
+    def round_limit(self) -> int:
+        """The fixed number of rounds."""
+        return self.rounds
 
-Config = variants("FkmConfig", DefaultConfig, PaperConfig)
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The phases of this variant."""
+        return ("seeds", "means")
 
 
-def rounds(options: DefaultConfig | PaperConfig) -> int | None:
-    """Return the paper variant's fixed number of rounds."""
-    return options.rounds if isinstance(options, PaperConfig) else None
-
-
-def possible_phases(options: DefaultConfig | PaperConfig) -> tuple[str, ...]:
-    """Return the phases of a session, by its variant."""
-    paper = isinstance(options, PaperConfig)
-    return ("seeds", "means") if paper else ("cells", "candidates")
+Variants: TypeAlias = DefaultConfig | PaperConfig
+Config: type[RootModel[Variants]] = variants("FkmConfig", DefaultConfig, PaperConfig)

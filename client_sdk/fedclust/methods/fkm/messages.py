@@ -5,14 +5,20 @@ Each candidate's step is checked as a step of ``lloyd``, and the paper's means a
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.kmeans_rounds import GROUP_SUMS, Cells, Step
+from fedclust.methods.common.kmeans_rounds import GROUP_SUMS, Cells, CellsTask, Step
+from fedclust.methods.fkm.config import PaperConfig, Variants
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntMatrix
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Disclosure, Phase, SiteTask
+from fedclust.schema.task import CentroidTask, Disclosure, Phase, SiteTask
 
 # --- Payloads -------------------------------------------------------------------------------------
 
@@ -21,13 +27,13 @@ class SeedsTask(Model):
     """Draw K of your points by k-means++."""
 
 
-class MeansTask(Model):
+class MeansTask(CentroidTask):
     """Do one k-means iteration from ``centroids`` (K, d), scaled."""
 
     centroids: FloatMatrix
 
 
-class CandidatesTask(Model):
+class CandidatesTask(CentroidTask):
     """Assign your points to the nearest centroid, for each of several candidates by itself.
 
     ``centroids`` (c, K, d) are scaled.
@@ -59,6 +65,9 @@ class Steps(Model):
             counts=self.counts[candidate], sums=self.sums[candidate], costs=self.costs[candidate]
         )
 
+
+AnyTask: TypeAlias = CellsTask | CandidatesTask | SeedsTask | MeansTask
+AnyPayload: TypeAlias = Cells | Steps
 
 PHASES = (
     kmeans_rounds.CELLS,
@@ -135,37 +144,42 @@ PHASES = (
 )
 
 
-def check_task(task: SiteTask, config: RunConfig) -> None:
+def check_task(task: SiteTask[AnyTask], config: RunConfig[Variants]) -> None:
     """Refuse the other variant's phases, and more clusters or candidates than consented to."""
-    options = config.options
-    if (task.phase in ("seeds", "means")) != (options.variant == "paper"):
+    options, asked = config.options, task.common
+    if isinstance(asked, SeedsTask | MeansTask) != isinstance(options, PaperConfig):
         raise RuleViolation(
             "task", f"variant: {options.variant} has no phase {task.phase!r}", "/phase"
         )
-    if task.phase == "candidates":
-        n_candidates, n_clusters, _ = task.common.centroids.shape
+    if isinstance(options, PaperConfig):
+        if isinstance(asked, MeansTask):
+            kmeans_rounds.check_centroid_number(asked.centroids, options.k)
+    elif isinstance(asked, CandidatesTask):
+        n_candidates, n_clusters, _ = asked.centroids.shape
         if n_candidates > options.candidates or n_clusters > options.k:
             raise RuleViolation(
                 "task",
                 f"the definition names {options.candidates} candidates of {options.k} clusters",
                 "/parameters/centroids",
             )
-    elif task.phase != "seeds":
-        kmeans_rounds.check_requested_sizes(task, config)
+    elif isinstance(asked, CellsTask):
+        kmeans_rounds.check_cells_task(asked, options.k, options.n_init)
 
 
-def check(task: SiteTask, payload: Cells | Steps, config: RunConfig) -> None:
+def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Variants]) -> None:
     """Check an answer at either end: shapes, counts, bounds, costs."""
-    if isinstance(payload, Steps):
-        _check_steps(task, payload, config)
-    elif task.phase == "means":
-        kmeans_rounds.check_cells(payload, len(task.common.centroids), config)
-    else:
-        kmeans_rounds.check_cells(payload, config.options.k, config)
+    match task.common, payload:
+        case CandidatesTask() as asked, Steps() as steps:
+            _check_steps(asked.centroids, steps, config)
+        case MeansTask() as asked, Cells() as cells:
+            kmeans_rounds.check_cells(cells, len(asked.centroids), config)
+        case ((CellsTask() | SeedsTask()), Cells() as cells):
+            kmeans_rounds.check_cells(cells, config.options.k, config)
+        case _:
+            raise TypeError("the answer is of another phase than the task")
 
 
-def _check_steps(task: SiteTask, payload: Steps, config: RunConfig) -> None:
-    centroids = task.common.centroids
+def _check_steps(centroids: NDArray[np.float64], payload: Steps, config: RunConfig) -> None:
     n_candidates, n_clusters, d = centroids.shape
     check_shape(payload.counts, (n_candidates, n_clusters), "/counts")
     check_shape(payload.sums, (n_candidates, n_clusters, d), "/sums")

@@ -12,8 +12,15 @@ from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.finalize import raw_result
 from fedclust.methods.common.kmeans_rounds import CellsTask
-from fedclust.methods.fkm.config import DefaultConfig, PaperConfig
-from fedclust.methods.fkm.messages import CandidatesTask, MeansTask, SeedsTask
+from fedclust.methods.fkm.config import DefaultConfig, PaperConfig, Variants
+from fedclust.methods.fkm.messages import (
+    AnyPayload,
+    AnyTask,
+    CandidatesTask,
+    MeansTask,
+    SeedsTask,
+    Steps,
+)
 from fedclust.numeric.arrays import FloatTensor3
 from fedclust.numeric.canonical import round_to_tolerance, tolerant_argsort
 from fedclust.numeric.distances import squared_distances
@@ -22,7 +29,7 @@ from fedclust.numeric.weighted_kmeans import SAME_INERTIA, best_partitions, skle
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Done, Next, Task
+from fedclust.schema.task import Contribution, Done, Next, Task, with_payload
 
 #: Restarts of the authors' program at the coordinator, in every round.
 _PAPER_RESTARTS = 10
@@ -59,9 +66,9 @@ class State(Model):
     best: Judgement = Judgement()
 
 
-def start(config: RunConfig, seed: int) -> tuple[State, Task]:
+def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]:
     """Return the first state and task."""
-    options: DefaultConfig | PaperConfig = config.options
+    options = config.options
     if isinstance(options, PaperConfig):
         return State(phase="seeds", seed=seed), Task("seeds", SeedsTask())
     task = CellsTask(n_clusters=options.k, n_init=options.n_init)
@@ -69,26 +76,29 @@ def start(config: RunConfig, seed: int) -> tuple[State, Task]:
 
 
 def aggregate(
-    state: State, contributions: Sequence[Contribution], config: RunConfig
-) -> Next | Done:
+    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Variants]
+) -> Next[State, AnyTask] | Done:
     """Close a round; contributions sorted by site."""
-    if isinstance(config.options, PaperConfig):
-        return _cluster_means(state, contributions, config)
+    options = config.options
+    if isinstance(options, PaperConfig):
+        return _cluster_means(state, contributions, config, options)
     if state.centroids is None:
-        return _first_candidates(state, contributions, config)
-    return _candidates_step(state, state.centroids, contributions, config)
+        return _first_candidates(state, contributions, options)
+    steps = with_payload(contributions, Steps)
+    return _candidates_step(state, state.centroids, steps, config, options)
 
 
-def _ask(state: State, centroids: NDArray[np.float64], metrics: dict[str, float]) -> Next:
+def _ask(
+    state: State, centroids: NDArray[np.float64], metrics: dict[str, float]
+) -> Next[State, AnyTask]:
     """Ask the candidates' next Lloyd step of every site."""
     return Next(state, Task("candidates", CandidatesTask(centroids=centroids)), metrics)
 
 
 def _first_candidates(
-    state: State, contributions: Sequence[Contribution], config: RunConfig
-) -> Next:
+    state: State, contributions: Sequence[Contribution], options: DefaultConfig
+) -> Next[State, AnyTask]:
     """Cluster the sites' cells: several starts, of which distinct ones go on."""
-    options: DefaultConfig = config.options
     means, counts = kmeans_rounds.collect_cells(contributions)
     rng = server_rng(state.seed, "fkm-candidates")
     centroids = np.stack(best_partitions(means, counts, options.k, rng, options.candidates))
@@ -104,11 +114,11 @@ def _first_candidates(
 def _candidates_step(
     state: State,
     centroids: NDArray[np.float64],
-    contributions: Sequence[Contribution],
-    config: RunConfig,
-) -> Next | Done:
+    contributions: Sequence[Contribution[Steps]],
+    config: RunConfig[Variants],
+    options: DefaultConfig,
+) -> Next[State, AnyTask] | Done:
     """Add up every candidate's step, judge, and choose who goes on."""
-    options: DefaultConfig = config.options
     steps = []
     for i, candidate in enumerate(centroids):
         parts = [
@@ -161,10 +171,12 @@ def _contenders(standings: Sequence[_Standing]) -> list[_Standing]:
 
 
 def _cluster_means(
-    state: State, contributions: Sequence[Contribution], config: RunConfig
-) -> Next | Done:
+    state: State,
+    contributions: Sequence[Contribution],
+    config: RunConfig[Variants],
+    options: PaperConfig,
+) -> Next[State, AnyTask] | Done:
     """Algorithm 1, lines 7 to 11, of the paper variant: k-means afresh in every round."""
-    options: PaperConfig = config.options
     means, counts = kmeans_rounds.collect_cells(contributions)
     centroids = sklearn_kmeans(
         means,
@@ -218,7 +230,7 @@ def _converged(state: State) -> bool:
     return bool(state.judgements) and all(judged.converged for judged in state.judgements)
 
 
-def finish(state: State, config: RunConfig) -> Result:
+def finish(state: State, config: RunConfig[Variants]) -> Result:
     """Return the best centroids ever judged; without any, the last ones, best candidate first.
 
     The paper variant judges nothing: it ends after its fixed number of rounds.

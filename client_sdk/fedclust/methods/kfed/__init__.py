@@ -17,38 +17,27 @@ starts there, and labels by the nearest centroid. ``refine`` adds exact Lloyd ro
 
 from __future__ import annotations
 
-from fedclust.methods.kfed.client import label, local_step
-from fedclust.methods.kfed.config import Config, check_config, possible_phases, rounds
-from fedclust.methods.kfed.messages import PHASES, check, check_task
-from fedclust.methods.kfed.server import State, aggregate, finish, start
+from fedclust.methods.kfed import client, config, messages, server
 from fedclust.schema.method import Method
 
-__all__ = ["METHOD", "Config"]
-
-VERSION = 5
-
-METHOD = Method(
+METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayload] = Method(
     name="kfed",
-    version=VERSION,
+    version=5,
     title="k-FED: one-shot federated clustering (k-means)",
     citation=(
         "D. K. Dennis, T. Li, V. Smith, Heterogeneity for the win: one-shot federated clustering, "
         "ICML 2021 (PMLR 139)"
     ),
-    options=Config,
-    default_max_rounds=100,
-    joins_late=True,
-    state=State,
-    phases=PHASES,
-    check_config=check_config,
-    start=start,
-    local_step=local_step,
-    check=check,
-    aggregate=aggregate,
-    finish=finish,
-    label=label,
-    check_task=check_task,
-    rounds=rounds,
-    possible_phases=possible_phases,
+    options=config.Config,
+    phases=messages.PHASES,
+    check_config=config.check_config,
+    check_task=messages.check_task,
+    check=messages.check,
+    local_step=client.local_step,
+    label=client.label,
+    state=server.State,
+    start=server.start,
+    aggregate=server.aggregate,
+    finish=server.finish,
     sweeps=True,
 )

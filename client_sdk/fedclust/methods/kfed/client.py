@@ -10,9 +10,9 @@ from fedclust.methods.common.assign import label_by_centroid, scale_rows
 from fedclust.methods.common.cluster_sums import ClusterSums
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.common.local_kmeans import local_restarts
-from fedclust.methods.kfed.config import DefaultConfig, PaperConfig
+from fedclust.methods.kfed.config import Variants
 from fedclust.methods.kfed.local_cells import algorithm_1, own_cells
-from fedclust.methods.kfed.messages import CellsTask
+from fedclust.methods.kfed.messages import AnyPayload, AnyTask, CellsTask
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.schema.method import LocalAnswer
 from fedclust.schema.model import Memory
@@ -26,11 +26,15 @@ _OWN = "kfed"
 
 
 def local_step(
-    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
-) -> LocalAnswer:
+    task: SiteTask[AnyTask],
+    points: Points,
+    config: RunConfig[Variants],
+    rng: np.random.Generator,
+    memory: Memory,
+) -> LocalAnswer[AnyPayload]:
     """Answer a task from a site's scaled points."""
-    if task.phase != "cells":
-        return kmeans_rounds.local_step(task, points, config, rng, memory)
+    if not isinstance(task.common, CellsTask):
+        return kmeans_rounds.site_lloyd_step(task.common.centroids, points), memory
     found = _cells(task.common, points, config.options, rng)
     filled = found.counts > 0
     sent = Cells(counts=found.counts[filled], means=found.means[filled])
@@ -40,7 +44,7 @@ def local_step(
 
 
 def _cells(
-    task: CellsTask, points: Points, options: DefaultConfig | PaperConfig, rng: np.random.Generator
+    task: CellsTask, points: Points, options: Variants, rng: np.random.Generator
 ) -> ClusterSums:
     # Two persons a cell on average: a site with k' rows or fewer would send its rows.
     n_cells = max(min(task.n_clusters, points.n // 2), 1)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, RootModel
 
 from fedclust.methods.common.options import Restarts, SweptOptions, variants
 from fedclust.schema.errors import RuleViolation
@@ -32,6 +32,16 @@ class _KfedOptions(SweptOptions):
 
     local_clusters: Annotated[int, Field(ge=1, le=10_000)] | None = None
     refine: Annotated[int, Field(ge=0, le=99)] = 0
+
+    @property
+    def round_limit(self) -> int:
+        """The fixed number of rounds."""
+        return 1 + self.refine
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The phases of a session: without refinement the cells alone."""
+        return ("cells", "refine") if self.refine else ("cells",)
 
 
 class DefaultConfig(_KfedOptions, title="KfedDefaultConfig"):
@@ -99,25 +109,16 @@ class PaperConfig(_KfedOptions, title="KfedPaperConfig"):
         return self.projection == "on"
 
 
-Config = variants("KfedConfig", DefaultConfig, PaperConfig)
+Variants: TypeAlias = DefaultConfig | PaperConfig
+Config: type[RootModel[Variants]] = variants("KfedConfig", DefaultConfig, PaperConfig)
 
 
-def check_config(config: RunConfig) -> None:
+def check_config(config: RunConfig[Variants]) -> None:
     """Refuse more local clusters than the paper's variant can start from."""
-    options: DefaultConfig | PaperConfig = config.options
+    options = config.options
     if isinstance(options, PaperConfig) and options.cells > options.k:
         raise RuleViolation(
             "variant",
             "variant: paper starts from one site's means: local_clusters is at most n_clusters",
             "/local_clusters",
         )
-
-
-def rounds(options: Any) -> int:
-    """Return how many rounds a session takes."""
-    return 1 + int(options.refine)
-
-
-def possible_phases(options: Any) -> tuple[str, ...]:
-    """Return the phases of a session: without refinement the cells alone."""
-    return ("cells", "refine") if options.refine else ("cells",)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.kmeans_rounds import Cells, Step
-from fedclust.methods.kfed.config import DefaultConfig, PaperConfig
+from fedclust.methods.common.kmeans_rounds import Cells, Step, StepTask
+from fedclust.methods.kfed.config import DefaultConfig, Variants
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
@@ -37,6 +37,8 @@ class CellsTask(Model, title="KfedCellsTask"):
     project: bool
 
 
+AnyTask: TypeAlias = CellsTask | StepTask
+AnyPayload: TypeAlias = Cells | Step
 _SHAPES = {"counts": "up to k' numbers", "means": "up to k' x d numbers"}
 
 
@@ -62,7 +64,7 @@ PHASES: tuple[Phase, ...] = (
 )
 
 
-def cells_task(options: DefaultConfig | PaperConfig) -> CellsTask:
+def cells_task(options: Variants) -> CellsTask:
     return CellsTask(
         n_clusters=options.cells,
         variant=options.variant,
@@ -71,21 +73,24 @@ def cells_task(options: DefaultConfig | PaperConfig) -> CellsTask:
     )
 
 
-def check_task(task: SiteTask, config: RunConfig) -> None:
+def check_task(task: SiteTask[AnyTask], config: RunConfig[Variants]) -> None:
     """Refuse other cells than the definition's, and more centroids than it names."""
-    if task.phase == "cells":
-        if task.common != cells_task(config.options):
-            raise RuleViolation(
-                "task", "the task asks for other cells than the definition", "/parameters"
-            )
-        return
-    kmeans_rounds.check_requested_sizes(task, config)
+    if isinstance(task.common, StepTask):
+        kmeans_rounds.check_centroid_number(task.common.centroids, config.options.k)
+    elif task.common != cells_task(config.options):
+        raise RuleViolation(
+            "task", "the task asks for other cells than the definition", "/parameters"
+        )
 
 
-def check(task: SiteTask, payload: Cells | Step, config: RunConfig) -> None:
+def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Variants]) -> None:
     """Check an answer at either end: shapes, counts, bounds, costs."""
-    if isinstance(payload, Cells):
-        # As many cells as the site made, which are fewer than were asked for where it is small.
-        n_cells = min(max(len(payload.counts), 1), task.common.n_clusters)
-        task = replace(task, common=task.common.model_copy(update={"n_clusters": n_cells}))
-    kmeans_rounds.check(task, payload, config)
+    match task.common, payload:
+        case CellsTask() as asked, Cells() as cells:
+            # A small site makes fewer cells than it was asked for.
+            n_cells = min(max(len(cells.counts), 1), asked.n_clusters)
+            kmeans_rounds.check_cells(cells, n_cells, config)
+        case StepTask() as asked, Step() as sent:
+            kmeans_rounds.check_step(sent, asked.centroids, config)
+        case _:
+            raise TypeError("the answer is of another phase than the task")

@@ -13,9 +13,9 @@ from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import cluster_sums
 from fedclust.methods.common.finalize import raw_result
 from fedclust.methods.common.kmeans_rounds import Cells, StepTask
-from fedclust.methods.kfed.config import DefaultConfig, PaperConfig
+from fedclust.methods.kfed.config import PaperConfig, Variants
 from fedclust.methods.kfed.local_cells import converged
-from fedclust.methods.kfed.messages import cells_task
+from fedclust.methods.kfed.messages import AnyPayload, AnyTask, cells_task
 from fedclust.numeric.arrays import FloatMatrix
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import first_occurrences, nearest_centroid, squared_distances
@@ -26,7 +26,7 @@ from fedclust.schema.model import Model
 from fedclust.schema.points import row_points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Done, Next, Task
+from fedclust.schema.task import Contribution, Done, Next, Task, payloads_of
 
 # --- Aggregation ----------------------------------------------------------------------------------
 
@@ -54,16 +54,16 @@ class State(Model):
     refined: int = 0
 
 
-def start(config: RunConfig, seed: int) -> tuple[State, Task]:
+def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]:
     """Return the first state and task."""
     return State(phase="cells", seed=seed), Task("cells", cells_task(config.options))
 
 
 def aggregate(
-    state: State, contributions: Sequence[Contribution], config: RunConfig
-) -> Next | Done:
+    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Variants]
+) -> Next[State, AnyTask] | Done:
     """Close a round; contributions sorted by site."""
-    options: DefaultConfig | PaperConfig = config.options
+    options = config.options
     metrics: dict[str, float] = {}
     mapping: dict[str, tuple[int, ...]] = {}
     refined = 0
@@ -81,11 +81,11 @@ def aggregate(
 
 
 def _one_shot(
-    seed: int, contributions: Sequence[Contribution], config: RunConfig
+    seed: int, contributions: Sequence[Contribution], config: RunConfig[Variants]
 ) -> tuple[NDArray[np.float64], dict[str, tuple[int, ...]]]:
     """Cluster the cells' means: return the centroids, and where each cell of a site belongs."""
-    options: DefaultConfig | PaperConfig = config.options
-    sent: dict[str, Cells] = {c.site: c.payload for c in contributions if c.payload is not None}
+    options = config.options
+    sent = payloads_of(contributions, Cells)
     means = np.concatenate([cells.means for cells in sent.values()])
     if isinstance(options, PaperConfig):
         first = next(iter(sent.values()))

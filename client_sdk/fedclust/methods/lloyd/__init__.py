@@ -11,35 +11,24 @@ The start is ``given``, or (``cells``) the weighted k-means of all sites' local 
 
 from __future__ import annotations
 
-from fedclust.methods.common.kmeans_rounds import check
-from fedclust.methods.lloyd.client import label, local_step
-from fedclust.methods.lloyd.config import Config, check_config, possible_phases
-from fedclust.methods.lloyd.messages import PHASES, check_task
-from fedclust.methods.lloyd.server import State, aggregate, finish, start
+from fedclust.methods.lloyd import client, config, messages, server
 from fedclust.schema.method import Method
 
-__all__ = ["METHOD", "Config"]
-
-VERSION = 4
-
-METHOD = Method(
+METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayload] = Method(
     name="lloyd",
-    version=VERSION,
+    version=4,
     title="Exact distributed Lloyd (k-means)",
     citation="S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28, 1982",
-    options=Config,
-    default_max_rounds=100,
-    joins_late=True,
-    state=State,
-    phases=PHASES,
-    check_config=check_config,
-    start=start,
-    local_step=local_step,
-    check=check,
-    aggregate=aggregate,
-    finish=finish,
-    label=label,
-    check_task=check_task,
-    possible_phases=possible_phases,
+    options=config.Config,
+    phases=messages.PHASES,
+    check_config=config.check_config,
+    check_task=messages.check_task,
+    check=messages.check,
+    local_step=client.local_step,
+    label=client.label,
+    state=server.State,
+    start=server.start,
+    aggregate=server.aggregate,
+    finish=server.finish,
     sweeps=True,
 )

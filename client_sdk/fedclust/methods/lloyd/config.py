@@ -38,10 +38,15 @@ class Config(SweptOptions, title="LloydConfig"):
     n_init: Restarts = 3
     tol: Tolerance = 1e-6
 
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The phases of a session: given centroids need no cells."""
+        return ("lloyd",) if self.start == "given" else ("cells", "lloyd")
 
-def check_config(config: RunConfig) -> None:
+
+def check_config(config: RunConfig[Config]) -> None:
     """Refuse options that do not fit each other or the features."""
-    options: Config = config.options
+    options = config.options
     if options.start == "cells":
         if options.centroids is not None:
             raise RuleViolation(
@@ -59,12 +64,7 @@ def check_config(config: RunConfig) -> None:
     )
 
 
-def given_centroids(config: RunConfig) -> NDArray[np.float64] | None:
+def given_centroids(config: RunConfig[Config]) -> NDArray[np.float64] | None:
     """Return the definition's first centroids (K, d), scaled."""
     given = config.options.centroids
     return None if given is None else config.space.to_scaled(transformed(config.columns, given))
-
-
-def possible_phases(options: Config) -> tuple[str, ...]:
-    """Return the phases of a session: given centroids need no cells."""
-    return ("lloyd",) if options.start == "given" else ("cells", "lloyd")

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.finalize import raw_result
 from fedclust.methods.common.kmeans_rounds import (
+    AnyPayload,
+    AnyTask,
     CellsTask,
     StepTask,
     best_centroids,
@@ -48,9 +50,9 @@ class State(Model):
     judgement: Judgement = Judgement()
 
 
-def start(config: RunConfig, seed: int) -> tuple[State, Task]:
+def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
     """Return the first state and task."""
-    options: Config = config.options
+    options = config.options
     centroids = given_centroids(config)
     if centroids is not None:
         state = State(phase="lloyd", seed=seed, centroids=centroids)
@@ -59,13 +61,13 @@ def start(config: RunConfig, seed: int) -> tuple[State, Task]:
     return State(phase="cells", seed=seed), Task("cells", task)
 
 
-def _step_task(centroids: NDArray[np.float64]) -> Task:
+def _step_task(centroids: NDArray[np.float64]) -> Task[StepTask]:
     return Task("lloyd", StepTask(centroids=centroids))
 
 
 def aggregate(
-    state: State, contributions: Sequence[Contribution], config: RunConfig
-) -> Next | Done:
+    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Config]
+) -> Next[State, AnyTask] | Done:
     """Close a round; contributions sorted by site."""
     if state.phase == "cells" or state.centroids is None:
         return _first_centroids(state, contributions, config)
@@ -73,9 +75,9 @@ def aggregate(
 
 
 def _first_centroids(
-    state: State, contributions: Sequence[Contribution], config: RunConfig
-) -> Next:
-    options: Config = config.options
+    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Config]
+) -> Next[State, StepTask]:
+    options = config.options
     means, counts = collect_cells(contributions)
     centroids = weighted_kmeans(means, counts, options.k, server_rng(state.seed, "lloyd-start"))
     following = state.model_copy(update={"phase": "lloyd", "centroids": centroids})
@@ -85,10 +87,10 @@ def _first_centroids(
 def _lloyd_step(
     state: State,
     centroids: NDArray[np.float64],
-    contributions: Sequence[Contribution],
-    config: RunConfig,
-) -> Next | Done:
-    options: Config = config.options
+    contributions: Sequence[Contribution[AnyPayload]],
+    config: RunConfig[Config],
+) -> Next[State, StepTask] | Done:
+    options = config.options
     moved, costs, metrics = combine_steps(centroids, contributions)
     judgement = judge(state.judgement, centroids, costs, config, options.tol)
     following = state.model_copy(update={"centroids": moved, "judgement": judgement})

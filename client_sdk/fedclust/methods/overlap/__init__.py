@@ -19,37 +19,27 @@ from __future__ import annotations
 
 from fedclust.methods.common.assign import label
 from fedclust.methods.common.own_features import check_roster
-from fedclust.methods.overlap.client import local_step
-from fedclust.methods.overlap.config import Config, rounds
-from fedclust.methods.overlap.messages import PHASES, check, check_task
-from fedclust.methods.overlap.server import State, aggregate, finish, start
+from fedclust.methods.overlap import client, config, messages, server
 from fedclust.schema.method import Method
 
-__all__ = ["METHOD", "Config"]
-
-VERSION = 4
-
-METHOD = Method(
+METHOD: Method[config.Config, server.State, messages.AnyTask, messages.Cells] = Method(
     name="overlap",
-    version=VERSION,
+    version=4,
     title="Federated k-means for sites with different, overlapping features",
     citation=(
         "A. Maritan, L. Schenato, Distributed clustering in partially overlapping feature spaces, "
         "2025, Algorithm 1"
     ),
-    options=Config,
-    default_max_rounds=100,
-    joins_late=True,
-    state=State,
-    phases=PHASES,
+    options=config.Config,
+    phases=messages.PHASES,
     check_roster=check_roster,
-    start=start,
-    local_step=local_step,
-    check=check,
-    aggregate=aggregate,
-    finish=finish,
+    check_task=messages.check_task,
+    check=messages.check,
+    local_step=client.local_step,
     label=label,
-    check_task=check_task,
-    rounds=rounds,
+    state=server.State,
+    start=server.start,
+    aggregate=server.aggregate,
+    finish=server.finish,
     takes_masks=True,
 )

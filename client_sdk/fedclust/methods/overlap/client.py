@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.common.own_features import (
+    CellsTask,
     expand_to_all_columns,
     local_cells,
     select_site_columns,
 )
-from fedclust.methods.overlap.messages import FederatedTask
+from fedclust.methods.overlap.config import Config
+from fedclust.methods.overlap.messages import AnyTask
 from fedclust.numeric.canonical import round_to_tolerance
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.schema.method import LocalAnswer
@@ -23,14 +25,17 @@ from fedclust.schema.task import SiteTask
 
 
 def local_step(
-    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
-) -> LocalAnswer:
+    task: SiteTask[AnyTask],
+    points: Points,
+    config: RunConfig[Config],
+    rng: np.random.Generator,
+    memory: Memory,
+) -> LocalAnswer[Cells]:
     """Answer a task from a site's scaled points."""
-    own = select_site_columns(points, config)
-    if task.phase == "cells":
-        found = local_cells(task.common, own, rng)
+    own, common = select_site_columns(points, config), task.common
+    if isinstance(common, CellsTask):
+        found = local_cells(common, own, rng)
         return Cells(counts=found.counts, means=expand_to_all_columns(found.means, config)), memory
-    common: FederatedTask = task.common
     centroids, known = common.centroids[:, config.mask], common.mask[:, config.mask]
     # A site that came late may share no feature with any centroid.
     if not known.any():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat
 
@@ -42,7 +42,7 @@ class Config(Options, title="OverlapConfig"):
     local_iterations: Annotated[int, Field(ge=1, le=100)] = 5
     alpha: Annotated[FiniteFloat, Field(gt=0, le=1)] = 0.8
 
-
-def rounds(options: Any) -> int:
-    """Return how many rounds a session takes."""
-    return 1 + int(options.rounds)
+    @property
+    def round_limit(self) -> int:
+        """The fixed number of rounds."""
+        return 1 + self.rounds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from pydantic import Field
@@ -15,13 +15,22 @@ from fedclust.methods.overlap.config import Config
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix
 from fedclust.protection.message_checks import check_means, check_shape
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import Disclosure, Phase, SiteTask
+from fedclust.schema.task import CentroidTask, Disclosure, Phase, SiteTask
+
+__all__ = [
+    "PHASES",
+    "AnyTask",
+    "Cells",
+    "FederatedTask",
+    "cells_task",
+    "check",
+    "check_task",
+]
 
 
-class FederatedTask(Model):
+class FederatedTask(CentroidTask):
     """Run ``iterations`` Lloyd steps from those of the centroids that your points are nearest to.
 
     Attributes
@@ -37,6 +46,8 @@ class FederatedTask(Model):
     mask: BoolMatrix
     iterations: Annotated[int, Field(ge=1)]
 
+
+AnyTask: TypeAlias = CellsTask | FederatedTask
 
 _OF_GROUPS = "Sums over whole groups of your protected table."
 PHASES = (
@@ -100,16 +111,15 @@ PHASES = (
 )
 
 
-def check_task(task: SiteTask, config: RunConfig) -> None:
+def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
     """Refuse another task than the definition's, and centroids that do not fit the features."""
-    options: Config = config.options
-    if task.phase == "cells":
-        if task.common != cells_task(options):
+    options, asked = config.options, task.common
+    if isinstance(asked, CellsTask):
+        if asked != cells_task(options):
             raise RuleViolation(
                 "task", "the task asks for other cells than the definition", "/parameters"
             )
         return
-    asked: FederatedTask = task.common
     shape = (len(asked.centroids), len(config.columns))
     check_shape(asked.centroids, shape, "/parameters/centroids")
     check_shape(asked.mask, shape, "/parameters/mask")
@@ -122,13 +132,14 @@ def check_task(task: SiteTask, config: RunConfig) -> None:
         )
 
 
-def check(task: SiteTask, payload: Cells, config: RunConfig) -> None:
+def check(task: SiteTask[AnyTask], payload: Cells, config: RunConfig[Config]) -> None:
     """Check an answer at either end: shapes, counts, mask, bounds."""
-    if task.phase == "cells":
+    asked = task.common
+    if isinstance(asked, CellsTask):
         # A site may make fewer cells than it was asked for.
-        n_cells = min(max(len(payload.counts), 1), task.common.n_clusters)
+        n_cells = min(max(len(payload.counts), 1), asked.n_clusters)
     else:
-        n_cells = len(task.common.centroids)
+        n_cells = len(asked.centroids)
     check_shape(payload.counts, (n_cells,), "/counts")
     check_shape(payload.means, (n_cells, len(config.columns)), "/means")
     check_sizes(payload.counts, config)

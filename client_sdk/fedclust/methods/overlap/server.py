@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.common.finalize import raw_result
+from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.common.own_features import collect_centroids, single_site_feature_warning
 from fedclust.methods.common.partial_features import merge
 from fedclust.methods.overlap.config import Config
-from fedclust.methods.overlap.messages import FederatedTask, cells_task
+from fedclust.methods.overlap.messages import AnyTask, FederatedTask, cells_task
 from fedclust.methods.overlap.meta_clustering import cluster
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Done, Next, Task
+from fedclust.schema.task import Contribution, Done, Next, Task, payloads_of
 
 # --- Aggregation ----------------------------------------------------------------------------------
 
@@ -47,18 +48,18 @@ class State(Model):
     warnings: tuple[str, ...] = ()
 
 
-def start(config: RunConfig, seed: int) -> tuple[State, Task]:
+def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
     """Return the first state and task."""
     del seed  # Sites draw from their own; the coordinator draws nothing.
     return State(phase="cells"), Task("cells", cells_task(config.options))
 
 
 def aggregate(
-    state: State, contributions: Sequence[Contribution], config: RunConfig
-) -> Next | Done:
+    state: State, contributions: Sequence[Contribution[Cells]], config: RunConfig[Config]
+) -> Next[State, AnyTask] | Done:
     """Close a round; contributions sorted by site."""
-    options: Config = config.options
-    sent = [c for c in contributions if c.payload is not None]
+    options = config.options
+    sent = payloads_of(contributions, Cells)
     metrics: dict[str, float] = {}
     warnings, closed = state.warnings, 0
     if state.centroids is None or state.mask is None:
@@ -76,10 +77,10 @@ def aggregate(
 
 
 def _first_centroids(
-    sent: Sequence[Contribution], config: RunConfig
+    sent: Mapping[str, Cells], config: RunConfig[Config]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], tuple[str, ...]]:
     """Lines 4 to 11: group the local centroids and merge each group; masks and warnings too."""
-    options: Config = config.options
+    options = config.options
     local = collect_centroids(sent, config)
     grouping, warnings = cluster(local, options.n_clusters, options.meta)
     merged = merge(local, grouping.groups, grouping.n_groups)
@@ -89,12 +90,12 @@ def _first_centroids(
 def _moved(
     centroids: NDArray[np.float64],
     mask: NDArray[np.bool_],
-    sent: Sequence[Contribution],
-    config: RunConfig,
+    sent: Mapping[str, Cells],
+    config: RunConfig[Config],
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], float]:
     """Line 19: move every centroid by ``alpha`` towards what the sites sent for it; how far."""
-    options: Config = config.options
-    groups = np.concatenate([np.flatnonzero(c.payload.counts) for c in sent])
+    options = config.options
+    groups = np.concatenate([np.flatnonzero(cells.counts) for cells in sent.values()])
     merged = merge(collect_centroids(sent, config), groups, len(centroids))
     # What nobody reports keeps its value; what was unknown is taken as it comes.
     step = np.where(merged.mask, np.where(mask, options.alpha, 1.0), 0.0)
@@ -106,7 +107,7 @@ def _moved(
 # --- Convergence ----------------------------------------------------------------------------------
 
 
-def finish(state: State, config: RunConfig) -> Result:
+def finish(state: State, config: RunConfig[Config]) -> Result:
     """Return the last centroids: the number of rounds is fixed."""
     if state.centroids is None or state.mask is None:
         raise MethodFailure("no_centroids", "no round of the method was closed: raise max_rounds")

@@ -19,37 +19,29 @@ name, so that no site's proxies depend on who else takes part.
 from __future__ import annotations
 
 from fedclust.methods.common.own_features import check_roster
-from fedclust.methods.overlap_oneshot.client import label, local_step
-from fedclust.methods.overlap_oneshot.config import Config, check_config
-from fedclust.methods.overlap_oneshot.messages import PHASES, check, check_task
-from fedclust.methods.overlap_oneshot.server import State, aggregate, finish, start
+from fedclust.methods.overlap_oneshot import client, config, messages, server
 from fedclust.schema.method import Method
 
-__all__ = ["METHOD", "Config"]
-
-VERSION = 4
-
-METHOD = Method(
+METHOD: Method[config.Config, server.State, messages.GaussiansTask, messages.Gaussians] = Method(
     name="overlap_oneshot",
-    version=VERSION,
+    version=4,
     title="Clustering in overlapping feature spaces, in one round",
     citation=(
         "A. Maritan, L. Schenato, Distributed clustering in partially overlapping feature spaces, "
         "2025, Algorithm 2"
     ),
-    options=Config,
-    default_max_rounds=1,
-    joins_late=True,
-    state=State,
-    phases=PHASES,
-    check_config=check_config,
+    options=config.Config,
+    phases=messages.PHASES,
+    check_config=config.check_config,
     check_roster=check_roster,
-    start=start,
-    local_step=local_step,
-    check=check,
-    aggregate=aggregate,
-    finish=finish,
-    label=label,
-    check_task=check_task,
+    check_task=messages.check_task,
+    check=messages.check,
+    local_step=client.local_step,
+    label=client.label,
+    state=server.State,
+    start=server.start,
+    aggregate=server.aggregate,
+    finish=server.finish,
+    default_max_rounds=1,
     takes_masks=True,
 )

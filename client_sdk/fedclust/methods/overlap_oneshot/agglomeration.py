@@ -28,9 +28,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.common.options import MAX_FOUND_CLUSTERS
 from fedclust.methods.common.partial_features import LocalCentroids, Merged, Ruler, merge, ranges
 from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmax, tolerant_argsort
+from fedclust.schema.options import MAX_FOUND_CLUSTERS
 
 __all__ = ["FLOOR", "Forces", "Tree", "best_cut", "forces", "merge_tree"]
 

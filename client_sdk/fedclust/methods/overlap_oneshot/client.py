@@ -12,8 +12,9 @@ from fedclust.methods.common.own_features import (
     local_cells,
     select_site_columns,
 )
+from fedclust.methods.overlap_oneshot.config import Config
 from fedclust.methods.overlap_oneshot.gaussians import covariances
-from fedclust.methods.overlap_oneshot.messages import Gaussians, widest_variances
+from fedclust.methods.overlap_oneshot.messages import Gaussians, GaussiansTask, widest_variances
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.schema.method import LocalAnswer
 from fedclust.schema.model import Memory
@@ -27,8 +28,12 @@ _OWN = "overlap_oneshot"
 
 
 def local_step(
-    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
-) -> LocalAnswer:
+    task: SiteTask[GaussiansTask],
+    points: Points,
+    config: RunConfig[Config],
+    rng: np.random.Generator,
+    memory: Memory,
+) -> LocalAnswer[Gaussians]:
     """Cluster a site's scaled points and describe the cells."""
     own = select_site_columns(points, config)
     found = local_cells(task.common, own, rng)

@@ -65,9 +65,9 @@ class Config(Options, title="OverlapOneshotConfig"):
         return _MOST_CELLS if self.n_clusters is None else self.n_clusters
 
 
-def check_config(config: RunConfig) -> None:
+def check_config(config: RunConfig[Config]) -> None:
     """Refuse full covariances under protection, and those that do not fit an answer."""
-    options: Config = config.options
+    options = config.options
     d = len(config.columns)
     if options.covariance == "full" and config.policy.protection != "none":
         raise RuleViolation(

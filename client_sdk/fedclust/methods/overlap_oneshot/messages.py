@@ -6,16 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.common.cluster_sums import check_sizes
+from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.common.own_features import SINGLE_SITE_NOTE, CellsTask, check_cell_values
 from fedclust.methods.overlap_oneshot.config import Config
 from fedclust.methods.overlap_oneshot.gaussians import (
     check_covariances,
     check_variances,
 )
-from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntVector
+from fedclust.numeric.arrays import FloatMatrix, FloatTensor3
 from fedclust.protection.message_checks import check_means, check_shape
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
 from fedclust.schema.task import Disclosure, Phase, SiteTask
@@ -39,7 +39,7 @@ class GaussiansTask(CellsTask, title="GaussiansTask"):
     full: bool
 
 
-class Gaussians(Model):
+class Gaussians(Cells):
     """A site's local clusters.
 
     Attributes
@@ -52,8 +52,6 @@ class Gaussians(Model):
         Over the site's columns in their order. Of shape (0, 0, 0) where the task asks for none.
     """
 
-    counts: IntVector
-    means: FloatMatrix
     variances: FloatMatrix
     covariances: FloatTensor3
 
@@ -108,7 +106,7 @@ PHASES = (
 )
 
 
-def check_task(task: SiteTask, config: RunConfig) -> None:
+def check_task(task: SiteTask[GaussiansTask], config: RunConfig[Config]) -> None:
     """Refuse another task than the definition's."""
     if task.common != gaussians_task(config.options):
         raise RuleViolation(
@@ -116,7 +114,7 @@ def check_task(task: SiteTask, config: RunConfig) -> None:
         )
 
 
-def check(task: SiteTask, payload: Gaussians, config: RunConfig) -> None:
+def check(task: SiteTask[GaussiansTask], payload: Gaussians, config: RunConfig[Config]) -> None:
     """Check an answer at either end: shapes, counts, mask, bounds, variances, covariances."""
     # A site may make fewer cells than it was asked for.
     n_cells = min(max(len(payload.counts), 1), task.common.n_clusters)

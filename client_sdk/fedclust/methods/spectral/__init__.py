@@ -20,38 +20,27 @@ of the graph (:func:`spectral_graph.dense`).
 
 from __future__ import annotations
 
-from fedclust.methods.spectral.client import label, local_step
-from fedclust.methods.spectral.config import Config, possible_phases, rounds
-from fedclust.methods.spectral.messages import PHASES, check, check_task
-from fedclust.methods.spectral.server import State, aggregate, finish, start
+from fedclust.methods.spectral import client, config, messages, server
 from fedclust.schema.method import Method
 
-__all__ = ["METHOD", "Config"]
-
-VERSION = 5
-
-METHOD = Method(
+METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayload] = Method(
     name="spectral",
-    version=VERSION,
+    version=5,
     title="Federated spectral clustering (clusters of any shape)",
     citation=(
         "E. Hernandez-Pereira, O. Fontenla-Romero, B. Guijarro-Berdinas, B. Perez-Sanchez, "
         "Federated learning approach for spectral clustering, ESANN 2021"
     ),
-    options=Config,
-    default_max_rounds=100,
-    joins_late=True,
-    state=State,
-    phases=PHASES,
-    start=start,
-    local_step=local_step,
-    check=check,
-    aggregate=aggregate,
-    finish=finish,
-    label=label,
-    label_new=label,
-    check_task=check_task,
-    rounds=rounds,
-    possible_phases=possible_phases,
+    options=config.Config,
+    phases=messages.PHASES,
+    check_task=messages.check_task,
+    check=messages.check,
+    local_step=client.local_step,
+    label=client.label,
+    label_new=client.label,
+    state=server.State,
+    start=server.start,
+    aggregate=server.aggregate,
+    finish=server.finish,
     by_prototypes=True,
 )

@@ -11,14 +11,18 @@ from numpy.typing import NDArray
 from fedclust.methods.common.assign import label_by_centroid, scale_rows
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.local_kmeans import local_kmeans
+from fedclust.methods.spectral.config import EigenConfig, ProcrustesConfig, Variants
 from fedclust.methods.spectral.graph import Embedding, embed, nystroem, rotation, signs
 from fedclust.methods.spectral.messages import (
     AnchorPart,
     Anchors,
     AnchorsTask,
+    AnyPayload,
+    AnyTask,
     Eigen,
     EigenTask,
     Landmarks,
+    LandmarksTask,
 )
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import nearest_centroid, squared_distances
@@ -43,15 +47,23 @@ IntArray = NDArray[np.int64]
 
 
 def local_step(
-    task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
-) -> LocalAnswer:
+    task: SiteTask[AnyTask],
+    points: Points,
+    config: RunConfig[Variants],
+    rng: np.random.Generator,
+    memory: Memory,
+) -> LocalAnswer[AnyPayload]:
     """Answer a task from a site's scaled points."""
-    if task.phase == "landmarks":
-        found = _small_cells(points, task.common.n_cells, rng)
+    options, asked = config.options, task.common
+    if isinstance(asked, LandmarksTask):
+        found = _small_cells(points, asked.n_cells, rng)
         return Landmarks(counts=found.counts, means=found.means), memory
-    if task.phase == "anchors":
-        return _anchors(task.common, task.site, points, config, rng), memory
-    return _eigen(task.common, points, config, rng, memory)
+    if not isinstance(options, EigenConfig):
+        raise TypeError("the task is of another variant")
+    if isinstance(asked, AnchorsTask):
+        reference = task.site == AnchorPart(anchors=True)
+        return _anchors(asked, points, options, rng, reference=reference), memory
+    return _eigen(asked, points, options, rng, memory)
 
 
 def _small_cells(points: Points, most: int, rng: np.random.Generator) -> ClusterSums:
@@ -61,22 +73,23 @@ def _small_cells(points: Points, most: int, rng: np.random.Generator) -> Cluster
 
 def _anchors(
     task: AnchorsTask,
-    part: AnchorPart | None,
     points: Points,
-    config: RunConfig,
+    options: EigenConfig,
     rng: np.random.Generator,
+    *,
+    reference: bool,
 ) -> Anchors:
     n_anchors, d = task.n_anchors, points.X.shape[1]
     counts = np.zeros(n_anchors, dtype=np.int64)
-    means, vectors = np.zeros((n_anchors, d)), np.zeros((n_anchors, config.options.n_clusters))
-    if part is not None and part.anchors:
+    means, vectors = np.zeros((n_anchors, d)), np.zeros((n_anchors, options.n_clusters))
+    if reference:
         found = _small_cells(points, max(_ANCHOR_CELLS, n_anchors), rng)
         # A row alone in its cell is no anchor.
         shared = np.flatnonzero(found.counts > 1)
         if len(shared):
             chosen = shared[_spread(found.means[shared], n_anchors, rng)]
             counts[: len(chosen)], means[: len(chosen)] = found.counts[chosen], found.means[chosen]
-            _, placed = _embedded(points, found.means[chosen], config, rng)
+            _, placed = _embedded(points, found.means[chosen], options, rng)
             vectors[: len(chosen)] = placed[len(points.X) :]
     return Anchors(counts=counts, means=means, vectors=vectors)
 
@@ -92,13 +105,12 @@ def _spread(points: FloatArray, n: int, rng: np.random.Generator) -> list[int]:
 
 
 def _embedded(
-    points: Points, anchors: FloatArray, config: RunConfig, rng: np.random.Generator
+    points: Points, anchors: FloatArray, options: EigenConfig, rng: np.random.Generator
 ) -> tuple[Embedding, FloatArray]:
     """Return points (m, d), then anchors (A, d), among the first K eigenvectors of their graph.
 
     Each point is one vertex, whatever its size: groups are about equally large.
     """
-    options = config.options
     vertices = np.concatenate([points.X, anchors])
     return embed(
         vertices, options.n_clusters, rng, gamma=options.gamma, neighbours=options.neighbours
@@ -108,17 +120,16 @@ def _embedded(
 def _eigen(
     task: EigenTask,
     points: Points,
-    config: RunConfig,
+    options: EigenConfig,
     rng: np.random.Generator,
     memory: Memory,
-) -> LocalAnswer:
-    options = config.options
+) -> LocalAnswer[Eigen]:
     m, d, k = len(points.X), points.X.shape[1], options.n_clusters
     anchors = np.empty((0, d)) if task.anchors is None else task.anchors
-    basis, found = _embedded(points, anchors, config, rng)
+    basis, found = _embedded(points, anchors, options, rng)
     turn = np.eye(k)
     if task.vectors is not None:
-        align = rotation if options.alignment == "procrustes" else signs
+        align = rotation if isinstance(options, ProcrustesConfig) else signs
         turn = align(task.vectors, found[m:])
     own = found[:m] @ turn
     centres = weighted_kmeans(own, points.sizes.astype(np.float64), k, rng, EIGEN_N_INIT)

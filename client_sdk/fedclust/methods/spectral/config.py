@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, FiniteFloat
+from pydantic import Field, FiniteFloat, RootModel
 
 from fedclust.methods.common.options import Options, variants
-from fedclust.schema.model import Model
+from fedclust.schema.options import MethodOptions
 
 _ANCHORS = 16
 
@@ -30,15 +30,23 @@ class LandmarksConfig(Options, title="SpectralLandmarksConfig"):
         among 5 to 25.
     """
 
-    phases: ClassVar = ("landmarks",)
-
     alignment: Literal["landmarks"]
     n_clusters: Clusters
     landmarks: Annotated[int, Field(ge=1, le=1_000)] = 200
     neighbours: Neighbours | None = None
 
+    @property
+    def round_limit(self) -> int:
+        """The fixed number of rounds."""
+        return 1
 
-class _EigenConfig(Model):
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The phases of this variant."""
+        return ("landmarks",)
+
+
+class EigenConfig(MethodOptions):
     """What the analyst chooses where each site has a graph of its own.
 
     Nothing is evaluated: sites count in their last round, and no site could tell another's clusters
@@ -54,23 +62,33 @@ class _EigenConfig(Model):
         An RBF graph exp(-gamma |x - y|^2) in the place of the self-tuning one.
     """
 
-    phases: ClassVar[tuple[str, ...]] = ("anchors", "eigen")
-
     n_clusters: Clusters
     neighbours: Neighbours = 10
     gamma: Annotated[FiniteFloat, Field(gt=0)] | None = None
 
+    @property
+    def n_anchors(self) -> int:
+        """The most anchors that the reference site sends."""
+        return 0
 
-class NaiveConfig(_EigenConfig, title="SpectralNaiveConfig"):
+    @property
+    def round_limit(self) -> int | None:
+        """One round; with anchors, one more for every site that is asked for them."""
+        return None if self.n_anchors else 1
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The phases of a session: without anchors the eigenvectors alone."""
+        return ("anchors", "eigen") if self.n_anchors else ("eigen",)
+
+
+class NaiveConfig(EigenConfig, title="SpectralNaiveConfig"):
     """What the analyst chooses where eigenvectors are taken as they come, the paper's variant."""
-
-    phases: ClassVar = ("eigen",)
-    n_anchors: ClassVar = 0
 
     alignment: Literal["none"]
 
 
-class SignConfig(_EigenConfig, title="SpectralSignConfig"):
+class SignConfig(EigenConfig, title="SpectralSignConfig"):
     """What the analyst chooses where an anchor tells which eigenvectors to flip, as in the paper.
 
     Attributes
@@ -88,7 +106,7 @@ class SignConfig(_EigenConfig, title="SpectralSignConfig"):
         return self.anchors
 
 
-class ProcrustesConfig(_EigenConfig, title="SpectralProcrustesConfig"):
+class ProcrustesConfig(EigenConfig, title="SpectralProcrustesConfig"):
     """What the analyst chooses where anchors tell how to turn eigenvectors.
 
     Attributes
@@ -106,7 +124,9 @@ class ProcrustesConfig(_EigenConfig, title="SpectralProcrustesConfig"):
         return self.anchors or max(_ANCHORS, self.n_clusters)
 
 
-Config = variants(
+EigenVariants: TypeAlias = SignConfig | NaiveConfig | ProcrustesConfig
+Variants: TypeAlias = LandmarksConfig | EigenVariants
+Config: type[RootModel[Variants]] = variants(
     "SpectralConfig",
     LandmarksConfig,
     SignConfig,
@@ -114,13 +134,3 @@ Config = variants(
     ProcrustesConfig,
     by="alignment",
 )
-
-
-def rounds(options: Any) -> int | None:
-    """Return how many rounds a session takes; None: as many as its policy admits."""
-    return None if "anchors" in options.phases else 1
-
-
-def possible_phases(options: Any) -> tuple[str, ...]:
-    """Return the phases of a session, by its variant."""
-    return tuple(options.phases)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from pydantic import Field
 
 from fedclust.methods.common.cluster_sums import check_sizes
+from fedclust.methods.spectral.config import EigenConfig, LandmarksConfig, Variants
 from fedclust.methods.spectral.graph import MOST_JOINED
 from fedclust.numeric.arrays import FloatMatrix, IntVector
 from fedclust.protection.message_checks import check_empty, check_means, check_shape
@@ -106,6 +107,8 @@ class Eigen(Model):
     vectors: FloatMatrix
 
 
+AnyTask: TypeAlias = LandmarksTask | AnchorsTask | EigenTask
+AnyPayload: TypeAlias = Landmarks | Anchors | Eigen
 _OF_GROUPS = "Sums over whole groups of your protected table."
 _OF_GRAPH = (
     "Follows from your protected table: from how near its records are to one another. With "
@@ -204,41 +207,48 @@ PHASES = (
 )
 
 
-def check_task(task: SiteTask, config: RunConfig) -> None:
+def check_task(task: SiteTask[AnyTask], config: RunConfig[Variants]) -> None:
     """Refuse another number of landmarks or anchors than the definition names."""
-    options = config.options
-    if task.phase not in options.phases:
-        raise RuleViolation("task", f"the definition has no phase {task.phase!r}", "/phase")
-    if task.phase == "landmarks":
-        wanted, asked, at = options.landmarks, task.common.n_cells, "n_cells"
-    elif task.phase == "anchors":
-        wanted, asked, at = options.n_anchors, task.common.n_anchors, "n_anchors"
-    else:
-        _check_anchors(task.common, config)
+    options, asked = config.options, task.common
+    if isinstance(options, LandmarksConfig):
+        if isinstance(asked, LandmarksTask):
+            _check_number(asked.n_cells, options.landmarks, "n_cells")
+            return
+    elif isinstance(asked, EigenTask):
+        _check_anchors(asked, options, len(config.columns))
         return
+    elif isinstance(asked, AnchorsTask) and options.n_anchors:
+        _check_number(asked.n_anchors, options.n_anchors, "n_anchors")
+        return
+    raise RuleViolation("task", f"the definition has no phase {task.phase!r}", "/phase")
+
+
+def _check_number(asked: int, wanted: int, field: str) -> None:
     if asked != wanted:
-        raise RuleViolation("task", f"the definition says {wanted}", f"/parameters/{at}")
+        raise RuleViolation("task", f"the definition says {wanted}", f"/parameters/{field}")
 
 
-def _check_anchors(task: EigenTask, config: RunConfig) -> None:
+def _check_anchors(task: EigenTask, options: EigenConfig, d: int) -> None:
     """Refuse more anchors than the definition names, or none where it has any."""
-    options = config.options
     if task.anchors is None or task.vectors is None:
         if options.n_anchors or task.anchors is not None or task.vectors is not None:
             raise RuleViolation("task", "the task lacks anchors or vectors", "/parameters/anchors")
         return
     n_anchors = min(len(task.anchors), options.n_anchors)
-    check_shape(task.anchors, (n_anchors, len(config.columns)), "/parameters/anchors")
+    check_shape(task.anchors, (n_anchors, d), "/parameters/anchors")
     check_shape(task.vectors, (n_anchors, options.n_clusters), "/parameters/vectors")
 
 
-def check(task: SiteTask, payload: Landmarks | Anchors | Eigen, config: RunConfig) -> None:
+def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Variants]) -> None:
     """Check an answer at either end: shapes, counts, bounds."""
     d, k = len(config.columns), config.options.n_clusters
-    if isinstance(payload, Landmarks):
-        n_cells = min(max(len(payload.counts), 1), task.common.n_cells)
-    else:
-        n_cells = task.common.n_anchors if isinstance(payload, Anchors) else k
+    match task.common:
+        case LandmarksTask(n_cells=most):
+            n_cells = min(max(len(payload.counts), 1), most)
+        case AnchorsTask(n_anchors=n_anchors):
+            n_cells = n_anchors
+        case EigenTask():
+            n_cells = k
     check_shape(payload.counts, (n_cells,), "/counts")
     check_shape(payload.means, (n_cells, d), "/means")
     # Every site but the reference sends no anchors.
@@ -251,17 +261,17 @@ def check(task: SiteTask, payload: Landmarks | Anchors | Eigen, config: RunConfi
     check_shape(payload.vectors, (n_cells, k), "/vectors")
     check_empty(payload.counts, payload.vectors, "/vectors")
     if isinstance(payload, Eigen):
-        _check_vectors(payload, config)
-    elif payload.counts.any() and not (task.site is not None and task.site.anchors):
+        if isinstance(config.options, EigenConfig):
+            _check_vectors(payload, config.options)
+    elif payload.counts.any() and task.site != AnchorPart(anchors=True):
         raise RuleViolation("anchors", "another site is the reference", "/counts")
 
 
-def _check_vectors(sent: Eigen, config: RunConfig) -> None:
+def _check_vectors(sent: Eigen, options: EigenConfig) -> None:
     """Refuse means larger than K vectors of length sqrt(m) allow, m points and anchors.
 
     Nystroem's formula, for more points than a full graph takes, gives no such bound.
     """
-    options = config.options
     vertices = int(sent.counts.sum()) + options.n_anchors
     if options.gamma is not None and vertices > MOST_JOINED:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import numpy as np
@@ -10,18 +10,14 @@ from numpy.typing import NDArray
 
 from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
 from fedclust.methods.spectral.client import EIGEN_N_INIT
-from fedclust.methods.spectral.config import (
-    LandmarksConfig,
-    NaiveConfig,
-    ProcrustesConfig,
-    SignConfig,
-    _EigenConfig,
-)
+from fedclust.methods.spectral.config import EigenConfig, LandmarksConfig, Variants
 from fedclust.methods.spectral.graph import NEIGHBOURS, Partition, cluster_landmarks, dense
 from fedclust.methods.spectral.messages import (
     AnchorPart,
     Anchors,
     AnchorsTask,
+    AnyPayload,
+    AnyTask,
     Eigen,
     EigenTask,
     Landmarks,
@@ -34,7 +30,7 @@ from fedclust.schema.errors import MethodFailure
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Done, Next, Task
+from fedclust.schema.task import Contribution, Done, Next, Task, payloads_of
 
 #: Below either, the result says that it may be wrong; see docs/methods/spectral.md for how often
 #: the warning is raised where it should be, and where it should not.
@@ -67,47 +63,53 @@ class State(Model):
     asked: tuple[str, ...] = ()
 
 
-def start(config: RunConfig, seed: int) -> tuple[State, Task]:
+def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]:
     """Return the first state and task."""
-    options: LandmarksConfig | _EigenConfig = config.options
+    options = config.options
     if isinstance(options, LandmarksConfig):
         task = LandmarksTask(n_cells=options.landmarks)
         state = State(phase="landmarks", seed=seed)
         return state, Task("landmarks", task)
-    if isinstance(options, NaiveConfig):
+    if not options.n_anchors:
         return State(phase="eigen", seed=seed), Task("eigen", EigenTask())
-    return _ask_reference(State(phase="anchors", seed=seed), config)
+    return _ask_reference(State(phase="anchors", seed=seed), config.roster, options)
 
 
-def _ask_reference(state: State, config: RunConfig) -> tuple[State, Task]:
+def _ask_reference(
+    state: State, roster: Sequence[str], options: EigenConfig
+) -> tuple[State, Task[AnyTask]]:
     """Ask the first site by name that was not asked before."""
-    options: SignConfig | ProcrustesConfig = config.options
-    left = [site for site in config.roster if site not in state.asked]
+    left = [site for site in roster if site not in state.asked]
     if not left:
         raise MethodFailure(
             "no_anchors",
             "no site has two persons near each other, whose mean could be an anchor: invite larger "
             "sites, or use alignment: landmarks",
         )
-    parts = {site: AnchorPart(anchors=site == left[0]) for site in config.roster}
+    parts = {site: AnchorPart(anchors=site == left[0]) for site in roster}
     task = Task("anchors", AnchorsTask(n_anchors=options.n_anchors), per_site=parts)
     return state.model_copy(update={"asked": (*state.asked, left[0])}), task
 
 
 def aggregate(
-    state: State, contributions: Sequence[Contribution], config: RunConfig
-) -> Next | Done:
+    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Variants]
+) -> Next[State, AnyTask] | Done:
     """Close a round; contributions sorted by site."""
-    if state.phase == "landmarks":
-        return _by_landmarks(state, contributions, config)
+    options = config.options
+    if isinstance(options, LandmarksConfig):
+        sent = payloads_of(contributions, Landmarks).values()
+        return _by_landmarks(state, sent, config, options)
     if state.phase == "anchors":
-        return _with_anchors(state, contributions, config)
-    return _by_eigenvectors(state, contributions, config)
+        return _with_anchors(state, contributions, config.roster, options)
+    return _by_eigenvectors(state, contributions, config, options)
 
 
-def _by_landmarks(state: State, contributions: Sequence[Contribution], config: RunConfig) -> Done:
-    options: LandmarksConfig = config.options
-    sent: list[Landmarks] = [c.payload for c in contributions if c.payload is not None]
+def _by_landmarks(
+    state: State,
+    sent: Collection[Landmarks],
+    config: RunConfig[Variants],
+    options: LandmarksConfig,
+) -> Done:
     counts = np.concatenate([landmarks.counts for landmarks in sent]).astype(np.float64)
     # -0.0 would be another value to tell points apart by.
     means = np.concatenate([landmarks.means for landmarks in sent]) + 0.0
@@ -169,11 +171,12 @@ def _doubts(found: Partition) -> tuple[str, ...]:
     return (doubt,)
 
 
-def _with_anchors(state: State, contributions: Sequence[Contribution], config: RunConfig) -> Next:
-    sent = {c.site: c.payload for c in contributions if c.payload is not None}
-    reference: Anchors | None = sent.get(state.asked[-1])
+def _with_anchors(
+    state: State, contributions: Sequence[Contribution], roster: Sequence[str], options: EigenConfig
+) -> Next[State, AnyTask]:
+    reference = payloads_of(contributions, Anchors).get(state.asked[-1])
     if reference is None or not reference.counts.any():
-        following, task = _ask_reference(state, config)
+        following, task = _ask_reference(state, roster, options)
         return Next(following, task)
     filled = reference.counts > 0
     common = EigenTask(anchors=reference.means[filled], vectors=reference.vectors[filled])
@@ -182,11 +185,13 @@ def _with_anchors(state: State, contributions: Sequence[Contribution], config: R
 
 
 def _by_eigenvectors(
-    state: State, contributions: Sequence[Contribution], config: RunConfig
+    state: State,
+    contributions: Sequence[Contribution],
+    config: RunConfig[Variants],
+    options: EigenConfig,
 ) -> Done:
-    options: _EigenConfig = config.options
-    answered = [c.site for c in contributions if c.payload is not None]
-    sent: list[Eigen] = [c.payload for c in contributions if c.payload is not None]
+    by_site = payloads_of(contributions, Eigen)
+    sent = list(by_site.values())
     counts = np.concatenate([eigen.counts for eigen in sent])
     filled = counts > 0
     vectors = np.concatenate([eigen.vectors for eigen in sent])[filled]
@@ -218,7 +223,7 @@ def _by_eigenvectors(
         update={
             "sizes": tuple(int(n) for n in parts.sum(axis=0)),
             "site_sizes": {
-                site: tuple(int(n) for n in own) for site, own in zip(answered, parts, strict=True)
+                site: tuple(int(n) for n in own) for site, own in zip(by_site, parts, strict=True)
             },
             "extra": {"centres": centres[used], "clusters": numbers},
         }
@@ -252,7 +257,7 @@ def _confusion(sites: IntArray, labels: IntArray) -> tuple[str, ...]:
 # --- Convergence ----------------------------------------------------------------------------------
 
 
-def finish(state: State, config: RunConfig) -> Result:
+def finish(state: State, config: RunConfig[Variants]) -> Result:
     """Fail: a session that is stopped before its last round has no clusters yet."""
     del state, config
     raise MethodFailure(

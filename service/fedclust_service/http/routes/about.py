@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from fedclust import engine
 from fedclust.methods.registry import METHODS
-from fedclust.schema.method import Method
+from fedclust.schema.method import AnyMethod
 from fedclust.wire.models import AlgorithmInfo, Page, PhaseInfo, WhoAmI
 from fedclust_service.http.bodies import reply
 from fedclust_service.http.dependencies import (
@@ -68,7 +68,7 @@ def get_algorithm(
     return reply(_describe(method))
 
 
-def _describe(method: Method) -> AlgorithmInfo:
+def _describe(method: AnyMethod) -> AlgorithmInfo:
     return AlgorithmInfo(
         name=method.name,
         title=method.title,

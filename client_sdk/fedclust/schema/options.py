@@ -1,0 +1,48 @@
+"""What the engine reads of a method's options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedclust.schema.model import Model
+
+__all__ = ["MAX_FOUND_CLUSTERS", "MethodOptions"]
+
+#: The most clusters that a method looks for where it chooses their number itself.
+MAX_FOUND_CLUSTERS = 1_000
+
+
+class MethodOptions(Model):
+    """Base of every method's options. A method adds its fields and overrides what differs.
+
+    Attributes
+    ----------
+    n_clusters : int, tuple of int, or None
+        Number of clusters K; several for a sweep; None where the method chooses K. Every method
+        declares this field, with its own limits.
+    """
+
+    if TYPE_CHECKING:  # a field here would come before the method's own in every schema
+        n_clusters: int | tuple[int, ...] | None
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether a closing round measures the quality of the final centroids."""
+        return False
+
+    @property
+    def round_limit(self) -> int | None:
+        """The most rounds of the method; None: as many as ``max_rounds`` admits."""
+        return None
+
+    @property
+    def phases(self) -> tuple[str, ...] | None:
+        """The phases of the method that a session with these options can have; None: all."""
+        return None
+
+    @property
+    def shape_numbers(self) -> dict[str, str]:
+        """What the letters in the shapes of disclosures stand for, where it is known."""
+        if self.n_clusters is None:
+            return {"K": f"up to {MAX_FOUND_CLUSTERS}"}
+        return {"K": str(self.n_clusters)} if isinstance(self.n_clusters, int) else {}
