@@ -142,6 +142,7 @@ class Http:
         """Close the connections."""
         self._client.close()
 
+    # What a request may need; all but the first two have defaults.
     def request(
         self,
         method: str,

@@ -22,6 +22,7 @@ TokenOut = Annotated[
 Days = Annotated[int, typer.Option("--days", help="Days until it expires.", min=1, max=3650)]
 
 
+# Longer than a screen because it holds six commands with their options.
 def _group(kind: Kind, one: str, example: str) -> typer.Typer:
     """Return the commands for sites, for analysts or for operators."""
     app = typer.Typer(

@@ -83,22 +83,22 @@ def agent(
     "fedclust agent add heart-2026 --data /data/cohort.csv --id-column mrn \\",
     "    --labels-out /data/labels.csv --result-out /data/heart.fedclust",
 )
+# Each parameter is an option, or a group of them, of the command.
 def add(
     connection: o.Connection,
     how: o.Reading,
     persons: o.Persons,
     session: o.Session,
     data: o.Data,
-    labels_out: o.LabelsOut = None,
-    result_out: o.ResultOut = None,
+    outputs: o.Outputs,
     full: o.Full = False,
     yes: o.Consent = False,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Consent to a session and leave it to the agent; one that runs takes it up by itself."""
-    outputs = ((labels_out, is_labels), (result_out, is_result))
-    check_outputs(outputs, (data, *how.inputs))
+    known = ((outputs.labels_out, is_labels), (outputs.result_out, is_result))
+    check_outputs(known, (data, *how.inputs))
     directory = journal_dir or paths.default_directory()
     with connection.site(journal_dir) as site, ProgressLine() as line:
         request = site.check(session, how.of(data, line.read), **persons.given)
@@ -114,8 +114,8 @@ def add(
         consented_at=datetime.now(UTC),
         data=str(data.resolve()),
         reading=how.options,
-        labels_out=o.absolute(labels_out),
-        result_out=o.absolute(result_out),
+        labels_out=o.absolute(outputs.labels_out),
+        result_out=o.absolute(outputs.result_out),
         **vars(persons),
     )
     Entries(directory).put(entry)

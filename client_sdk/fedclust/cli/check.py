@@ -34,6 +34,7 @@ app = typer.Typer(rich_markup_mode=None)
     "    --coordinator https://coordinator.example",
     "fedclust check --definition heart.json --data cohort.csv --mapping columns.toml",
 )
+# Each parameter is an option, or a group of them, of the command.
 def check(
     connection: o.Connection,
     how: o.Reading,
@@ -57,14 +58,7 @@ def check(
         raise UsageError("give the name of a session, or --definition FILE: one of them")
     line = ProgressLine(at_once=False)
     rows, request = how.of(data, line.read), None
-    if definition is not None:
-        body = read_definition(definition)
-    else:
-        assert session is not None  # noqa: S101  (one of the two is given)
-        with connection.client() as client:
-            info = client.session(session)
-        accepted_plan(session, info)
-        body = info.definition
+    body = _body(connection, session, definition)
     text = [name for name in (persons.person_column, persons.id_column) if name is not None]
     lacking = body.policy.missing == "mask"
     p = max(body.policy.min_group_size, persons.min_group_size or 0)
@@ -98,6 +92,16 @@ def check(
         _show(found, usable, p, figures)
     if found.refused is not None:
         raise found.refused
+
+
+def _body(connection: o.Connection, session: str | None, definition: Path | None) -> SessionCreate:
+    if session is None:
+        assert definition is not None  # noqa: S101  (one of the two is given)
+        return read_definition(definition)
+    with connection.client() as client:
+        info = client.session(session)
+    accepted_plan(session, info)
+    return info.definition
 
 
 def _table_of(plan: Plan, rows: Any, p: int, persons: o.Persons) -> tuple[int, TableFigures | None]:

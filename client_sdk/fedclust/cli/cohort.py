@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,6 +39,43 @@ app = typer.Typer(
 )
 
 
+@dataclass(frozen=True)
+class _Grouping:
+    """Whose groups are formed, from which columns and how."""
+
+    id_column: o.IdColumn = None
+    person_column: o.PersonColumn = None
+    features: Annotated[
+        str | None,
+        o.opt("--features", "Names of numeric columns, comma-separated; others need --definition."),
+    ] = None
+    definition: Annotated[
+        Path | None, o.opt("--definition", "A definition in a JSON file, whose features are meant.")
+    ] = None
+    min_group_size: Annotated[
+        int,
+        typer.Option(
+            "--min-group-size", min=3, help="The least number of persons behind every number."
+        ),
+    ] = 5
+    no_fences: Annotated[
+        bool,
+        typer.Option(
+            "--no-fences",
+            help="Let extremes count as they are: lone ones are then not protected.",
+        ),
+    ] = False
+    separate_groups: o.SeparateGroups = None
+
+    def asked(self) -> tuple[Feature, ...]:
+        """Return the features of --features or of --definition; UsageError for none or both."""
+        if self.features is not None and self.definition is None:
+            return _named(self.features)
+        if self.definition is not None and self.features is None:
+            return read_definition(self.definition).features
+        raise UsageError("give --features NAMES, or --definition FILE: one of them")
+
+
 @o.command(
     app,
     "create",
@@ -47,53 +85,26 @@ app = typer.Typer(
 def create(
     how: o.Reading,
     data: o.Data,
-    id_column: o.IdColumn = None,
-    person_column: o.PersonColumn = None,
-    features: Annotated[
-        str | None,
-        o.opt("--features", "Names of numeric columns, comma-separated; others need --definition."),
-    ] = None,
-    definition: Annotated[
-        Path | None, o.opt("--definition", "A definition in a JSON file, whose features are meant.")
-    ] = None,
-    min_group_size: Annotated[
-        int,
-        typer.Option(
-            "--min-group-size", min=3, help="The least number of persons behind every number."
-        ),
-    ] = 5,
-    no_fences: Annotated[
-        bool,
-        typer.Option(
-            "--no-fences",
-            help="Let extremes count as they are: lone ones are then not protected.",
-        ),
-    ] = False,
-    separate_groups: o.SeparateGroups = None,
+    wanted: _Grouping,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Form the groups for a whole study up front, or take up newcomers; nothing is sent."""
-    if features is not None and definition is None:
-        asked = _named(features)
-    elif definition is not None and features is None:
-        asked = read_definition(definition).features
-    else:
-        raise UsageError("give --features NAMES, or --definition FILE: one of them")
+    asked = wanted.asked()
     store, ledger = CohortStore(), Ledger(journal_dir or default_directory())
     line = ProgressLine(at_once=False)
     rows = how.of(data, line.read)
-    reading = Reading(rows, person_column, id_column, separate=separate_groups)
+    reading = Reading(rows, wanted.person_column, wanted.id_column, separate=wanted.separate_groups)
     with state_errors(ledger.path.parent), line:
         try:
             _, draft = draft_table(
                 store,
                 reading,
                 asked,
-                min_group_size,
+                wanted.min_group_size,
                 datetime.now(UTC),
                 ledger,
-                fences=not no_fences,
+                fences=not wanted.no_fences,
             )
         except TooFewPersons as error:
             raise PersonsRefused(

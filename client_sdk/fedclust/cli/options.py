@@ -1,7 +1,7 @@
 """Options that several commands share, and what they are turned into.
 
-A parameter whose type is :class:`Connection`, :class:`Reading` or :class:`Persons` stands for the
-fields of that class: each is an option of the command.
+A parameter whose type is a dataclass stands for the fields of that class: each is an option of the
+command. Those of :class:`Persons`, :class:`Reading` and :class:`Connection` come last in its help.
 """
 
 from __future__ import annotations
@@ -330,7 +330,15 @@ class Persons:
         }
 
 
-_GROUPS: Final = (Persons, Reading, Connection)
+@dataclass(frozen=True)
+class Outputs:
+    """Where a site's part of the result is written."""
+
+    labels_out: LabelsOut = None
+    result_out: ResultOut = None
+
+
+_LAST: Final = (Persons, Reading, Connection)
 
 
 def command(
@@ -347,22 +355,22 @@ def command(
 
 
 def with_groups(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter that is a group of options by these options, after all others."""
+    """Replace each parameter that is a group of options by these options."""
     parameters = inspect.signature(function, eval_str=True).parameters.values()
-    groups = {each.name: each.annotation for each in parameters if each.annotation in _GROUPS}
-    shown = [
-        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    groups: dict[str, Any] = {
+        each.name: each.annotation
         for each in parameters
-        if each.name not in groups
-    ]
-    for kind in sorted(groups.values(), key=_GROUPS.index):
-        hints = get_type_hints(kind, include_extras=True)
-        shown += [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]
-            )
-            for name in field_names(kind)
-        ]
+        if dataclasses.is_dataclass(each.annotation)
+    }
+    last = sorted(set(groups.values()).intersection(_LAST), key=_LAST.index)
+    shown: list[inspect.Parameter] = []
+    for each in parameters:
+        if each.name not in groups:
+            shown.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        elif each.annotation not in _LAST:
+            shown += _options_of(each.annotation)
+    for kind in last:
+        shown += _options_of(kind)
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
@@ -375,6 +383,19 @@ def with_groups(function: Callable[..., None]) -> Callable[..., None]:
     run.__annotations__ = {each.name: each.annotation for each in shown}
     del run.__wrapped__
     return run
+
+
+def _options_of(kind: type) -> list[inspect.Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+        for field in dataclasses.fields(kind)
+    ]
 
 
 def field_names(kind: type) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,14 +36,41 @@ from fedclust.cli.output_files import (
     write_outputs,
 )
 from fedclust.cli.result_output import MORE_ROUNDS, show_bounds
+from fedclust.data import Dataset
 from fedclust.errors import UsageError
 from fedclust.report.tables import bounds_of
-from fedclust.site import Preview
+from fedclust.site import Preview, Site
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.result import SiteResult
 from fedclust.wire import codec
 
 app = typer.Typer(rich_markup_mode=None)
+
+
+@dataclass(frozen=True)
+class _Manner:
+    """What a person is asked and shown, and how answers are sent."""
+
+    yes: o.Consent = False
+    ask: Annotated[
+        Literal["once", "each"], typer.Option("--ask", help="Ask once, or before each submission.")
+    ] = "once"
+    preview: Annotated[
+        bool,
+        typer.Option("--preview", help="Show the next submission's exact bytes; send nothing."),
+    ] = False
+    preview_out: Annotated[
+        Path | None, o.opt("--preview-out", "Write them to a file; send nothing.")
+    ] = None
+    full: o.Full = False
+    journal_dir: o.JournalDir = None
+    give_up_after: Annotated[
+        float,
+        typer.Option("--give-up-after", help="Seconds to go on trying without any answer.", min=0),
+    ] = 86_400.0
+    json_bodies: Annotated[
+        bool, typer.Option("--json-bodies", help="Send JSON instead of the binary form.")
+    ] = False
 
 
 @o.command(
@@ -54,75 +81,35 @@ app = typer.Typer(rich_markup_mode=None)
     "fedclust participate heart-2026 --data cohort.csv --token-file token \\",
     "    --id-column mrn --labels-out labels.csv --result-out heart.fedclust",
 )
+# Each parameter is an option, or a group of them, of the command.
 def participate(
     connection: o.Connection,
     how: o.Reading,
     persons: o.Persons,
     session: o.Session,
     data: o.Data,
-    labels_out: o.LabelsOut = None,
-    result_out: o.ResultOut = None,
+    outputs: o.Outputs,
     report: o.Report = None,
-    yes: o.Consent = False,
-    ask: Annotated[
-        Literal["once", "each"], typer.Option("--ask", help="Ask once, or before each submission.")
-    ] = "once",
-    preview: Annotated[
-        bool,
-        typer.Option("--preview", help="Show the next submission's exact bytes; send nothing."),
-    ] = False,
-    preview_out: Annotated[
-        Path | None, o.opt("--preview-out", "Write them to a file; send nothing.")
-    ] = None,
-    full: o.Full = False,
-    journal_dir: o.JournalDir = None,
-    give_up_after: Annotated[
-        float,
-        typer.Option("--give-up-after", help="Seconds to go on trying without any answer.", min=0),
-    ] = 86_400.0,
-    json_bodies: Annotated[
-        bool, typer.Option("--json-bodies", help="Send JSON instead of the binary form.")
-    ] = False,
+    manner: _Manner = _Manner(),
     as_json: o.AsJson = False,
 ) -> None:
     """Take part in a session, from consent to labels; the same command again resumes it."""
-    outputs = ((labels_out, is_labels), (result_out, is_result), (preview_out, is_submission))
-    check_outputs((*outputs, (report, is_report)), (data, *how.inputs))
+    labels_out, result_out = outputs.labels_out, outputs.result_out
+    known = (labels_out, is_labels), (result_out, is_result), (manner.preview_out, is_submission)
+    check_outputs((*known, (report, is_report)), (data, *how.inputs))
     check_report(report)
     line = ProgressLine()
     rows = how.of(data, line.read)
-    with connection.site(journal_dir, give_up_after, json_bodies=json_bodies) as site:
-        if preview or preview_out is not None:
+    with connection.site(
+        manner.journal_dir, manner.give_up_after, json_bodies=manner.json_bodies
+    ) as site:
+        if manner.preview or manner.preview_out is not None:
             with line:
                 found = site.preview(session, rows, **persons.given)
-            _show_preview(found, preview_out, as_json)
+            _show_preview(found, manner.preview_out, as_json)
             return
         with line:
-
-            def consent(request: ConsentRequest) -> bool:
-                line.pause()
-                consent_screen(request, full=full)
-                question = consent_question(request, "Does this site take part?")
-                return yes or confirmed(question, "--yes")
-
-            def ask_each(next_one: Preview) -> bool:
-                line.pause()
-                preview_screen(next_one)
-                return confirmed("Send this?", "--ask once")
-
-            try:
-                result = site.participate(
-                    session,
-                    rows,
-                    **persons.given,
-                    consent=consent,
-                    ask=ask_each if ask == "each" else None,
-                    on_progress=line.tell,
-                )
-            except KeyboardInterrupt:
-                line.pause()
-                show(err, "interrupted; run the same command again to continue")
-                raise
+            result = _take_part(site, session, rows, persons, manner, line)
     try:
         write_outputs(result, labels_out, result_out, persons.id_column)
         if report is not None:
@@ -140,6 +127,35 @@ def participate(
         show(err, f"each row's cluster: {labels_out}")
     if result_out is not None:
         show(err, f"next, for new rows: fedclust predict {result_out} --data FILE --out LABELS")
+
+
+def _take_part(
+    site: Site, session: str, rows: Dataset, persons: o.Persons, manner: _Manner, line: ProgressLine
+) -> SiteResult:
+    def consent(request: ConsentRequest) -> bool:
+        line.pause()
+        consent_screen(request, full=manner.full)
+        question = consent_question(request, "Does this site take part?")
+        return manner.yes or confirmed(question, "--yes")
+
+    def ask_each(next_one: Preview) -> bool:
+        line.pause()
+        preview_screen(next_one)
+        return confirmed("Send this?", "--ask once")
+
+    try:
+        return site.participate(
+            session,
+            rows,
+            **persons.given,
+            consent=consent,
+            ask=ask_each if manner.ask == "each" else None,
+            on_progress=line.tell,
+        )
+    except KeyboardInterrupt:
+        line.pause()
+        show(err, "interrupted; run the same command again to continue")
+        raise
 
 
 @o.command(

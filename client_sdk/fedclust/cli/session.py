@@ -15,7 +15,7 @@ from rich.filesize import decimal
 
 from fedclust import errors
 from fedclust.cli import options as o
-from fedclust.cli.cluster_options import Clusters, OneK, read_clusters
+from fedclust.cli.cluster_options import OneK
 from fedclust.cli.console import (
     conclude,
     err,
@@ -28,7 +28,7 @@ from fedclust.cli.console import (
 from fedclust.cli.output_files import check_outputs, check_report, is_document, is_report, write
 from fedclust.cli.overview import SessionOverview, ago, late_first, overviews
 from fedclust.cli.result_output import show_result
-from fedclust.cli.session_file import definition, read_object
+from fedclust.cli.study import Study, read_time
 from fedclust.cli.watch import Watcher
 from fedclust.report import facts_of_document
 from fedclust.report.tables import centroid_table, write_report
@@ -50,9 +50,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-#: What a definition holds beyond what its author wrote.
-_FROZEN = frozenset({"method_version", "seed"})
-_NAMES = "Comma-separated."
 
 
 @o.command(
@@ -65,85 +62,14 @@ _NAMES = "Comma-separated."
     "fedclust session create heart-2027 --from heart-2026 --clusters 5",
 )
 def create(
-    connection: o.Connection,
-    session: o.Session,
-    file: Annotated[Path | None, o.opt("--file", "Definition, JSON; - is standard input.")] = None,
-    from_session: Annotated[
-        str | None,
-        o.opt("--from", "Begin with the definition of this session; the seed is drawn anew."),
-    ] = None,
-    algorithm: Annotated[str | None, o.opt("--algorithm", "The method.")] = None,
-    clusters: Clusters = None,
-    features: Annotated[
-        str | None,
-        o.opt("--features", "Names of numeric features, comma-separated; others need --file."),
-    ] = None,
-    sites: Annotated[str | None, o.opt("--sites", _NAMES)] = None,
-    title: Annotated[str | None, o.opt("--title", "What the study is called.")] = None,
-    purpose: Annotated[
-        str | None,
-        o.opt(
-            "--purpose",
-            "Why the sites should take part, one to five sentences. Every session needs it.",
-        ),
-    ] = None,
-    contact: Annotated[str | None, o.opt("--contact", "Whom sites ask: name and address.")] = None,
-    approval: Annotated[str | None, o.opt("--approval", "Ethics approval or contract.")] = None,
-    expires: Annotated[
-        str | None,
-        o.opt("--expires", "No site joins from then on: RFC 3339 with its offset from UTC."),
-    ] = None,
-    seed: Annotated[int | None, o.opt("--seed", "Drawn if left out.", min=0)] = None,
-    min_sites: Annotated[
-        int | None,
-        o.opt(
-            "--min-sites",
-            "Sites that every round needs, 3 by default. With 2 each of two sites learns the "
-            "other's part, and has to consent to that.",
-            min=2,
-        ),
-    ] = None,
-    start: Annotated[
-        Literal["when_all_joined", "manual"] | None, o.opt("--start", "When it starts.")
-    ] = None,
-    as_json: o.AsJson = False,
+    connection: o.Connection, session: o.Session, study: Study, as_json: o.AsJson = False
 ) -> None:
     """Create a session; the same command again returns the one that it made.
 
     Options win over --file, and --file over --from.
     """
     with connection.client() as client:
-        body: dict[str, Any] = {}
-        if from_session is not None:
-            known = client.session(from_session).definition.model_dump(mode="json")
-            body = {key: value for key, value in known.items() if key not in _FROZEN}
-        body |= {} if file is None else read_object(file)
-        said = {
-            "name": session,
-            "title": title,
-            "purpose": purpose,
-            "contact": contact,
-            "approval": approval,
-            "expires": None if expires is None else _time(expires).isoformat(),
-            "algorithm": algorithm,
-            "features": None if features is None else [{"name": n} for n in o.names(features)],
-            "sites": None if sites is None else o.names(sites),
-            "seed": seed,
-            "start": start,
-        }
-        body |= {key: value for key, value in said.items() if value is not None}
-        if clusters is not None:
-            n_clusters = read_clusters(clusters)
-            body["config"] = {**_object(body, "config"), "n_clusters": n_clusters}
-        if min_sites is not None:
-            body["policy"] = {**_object(body, "policy"), "min_sites": min_sites}
-        needed = ("purpose", "algorithm", "features", "sites")
-        if lacking := [key for key in needed if not body.get(key)]:
-            options = ", ".join(f"--{key}" for key in lacking)
-            raise errors.UsageError(f"the definition lacks {', '.join(lacking)}: give {options}")
-        # Clusters may be left to a method that chooses; the coordinator says where they may not.
-        body.setdefault("config", {})
-        info = client.create_session(definition(body))
+        info = client.create_session(study.definition(session, client))
     _show(info, (), as_json)
     _warn_of_bounds(info.definition)
     if not as_json:
@@ -238,7 +164,7 @@ def exclude(
 def invite(
     connection: o.Connection,
     session: o.Session,
-    sites: Annotated[str, o.arg(_NAMES)],
+    sites: Annotated[str, o.arg("Comma-separated.")],
     as_json: o.AsJson = False,
 ) -> None:
     """Invite more sites; after the session has completed, as readers of its result."""
@@ -258,7 +184,7 @@ def deadline(
     as_json: o.AsJson = False,
 ) -> None:
     """Move the open round's deadline."""
-    aware = _time(until)
+    aware = read_time(until)
     with connection.client() as client:
         info = client.patch_session(session, SessionPatch(deadline=aware))
     conclude(f"{session}: the round's deadline is {aware:%Y-%m-%dT%H:%M:%SZ}", info, as_json)
@@ -341,16 +267,6 @@ def result(
     write_out(content if form == "binary" else content.rstrip(b"\n") + b"\n")
 
 
-def _time(text: str) -> datetime:
-    try:
-        time = datetime.fromisoformat(text)
-        if time.tzinfo is not None:
-            return time.astimezone(UTC)
-    except (ValueError, OverflowError):
-        pass
-    raise errors.UsageError("give the time with its offset, for example 2026-12-01T12:00Z")
-
-
 def _warn_of_bounds(definition: Definition) -> None:
     """Name the numbers of which a site may send any value."""
     unbounded = [
@@ -365,13 +281,6 @@ def _warn_of_bounds(definition: Definition) -> None:
             "move the clusters of all: declare the least and greatest value that a person can "
             'have as "lower" and "upper" (--file).',
         )
-
-
-def _object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = body.get(key, {})
-    if not isinstance(found, Mapping):
-        raise errors.UsageError(f"the definition: /{key}: this is one JSON object, {{...}}")
-    return found
 
 
 def _row(info: SessionEntry, told: SessionOverview | None) -> list[object]:

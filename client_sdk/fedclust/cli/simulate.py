@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +28,19 @@ from fedclust.simulate import simulate as run
 app = typer.Typer(rich_markup_mode=None)
 
 
+@dataclass(frozen=True)
+class _Study:
+    """What is simulated."""
+
+    clusters: Clusters = None
+    features: Annotated[
+        str | None, o.opt("--features", "Columns, comma-separated; by default all.")
+    ] = None
+    config: Annotated[str, typer.Option("--config", help="The method's options, JSON.")] = "{}"
+    policy: Annotated[str, typer.Option("--policy", help="The session's policy, JSON.")] = "{}"
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0
+
+
 @o.command(
     app,
     "simulate",
@@ -39,13 +52,7 @@ def simulate(
     how: o.Reading,
     algorithm: Annotated[str, o.arg("The method.")],
     site: Annotated[list[str], o.opt("--site", "NAME=FILE, once for each site.")],
-    clusters: Clusters = None,
-    features: Annotated[
-        str | None, o.opt("--features", "Columns, comma-separated; by default all.")
-    ] = None,
-    config: Annotated[str, typer.Option("--config", help="The method's options, JSON.")] = "{}",
-    policy: Annotated[str, typer.Option("--policy", help="The session's policy, JSON.")] = "{}",
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    study: _Study,
     labels_dir: Annotated[
         Path | None, o.opt("--labels-dir", "Where NAME.csv go, with labels.")
     ] = None,
@@ -65,9 +72,9 @@ def simulate(
     }
     for name in sorted(mappings.keys() - files.keys()):
         raise errors.UsageError(f"--site-mapping {name}: there is no --site of that name")
-    options, rules = _object(config, "--config"), _object(policy, "--policy")
-    if clusters is not None:
-        options["n_clusters"] = read_clusters(clusters)
+    options, rules = _object(study.config, "--config"), _object(study.policy, "--policy")
+    if study.clusters is not None:
+        options["n_clusters"] = read_clusters(study.clusters)
     check_outputs(((report, is_report),), list(files.values()))
     check_report(report)
     if labels_dir is not None:
@@ -77,10 +84,12 @@ def simulate(
             raise errors.UsageError(f"{labels_dir}: {error.strerror}") from None
         outputs = [(labels_dir / f"{name}.csv", is_labels) for name in files]
         check_outputs(outputs, list(files.values()))
-    wanted = o.names(features) if features else None
+    wanted = o.names(study.features) if study.features else None
     try:
         with line:
-            found = run(algorithm, rows, config=options, policy=rules, features=wanted, seed=seed)
+            found = run(
+                algorithm, rows, config=options, policy=rules, features=wanted, seed=study.seed
+            )
     except ValueError as error:
         # Messages about the definition, the method and the data contain no values.
         raise errors.UsageError(str(error)) from None
