@@ -11,22 +11,17 @@ from pathlib import Path
 
 import structlog
 
+from fedclust.durable_files import write_atomically
 from fedclust_service.clock import ClockFault, StoreClock
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.orchestration import principals
-from fedclust_service.orchestration.audit.trail import record_accepted_clock
+from fedclust_service.orchestration.audit import trail
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.settings import MIN_KEY_LENGTH, Settings, SettingsError, load_settings
-from fedclust_service.store import (
-    SchemaProblem,
-    Store,
-    StoreError,
-    StoreLocked,
-    UrlRefused,
-)
+from fedclust_service.store import SchemaProblem, Store, StoreError, StoreLocked, UrlRefused
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +37,12 @@ class Opened:
     coordinator: Coordinator
     made: tuple[str, ...] = ()
     operator_token: str | None = None
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Stop the coordinator and close the database."""
@@ -109,7 +110,7 @@ def _check_clock(co: Coordinator, *, accept: bool) -> None:
             f"{limit_s:g} s are allowed: set it. If it is right, the entry was written while it "
             "was wrong: start once with --accept-clock",
         )
-    record_accepted_clock(co, behind_s)
+    trail.record(co, "clock.record", "clock.accepted", behind_s=round(behind_s))
 
 
 def _side(ahead_s: float) -> str:
@@ -191,18 +192,13 @@ def reload_keys(co: Coordinator, settings: Settings) -> None:
 def _write_key(path: Path) -> bool:
     """Write a new key file atomically; False if another process was first."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(secrets.token_urlsafe(48) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(draft, path)  # fails if the file exists
-        except FileExistsError:
-            return False
+        write_atomically(draft, f"{secrets.token_urlsafe(48)}\n".encode())
+        os.link(draft, path)  # fails if the file exists
+    except FileExistsError:
+        return False
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)
     return True
 
 
@@ -212,14 +208,13 @@ def explain_store_errors(settings: Settings) -> Iterator[None]:
     where = settings.shown()["database_url"]
     try:
         yield
-    except StoreLocked:
-        raise StartFailure(
-            Exit.LOCKED,
-            f"another coordinator serves {where}: stop it, or use another data directory",
-        ) from None
-    except SchemaProblem as error:
-        raise StartFailure(Exit.SCHEMA, str(error)) from None
-    except UrlRefused as error:
-        raise StartFailure(Exit.SETTINGS, f"database_url: {error}") from None
     except StoreError as error:
-        raise StartFailure(Exit.DATABASE, f"the database {where} cannot be used: {error}") from None
+        code, message = Exit.DATABASE, f"the database {where} cannot be used: {error}"
+        if isinstance(error, StoreLocked):
+            code = Exit.LOCKED
+            message = f"another coordinator serves {where}: stop it, or use another data directory"
+        elif isinstance(error, SchemaProblem):
+            code, message = Exit.SCHEMA, str(error)
+        elif isinstance(error, UrlRefused):
+            code, message = Exit.SETTINGS, f"database_url: {error}"
+        raise StartFailure(code, message) from None

@@ -129,16 +129,12 @@ def init(settings: Settings, token_out: TokenOut = None) -> None:
     from fedclust_service.bootstrap import open_coordinator
 
     _only_warnings(settings)
-    with _new_file(token_out) as written:
-        opened = open_coordinator(settings, serving=False)
-        try:
-            _print_made(opened, written)
-            if opened.operator_token is None:
-                _say("an operator exists already; `fedclust-service operator-token` makes a token")
-            elif token_out is not None:
-                _say(f"wrote an operator token to {token_out}")
-        finally:
-            opened.close()
+    with _new_file(token_out) as written, open_coordinator(settings, serving=False) as opened:
+        _print_made(opened, written)
+        if opened.operator_token is None:
+            _say("an operator exists already; `fedclust-service operator-token` makes a token")
+        elif token_out is not None:
+            _say(f"wrote an operator token to {token_out}")
 
 
 def _print_made(opened: Opened, written: TextIO | None = None) -> None:
@@ -220,18 +216,14 @@ def operator_token(
     if not is_slug(name):
         raise typer.BadParameter("use a-z, 0-9 and -, at most 63", param_hint="--name")
     _only_warnings(settings)
-    with _new_file(token_out) as written:
-        opened = open_coordinator(settings, serving=False)
-        try:
-            for line in opened.made:
-                print(line, file=sys.stderr)  # stdout has only the token, for scripts
-            with explain_store_errors(settings):
-                token = opened.operator_token
-                if token is None or name != "operator":
-                    token = principals.bootstrap_operator(opened.coordinator, name)
-            print(token, file=written, flush=True)
-        finally:
-            opened.close()
+    with _new_file(token_out) as written, open_coordinator(settings, serving=False) as opened:
+        for line in opened.made:
+            print(line, file=sys.stderr)  # stdout has only the token, for scripts
+        with explain_store_errors(settings):
+            token = opened.operator_token
+            if token is None or name != "operator":
+                token = principals.bootstrap_operator(opened.coordinator, name)
+        print(token, file=written, flush=True)
 
 
 @app.command()
@@ -256,27 +248,24 @@ def backup(
 @app.command()
 @with_settings
 def restore(
-    settings: Settings,
-    source: Annotated[Path, typer.Argument(help="A file that `backup` wrote.")],
+    settings: Settings, source: Annotated[Path, typer.Argument(help="A file that `backup` wrote.")]
 ) -> None:
     """Restore a backup of an SQLite database. Stop the server and move the old database first.
 
     The audit trail records the restore.
     """
     from fedclust_service.bootstrap import explain_store_errors, open_coordinator
-    from fedclust_service.orchestration.audit.trail import record_restore
+    from fedclust_service.orchestration.audit import trail
     from fedclust_service.store import backup as copies
 
     with explain_store_errors(settings):
         made = copies.restore(source, settings.store_url)
     _say(f"{made.path}: {made.size} bytes, schema {made.migration}")
-    opened = open_coordinator(settings, serving=False)
-    try:
+    with open_coordinator(settings, serving=False) as opened:
         _print_made(opened)
         with explain_store_errors(settings):
-            record_restore(opened.coordinator, made.sha256)
-    finally:
-        opened.close()
+            co = opened.coordinator
+            trail.record(co, "restore.record", "database.restored", backup=made.sha256)
 
 
 @db.command("upgrade")
@@ -341,16 +330,8 @@ def audit_verify(
         finally:
             store.close()
     if as_json:
-        _say(
-            json.dumps(
-                {
-                    "entries": verdict.head.number,
-                    "head": verdict.head.hash,
-                    "unsealed": waiting,
-                    "faults": verdict.faults,
-                }
-            )
-        )
+        known = {"entries": verdict.head.number, "head": verdict.head.hash}
+        _say(json.dumps({**known, "unsealed": waiting, "faults": verdict.faults}))
     else:
         for fault in verdict.faults:
             _say(f"fault: {fault}")

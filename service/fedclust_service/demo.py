@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedclust.client import Client
+from fedclust.durable_files import write_atomically
 from fedclust.errors import FedclustError
 from fedclust.wire.models import PhaseInfo, RoundInfo, SessionCreate, SessionInfo
 
@@ -223,10 +224,7 @@ class _Place:
                     writer.writerow([record, *row])
 
     def save_token(self, name: str, token: str) -> None:
-        path = self.site(name, "token")
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(token + "\n")
+        write_atomically(self.site(name, "token"), f"{token}\n".encode())
 
     def labels(self, session: str, hospital: Cohort) -> NDArray[np.int64]:
         """Read the labels of a hospital's records, in the cohort's order."""
@@ -444,10 +442,7 @@ def _round_line(round_: RoundInfo) -> str:
 
 
 def _compare(
-    place: _Place,
-    hospitals: Sequence[Cohort],
-    results: dict[str, dict[str, Any]],
-    out: Console,
+    place: _Place, hospitals: Sequence[Cohort], results: dict[str, dict[str, Any]], out: Console
 ) -> None:
     from sklearn.cluster import KMeans
     from sklearn.metrics import adjusted_rand_score

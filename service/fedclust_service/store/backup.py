@@ -19,9 +19,10 @@ from pathlib import Path
 
 from sqlalchemy import URL
 
+from fedclust.durable_files import sync_directory
 from fedclust_service.store import engine as engines
 from fedclust_service.store.errors import NotOurDatabase, StoreError, Unwritable, UrlRefused
-from fedclust_service.store.lock import ServingLock
+from fedclust_service.store.lock import serving_lock
 
 _BUSY_S = 30.0
 _PASSWORDS = frozenset({"password", "sslpassword"})
@@ -91,7 +92,7 @@ def restore(source: Path, url: str) -> Copy:
         raise Unwritable(f"there is no file {source}")
     if not file.parent.is_dir():
         raise Unwritable(f"the folder {file.parent} does not exist; make it first")
-    lock = ServingLock(file)
+    lock = serving_lock(file)
     try:
         for suffix in ("", "-wal", "-shm", "-journal"):
             left = file.with_name(file.name + suffix)
@@ -123,7 +124,7 @@ def _copy(source: Path, target: Path) -> Copy:
         raise Unwritable(f"cannot write {target}: {error.strerror}") from None
     finally:
         draft.unlink(missing_ok=True)
-    _sync(target.parent)
+    sync_directory(target.parent)
     return Copy(target, size, digest, migration)
 
 
@@ -160,14 +161,3 @@ def _migration(connection: sqlite3.Connection, path: Path) -> str:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    """Make a new name durable, if the system can sync a folder."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -21,7 +21,7 @@ from fedclust_service.store.errors import (
     SchemaOlder,
     translate,
 )
-from fedclust_service.store.lock import ServingLock
+from fedclust_service.store.lock import serving_lock
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -113,7 +113,7 @@ def upgrade_with(engine: Engine, revision: str = "head") -> None:
 def _move(url: str, revision: str, *, up: bool) -> None:
     made = _engines(url)
     try:
-        lock = ServingLock(made.file) if made.file else None
+        lock = serving_lock(made.file) if made.file else None
         try:
             _run(made.write, revision, up=up)
         finally:

@@ -10,17 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    BindParameter,
-    Select,
-    bindparam,
-    case,
-    func,
-    literal,
-    select,
-    text,
-    tuple_,
-)
+from sqlalchemy import BindParameter, Select, bindparam, case, func, literal, select, text, tuple_
 
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.overview import (

@@ -173,11 +173,7 @@ class Rounds(Repository):
         return self._set(_HELD, round_id, **_by(token), **_NO_LEASE)
 
     def finish(
-        self,
-        round_id: int,
-        lease_token: str,
-        to_state: RoundState,
-        **changes: Unpack[RoundChanges],
+        self, round_id: int, lease_token: str, to_state: RoundState, **changes: Unpack[RoundChanges]
     ) -> bool:
         """End the aggregation if the lease is still held; False if another process took over.
 

@@ -9,12 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Executable, bindparam, func, select, update
 
 from fedclust_service.domain.access import Role
-from fedclust_service.domain.session import (
-    Participation,
-    ParticipationState,
-    Session,
-    SessionState,
-)
+from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository, Row
 

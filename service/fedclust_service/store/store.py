@@ -16,6 +16,7 @@ from sqlalchemy import URL, Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from fedclust.durable_files import FileLock
 from fedclust_service.clock import StoreClock
 from fedclust_service.store import engine as engines
 from fedclust_service.store import migrate as migrations
@@ -33,7 +34,7 @@ from fedclust_service.store.errors import (
 )
 from fedclust_service.store.health import Health
 from fedclust_service.store.listen import Listener, announce
-from fedclust_service.store.lock import ServingLock
+from fedclust_service.store.lock import serving_lock
 from fedclust_service.store.tables import SCHEMA_REVISION
 from fedclust_service.store.tx import Tx
 
@@ -71,7 +72,7 @@ class Store:
         self,
         made: engines.Engines,
         clock: StoreClock,
-        lock: ServingLock | None,
+        lock: FileLock | None,
         url: URL,
         pause: Callable[[float], None],
     ) -> None:
@@ -131,11 +132,11 @@ class Store:
         """
         parsed = engines.parse_url(url)
         file = engines.sqlite_file(parsed)
-        lock: ServingLock | None = None
+        lock: FileLock | None = None
         made = engines.build(parsed, busy_timeout_s=busy_timeout_s, pool_size=pool_size)
         try:
             if serving and file:
-                lock = ServingLock(file)
+                lock = serving_lock(file)
             store = cls(made, clock, lock, parsed, pause)
             store._ensure_schema(create)
             clock.follow(None if made.file else store._database_time)

@@ -31,6 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 from sqlmodel import Field, SQLModel
 
+from fedclust.wire.codec import canonical_json
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
@@ -102,11 +103,7 @@ class CanonicalJson(TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
-        if value is None:
-            return None
-        return json.dumps(
-            value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
-        )
+        return None if value is None else canonical_json(value).decode()
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
         return None if value is None else json.loads(value)
@@ -341,10 +338,7 @@ class ChainRow(Row, table=True):
 
     __tablename__ = "audit_chain"
     __table_args__ = (
-        CheckConstraint(
-            "(lease_holder IS NULL) = (lease_expires_at IS NULL)",
-            name="lease_whole",
-        ),
+        CheckConstraint("(lease_holder IS NULL) = (lease_expires_at IS NULL)", name="lease_whole"),
     )
 
     id: int | None = Field(default=None, primary_key=True, sa_type=Whole)

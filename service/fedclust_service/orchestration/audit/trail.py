@@ -31,15 +31,6 @@ def verify_trail(store: Store, noted: str | Head | None = None) -> tuple[Verdict
     return store.read("audit.verify", work)
 
 
-def record_restore(co: CoordinatorCore, sha256: str) -> None:
-    """Record that the database now continues a backup with this hash."""
-    _record(co, "restore.record", "database.restored", backup=sha256)
-
-
-def record_accepted_clock(co: CoordinatorCore, behind_s: float) -> None:
-    """Record that the last entry has a wrong time, and by how much."""
-    _record(co, "clock.record", "clock.accepted", behind_s=round(behind_s))
-
-
-def _record(co: CoordinatorCore, name: str, action: str, **details: Detail) -> None:
+def record(co: CoordinatorCore, name: str, action: str, **details: Detail) -> None:
+    """Record what an operator did to the database by hand, in a transaction called ``name``."""
     commit(co, name, lambda uow: uow.audit(COORDINATOR, action, "database", **details))
