@@ -33,20 +33,10 @@ from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.http.app import create_app
 from fedclust_service.http.protocol import HEAD_SECONDS, Protocol
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.settings import (
-    Settings,
-    SettingsError,
-)
-from fedclust_service.store import (
-    StoreBusy,
-    StoreUnavailable,
-    Unwritable,
-)
+from fedclust_service.settings import Settings, SettingsError
 
 log = structlog.get_logger(__name__)
 
-#: Temporary failures of the store, which are answered with 503 instead of 500.
-TEMPORARY = (StoreBusy, StoreUnavailable, Unwritable)
 # Long enough for a proxy or SDK to keep its connection between two rounds.
 _KEEP_ALIVE_SECONDS = 75
 #: At shutdown, the time for ending threads and closing the database, after that of open requests.
@@ -154,11 +144,6 @@ def connections_within_limit(settings: Settings) -> Connections:
     return Connections(most)
 
 
-def build_app(coordinator: Coordinator, settings: Settings, connections: Connections) -> FastAPI:
-    """Return the application that serves a coordinator."""
-    return create_app(coordinator, settings, connections, TEMPORARY)
-
-
 def http_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """Return uvicorn's configuration: no server header, forwarded headers only from the proxy."""
     return uvicorn.Config(
@@ -238,7 +223,7 @@ def _run(
             draft.write_text(address + "\n", "ascii")
             draft.replace(ready_file)
 
-    config = http_config(build_app(coordinator, settings, connections), settings)
+    config = http_config(create_app(coordinator, settings, connections), settings)
     config.load()
     config.ssl = context
     coordinator.start()

@@ -28,7 +28,7 @@ from fedclust.wire.models import (
 )
 from fedclust.wire.problems import CATALOGUE, PREFIX, Problem
 from fedclust.wire.submissions import BINARY, JSON, read_head, read_submission
-from fedclust_service.http import openapi
+from fedclust_service.http import describe
 from fedclust_service.http.app import api_routes, openapi_text
 from fedclust_service.http.examples import recorded
 from support.api_caller import ApiCaller
@@ -202,7 +202,7 @@ def test_two_models_of_one_title_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     class Other(Model, title="LloydConfig"):
         """A model whose title is taken."""
 
-    monkeypatch.setattr(openapi, "_MODELS", (*openapi._MODELS, Other))
+    monkeypatch.setitem(describe.REFERRED, "Other", Other)
     with pytest.raises(ValueError, match="LloydConfig"):
         openapi_text()
 

@@ -66,7 +66,7 @@ def local_coordinator(
     listener = server.listen(read.host, read.port)
     started = threading.Event()
     connections = server.connections_within_limit(read)
-    config = server.http_config(server.build_app(co, read, connections), read)
+    config = server.http_config(server.create_app(co, read, connections), read)
     running = server.Server(config, connections, started.set, co.ask_to_stop)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
     if threads:

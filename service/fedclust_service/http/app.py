@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from typing import cast
@@ -34,16 +33,10 @@ _WAIT_RETRY_S, _REQUEST_RETRY_S = 5, 1
 _DOWNLOADS = 32
 
 
-def create_app(
-    coordinator: Coordinator,
-    settings: Settings,
-    connections: Connections,
-    temporary: Sequence[type[Exception]] = (),
-) -> FastAPI:
+def create_app(coordinator: Coordinator, settings: Settings, connections: Connections) -> FastAPI:
     """Return the ASGI application of a coordinator, which the caller starts and stops.
 
-    ``connections`` are those that the requests use. ``temporary`` failures of the store are
-    answered with 503 and Retry-After.
+    ``connections`` are those that the requests use.
     """
     app = describe_app()
     metrics = Metrics(coordinator, connections)
@@ -54,7 +47,7 @@ def create_app(
     app.state.service = Service(coordinator, settings, metrics, threads)
     app.add_exception_handler(DataDamaged, _damaged)
     app.add_exception_handler(DefinitionError, _outdated)
-    for kind in temporary:
+    for kind in damage.TEMPORARY:
         app.add_exception_handler(kind, _temporary)
     budgets = Budgets(
         # A quarter of the connections stays free for requests that are answered at once.

@@ -27,13 +27,7 @@ _EVERYWHERE = (
     "unavailable",
 )
 #: Temporary problems, which carry Retry-After.
-_PASSING = {
-    "request-timeout",
-    "result-not-ready",
-    "too-many-requests",
-    "internal",
-    "unavailable",
-}
+_PASSING = {"request-timeout", "result-not-ready", "too-many-requests", "internal", "unavailable"}
 #: Problems of every route that reads a body.
 _OF_BODIES = (
     "malformed-request",
@@ -56,14 +50,22 @@ class Described(TypedDict):
     openapi_extra: dict[str, Any]
 
 
+#: The models that routes name, and those of them that lists consist of, by name.
+REFERRED: dict[str, type[BaseModel]] = {}
+LISTED: dict[str, type[BaseModel]] = {}
+
+
 def ref(model: type[BaseModel] | str) -> Content:
     """Return a reference to the schema of a model, given the model or its name."""
     name = model if isinstance(model, str) else model.__name__
+    if not isinstance(model, str):
+        REFERRED[name] = model
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def page_of(model: type[BaseModel]) -> Content:
     """Return a reference to the schema of a page of a list."""
+    LISTED[model.__name__] = model
     return ref(f"{model.__name__}Page")
 
 

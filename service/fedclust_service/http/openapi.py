@@ -20,39 +20,12 @@ from fedclust.engine import sweep
 from fedclust.methods.registry import METHODS
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.result import Result
-from fedclust.wire import models
 from fedclust.wire.codec import CONTENT_TYPE as BINARY
 from fedclust.wire.problems import CATALOGUE, PREFIX, Problem
 from fedclust_service.http import examples, schemas
-from fedclust_service.http.describe import problem_examples
-from fedclust_service.http.routes import health
-from fedclust_service.orchestration import admin
+from fedclust_service.http.describe import LISTED, REFERRED, problem_examples
 
 _PREFIX = "#/components/schemas/"
-_MODELS: tuple[type[BaseModel], ...] = (
-    admin.AdminAuditEntry,
-    admin.AdminSession,
-    admin.Overview,
-    models.AlgorithmInfo,
-    models.AuditHead,
-    models.Participation,
-    models.ParticipationInfo,
-    models.PrincipalCreate,
-    models.PrincipalInfo,
-    models.PrincipalPatch,
-    models.Receipt,
-    models.RoundInfo,
-    models.SessionEntry,
-    models.SessionInfo,
-    models.SessionPatch,
-    models.TokenCreate,
-    models.TokenIssued,
-    models.WhoAmI,
-    Problem,
-    Result,
-    health.Liveness,
-    health.Readiness,
-)
 _DESCRIPTION = """\
 Clustering across organisations that may not pool their data. Sites keep their rows and send small
 summaries; this coordinator stores each of them, aggregates a round when its sites have answered,
@@ -144,7 +117,10 @@ class _Schemas(GenerateJsonSchema):
 
 def _schemas() -> tuple[dict[str, Any], dict[type[BaseModel], dict[str, str]]]:
     """Return the schemas by title, and a reference to that of each model."""
-    wanted: list[type[BaseModel]] = [*_MODELS, *schemas.derived()]
+    models: dict[str, type[BaseModel]] = {"Problem": Problem, "Result": Result, **LISTED}
+    models |= REFERRED
+    models |= {each.__name__: each for each in schemas.derived()}
+    wanted = list(models.values())
     wanted += [method.options for method in METHODS.values()]
     for phase in itertools.chain(*schemas.phases().values()):
         wanted += [phase.task, phase.payload]

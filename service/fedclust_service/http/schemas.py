@@ -24,17 +24,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.schema.result import Result
 from fedclust.schema.task import Phase
 from fedclust.wire import models
-from fedclust_service.orchestration import admin
-
-#: What lists consist of.
-_LISTED: tuple[type[BaseModel], ...] = (
-    admin.AdminAuditEntry,
-    admin.AdminSession,
-    models.AlgorithmInfo,
-    models.PrincipalInfo,
-    models.RoundInfo,
-    models.SessionEntry,
-)
+from fedclust_service.http.describe import LISTED
 
 
 def derived() -> list[type[BaseModel]]:
@@ -47,7 +37,7 @@ def derived() -> list[type[BaseModel]]:
         [_task(name, each) for name, each in by_name.items()],
     )
     return [
-        *map(_page, _LISTED),
+        *map(_page, LISTED.values()),
         _with(models.ResultDocument, result=Result),
         _with(models.TaskResponse, task=(tasks | None, None)),
         _choice(

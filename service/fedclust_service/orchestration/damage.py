@@ -1,4 +1,4 @@
-"""What a request does when it finds damaged data."""
+"""What a request does when the store fails."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from fedclust_service.domain.session import SessionState
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.round_lifecycle import fail_damaged
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
-from fedclust_service.store import DataDamaged, StoreError
+from fedclust_service.store import DataDamaged, StoreBusy, StoreError, StoreUnavailable, Unwritable
 
-__all__ = ["DataDamaged", "refusal_of"]
+__all__ = ["TEMPORARY", "DataDamaged", "refusal_of"]
+#: Temporary failures, which are answered with 503 instead of 500.
+TEMPORARY = (StoreBusy, StoreUnavailable, Unwritable)
 log = structlog.get_logger(__name__)
 
 

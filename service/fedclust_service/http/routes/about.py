@@ -59,9 +59,7 @@ def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Response:
     description="What leaves a site and when, for a data protection officer.",
     **described({200: ("The method.", ref(AlgorithmInfo))}, "not-found"),
 )
-def get_algorithm(
-    algorithm: Annotated[str, Path(description="The method's name.")],
-) -> Response:
+def get_algorithm(algorithm: Annotated[str, Path(description="The method's name.")]) -> Response:
     method = METHODS.get(algorithm)
     if method is None:
         raise not_found()

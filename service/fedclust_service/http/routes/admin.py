@@ -50,10 +50,7 @@ SinceOf = Annotated[
     "deadline, aggregations whose worker died, sessions that failed within a week, tokens that "
     "end within two weeks and have no successor, at most 50 of each); the database's size, what "
     "is free on the coordinator's disk, how far clocks differ, versions.",
-    **described(
-        {200: ("The overview.", ref(admin.Overview))},
-        "forbidden",
-    ),
+    **described({200: ("The overview.", ref(admin.Overview))}, "forbidden"),
 )
 def overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> Response:
     return reply(admin.overview(co, actor, service_of(request).settings.data_dir))
@@ -67,9 +64,7 @@ def overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> Response:
     "since when it is late, when it was last seen (in any session, to the minute), its SDK, its "
     "refused answers, the bytes of its stored answers and of the tasks made for it, each once.",
     **described(
-        {200: ("A page of sessions.", page_of(admin.AdminSession))},
-        "forbidden",
-        "invalid",
+        {200: ("A page of sessions.", page_of(admin.AdminSession))}, "forbidden", "invalid"
     ),
 )
 def sessions(
@@ -90,9 +85,7 @@ def sessions(
     description="Operators, newest first. `number` and `hash` are null for the second or so until "
     "an entry is sealed.",
     **described(
-        {200: ("A page of entries.", page_of(admin.AdminAuditEntry))},
-        "forbidden",
-        "invalid",
+        {200: ("A page of entries.", page_of(admin.AdminAuditEntry))}, "forbidden", "invalid"
     ),
 )
 def audit(

@@ -17,12 +17,7 @@ from fedclust.wire.models import AuditHead
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import reply
-from fedclust_service.http.dependencies import (
-    ActorOf,
-    CoordinatorOf,
-    SessionName,
-    bearer_token,
-)
+from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName, bearer_token
 from fedclust_service.http.describe import described, ref
 from fedclust_service.http.request_context import context_of
 from fedclust_service.orchestration.audit import trail

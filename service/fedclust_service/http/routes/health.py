@@ -127,10 +127,7 @@ def _reasons(co: Coordinator) -> list[str]:
     summary="Metrics",
     description="Prometheus' text form. Operators; without a token only from the coordinator's "
     "machine, and only without a proxy.",
-    **described(
-        {200: ("Counts of this process and of the database.", _TEXT)},
-        "forbidden",
-    ),
+    **described({200: ("Counts of this process and of the database.", _TEXT)}, "forbidden"),
 )
 async def metrics(request: Request, _: Annotated[object, Depends(bearer)]) -> Response:
     if not _from_this_machine(request):

@@ -70,11 +70,7 @@ def _router(role: Role, readers: str) -> APIRouter:
         operation_id=f"list_{many}",
         summary=f"List {many}",
         description=f"{readers}. By name.",
-        **described(
-            {200: (f"A page of {many}.", page_of(PrincipalInfo))},
-            "forbidden",
-            "invalid",
-        ),
+        **described({200: (f"A page of {many}.", page_of(PrincipalInfo))}, "forbidden", "invalid"),
     )
     def index(
         actor: ActorOf, co: CoordinatorOf, limit: LimitOf = 50, cursor: CursorOf = None

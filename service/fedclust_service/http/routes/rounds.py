@@ -28,9 +28,7 @@ router = APIRouter(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
     description="Its analyst, operators and its sites. Of other sites, a site reads only the names "
     "and whether they answered.",
     **described(
-        {200: ("A page of rounds, by number.", page_of(RoundInfo))},
-        "not-found",
-        "invalid",
+        {200: ("A page of rounds, by number.", page_of(RoundInfo))}, "not-found", "invalid"
     ),
 )
 def index(

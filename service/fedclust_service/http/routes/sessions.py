@@ -138,12 +138,7 @@ def start(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
     summary="Cancel a session",
     description="Its analyst and operators. What was stored stays until its retention ends. "
     "Idempotent.",
-    **described(
-        {200: ("Cancelled.", ref(SessionEntry))},
-        "forbidden",
-        "not-found",
-        "wrong-state",
-    ),
+    **described({200: ("Cancelled.", ref(SessionEntry))}, "forbidden", "not-found", "wrong-state"),
 )
 def cancel(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Response:
     return reply(sessions.cancel_session(co, actor, session))

@@ -43,10 +43,7 @@ router = APIRouter(tags=["submissions"])
     "other bytes are refused. A 2xx answer means that the submission is stored durably. `payload` "
     "null is an empty answer.",
     **described(
-        {
-            201: ("Stored.", ref(Receipt)),
-            200: ("These bytes were stored before.", ref(Receipt)),
-        },
+        {201: ("Stored.", ref(Receipt)), 200: ("These bytes were stored before.", ref(Receipt))},
         "forbidden",
         "not-found",
         "not-addressed",

@@ -43,8 +43,7 @@ WaitOf = Annotated[
 ]
 #: Only for the API's description: `_etags` reads the header, which may come more than once.
 KnownOf = Annotated[
-    str | None,
-    Header(alias="If-None-Match", description="The last ETag; `*` stands for any."),
+    str | None, Header(alias="If-None-Match", description="The last ETag; `*` stands for any.")
 ]
 
 
