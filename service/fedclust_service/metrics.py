@@ -49,9 +49,7 @@ class Metrics(Observer):
             registry=self._registry,
         )
         self._streams = Gauge(
-            "fedclust_event_streams",
-            "Event streams that are open.",
-            registry=self._registry,
+            "fedclust_event_streams", "Event streams that are open.", registry=self._registry
         )
         self._stream_seconds = Histogram(
             "fedclust_event_stream_seconds",
@@ -145,15 +143,14 @@ class _ScrapeCollector(Collector):
             "1 while driver, sweeper, sealer and listener run.",
             int(self._co.alive),
         )
-        skew = GaugeMetricFamily(
+        skew = self._co.clock.skew
+        clocks = {"machine": skew.machine_s, "database": skew.database_s}
+        yield _by_label(
             "fedclust_clock_skew_seconds",
             "How far a clock is ahead of the coordinator's time: this machine's, the database's.",
-            labels=["clock"],
+            "clock",
+            {clock: value for clock, value in clocks.items() if value is not None},
         )
-        skew.add_metric(["machine"], self._co.clock.skew.machine_s)
-        if self._co.clock.skew.database_s is not None:
-            skew.add_metric(["database"], self._co.clock.skew.database_s)
-        yield skew
         if self._co.listener is not None:
             yield _gauge(
                 "fedclust_listening",
@@ -166,7 +163,7 @@ class _ScrapeCollector(Collector):
                 value=self._co.listener.missed,
             )
         try:
-            stored = tuple(self._co.store.read("metrics", self._stored))
+            stored = self._co.store.read("metrics", lambda tx: tuple(self._stored(tx)))
         except StoreError:
             stored = ()
         yield _gauge(
@@ -224,49 +221,41 @@ class _ScrapeCollector(Collector):
         now = self._co.clock.now()
         sessions, rounds = tx.sessions.counts(), tx.rounds.counts(now)
         unsealed = tx.chain.waiting()
-        # A list, so that everything is read before the transaction ends.
-        return iter(
-            [
-                _by_state(
-                    "fedclust_sessions",
-                    "Sessions by state.",
-                    {state.value: sessions.get(state, 0) for state in SessionState},
-                ),
-                _by_state(
-                    "fedclust_rounds",
-                    "Rounds by state.",
-                    {state.value: rounds.by_state.get(state, 0) for state in RoundState},
-                ),
-                _gauge(
-                    "fedclust_rounds_overdue",
-                    "Rounds past their deadline and below their quorum.",
-                    rounds.overdue,
-                ),
-                _gauge(
-                    "fedclust_leases",
-                    "Rounds that some worker aggregates under a lease in force.",
-                    rounds.leased,
-                ),
-                _gauge(
-                    "fedclust_rounds_waiting",
-                    "Rounds to be aggregated that no worker holds.",
-                    rounds.by_state.get(RoundState.AGGREGATING, 0) - rounds.leased,
-                ),
-                _gauge(
-                    "fedclust_audit_unsealed",
-                    "Entries of the audit trail that wait to be sealed: for a second at most.",
-                    unsealed,
-                ),
-            ]
+        yield _by_label(
+            "fedclust_sessions",
+            "Sessions by state.",
+            "state",
+            {state.value: sessions.get(state, 0) for state in SessionState},
         )
+        yield _by_label(
+            "fedclust_rounds",
+            "Rounds by state.",
+            "state",
+            {state.value: rounds.by_state.get(state, 0) for state in RoundState},
+        )
+        waiting = rounds.by_state.get(RoundState.AGGREGATING, 0) - rounds.leased
+        counted = {
+            "rounds_overdue": (
+                "Rounds past their deadline and below their quorum.",
+                rounds.overdue,
+            ),
+            "leases": ("Rounds that some worker aggregates under a lease in force.", rounds.leased),
+            "rounds_waiting": ("Rounds to be aggregated that no worker holds.", waiting),
+            "audit_unsealed": (
+                "Entries of the audit trail that wait to be sealed: for a second at most.",
+                unsealed,
+            ),
+        }
+        for name, (text, count) in counted.items():
+            yield _gauge(f"fedclust_{name}", text, count)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
-def _by_state(name: str, text: str, values: dict[str, int]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=["state"])
-    for state, value in values.items():
-        family.add_metric([state], value)
+def _by_label(name: str, text: str, label: str, values: dict[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for value, count in values.items():
+        family.add_metric([value], count)
     return family

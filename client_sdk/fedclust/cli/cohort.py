@@ -61,8 +61,7 @@ class _Grouping:
     no_fences: Annotated[
         bool,
         typer.Option(
-            "--no-fences",
-            help="Let extremes count as they are: lone ones are then not protected.",
+            "--no-fences", help="Let extremes count as they are: lone ones are then not protected."
         ),
     ] = False
     separate_groups: o.SeparateGroups = None
@@ -164,10 +163,7 @@ def withdraw(
 
 
 @o.command(app, "backup", "fedclust cohort backup /backup/fedclust-cohorts")
-def backup(
-    target: Annotated[Path, o.arg("A new directory.")],
-    as_json: o.AsJson = False,
-) -> None:
+def backup(target: Annotated[Path, o.arg("A new directory.")], as_json: o.AsJson = False) -> None:
     """Copy the groups and the site's key to a new directory, and verify the copy.
 
     To restore, copy the files back. Keep the copy as private as the rows: it holds the key.

@@ -249,8 +249,7 @@ class Reading:
         ),
     ] = None
     out_of_core: Annotated[
-        bool | None,
-        opt("--out-of-core", "Read the rows in blocks, where memory cannot hold them."),
+        bool | None, opt("--out-of-core", "Read the rows in blocks, where memory cannot hold them.")
     ] = None
 
     def __post_init__(self) -> None:

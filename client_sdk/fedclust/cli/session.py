@@ -16,15 +16,7 @@ from rich.filesize import decimal
 from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.cluster_options import OneK
-from fedclust.cli.console import (
-    conclude,
-    err,
-    print_json,
-    show,
-    show_facts,
-    show_table,
-    write_out,
-)
+from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_table, write_out
 from fedclust.cli.output_files import check_outputs, check_report, is_document, is_report, write
 from fedclust.cli.overview import SessionOverview, ago, late_first, overviews
 from fedclust.cli.result_output import show_result

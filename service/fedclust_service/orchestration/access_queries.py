@@ -58,11 +58,11 @@ def round_numbered(tx: Tx, session: Session, number: int) -> Round | None:
     return tx.rounds.get(session.id, number) if is_row_number(number) else None
 
 
-def roster_of(tx: Tx, session: Session) -> tuple[str, ...]:
-    """Return the sites that take part now, sorted."""
-    return joined_sites(tx.participations.list(session.id))
+def joined(participations: Iterable[Participation]) -> tuple[Participation, ...]:
+    """Return the participations of the sites that take part, in the given order."""
+    return tuple(each for each in participations if each.state is ParticipationState.JOINED)
 
 
 def joined_sites(participations: Iterable[Participation]) -> tuple[str, ...]:
     """Return the sites that take part, in the order of ``participations``."""
-    return tuple(each.site for each in participations if each.state is ParticipationState.JOINED)
+    return tuple(each.site for each in joined(participations))

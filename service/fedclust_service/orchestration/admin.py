@@ -15,7 +15,7 @@ from typing import Literal
 
 from fedclust.schema.model import Model
 from fedclust.wire.models import Page, Timestamp
-from fedclust_service.domain.access import Actor, AuditEntry, require
+from fedclust_service.domain.access import Actor, require
 from fedclust_service.domain.overview import SessionOverview, SiteOverview
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
@@ -145,9 +145,6 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
     require(actor, "admin.read")
     now = co.clock.now()
     free = shutil.disk_usage(place).free
-    database: Literal["sqlite", "postgresql"] = (
-        "sqlite" if co.store.single_process else "postgresql"
-    )
 
     def work(tx: Tx) -> Overview:
         sessions, rounds = tx.sessions.counts(), tx.rounds.counts(now)
@@ -163,9 +160,7 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
             rounds={state.value: rounds.by_state.get(state, 0) for state in RoundState},
             rounds_overdue=rounds.overdue,
             leases=rounds.leased,
-            attention=tuple(
-                Attention.model_validate(vars(each), from_attributes=False) for each in concerns
-            ),
+            attention=tuple(Attention.model_validate(vars(each)) for each in concerns),
             audit_unsealed=tx.chain.waiting(),
             database_bytes=tx.overview.database_bytes(),
             disk_free_bytes=free,
@@ -175,7 +170,7 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
             versions=Versions(
                 server=server_version(),
                 python=platform.python_version(),
-                database=database,
+                database="sqlite" if co.store.single_process else "postgresql",
                 migration=co.store.expected_migration(),
                 sdk=tx.overview.sdk_versions(),
             ),
@@ -233,17 +228,13 @@ def list_audit(
     def work(tx: Tx) -> Page:
         rows = tx.audit.list(size + 1, after, subject=session, actor=by, action=action, since=since)
         more = str(rows[size - 1].id) if len(rows) > size else None
-        return Page(items=tuple(_entry(each) for each in rows[:size]), next=more)
+        return Page(items=tuple(AdminAuditEntry(**vars(each)) for each in rows[:size]), next=more)
 
     return co.store.read("admin.audit", work)
 
 
-def _entry(entry: AuditEntry) -> AdminAuditEntry:
-    return AdminAuditEntry(**vars(entry))
-
-
 def _session(each: SessionOverview, now: datetime) -> AdminSession:
-    session, current = each.session, each.round
+    session, current, sites = each.session, each.round, each.sites
     late = each.late_since(now)
     return AdminSession(
         name=session.name,
@@ -261,26 +252,18 @@ def _session(each: SessionOverview, now: datetime) -> AdminSession:
         round_state=current.state.value if current else None,
         deadline=current.deadline if current else None,
         late_since=late,
-        asked=sum(site.asked for site in each.sites),
-        answered=sum(site.answered for site in each.sites),
-        refusals=sum(site.refusals for site in each.sites),
-        bytes_in=sum(site.bytes_in for site in each.sites),
-        bytes_out=sum(site.bytes_out for site in each.sites),
-        sites=tuple(_site(site, late) for site in each.sites),
+        asked=sum(site.asked for site in sites),
+        answered=sum(site.answered for site in sites),
+        refusals=sum(site.refusals for site in sites),
+        bytes_in=sum(site.bytes_in for site in sites),
+        bytes_out=sum(site.bytes_out for site in sites),
+        sites=tuple(_site(site, late) for site in sites),
     )
 
 
 def _site(site: SiteOverview, late: datetime | None) -> AdminSite:
-    return AdminSite(
-        name=site.site,
-        state=site.state.value,
-        answered=site.answered if site.asked else None,
-        late_since=late if site.asked and not site.answered else None,
-        last_seen_at=site.last_seen_at,
-        sdk_version=site.sdk_version,
-        table_id=site.table_id,
-        separate_groups=site.separate_groups,
-        refusals=site.refusals,
-        bytes_in=site.bytes_in,
-        bytes_out=site.bytes_out,
-    )
+    shown = {**vars(site), "name": site.site, "state": site.state.value}
+    shown["answered"] = site.answered if site.asked else None
+    shown["late_since"] = late if site.asked and not site.answered else None
+    del shown["site"], shown["asked"]
+    return AdminSite(**shown)

@@ -15,8 +15,8 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 
@@ -24,13 +24,7 @@ from fedclust.definition import DefinitionError
 from fedclust.engine import Plan
 from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
-from fedclust_service.domain.round import (
-    ROUND_TRANSITIONS,
-    FailureReason,
-    Lease,
-    Round,
-    RoundState,
-)
+from fedclust_service.domain.round import ROUND_TRANSITIONS, FailureReason, Lease, Round, RoundState
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.domain.submission import Submission
 from fedclust_service.domain.transition import advance
@@ -191,7 +185,7 @@ class Driver(BackgroundThread):
         )
         heart.start()
         try:
-            with _logged_as(work):
+            with structlog.contextvars.bound_contextvars(**_log_fields(work)):
                 self._finish(work, self._aggregate(work, process))
         except ProcessLost:
             if self._stopping.is_set():
@@ -355,12 +349,8 @@ class Driver(BackgroundThread):
     # --- the lease --------------------------------------------------------------------------------
 
     def _heartbeat(self, work: _Work, process: AggregationProcess, done: threading.Event) -> None:
-        with _logged_as(work):
-            self._renew_until_done(work, process, done)
-
-    def _renew_until_done(
-        self, work: _Work, process: AggregationProcess, done: threading.Event
-    ) -> None:
+        """Renew the lease until the work is ``done`` or has taken too long."""
+        structlog.contextvars.bind_contextvars(**_log_fields(work))
         limits = self._co.limits
         until = work.taken_at + timedelta(seconds=limits.aggregation_timeout_s)
         while not done.wait(limits.beat_s):
@@ -388,11 +378,8 @@ class Driver(BackgroundThread):
             super().start()
 
 
-def _logged_as(work: _Work) -> AbstractContextManager[object]:
-    """Name session and round in every log line of this thread."""
-    return structlog.contextvars.bound_contextvars(
-        session=work.session.name, round=work.round.number
-    )
+def _log_fields(work: _Work) -> dict[str, Any]:
+    return {"session": work.session.name, "round": work.round.number}
 
 
 def _load(tx: Tx, plan: Plan, work: _Work, most: int) -> tuple[Job, _Stored]:

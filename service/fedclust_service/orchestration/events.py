@@ -35,15 +35,7 @@ _FOR_SITES = END | {
 #: Events that a site reads only about itself.
 _OF_ITS_OWN = frozenset({"submission.refused", "result.read"})
 #: Events that the session's analyst and operators read.
-_FOR_ALL = (
-    _FOR_SITES
-    | _OF_ITS_OWN
-    | {
-        "session.start_refused",
-        "round.taken_over",
-        "round.warned",
-    }
-)
+_FOR_ALL = _FOR_SITES | _OF_ITS_OWN | {"session.start_refused", "round.taken_over", "round.warned"}
 #: Of an entry's details: no sizes, counts or hashes of what others sent.
 _SHOWN_TO_SITES = frozenset({"round", "phase", "site", "reason", "deadline"})
 

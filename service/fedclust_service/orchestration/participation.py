@@ -154,7 +154,7 @@ def _check_consent(tx: Tx, actor: Actor, session: Session, body: JoinRequest) ->
             "and consent to its definition.",
         )
     _check_version(session, body)
-    _check_features(tuple(each.name for each in definition.features), definition, body)
+    _check_features(definition, body)
     _check_band(body)
     missing = []
     if definition.policy.min_sites == 2:
@@ -211,39 +211,27 @@ def _check_version(session: Session, body: JoinRequest) -> None:
     )
 
 
-def _check_features(wanted: tuple[str, ...], definition: Definition, body: JoinRequest) -> None:
-    errors = []
-    known = set(wanted)
-    errors += [
-        FieldError(
-            pointer=f"/features/{index}",
-            rule="unknown-feature",
-            message="the session has no such feature",
-        )
+def _check_features(definition: Definition, body: JoinRequest) -> None:
+    wanted, given = [each.name for each in definition.features], set(body.features)
+    faults = [
+        (f"/features/{index}", "unknown-feature", "the session has no such feature")
         for index, name in enumerate(body.features)
-        if name not in known
+        if name not in wanted
     ]
-    if len(set(body.features)) < len(body.features):
-        errors.append(
-            FieldError(
-                pointer="/features", rule="repeated-feature", message="give each feature once"
-            )
-        )
+    if len(given) < len(body.features):
+        faults.append(("/features", "repeated-feature", "give each feature once"))
+    lacking = [name for name in wanted if name not in given]
     # With missing="mask" a site may lack features; every other setting needs them all.
-    absent_ones = [name for name in wanted if name not in set(body.features)]
     if definition.policy.missing != "mask":
-        errors += [
-            FieldError(
-                pointer="/features",
-                rule="missing-feature",
-                message=f"the session needs the feature {name!r}",
-            )
-            for name in absent_ones
+        faults += [
+            ("/features", "missing-feature", f"the session needs the feature {name!r}")
+            for name in lacking
         ]
-    elif len(absent_ones) == len(wanted):
+    elif len(lacking) == len(wanted):
         message = "a site needs at least one of the session's features"
-        errors.append(FieldError(pointer="/features", rule="missing-feature", message=message))
-    if errors:
+        faults.append(("/features", "missing-feature", message))
+    if faults:
+        errors = [FieldError(pointer=at, rule=rule, message=text) for at, rule, text in faults]
         raise Refusal("invalid", "Match this site's columns to the session's features.", errors)
 
 
@@ -310,9 +298,7 @@ def _depart(
     if session.state.ended:
         raise Refusal("wrong-state", "The session has ended: a site cannot leave it any more.")
     gone = dataclasses.replace(
-        own,
-        state=advance(PARTICIPATION_TRANSITIONS, own.state, target),
-        left_at=uow.now,
+        own, state=advance(PARTICIPATION_TRANSITIONS, own.state, target), left_at=uow.now
     )
     tx.participations.update(gone)
     tx.sessions.touch(session.id)

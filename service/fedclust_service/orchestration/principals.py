@@ -170,11 +170,7 @@ def issue_token(
 
 
 def _issue(
-    co: Coordinator,
-    uow: UnitOfWork,
-    actor: Actor | str,
-    principal: Principal,
-    lifetime: timedelta,
+    co: Coordinator, uow: UnitOfWork, actor: Actor | str, principal: Principal, lifetime: timedelta
 ) -> TokenIssued:
     text = new_token(principal.role)
     expires_at = uow.now + lifetime

@@ -6,11 +6,7 @@ import json
 
 from fedclust.schema.result import Result
 from fedclust.wire import codec
-from fedclust.wire.models import (
-    Provenance,
-    ProvenanceEntry,
-    ResultDocument,
-)
+from fedclust.wire.models import Provenance, ProvenanceEntry, ResultDocument
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.access import (
     Actor,

@@ -28,7 +28,7 @@ from fedclust_service.domain.round import (
 )
 from fedclust_service.domain.session import SESSION_TRANSITIONS, Session, SessionState
 from fedclust_service.domain.transition import advance
-from fedclust_service.orchestration.access_queries import roster_of
+from fedclust_service.orchestration.access_queries import joined_sites
 from fedclust_service.orchestration.aggregation import Opening, task_digests
 from fedclust_service.orchestration.definitions import definition_of, plan_for
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork
@@ -81,7 +81,7 @@ def open_round(uow: UnitOfWork, session: Session, opening: Opening) -> Round:
     The state is stored under the number of the previous round: it is the state *after* that one.
     """
     tx, now = uow.tx, uow.now
-    joined = set(roster_of(tx, session))
+    joined = joined_sites(tx.participations.list(session.id))
     new = Round(
         id=0,
         session_id=session.id,
@@ -202,12 +202,7 @@ def _to_aggregation(
 def fail_damaged(uow: UnitOfWork, session: Session, number: int, damage: DataDamaged) -> None:
     """Fail a session whose stored data is damaged, and name the damage in the audit trail."""
     uow.audit(
-        COORDINATOR,
-        "round.damaged",
-        session.name,
-        round=number,
-        what=damage.what,
-        site=damage.site,
+        COORDINATOR, "round.damaged", session.name, round=number, what=damage.what, site=damage.site
     )
     fail_session(uow, session, FailureReason.STORED_DATA_DAMAGED)
 

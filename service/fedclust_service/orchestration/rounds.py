@@ -110,11 +110,7 @@ def _info(tx: Tx, actor: Actor, session: Session, shown: Round, now: datetime) -
 
 
 def _sites(
-    actor: Actor,
-    addressees: Sequence[Addressee],
-    answers: dict[str, Submission],
-    *,
-    past: bool,
+    actor: Actor, addressees: Sequence[Addressee], answers: dict[str, Submission], *, past: bool
 ) -> tuple[RoundSite, ...]:
     rows = []
     for each in addressees:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ from fedclust_service.domain.session import (
     SessionState,
 )
 from fedclust_service.domain.transition import advance
-from fedclust_service.orchestration.access_queries import joined_sites
+from fedclust_service.orchestration.access_queries import joined, joined_sites
 from fedclust_service.orchestration.aggregation import Opening, prepare
 from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.orchestration.definitions import definition_of, masks_of, plan_or_refuse
@@ -49,8 +49,7 @@ class StartDue(Exception):
 
     def __init__(self, session: Session, joined: tuple[Participation, ...]) -> None:
         super().__init__(session.name)
-        self.session = session
-        self.joined = joined
+        self.session, self.joined = session, joined
 
 
 def with_start(co: CoordinatorCore, name: str, work: Callable[[Start | None, UnitOfWork], T]) -> T:
@@ -83,17 +82,13 @@ def needed_to_start(session: Session) -> int:
     return max(policy.min_sites, policy.quorum or 0)
 
 
-def _joined(participations: Iterable[Participation]) -> tuple[Participation, ...]:
-    return tuple(each for each in participations if each.state is ParticipationState.JOINED)
-
-
 def _complete(session: Session, participations: Sequence[Participation]) -> bool:
     """Whether a recruiting session waits for no invited site and has enough joined ones."""
     if session.state is not SessionState.RECRUITING:
         return False
     if any(each.state is ParticipationState.INVITED for each in participations):
         return False
-    return len(_joined(participations)) >= needed_to_start(session)
+    return len(joined(participations)) >= needed_to_start(session)
 
 
 def unsuitable(session: Session, participations: Sequence[Participation]) -> str | None:
@@ -101,9 +96,9 @@ def unsuitable(session: Session, participations: Sequence[Participation]) -> str
     if not _complete(session, participations):
         return None
     plan = plan_or_refuse(session)
-    joined = _joined(participations)
+    present = joined(participations)
     try:
-        engine.check_roster(plan, [each.site for each in joined], masks_of(plan, joined))
+        engine.check_roster(plan, joined_sites(present), masks_of(plan, present))
     except RuleViolation as violation:
         return violation.message
     return None
@@ -133,9 +128,9 @@ def begin(uow: UnitOfWork, session: Session, actor: Actor, start: Start | None) 
     cannot run with these sites.
     """
     tx = uow.tx
-    joined = _joined(tx.participations.list(session.id))
-    if start is None or start.roster != joined_sites(joined):
-        raise StartDue(session, joined)
+    present = joined(tx.participations.list(session.id))
+    if start is None or start.roster != joined_sites(present):
+        raise StartDue(session, present)
     if isinstance(start.first, RuleViolation):
         raise Refusal("sites-unsuitable", start.first.message)
     running = dataclasses.replace(
@@ -144,7 +139,7 @@ def begin(uow: UnitOfWork, session: Session, actor: Actor, start: Start | None) 
         started_at=uow.now,
     )
     tx.sessions.update(running)
-    uow.audit(actor, "session.started", session.name, sites=len(joined))
+    uow.audit(actor, "session.started", session.name, sites=len(present))
     if isinstance(start.first, MethodFailure):
         return end_session(
             uow,

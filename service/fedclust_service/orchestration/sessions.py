@@ -31,13 +31,8 @@ from fedclust_service.domain.access import Actor, Role, require
 from fedclust_service.domain.overview import Attendance
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import (
-    Participation,
-    ParticipationState,
-    Session,
-    SessionState,
-)
-from fedclust_service.orchestration.access_queries import session_for
+from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
+from fedclust_service.orchestration.access_queries import joined, session_for
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.definitions import definition_of, plan_or_refuse
 from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
@@ -230,13 +225,11 @@ def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
             return _info(tx, session, uow.now)
         if session.state is not SessionState.RECRUITING:
             raise Refusal("wrong-state", "The session has ended. Create another one.")
-        joined = sum(
-            each.state is ParticipationState.JOINED for each in tx.participations.list(session.id)
-        )
-        if joined < needed_to_start(session):
+        present = len(joined(tx.participations.list(session.id)))
+        if present < needed_to_start(session):
             raise Refusal(
                 "quorum-missing",
-                f"{joined} of the {needed_to_start(session)} sites that the session needs have "
+                f"{present} of the {needed_to_start(session)} sites that the session needs have "
                 "joined. Wait for the others, or invite more.",
             )
         return _info(tx, begin(uow, session, actor, start), uow.now)

@@ -23,12 +23,7 @@ from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.definitions import plan_or_refuse, smallest_p
 from fedclust_service.orchestration.principals import read_as_site
 from fedclust_service.orchestration.round_lifecycle import check_tasks, settle
-from fedclust_service.orchestration.tasks import (
-    TaskView,
-    own_view,
-    site_view,
-    view_without_task,
-)
+from fedclust_service.orchestration.tasks import TaskView, own_view, site_view, view_without_task
 from fedclust_service.orchestration.unit_of_work import UnitOfWork
 from fedclust_service.store import RoundView, SiteView, Tx
 
@@ -79,11 +74,7 @@ class _Checked:
 
 
 def admit(
-    co: Coordinator,
-    token: str,
-    session: str,
-    number: int,
-    identified: Callable[[Actor], None],
+    co: Coordinator, token: str, session: str, number: int, identified: Callable[[Actor], None]
 ) -> tuple[Actor, Admitted | None]:
     """Authenticate a site before its body is read, and run the checks that need no body.
 
@@ -111,7 +102,7 @@ def submit(
     body: Body,
     seen: Admitted | None = None,
 ) -> Future[Submitted]:
-    """Store a site's answer exactly once; the checks run in the order of DESIGN §3.
+    """Store a site's answer exactly once; in the order of checks of docs/protocol.md.
 
     The body is read and checked between two transactions: the first refuses what can be refused
     without the body, the second does so again under the session's lock, and stores. ``seen`` is the
@@ -122,8 +113,7 @@ def submit(
     digest = codec.sha256(body.content)
     if seen is None:
         found = co.store.read(
-            "submission.look",
-            lambda tx: _admit(tx, site_view(tx, actor, session, number), digest),
+            "submission.look", lambda tx: _admit(tx, site_view(tx, actor, session, number), digest)
         )
         if isinstance(found, Submitted):
             done: Future[Submitted] = Future()
@@ -220,8 +210,7 @@ def _admit(tx: Tx, seen: SiteView | None, digest: str) -> Submitted | Admitted:
         )
     if addressee is None or addressee.released:
         raise Refusal(
-            "not-addressed",
-            "This round does not address this site. Wait for the next task.",
+            "not-addressed", "This round does not address this site. Wait for the next task."
         )
     return Admitted(session, own, asked, addressee)
 
@@ -281,12 +270,7 @@ def _other_phase(plan: Plan, name: str) -> Refusal:
 
 
 def _submitted(
-    session: Session,
-    stored: Submission,
-    answered: Round,
-    view: TaskView | None,
-    *,
-    created: bool,
+    session: Session, stored: Submission, answered: Round, view: TaskView | None, *, created: bool
 ) -> Submitted:
     receipt = Receipt(
         session=session.name,
