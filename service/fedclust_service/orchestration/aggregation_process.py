@@ -142,16 +142,7 @@ def _environment() -> dict[str, str]:
 
 
 def _send_job(pipe: IO[bytes], job: Job, count: int, answers: Iterable[Answer]) -> None:
-    head: Any = {
-        "session": job.session,
-        "definition": job.definition,
-        "number": job.number,
-        "phase": job.phase,
-        "state": job.state,
-        "roster": job.roster,
-        "masks": dict(job.masks),
-        "answers": count,
-    }
+    head: Any = {**vars(job), "masks": dict(job.masks), "answers": count}
     _send(pipe, codec.encode(head))
     for each in answers:
         _send(pipe, codec.encode((each.site, each.p, each.payload is None)))
