@@ -1,10 +1,10 @@
 """Run three coordinators on one PostgreSQL under random faults and check what sites have seen.
 
 For each seed: workers are killed, stopped and disconnected, connections to sites are cut, and the
-machines' clocks are hours apart (``tests/support/havoc.py``). A model checks what sites and
-database have seen (``tests/support/history.py``). Prints a line per seed and every violation, and
-fails if there is one. ``--seed N --seeds 1`` replays one seed. Threads and processes run at their
-own pace, so the same faults may hit other requests.
+machines' clocks are hours apart (``tests/support/fault_injection.py``). A model checks what sites
+and database have seen (``tests/support/history.py``). Prints a line per seed and every violation,
+and fails if there is one. ``--seed N --seeds 1`` replays one seed. Threads and processes run at
+their own pace, so the same faults may hit other requests.
 """
 
 from __future__ import annotations
