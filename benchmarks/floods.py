@@ -39,7 +39,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 from _report import write  # noqa: E402
 from fedclust.wire.submissions import JSON  # noqa: E402
 from support.api_caller import ApiCaller  # noqa: E402
-from support.server import clean_environment, lasting_port  # noqa: E402
+from support.processes import clean_environment  # noqa: E402
+from support.server import lasting_port  # noqa: E402
 
 SOFT = 1024
 SECONDS = 5.0

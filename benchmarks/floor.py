@@ -32,7 +32,8 @@ from fedclust.definition import canonical, freeze  # noqa: E402
 from fedclust.wire.codec import canonical_json  # noqa: E402
 from fedclust.wire.models import SessionCreate  # noqa: E402
 from support.consortium import Consortium, columns  # noqa: E402
-from support.server import clean_environment, running_server  # noqa: E402
+from support.processes import clean_environment  # noqa: E402
+from support.server import running_server  # noqa: E402
 
 ROUNDS = 20
 FIRST, LAST = 3, ROUNDS

@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from _report import write  # noqa: E402
-from support import forked  # noqa: E402
 from support.databases import PostgresServer  # noqa: E402
 from support.fault_injection import LEASE_S, STILL_S, FaultReport, run_with_faults  # noqa: E402
 from support.history import wakes  # noqa: E402
@@ -33,7 +32,6 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--faults", type=int, default=15, help="for each seed")
     options = parser.parse_args()
-    forked.allow()
     postgres = PostgresServer()
     done: list[FaultReport] = []
     try:
@@ -41,7 +39,6 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as name:
                 done.append(run_with_faults(Path(name), postgres, seed, options.faults))
     finally:
-        forked.end()
         postgres.stop()
     write("history", [_row(each) for each in done], note=_NOTE)
     found = [violation for each in done for violation in each.violations]

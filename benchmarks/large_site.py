@@ -26,7 +26,8 @@ from _report import write  # noqa: E402
 from fedclust import Site  # noqa: E402
 from scale import D, K, centres, made  # noqa: E402
 from support.consortium import Consortium  # noqa: E402
-from support.server import clean_environment, running_server  # noqa: E402
+from support.processes import clean_environment  # noqa: E402
+from support.server import running_server  # noqa: E402
 
 SMALL = 2_000
 

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, settings
 
 from fedclust.site import cohorts
 from fedclust_service.store import Store
-from support import forked
 from support.clock import ManualClock
 from support.databases import BOTH, PostgresServer, SqliteFiles
 
@@ -36,13 +35,6 @@ with contextlib.suppress(ImportError):
     # Otherwise it draws constants of all modules imported so far, which differ with the order of
     # the tests.
     providers._get_local_constants = lambda: providers._local_constants
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _forking() -> Iterator[None]:
-    forked.allow()
-    yield
-    forked.end()
 
 
 @pytest.fixture(autouse=True)

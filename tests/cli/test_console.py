@@ -16,7 +16,7 @@ from rich.console import Console
 
 from fedclust.cli import console
 from fedclust.site import Progress
-from support.server import clean_environment
+from support.processes import clean_environment
 from support.timeouts import TIMEOUT_S
 
 EVENTS = [

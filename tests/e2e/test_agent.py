@@ -17,10 +17,11 @@ from fedclust import Site, simulate
 from fedclust._http import Http, Options
 from fedclust.cli.agent_worker import Agent, Entries, Entry
 from fedclust.site.ledger import Ledger
-from support import forked
+from support import processes
 from support.api_caller import NOBODY
 from support.consortium import Consortium, columns, read_labels, write_csv
-from support.server import clean_environment, running_server
+from support.processes import COMMAND, clean_environment
+from support.server import running_server
 from support.timeouts import TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
@@ -61,8 +62,8 @@ def _leave_to_agent(place: Path, url: str, token: str) -> Path:
 
 def _agent(url: str, token: str, state: Path) -> subprocess.Popen[str]:
     settings = {"FEDCLUST_COORDINATOR": url, "FEDCLUST_TOKEN": token}
-    return forked.popen(
-        [*(sys.executable, "-m", "fedclust.cli", "agent", "--until-done")],
+    return processes.popen(
+        [*(sys.executable, "-c", COMMAND, "agent", "--until-done")],
         env=clean_environment(
             {
                 **settings,

@@ -22,9 +22,10 @@ from fedclust.cli.agent_worker import Agent, Entries, Entry
 from fedclust.client import Client
 from fedclust.site.result import SiteResult
 from fedclust_service.orchestration.admin import AdminAuditEntry
-from support import forked
+from support import processes
+from support.processes import COMMAND, clean_environment
 from support.purpose import PURPOSE
-from support.server import ServerProcess, clean_environment, running_server
+from support.server import ServerProcess, running_server
 from support.timeouts import TIMEOUT_S, eventually
 
 SITES = ("ada", "brno", "cadiz")
@@ -47,8 +48,8 @@ class Shell:
             "FEDCLUST_STATE_DIR": str(self.place / f"{who}.state"),
             **env,
         }
-        return forked.popen(
-            [sys.executable, "-m", "fedclust.cli", *arguments],
+        return processes.popen(
+            [sys.executable, "-c", COMMAND, *arguments],
             env=settings,
             cwd=self.place,
             stdout=subprocess.PIPE,

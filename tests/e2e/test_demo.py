@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from fedclust_service.demo import SESSIONS, SHARES
-from support.server import clean_environment
+from support.processes import clean_environment
 from support.timeouts import TIMEOUT_S
 
 PROGRAM = "import sys, fedclust_service.cli as cli; sys.exit(cli.main())"

@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from support.server import clean_environment
+from support.processes import clean_environment
 from support.timeouts import TIMEOUT_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "heart_disease.py"

@@ -12,11 +12,12 @@ import pytest
 from fedclust._http import Options
 from fedclust.client import Client
 from fedclust.errors import ProxyError, TLSError, UsageError
-from support import forked
+from support import processes
 from support.certificates import Authority, self_signed
 from support.consortium import Consortium
 from support.forward_proxy import ForwardProxy
-from support.server import ServerProcess, clean_environment, running_server, service
+from support.processes import COMMAND, clean_environment
+from support.server import ServerProcess, running_server, service
 
 SITES = ("north", "south", "west")
 #: A test fails in seconds where it would otherwise wait for a coordinator to come back.
@@ -137,9 +138,9 @@ def participate(url: str, place: Path, *flags: str) -> tuple[int, str]:
     place.mkdir()
     rows = place / "rows.csv"
     rows.write_text("age\n40\n", "utf-8")
-    done = forked.run(
+    done = processes.run(
         [
-            *(sys.executable, "-m", "fedclust.cli", "participate", "heart", "--data", str(rows)),
+            *(sys.executable, "-c", COMMAND, "participate", "heart", "--data", str(rows)),
             *("--coordinator", url, "--journal-dir", str(place / "journal")),
             *("--give-up-after", "0", *flags),
         ],

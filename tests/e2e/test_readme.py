@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from support.consortium import Consortium
-from support.server import clean_environment, running_server
+from support.processes import clean_environment
+from support.server import running_server
 from support.timeouts import TIMEOUT_S
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")

@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import forked
+from support import processes
 from support.api_caller import ApiCaller
-from support.server import clean_environment, running_server
+from support.processes import COMMAND, clean_environment
+from support.server import running_server
 from support.timeouts import TIMEOUT_S
 
 SITES = ("north", "south", "west")
@@ -22,9 +23,9 @@ def test_it_is_live_and_survives_the_coordinators_death(tmp_path: Path) -> None:
         api.register("sites", *SITES)
         api.register("analysts", "ada")
         api.define("ada", "heart", list(SITES))
-        watch = forked.popen(
+        watch = processes.popen(
             [
-                *(sys.executable, "-m", "fedclust.cli", "session", "watch", "heart", "--json"),
+                *(sys.executable, "-c", COMMAND, "session", "watch", "heart", "--json"),
                 *("--every", "3600", "--coordinator", server.base_url),
             ],
             env={**clean_environment(), "FEDCLUST_TOKEN": api.tokens["ada"]},

@@ -12,7 +12,7 @@ import pytest
 
 from fedclust_service.exit_codes import Exit
 from support.api_caller import ApiCaller
-from support.clock import WRONG_TIME
+from support.processes import WRONG_TIME
 from support.server import ServerProcess
 from support.timeouts import TIMEOUT_S, eventually
 

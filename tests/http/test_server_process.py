@@ -22,7 +22,8 @@ import pytest
 from fedclust_service.cli import main
 from fedclust_service.exit_codes import Exit
 from support.api_caller import ApiCaller
-from support.server import ServerProcess, clean_environment, running_server
+from support.processes import clean_environment
+from support.server import ServerProcess, running_server
 from support.timeouts import TIMEOUT_S
 
 POSIX = os.name == "posix"

@@ -14,7 +14,7 @@ import pytest
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
 from fedclust.wire import codec
-from support.server import clean_environment
+from support.processes import clean_environment
 from support.timeouts import TIMEOUT_S
 
 #: Kernels of OpenBLAS that run nearly everywhere, each with what it needs.

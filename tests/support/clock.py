@@ -73,17 +73,3 @@ class ManualClock(StoreClock):
         """Let time pass and return the time."""
         self.machine.advance(seconds)
         return self.now()
-
-
-#: ``python -c WRONG_TIME FILE serve …`` is the coordinator on a machine whose clock is ahead by as
-#: many seconds as the file says at the moment.
-WRONG_TIME = """
-import sys
-from datetime import timedelta
-from pathlib import Path
-from fedclust_service.clock import Machine
-from fedclust_service.cli import main
-right, ahead = Machine.wall, Path(sys.argv.pop(1))
-Machine.wall = lambda self: right(self) + timedelta(seconds=float(ahead.read_text()))
-sys.exit(main())
-"""

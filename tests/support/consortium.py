@@ -23,9 +23,9 @@ from fedclust._http import Options
 from fedclust.client import Client
 from fedclust.site import Site, SiteResult
 from fedclust.wire.models import ResultDocument, SessionInfo
-from support import forked
+from support import processes
+from support.processes import COMMAND, clean_environment
 from support.purpose import PURPOSE
-from support.server import clean_environment
 from support.timeouts import TIMEOUT_S
 
 
@@ -152,7 +152,7 @@ class Command:
         token.write_text(consortium.site_tokens[name] + "\n", "utf-8")
         token.chmod(0o600)
         self._command = [
-            *(sys.executable, "-c", forked.SITE, "participate", session),
+            *(sys.executable, "-c", COMMAND, "participate", session),
             *("--coordinator", consortium.url, "--token-file", "token"),
             *("--data", "rows.csv", "--id-column", "record", "--journal-dir", "journal"),
             *("--labels-out", "labels.csv", "--result-out", "result.fedclust", "--yes"),
@@ -165,11 +165,10 @@ class Command:
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self._process = forked.popen(
+            self._process = processes.popen(
                 self._command,
                 cwd=self.directory,
                 env=clean_environment({"FEDCLUST_STATE_DIR": str(self.directory / "groups")}),
-                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

@@ -32,12 +32,12 @@ from fedclust.wire.submissions import BINARY, payload_bytes, write_submission
 from fedclust_service.clock import StoreClock
 from fedclust_service.store import Store, Tx
 from support.api_caller import NOBODY
-from support.clock import WRONG_TIME
 from support.consortium import Consortium, columns, declared
 from support.crash import D, K, rows, shared
 from support.databases import PostgresServer
 from support.history import Fault, History, Key, Request, violations
 from support.links import Balancer, Link
+from support.processes import WRONG_TIME
 from support.purpose import PURPOSE
 from support.rounds import data_of
 from support.server import ServerProcess

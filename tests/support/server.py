@@ -6,8 +6,7 @@
         server.restart()    # same data, same port
         server.stop()       # SIGTERM: returns the exit code
 
-It is forked where that is allowed (`support.forked`). A restart keeps the address. Everything that
-the process printed is in ``server.output()``.
+A restart keeps the address. Everything that the process printed is in ``server.output()``.
 """
 
 from __future__ import annotations
@@ -25,33 +24,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support import forked
+from support import processes
+from support.processes import SERVICE, clean_environment
 from support.timeouts import TIMEOUT_S, eventually
 
-_COMMAND = [sys.executable, "-c", forked.SERVICE]
+_COMMAND = [sys.executable, "-c", SERVICE]
 
 
 def service(
     *arguments: str, env: Mapping[str, str] | None = None, timeout: float = TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
     """Run ``fedclust-service`` with arguments, to its end."""
-    return forked.run([*_COMMAND, *arguments], env=clean_environment(env), timeout=timeout)
-
-
-def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return this environment without fedclust's own settings, with ``extra``."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name == "FEDCLUST_STATE_DIR" or not name.startswith("FEDCLUST_")
-    }
-    return {
-        **kept,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-        "NO_COLOR": "1",
-        **(extra or {}),
-    }
+    return processes.run([*_COMMAND, *arguments], env=clean_environment(env), timeout=timeout)
 
 
 @dataclass
@@ -82,7 +66,7 @@ class ServerProcess:
         self._port = self._port or lasting_port()
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
-            self.process = forked.popen(
+            self.process = processes.popen(
                 [
                     *self.command,
                     "serve",
@@ -94,7 +78,6 @@ class ServerProcess:
                     str(ready),
                     *self.flags,
                 ],
-                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.data_dir.parent,
