@@ -255,7 +255,7 @@ class _Site:
     def __init__(self, port: int, session: str, token: str, number: int, rounds: int) -> None:
         self._port, self._path = port, f"/v1/sessions/{session}"
         self._head = f"Host: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
-        means, totals = _means(number), {"n": _ROWS * K, "mean": np.zeros(D), "m2": np.full(D, 1e4)}
+        means = _means(number)
         self._bodies = [
             codec.encode(
                 {
@@ -266,7 +266,6 @@ class _Site:
                         "sums": _ROWS * means,
                         # Falling, so that no session ends before its last round.
                         "costs": np.full(K, 1e4 * 0.99**i),
-                        "totals": None if i else totals,
                     },
                 }
             )
