@@ -87,18 +87,22 @@ def request_hash(request: SessionCreate) -> str:
 def plan_of(definition: Definition) -> Plan:
     """Return what the engine runs; DefinitionError where the pinned version is not spoken here."""
     method = METHODS.get(definition.algorithm)
-    if method is None or method.version != definition.method_version:
-        spoken, remedy = "none", "Upgrade with: pip install --upgrade fedclust"
-        if method is not None:
-            spoken = str(method.version)
-            if method.version > definition.method_version:
-                remedy = (
-                    "Install the version that the coordinator runs, which `fedclust doctor` "
-                    'shows: pip install "fedclust==VERSION"'
-                )
+    if method is None:
+        message = METHODS.problem(definition.algorithm) or (
+            f"this program has no method {definition.algorithm!r}. Install what the coordinator "
+            "runs: pip install --upgrade fedclust, or the distribution that has the method"
+        )
+        raise DefinitionError([_error("/method_version", "method-version", message)])
+    if method.version != definition.method_version:
+        remedy = "Upgrade with: pip install --upgrade fedclust"
+        if method.version > definition.method_version:
+            remedy = (
+                "Install the version that the coordinator runs, which `fedclust doctor` shows: "
+                'pip install "fedclust==VERSION"'
+            )
         message = (
             f"the session uses version {definition.method_version} of this method; "
-            f"this program speaks: {spoken}. {remedy}"
+            f"this program speaks: {method.version}. {remedy}"
         )
         raise DefinitionError([_error("/method_version", "method-version", message)])
     options = _options(definition)
@@ -129,8 +133,9 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
         errors.insert(0, _error("/purpose", "purpose", message))
     method = METHODS.get(definition.algorithm)
     if method is None:
+        problem = METHODS.problem(definition.algorithm)
         known = ", ".join(sorted(METHODS))
-        errors.append(_error("/algorithm", "algorithm", f"choose one of: {known}"))
+        errors.append(_error("/algorithm", "algorithm", problem or f"choose one of: {known}"))
         raise DefinitionError(errors)
     if definition.policy.missing == "mask" and not method.takes_masks:
         errors.append(

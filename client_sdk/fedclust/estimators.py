@@ -39,6 +39,7 @@ from fedclust.data.frame import is_frame
 from fedclust.definition import LEAST_GROUP
 from fedclust.errors import DataError
 from fedclust.methods.common.assign import squared_distances_to_centroids
+from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
 from fedclust.simulate import SimulationResult, simulate
 from fedclust.site import Site
 from fedclust.site.consent import ConsentRequest
@@ -333,8 +334,9 @@ class FederatedKMeans(
     ----------
     n_clusters : int
         K; where the method can try several, also a list of them.
-    method : {"fkm", "kfed", "lloyd", "overlap", "overlap_oneshot", "dual"}
-        "dual" needs ``features`` with bounds; ``result_.result_.bounds`` is its certificate.
+    method : str
+        Any installed method whose clusters have centroids, such as ``"kfed"``. Some need
+        ``features`` with bounds, and tell in ``result_.result_.bounds`` what they have proved.
     scaling : {"standard", "bounds", "none"}
         Unlike scikit-learn's k-means, sessions scale by default.
     missing : {"drop", "impute", "mask"}
@@ -369,7 +371,7 @@ class FederatedKMeans(
         Everything else.
     """
 
-    method: str = field(default="fkm", kw_only=True)
+    method: str = field(default=KMEANS, kw_only=True)
 
     def transform(self, X: Any) -> FloatArray:
         """Return each row's distances (n, K) from the centroids, in the scaled space.
@@ -397,15 +399,14 @@ class FederatedKMeans(
         return squared_distances_to_centroids(self.result_.result_, table.X)
 
     def _session(self) -> tuple[str, dict[str, Any]]:
-        if self.method not in _CENTROIDS:
-            raise ValueError(
-                f"method is {self.method!r}; the methods with centroids are {', '.join(_CENTROIDS)}"
-            )
+        if not _has_centroids(self.method):
+            known = ", ".join(filter(_has_centroids, sorted(METHODS)))
+            raise ValueError(f"method is {self.method!r}; the methods with centroids are {known}")
         return self.method, self._config()
 
     @classmethod
     def _defined(cls, definition: Definition) -> dict[str, Any]:
-        if definition.algorithm not in _CENTROIDS:
+        if not _has_centroids(definition.algorithm):
             raise ValueError(
                 f"the session's method is {definition.algorithm}: take FederatedSpectralClustering"
             )
@@ -441,11 +442,11 @@ class FederatedSpectralClustering(_Federated):
     alignment: str = field(default="landmarks", kw_only=True)
 
     def _session(self) -> tuple[str, dict[str, Any]]:
-        return "spectral", self._config(alignment=self.alignment)
+        return SPECTRAL, self._config(alignment=self.alignment)
 
     @classmethod
     def _defined(cls, definition: Definition) -> dict[str, Any]:
-        if definition.algorithm != "spectral":
+        if definition.algorithm != SPECTRAL:
             raise ValueError(
                 f"the session's method is {definition.algorithm}: take FederatedKMeans"
             )
@@ -453,7 +454,8 @@ class FederatedSpectralClustering(_Federated):
         return {**params, "alignment": params["options"].pop("alignment")}
 
 
-_CENTROIDS = ("fkm", "kfed", "lloyd", "overlap", "overlap_oneshot", "dual")
+def _has_centroids(method: str) -> bool:
+    return method in METHODS and not METHODS[method].by_prototypes
 
 
 @contextmanager

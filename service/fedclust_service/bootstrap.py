@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from fedclust.durable_files import write_atomically
+from fedclust.methods.registry import METHODS
 from fedclust_service.clock import ClockFault, StoreClock
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.tokens import SecretKeys
@@ -75,6 +76,8 @@ def open_coordinator(
         with explain_store_errors(settings):
             if serving:
                 _check_clock(coordinator, accept=accept_clock)
+                for problem in METHODS.problems():
+                    log.warning("method_unusable", why=problem)
             if not _has_operator(store):
                 token = principals.bootstrap_operator(coordinator)
             elif made_key:

@@ -26,6 +26,7 @@ from fedclust.cli.help_text import exit_code
 from fedclust.client import Client
 from fedclust.data import load
 from fedclust.durable_files import FileLock, private_directory
+from fedclust.methods.registry import METHODS
 from fedclust.site import journal, paths
 from fedclust.site.compute import accepted_plan
 from fedclust.site.ledger import Ledger
@@ -119,6 +120,8 @@ def _findings(
             return Finding(check, "failed", str(error))
 
     yield look("versions", _versions)
+    if METHODS.problems():
+        yield Finding("methods", "warning", " ".join(METHODS.problems()))
     yield look("journal", lambda: _journal(journal_dir or paths.default_directory()))
     yield look("disk", lambda: _disk(journal_dir or paths.default_directory()))
     definition: Definition | None = None

@@ -1,19 +1,164 @@
-"""The methods, by the name that the API gives them. Nothing else knows a method by name."""
+"""The methods by name: those of this package, and those of other distributions.
+
+No other module names a method. A distribution adds one by an entry point of the group
+``fedclust.methods``: its name is the method's, its object the method's :class:`Method`. A method of
+this package comes through the same door, and before all others.
+"""
 
 from __future__ import annotations
 
-from fedclust.methods import dual, fkm, kfed, lloyd, overlap, overlap_oneshot, spectral
-from fedclust.schema.method import AnyMethod
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from importlib.metadata import Distribution, EntryPoint, distributions
 
-METHODS: dict[str, AnyMethod] = {
-    method.name: method
-    for method in (
-        lloyd.METHOD,
-        fkm.METHOD,
-        kfed.METHOD,
-        spectral.METHOD,
-        overlap.METHOD,
-        overlap_oneshot.METHOD,
-        dual.METHOD,
+from fedclust.methods.common.options import variant_models
+from fedclust.schema.method import AnyMethod, Method
+
+__all__ = ["BUILT_IN", "GROUP", "KMEANS", "METHODS", "SPECTRAL", "MethodRegistry"]
+
+GROUP = "fedclust.methods"
+#: In the order in which the API describes them.
+BUILT_IN = ("lloyd", "fkm", "kfed", "spectral", "overlap", "overlap_oneshot", "dual")
+#: What scikit-learn's estimators run where the user names no method.
+KMEANS, SPECTRAL = "fkm", "spectral"
+
+
+class MethodRegistry(MutableMapping[str, AnyMethod]):
+    """Methods by name, each imported when it is first asked for.
+
+    An entry point that gives no usable method is left out, and the others are not affected.
+
+    Parameters
+    ----------
+    built_in : iterable of EntryPoint
+    installed : callable
+        Returns the distributions that declare methods.
+    """
+
+    def __init__(
+        self, built_in: Iterable[EntryPoint], installed: Callable[[], Iterable[Distribution]]
+    ) -> None:
+        self._built_in = {entry.name: entry for entry in built_in}
+        self._installed = installed
+        self._plugins: dict[str, EntryPoint] | None = None
+        self._methods: dict[str, AnyMethod] = {}
+        self._problems: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> AnyMethod:
+        if name not in self._methods:
+            built_in = self._built_in.get(name)
+            if built_in is not None:
+                self._methods[name] = built_in.load()
+            else:
+                self._methods[name] = self._load(self._found()[name])
+        return self._methods[name]
+
+    def __setitem__(self, name: str, method: AnyMethod) -> None:
+        self._methods[name] = method
+
+    def __delitem__(self, name: str) -> None:
+        del self._methods[name]
+
+    def __iter__(self) -> Iterator[str]:
+        names = dict.fromkeys([*self._built_in, *sorted(self._found()), *self._methods])
+        return iter([name for name in names if name in self])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def problem(self, name: str) -> str | None:
+        """Return why the installed method ``name`` cannot be used, and what to do; or None."""
+        _ = name in self
+        return self._problems.get(name)
+
+    def problems(self) -> tuple[str, ...]:
+        """Return why installed methods cannot be used, and what to do; sorted by method."""
+        _ = list(self)
+        return tuple(text for _, text in sorted(self._problems.items()))
+
+    def _found(self) -> dict[str, EntryPoint]:
+        """Return the entry points of other distributions; of two with one name, neither."""
+        if self._plugins is None:
+            found: dict[str, EntryPoint] = {}
+            for entry in self._declared():
+                other = self._built_in.get(entry.name) or found.setdefault(entry.name, entry)
+                if other is not entry:
+                    self._problems[entry.name] = _clash(entry, other)
+            self._plugins = {
+                name: entry for name, entry in found.items() if name not in self._problems
+            }
+        return self._plugins
+
+    def _declared(self) -> Iterator[EntryPoint]:
+        for distribution in self._installed():
+            try:
+                yield from distribution.entry_points.select(group=GROUP)
+            except Exception as error:  # unreadable metadata
+                self._problems[distribution.name] = (
+                    f"the entry points of the distribution {distribution.name} cannot be read: "
+                    f"{type(error).__name__}: {error}. {_remedy(distribution.name)}"
+                )
+
+    def _load(self, entry: EntryPoint) -> AnyMethod:
+        """Return the method of an entry point; KeyError, and a problem, where it has none."""
+        if entry.name in self._problems:
+            raise KeyError(entry.name)
+        try:
+            return _checked(entry.name, entry.load())
+        except Exception as error:  # whatever a foreign module raises, the others still work
+            self._problems[entry.name] = (
+                f"the method {entry.name!r} of {_owner(entry)} cannot be used: "
+                f"{type(error).__name__}: {error}. {_remedy(_distribution(entry))}"
+            )
+            raise KeyError(entry.name) from error
+
+
+def _checked(name: str, found: object) -> AnyMethod:
+    """Return what an entry point holds, where it is a method of that name; else TypeError."""
+    if not isinstance(found, Method):
+        raise TypeError(f"{GROUP} needs a fedclust.schema.method.Method")
+    if found.name != name:
+        raise TypeError(f"the entry point is called {name!r}, its method {found.name!r}")
+    for model in variant_models(found.options):
+        if "n_clusters" not in model.model_fields:
+            raise TypeError(f"{model.__name__} needs a field n_clusters")
+    return found
+
+
+def _clash(entry: EntryPoint, other: EntryPoint) -> str:
+    if other.dist is None:
+        return (
+            f"{_owner(entry)} provides a method {entry.name!r}, which fedclust has itself and "
+            f"uses. {_remedy(_distribution(entry))}"
+        )
+    return (
+        f"{_owner(other)} and {_owner(entry)} both provide a method {entry.name!r}, and neither "
+        f"is used. Uninstall one: pip uninstall {_distribution(entry)}"
     )
-}
+
+
+def _remedy(name: str) -> str:
+    return f"Upgrade or uninstall it: pip install --upgrade {name}, pip uninstall {name}"
+
+
+def _owner(entry: EntryPoint) -> str:
+    version = "" if entry.dist is None else f" {entry.dist.version}"
+    return f"the distribution {_distribution(entry)}{version}"
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return entry.module if entry.dist is None else entry.dist.name
+
+
+def _declaring() -> Iterator[Distribution]:
+    """Yield the installed distributions that declare methods, each once."""
+    seen: set[str] = set()
+    for distribution in distributions():
+        if f"[{GROUP}]" in (distribution.read_text("entry_points.txt") or ""):
+            if distribution.name not in seen:
+                yield distribution
+            seen.add(distribution.name)
+
+
+METHODS = MethodRegistry(
+    (EntryPoint(name, f"fedclust.methods.{name}:METHOD", GROUP) for name in BUILT_IN), _declaring
+)

@@ -63,7 +63,7 @@ class Plots:
         """Draw the best lower and upper bound of the least inertia by round."""
         told = self._facts.bounds_by_round
         if len(told) < 2:
-            raise UsageError("no bounds are known by round: only the method dual proves any")
+            raise UsageError("no bounds are known by round: this method proves none")
         gap = None if self._facts.result.bounds is None else self._facts.result.bounds.gap
         return line_chart(
             "Lower and upper bound by round",

@@ -228,8 +228,9 @@ def _bounds(facts: Facts) -> str:
     gap = "–" if found.gap is None else f"{100 * found.gap:.3g} %"
     table = _table(
         f"Of the inertia of any {found.n_clusters} centroids within the declared bounds, in the "
-        f"scaled space, over all rows. {found.iterations} dual rounds; in {found.limited} of them "
-        f"a site's search ended at its node limit. The region was cut {found.splits} times.",
+        f"scaled space, over all rows. {found.iterations} rounds proved a lower bound; in "
+        f"{found.limited} of them a site's search ended at its node limit. The region was cut "
+        f"{found.splits} times.",
         ["lower bound", "upper bound", "gap", "certified"],
         [[found.lower, found.upper, gap, "yes" if found.certified else "no"]],
     )

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, RootModel, create_model
 
 from fedclust import engine
 from fedclust.engine import sweep
-from fedclust.methods.registry import METHODS
+from fedclust.methods.registry import BUILT_IN, METHODS
 from fedclust.schema.result import Result
 from fedclust.schema.task import Phase
 from fedclust.wire import models
@@ -44,7 +44,7 @@ def derived() -> list[type[BaseModel]]:
             "SessionCreate",
             models.SessionCreate.__doc__,
             "algorithm",
-            [_definition(name) for name in METHODS],
+            [_definition(name) for name in BUILT_IN],
         ),
         _choice(
             "Submission",
@@ -56,9 +56,9 @@ def derived() -> list[type[BaseModel]]:
 
 
 def phases() -> dict[str, list[Phase]]:
-    """Return the phases of all methods by name, including those of sweeps."""
+    """Return the phases of all built-in methods by name, including those of sweeps."""
     found: dict[str, list[Phase]] = {}
-    for method in METHODS.values():
+    for method in map(METHODS.__getitem__, BUILT_IN):
         for each in (method, sweep.swept(method)) if method.sweeps else (method,):
             for phase in engine.all_phases(each):
                 found.setdefault(phase.name, []).append(phase)

@@ -1,0 +1,148 @@
+"""Methods of other distributions: found, checked, and kept apart from those that work."""
+
+from __future__ import annotations
+
+import ast
+from importlib.metadata import EntryPoint, distributions
+from pathlib import Path
+
+import pytest
+
+from fedclust.definition import DefinitionError
+from fedclust.methods import lloyd
+from fedclust.methods.registry import BUILT_IN, GROUP, METHODS, MethodRegistry
+from fedclust.simulate import simulate
+from support.plugins import install
+
+ROOT = Path(__file__).parents[2]
+RENAMED = """\
+from dataclasses import replace
+
+from fedclust.methods import lloyd
+
+METHOD = replace(lloyd.METHOD, name={name!r})
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def registry(place: Path) -> MethodRegistry:
+    built_in = [EntryPoint("lloyd", "fedclust.methods.lloyd:METHOD", GROUP)]
+    return MethodRegistry(built_in, lambda: distributions(path=[str(place)]))
+
+
+def test_a_method_of_another_distribution_is_found_by_its_entry_point(place: Path) -> None:
+    code = RENAMED.format(name="plain")
+    install(
+        place, "plain-clusters", {"plain": "plain_clusters:METHOD"}, {"plain_clusters.py": code}
+    )
+    methods = registry(place)
+    assert list(methods) == ["lloyd", "plain"]
+    assert methods["plain"].name == "plain"
+    assert methods.problems() == ()
+
+
+def test_methods_of_this_package_come_first_and_without_a_look_at_others(place: Path) -> None:
+    def no_look() -> list[object]:
+        raise AssertionError("the environment was searched")
+
+    built_in = [EntryPoint("lloyd", "fedclust.methods.lloyd:METHOD", GROUP)]
+    assert MethodRegistry(built_in, no_look)["lloyd"] is lloyd.METHOD  # type: ignore[arg-type]
+    code = RENAMED.format(name="lloyd")
+    install(place, "other-lloyd", {"lloyd": "other_lloyd:METHOD"}, {"other_lloyd.py": code}, "2.1")
+    methods = registry(place)
+    assert dict(methods) == {"lloyd": lloyd.METHOD}
+    (problem,) = methods.problems()
+    assert problem.startswith("the distribution other-lloyd 2.1 provides a method 'lloyd', which")
+    assert problem.endswith("pip uninstall other-lloyd")
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "code", "said"),
+    [
+        ("late", "broken_one:METHOD", "import not_installed", "No module named 'not_installed'"),
+        ("late", "broken_two:METHOD", "raise SystemError('no')", "SystemError: no"),
+        ("late", "broken_three:METHOD", "", "has no attribute 'METHOD'"),
+        ("late", "broken_four:METHOD", "METHOD = 3", "needs a fedclust.schema.method.Method"),
+        ("late", "broken_five:METHOD", RENAMED.format(name="early"), "its method 'early'"),
+        ("late", "not_there:METHOD", "", "No module named 'not_there'"),
+    ],
+)
+def test_a_broken_distribution_is_named_and_takes_no_other_method_down(
+    place: Path, method: str, value: str, code: str, said: str
+) -> None:
+    name = value.partition(":")[0].replace("not_there", "empty")
+    install(place, "late-clusters", {method: value}, {f"{name}.py": code})
+    good = RENAMED.format(name="good")
+    install(place, "good-clusters", {"good": "good_clusters:METHOD"}, {"good_clusters.py": good})
+    methods = registry(place)
+    assert list(methods) == ["lloyd", "good"]
+    assert method not in methods
+    problem = methods.problem(method)
+    assert problem is not None
+    assert problem.startswith(f"the method {method!r} of the distribution late-clusters 1 cannot")
+    assert said in problem
+    assert "pip install --upgrade late-clusters" in problem
+    assert methods.problems() == (problem,)
+    assert methods.problem("good") is methods.problem("lloyd") is methods.problem("?") is None
+
+
+def test_two_distributions_with_one_name_are_both_left_out(place: Path) -> None:
+    code = RENAMED.format(name="twice")
+    for name in ("one-half", "other-half"):
+        module = name.replace("-", "_")
+        install(place, name, {"twice": f"{module}:METHOD"}, {f"{module}.py": code})
+    methods = registry(place)
+    assert list(methods) == ["lloyd"]
+    (problem,) = methods.problems()
+    assert "one-half 1" in problem
+    assert "other-half 1" in problem
+    assert "neither is used. Uninstall one: pip uninstall" in problem
+
+
+def test_unreadable_metadata_is_named(place: Path) -> None:
+    install(place, "torn-clusters", {}, {})
+    (place / "torn_clusters-1.dist-info" / "entry_points.txt").write_text(f"[{GROUP}]\nno sign\n")
+    methods = registry(place)
+    assert list(methods) == ["lloyd"]
+    (problem,) = methods.problems()
+    assert "entry points of the distribution torn-clusters cannot be read" in problem
+
+
+def test_a_definition_of_a_broken_method_says_which_distribution_to_mend(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(place, "torn-clusters", {"torn": "torn_clusters:METHOD"}, {"torn_clusters.py": "1/0"})
+    monkeypatch.setattr(METHODS, "_plugins", None)
+    monkeypatch.setattr(METHODS, "_problems", {})
+    with pytest.raises(DefinitionError, match="torn-clusters 1 cannot be used: ZeroDivisionError"):
+        simulate("torn", {"a": [[0.0]]}, config={"n_clusters": 1})
+    with pytest.raises(DefinitionError, match="choose one of: dual, fkm"):
+        simulate("unknown", {"a": [[0.0]]}, config={"n_clusters": 1})
+
+
+#: The only modules that may name a method: examples of what a user types, and the demo.
+EXAMPLES = {"service/fedclust_service/demo.py", "service/fedclust_service/http/examples.py"}
+#: scikit-learn's own name of its algorithm.
+FOREIGN = {"client_sdk/fedclust/numeric/weighted_kmeans.py": {"lloyd"}}
+
+
+def test_no_module_but_the_registry_names_a_method() -> None:
+    """A text that is a method's name would be a rule for that method outside of it."""
+    found = {}
+    for path in [*ROOT.glob("client_sdk/**/*.py"), *ROOT.glob("service/**/*.py")]:
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith("client_sdk/fedclust/methods/") or name in EXAMPLES:
+            continue
+        texts = {
+            node.value
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        if named := (texts & set(BUILT_IN)) - FOREIGN.get(name, set()):
+            found[name] = named
+    assert found == {}
