@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from typing import cast
 
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
-from starlette.responses import Response
 
 from fedclust.definition import DefinitionError
 from fedclust_service.connections import Connections
@@ -45,10 +43,10 @@ def create_app(coordinator: Coordinator, settings: Settings, connections: Connec
     size = 2 if coordinator.store.single_process else 8
     threads = ThreadPoolExecutor(size, thread_name_prefix="fedclust-site")
     app.state.service = Service(coordinator, settings, metrics, threads)
-    app.add_exception_handler(DataDamaged, _damaged)
-    app.add_exception_handler(DefinitionError, _outdated)
+    problems.answer(app, DataDamaged, _damaged)
+    problems.answer(app, DefinitionError, lambda *_: outdated())
     for kind in damage.TEMPORARY:
-        app.add_exception_handler(kind, _temporary)
+        problems.answer(app, kind, _temporary)
     budgets = Budgets(
         # A quarter of the connections stays free for requests that are answered at once.
         wait=Budget(settings.waits_per_token, max(1, connections.most * 3 // 4), _WAIT_RETRY_S),
@@ -89,24 +87,16 @@ def api_routes() -> list[APIRoute]:
     return [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
 
 
-def _damaged(request: Request, error: Exception) -> Response:
-    """Answer a request that found damaged data of the session in its path."""
-    co = request.app.state.service.coordinator
+def _damaged(request: Request, error: DataDamaged) -> Refusal:
+    """Refuse a request that found damaged data of the session in its path."""
     session = request.path_params.get("session")  # None when a session is created
-    refusal = damage.refusal_of(co, session, cast(DataDamaged, error))
-    return problems.refused(refusal, problems.request_id(request))
+    return damage.refusal_of(request.app.state.service.coordinator, session, error)
 
 
-def _outdated(request: Request, error: Exception) -> Response:  # noqa: ARG001  # Starlette's
-    """Answer for a session whose definition an earlier version wrote."""
-    return problems.refused(outdated(), problems.request_id(request))
-
-
-def _temporary(request: Request, error: Exception) -> Response:
+def _temporary(_: Request, error: Exception) -> Refusal:
     problems.log_failure(error)
-    refusal = Refusal(
+    return Refusal(
         "unavailable",
         "The coordinator's database cannot answer now; nothing is lost. Try again.",
         retry_after_s=_RETRY_SECONDS,
     )
-    return problems.refused(refusal, problems.request_id(request))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import TypeVar, cast
 
 import structlog
 from fastapi import FastAPI, Request
@@ -18,6 +18,7 @@ from fedclust_service.http.dependencies import actor_of
 from fedclust_service.http.request_context import context_of
 
 log = structlog.get_logger(__name__)
+E = TypeVar("E", bound=Exception)
 
 NOT_FOUND = "There is nothing here that this token may see; check the address and the name."
 
@@ -39,18 +40,18 @@ def respond(
 
 def install(app: FastAPI) -> None:
     """Answer every error of the application with a problem document."""
-    app.add_exception_handler(Refusal, _refusal)
-    app.add_exception_handler(RequestValidationError, _request)
+    answer(app, Refusal, lambda _, refusal: refusal)
+    answer(app, RequestValidationError, _parameters)
     app.add_exception_handler(HTTPException, _http)
 
 
-def request_id(request: Request) -> str:
-    return context_of(request).request_id
+def answer(app: FastAPI, kind: type[E], refusal_of: Callable[[Request, E], Refusal]) -> None:
+    """Answer errors of one kind with the refusal that ``refusal_of`` returns."""
 
+    def handle(request: Request, error: Exception) -> Response:
+        return refused(refusal_of(request, cast(E, error)), context_of(request).request_id)
 
-def _refusal(request: Request, error: Exception) -> Response:
-    refusal = cast(Refusal, error)
-    return refused(refusal, request_id(request))
+    app.add_exception_handler(kind, handle)
 
 
 def refused(refusal: Refusal, request_id: str) -> Response:
@@ -70,17 +71,17 @@ def invalid(errors: list[problems.FieldError]) -> Refusal:
     return Refusal("invalid", "Correct the fields named in errors and send it again.", errors)
 
 
-def _request(request: Request, error: Exception) -> Response:
-    """Answer invalid parameters; 401 comes first, even if the route reads the token later."""
+def _parameters(request: Request, error: RequestValidationError) -> Refusal:
+    """Refuse invalid parameters; 401 comes first, even if the route reads the token later."""
     try:
         if request.url.path.startswith("/v1/"):
             actor_of(request)
     except Refusal as refusal:
-        return refused(refusal, request_id(request))
-    items = cast(RequestValidationError, error).errors()
+        return refusal
+    items = error.errors()
     # A path segment that is no name or number is answered like an unknown one.
     if any(item["loc"][:1] == ("path",) for item in items):
-        return refused(not_found(), request_id(request))
+        return not_found()
     errors = [
         problems.FieldError(
             pointer="/" + "/".join(str(part) for part in item["loc"][1:]),
@@ -89,23 +90,22 @@ def _request(request: Request, error: Exception) -> Response:
         )
         for item in items[:20]
     ]
-    detail = "Correct the parameters named in errors."
-    return refused(Refusal("invalid", detail, errors), request_id(request))
+    return Refusal("invalid", "Correct the parameters named in errors.", errors)
 
 
 def _http(request: Request, error: Exception) -> Response:
     """Answer Starlette's own errors: no such path, no such method."""
-    status = cast(HTTPException, error).status_code
+    status, request_id = cast(HTTPException, error).status_code, context_of(request).request_id
     if status == 405:
         allow = {"Allow": ", ".join(allowed_methods(request))}
         if request.method == "OPTIONS":
             return Response(status_code=204, headers=allow)
         document = problems.problem("method-not-allowed", f"Use one of: {allow['Allow']}.")
-        return respond(document, request_id(request), allow)
+        return respond(document, request_id, allow)
     if status == 404:
-        return refused(not_found(), request_id(request))
+        return refused(not_found(), request_id)
     slug = "malformed-request" if status < 500 else "internal"
-    return refused(Refusal(slug, "The request cannot be read."), request_id(request))
+    return refused(Refusal(slug, "The request cannot be read."), request_id)
 
 
 def allowed_methods(request: Request) -> list[str]:
