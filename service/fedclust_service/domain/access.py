@@ -10,6 +10,9 @@ from fedclust.schema.result import Result
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.session import Participation, ParticipationState
 
+#: The form of every name.
+SLUG = r"[a-z0-9][a-z0-9-]{0,62}"
+
 
 class Role(StrEnum):
     OPERATOR = "operator"

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from fedclust.wire import codec
-from fedclust.wire.submissions import SubmissionError, read_body
+from fedclust.wire.submissions import BINARY, JSON, SubmissionError, read_body
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.body_limits import (
     MAX_JSON_NUMBERS,
@@ -24,8 +24,6 @@ from fedclust_service.http.middleware import too_large
 from fedclust_service.http.problems import invalid
 from fedclust_service.orchestration.coordinator import Coordinator
 
-JSON = "application/json"
-BINARY = codec.CONTENT_TYPE
 CSV = "text/csv"
 M = TypeVar("M", bound=BaseModel)
 

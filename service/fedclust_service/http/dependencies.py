@@ -14,7 +14,7 @@ from fastapi import Depends, Path, Query, Request, params
 from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 
-from fedclust_service.domain.access import PERMISSIONS, Actor, require
+from fedclust_service.domain.access import PERMISSIONS, SLUG, Actor, require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.session import SessionState
 from fedclust_service.http.request_context import context_of
@@ -118,9 +118,10 @@ CursorOf = Annotated[
 ]
 StateOf = Annotated[SessionState | None, Query(description="Only sessions in this state.")]
 
-SLUG = r"^[a-z0-9][a-z0-9-]{0,62}$"
-SessionName = Annotated[str, Path(pattern=SLUG, description="The session's name.")]
-SiteName = Annotated[str, Path(pattern=SLUG, description="The site's name.")]
+#: The form of names in paths and queries.
+NAME = rf"^{SLUG}$"
+SessionName = Annotated[str, Path(pattern=NAME, description="The session's name.")]
+SiteName = Annotated[str, Path(pattern=NAME, description="The site's name.")]
 RoundNumber = Annotated[int, Path(ge=1, le=2**31 - 1, description="The round's number, from 1.")]
 TokenId = Annotated[
     str, Path(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="The token's id, not its secret.")

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from fedclust.wire.problems import CATALOGUE, FieldError, problem
 from fedclust.wire.problems import CONTENT_TYPE as PROBLEM
+from fedclust.wire.submissions import JSON
 
-JSON = "application/json"
 #: Problems that the middleware can answer instead of a route.
 _EVERYWHERE = (
     "malformed-request",

@@ -14,7 +14,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from fedclust.wire import codec
-from fedclust_service.http.bodies import JSON, negotiate
+from fedclust.wire.submissions import JSON
+from fedclust_service.http.bodies import negotiate
 
 HTML = "text/html"
 STATIC = Path(__file__).parent / "static"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fedclust.wire.problems import CONTENT_TYPE as PROBLEM
+from fedclust.wire.submissions import JSON
 
 FILE = Path(__file__).with_name("examples.json")
-_JSON = "application/json"
 _NAMES = {"sites": "north", "analysts": "ada", "operators": "grace"}
 _PARAMETERS: dict[str, Any] = {
     "algorithm": "lloyd",
@@ -102,12 +102,12 @@ def _parameters(path: str, parameters: Any) -> None:
 
 def _bodies(operation: dict[str, Any], bodies: dict[str, Any]) -> None:
     if "request" in bodies:
-        content = operation["requestBody"]["content"][_JSON]
+        content = operation["requestBody"]["content"][JSON]
         content["examples"] = {"recorded": {"value": bodies["request"]}}
     for status, body in bodies.get("responses", {}).items():
         kinds = operation["responses"].get(status, {}).get("content", {})
         for media in kinds.keys() - {PROBLEM}:
-            if media == _JSON or isinstance(body, str):
+            if media == JSON or isinstance(body, str):
                 kinds[media]["examples"] = {"recorded": {"value": body}}
 
 

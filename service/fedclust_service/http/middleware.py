@@ -15,6 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fedclust_service.domain.access import SLUG
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http import problems
 from fedclust_service.http.budgets import Budgets
@@ -27,7 +28,7 @@ log = structlog.get_logger(__name__)
 REQUEST_ID = "Fedclust-Request-Id"
 # Request ids are no secret. The system's randomness would take a twentieth of a request's time.
 _IDS = random.Random(secrets.randbits(128))  # noqa: S311
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|[0-9]{1,9}")
+_NAME = re.compile(rf"{SLUG}|[0-9]{{1,9}}")
 _LOGGED = {"session": "session", "site": "site", "analyst": "analyst", "number": "round"}
 _DRAIN_SECONDS = 5.0
 #: Refused bodies that are read to their end at the same time; with more, connections are closed at

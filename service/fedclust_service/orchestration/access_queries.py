@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from fedclust_service.domain.access import Actor, Role, absent, sees_session
+from fedclust_service.domain.access import SLUG, Actor, Role, absent, sees_session
 from fedclust_service.domain.round import Round
 from fedclust_service.domain.session import Participation, ParticipationState, Session
 from fedclust_service.store import Tx
 
-_SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 #: Both databases can store numbers up to this one.
 MAX_ROW_NUMBER = 2**31 - 1
 
 
 def is_slug(name: str) -> bool:
     """Whether a string can be a name. The database is not asked about any other string."""
-    return _SLUG.fullmatch(name) is not None
+    return re.fullmatch(SLUG, name) is not None
 
 
 def is_row_number(number: int) -> bool:

@@ -8,9 +8,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from fedclust.wire.models import Timestamp
+from fedclust_service.domain.access import SLUG
 from fedclust_service.http.bodies import reply
 from fedclust_service.http.dependencies import (
-    SLUG,
+    NAME,
     ActorOf,
     CoordinatorOf,
     CursorOf,
@@ -22,11 +23,11 @@ from fedclust_service.http.describe import described, page_of, ref
 from fedclust_service.orchestration import admin
 
 router = APIRouter(prefix="/v1/admin", tags=["admin"])
-NameOf = Annotated[str | None, Query(pattern=SLUG, description="Only this session.")]
+NameOf = Annotated[str | None, Query(pattern=NAME, description="Only this session.")]
 WhoOf = Annotated[
     str | None,
     Query(
-        pattern=r"^(coordinator|(site|analyst|operator):[a-z0-9][a-z0-9-]{0,62})$",
+        pattern=rf"^(coordinator|(site|analyst|operator):{SLUG})$",
         description="Only entries of this actor: `site:north`, `analyst:ada`, `coordinator`.",
     ),
 ]

@@ -17,7 +17,7 @@ from fedclust.wire.models import (
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.http.bodies import JsonBody, OptionalJsonBody, parse, reply
 from fedclust_service.http.dependencies import (
-    SLUG,
+    NAME,
     ActorOf,
     CoordinatorOf,
     CursorOf,
@@ -28,7 +28,7 @@ from fedclust_service.http.dependencies import (
 from fedclust_service.http.describe import described, page_of, ref
 from fedclust_service.orchestration import principals
 
-PrincipalName = Annotated[str, Path(pattern=SLUG, description="The name it was registered with.")]
+PrincipalName = Annotated[str, Path(pattern=NAME, description="The name it was registered with.")]
 
 
 # Longer than a screen because a route is its decorator: six routes with their descriptions.

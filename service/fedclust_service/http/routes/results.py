@@ -9,7 +9,8 @@ from starlette.responses import Response
 
 from fedclust.report.tables import centroid_table
 from fedclust.wire.models import ResultDocument
-from fedclust_service.http.bodies import BINARY, CSV, JSON, negotiate, reply_as
+from fedclust.wire.submissions import BINARY, JSON
+from fedclust_service.http.bodies import CSV, negotiate, reply_as
 from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName
 from fedclust_service.http.describe import BINARY_CONTENT, described, ref
 from fedclust_service.orchestration import results

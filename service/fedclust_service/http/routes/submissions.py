@@ -9,14 +9,8 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from fedclust.wire.models import Receipt
-from fedclust_service.http.bodies import (
-    AUDIT_HEAD_HEADER,
-    BINARY,
-    JSON,
-    either_body,
-    reply,
-    with_audit_head,
-)
+from fedclust.wire.submissions import BINARY, JSON
+from fedclust_service.http.bodies import AUDIT_HEAD_HEADER, either_body, reply, with_audit_head
 from fedclust_service.http.body_limits import check_repeated_keys
 from fedclust_service.http.dependencies import (
     RoundNumber,

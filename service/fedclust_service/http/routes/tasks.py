@@ -9,15 +9,9 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import Response
 
 from fedclust.wire.models import TaskResponse
+from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.bodies import (
-    AUDIT_HEAD_HEADER,
-    BINARY,
-    JSON,
-    negotiate,
-    reply_as,
-    with_audit_head,
-)
+from fedclust_service.http.bodies import AUDIT_HEAD_HEADER, negotiate, reply_as, with_audit_head
 from fedclust_service.http.dependencies import (
     SessionName,
     bearer,
