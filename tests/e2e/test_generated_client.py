@@ -24,7 +24,7 @@ from support.timeouts import TIMEOUT_S
 ROOT = Path(__file__).parents[2]
 OPENAPI = ROOT / "openapi"
 DOCUMENT: dict[str, Any] = json.loads((OPENAPI / "openapi.json").read_text("utf-8"))
-PROGRAM = ROOT / "tests" / "support" / "lloyd_by_client.py"
+PROGRAM = Path(__file__).with_name("lloyd_by_client.py")
 PACKAGE = "fedclust_coordinator_client"
 SITES = ("north", "south", "west")
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+import msgpack
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from fedclust import simulate
 from support.api_caller import ApiCaller
-from support.page_site import PageSite
 from support.server import running_server
+from support.timeouts import TIMEOUT_S
 
 SITES = ["lima", "oslo", "rome"]
 FEATURES: list[dict[str, Any]] = [
@@ -22,6 +26,10 @@ FEATURES: list[dict[str, Any]] = [
     {"name": 'raucht "≥ 1"', "kind": "binary"},
 ]
 P = 5
+_BINARY = "application/vnd.fedclust.v1+msgpack"
+_BANDS = ((50, "<50"), (200, "50-199"), (1_000, "200-999"))
+FloatArray = NDArray[np.float64]
+IntVector = NDArray[np.int64]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +42,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
         yield api
 
 
-def hospital(seed: int, holes: float) -> NDArray[np.float64]:
+def hospital(seed: int, holes: float) -> FloatArray:
     """Return rows (90, 3) of three groups that touch, some values missing."""
     rng = np.random.default_rng(seed)
     group = rng.integers(3, size=90)
@@ -95,15 +103,251 @@ def test_a_site_can_be_written_from_the_page(
         site.close()
 
 
-def _squares(X: NDArray[np.float64], centroids: NDArray[np.float64]) -> NDArray[np.float64]:
+def _squares(X: FloatArray, centroids: FloatArray) -> FloatArray:
     return np.asarray(((X[:, None] - centroids) ** 2).sum(axis=2))
 
 
-def _cost(X: NDArray[np.float64], centroids: NDArray[np.float64]) -> float:
+def _cost(X: FloatArray, centroids: FloatArray) -> float:
     return float(_squares(X, centroids).min(axis=1).sum())
 
 
-def _scaled(rows: NDArray[np.float64], result: dict[str, Any]) -> NDArray[np.float64]:
-    impute = result["impute"]
-    whole = rows if impute is None else np.where(np.isnan(rows), impute, rows)
-    return np.asarray((whole - result["center"]) / result["scale"])
+# --- the site, as the page describes it ----------------------------------------------------------
+
+
+class PageSite:
+    """One site in one session of `lloyd`; ``rows`` (n, d) in own units, NaN where missing.
+
+    It uses nothing of the program: arithmetic, table and digests are its own, by "What a site
+    computes" of the page. It sends JSON and reads tasks in binary.
+
+    Attributes
+    ----------
+    points : (m, d) float64
+        The records of its groups, NaN where a group does not release a column.
+    sizes : (m,) int64
+        The persons in each.
+    bodies : list of dict
+        What it sent, in order.
+    """
+
+    def __init__(self, url: str, token: str, session: str, rows: FloatArray, journal: Path) -> None:
+        headers = {"Authorization": f"Bearer {token}"}
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+        self._at, self._journal, self._etag = f"/v1/sessions/{session}", journal, ""
+        told = self._http.get(self._at).raise_for_status().json()
+        self.definition = told["definition"]
+        text = json.dumps(
+            self.definition, sort_keys=True, ensure_ascii=False, separators=(",", ":")
+        )
+        self._hash = hashlib.sha256(text.encode()).hexdigest()
+        assert self._hash == told["definition_sha256"]
+        features, policy = self.definition["features"], self.definition["policy"]
+        self._yesno = np.array([feature["kind"] == "binary" for feature in features])
+        self._p = policy["min_group_size"]
+        self.rows = rows
+        self.points, self.sizes, self._within = _table(rows, self._yesno, self._p)
+        if policy["missing"] == "drop":
+            whole = ~np.isnan(self.points).any(axis=1)
+            self.points, self.sizes = self.points[whole], self.sizes[whole]
+        n = int(self.sizes.sum())
+        self._band = next((name for end, name in _BANDS if n < end), "1000-4999")
+        self.bodies: list[dict[str, Any]] = []
+
+    def join(self) -> None:
+        body = {
+            "definition_sha256": self._hash,
+            "features": [feature["name"] for feature in self.definition["features"]],
+            "size_band": self._band,
+            "sdk_version": "of the page",
+            "methods": {"lloyd": [4]},
+            "table_id": "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e",
+        }
+        assert self._http.put(f"{self._at}/participation", json=body).status_code == 201
+
+    def turn(self) -> str:
+        """Wait for something to do, and do it; return the task's status."""
+        headers = {"Accept": _BINARY, "If-None-Match": self._etag}
+        reply = self._http.get(f"{self._at}/task?wait=25", headers=headers)
+        if reply.status_code == 304:
+            return "waiting"
+        self._etag = reply.raise_for_status().headers["ETag"]
+        # What comes is canonical, and msgpack's own encoding keeps the order of keys.
+        view = msgpack.unpackb(reply.content)
+        if view["status"] == "work":
+            task = view["task"]
+            told = msgpack.packb({"common": task["common"], "site": task["site"]})
+            assert hashlib.sha256(told).hexdigest() == task["digest"]
+            self._submit(view["round"], task)
+        return str(view["status"])
+
+    def _submit(self, number: int, task: dict[str, Any]) -> None:
+        common = _arrays(task["common"])
+        payload = self._answer(common)
+        body = {"phase": common["phase"], "task_digest": task["digest"], "payload": payload}
+        self.bodies.append(body)
+        sent = json.dumps(body, default=np.ndarray.tolist).encode()
+        self._journal.write_bytes(sent)
+        receipts = [self._put(number, self._journal.read_bytes()) for _ in range(2)]
+        assert [receipt.status_code for receipt in receipts] == [201, 200], receipts[0].text
+        assert receipts[0].json() == receipts[1].json()
+        assert receipts[0].json()["sha256"] == hashlib.sha256(sent).hexdigest()
+        self._etag = receipts[1].headers.get("Fedclust-Task-ETag", "")
+
+    def _put(self, number: int, content: bytes) -> httpx.Response:
+        path = f"{self._at}/rounds/{number}/submission"
+        return self._http.put(path, content=content, headers={"Content-Type": "application/json"})
+
+    def labels(self) -> IntVector:
+        """Return the cluster of each row, from the result."""
+        result = self._http.get(f"{self._at}/result").raise_for_status().json()["result"]
+        space = {name: result[name] for name in ("center", "scale", "impute")}
+        return _nearest(_scaled(self.rows, space), np.array(result["centroids"]))
+
+    def close(self) -> None:
+        self._http.close()
+
+    # --- what a site computes ---------------------------------------------------------------------
+
+    def _answer(self, common: dict[str, Any]) -> Any:
+        asked = common["parameters"]
+        if common["phase"] == "prepare":
+            return self._moments()
+        X, sizes = _scaled(self.points, common["space"]), self.sizes
+        if common["phase"] == "cells":
+            k = asked["n_clusters"]
+            labels = _kmeans(X, k)
+        else:
+            k, labels = len(asked["centroids"]), _nearest(X, asked["centroids"])
+        counts = np.bincount(labels, sizes, k).astype(np.int64)
+        sums = np.array([(X * sizes[:, None])[labels == c].sum(axis=0) for c in range(k)])
+        means = sums / np.maximum(counts, 1)[:, None]
+        if common["phase"] == "cells":
+            return {"counts": counts, "means": means}
+        apart = ((X[:, None] - asked["centroids"]) ** 2).sum(axis=2)
+        a = apart[np.arange(len(X)), labels]
+        costs = np.bincount(labels, a * sizes, k)
+        if common["phase"] == "lloyd":
+            return {"counts": counts, "sums": sums, "costs": costs}
+        apart[np.arange(len(X)), labels] = np.inf
+        a, b = np.sqrt(a), np.sqrt(apart.min(axis=1))
+        spread = sizes[:, None] * (X - means[labels]) ** 2
+        between = np.average((X - np.average(X, 0, sizes)) ** 2, 0, sizes)
+        return {
+            "counts": counts,
+            "points": np.bincount(labels, minlength=k),
+            "costs": costs,
+            "distances": np.bincount(labels, a * sizes, k),
+            "silhouettes": np.bincount(labels, (b - a) / np.maximum(a, b) * sizes, k),
+            "means": means,
+            "m2": np.array([spread[labels == c].sum(axis=0) for c in range(k)]),
+            "within": self._within / (1.0 - self._within) * between,
+        }
+
+    def _moments(self) -> dict[str, Any]:
+        seen = ~np.isnan(self.points)
+        weights = self.sizes[:, None] * seen
+        n = weights.sum(axis=0)
+        X = np.where(seen, self.points, 0.0)
+        mean = (weights * X).sum(axis=0) / n
+        m2 = (weights * (X - mean) ** 2).sum(axis=0) / (1.0 - self._within)
+        m2 = np.where(self._yesno, n * mean * (1.0 - mean), m2)
+        return {"n": int(self.sizes.sum()), "observed": n, "mean": mean, "m2": m2}
+
+
+def _table(
+    rows: FloatArray, yesno: NDArray[np.bool_], p: int
+) -> tuple[FloatArray, IntVector, FloatArray]:
+    """Return the records (m, d) and sizes (m,) of groups, and the share (d,) of variance within.
+
+    Persons with the same missing columns are halved along their most widely spread column, and the
+    halves again.
+    """
+    least = 2 * p if yesno.any() else p
+    missing = np.isnan(rows)
+    patterns = [
+        missing.any(axis=1) & (missing == row).all(axis=1) for row in np.unique(missing, axis=0)
+    ]
+    large = [np.flatnonzero(each) for each in patterns if each.sum() >= least]
+    others = np.setdiff1d(np.arange(len(rows)), np.concatenate([[], *large]).astype(int))
+    scaled = np.nan_to_num((rows - np.nanmean(rows, axis=0)) / np.nanstd(rows, axis=0))
+    groups = [group for members in [*large, others] for group in _halved(scaled, members, least)]
+    records = np.full((len(groups), rows.shape[1]), np.nan)
+    within = np.zeros(rows.shape[1])
+    sizes = np.array([len(group) for group in groups])
+    for j in range(rows.shape[1]):
+        values = rows[:, j]
+        for g, group in enumerate(groups):
+            if not np.isnan(values[group]).any():
+                records[g, j] = _record(values, group, bool(yesno[j]), p)
+        known = ~np.isnan(records[:, j])
+        spread = np.average(
+            (records[known, j] - np.average(records[known, j], 0, sizes[known])) ** 2,
+            0,
+            sizes[known],
+        )
+        whole = np.nanvar(values)
+        if yesno[j]:
+            mean = np.average(records[known, j], 0, sizes[known])
+            within[j] = min(1.0 - spread / (mean * (1.0 - mean)), 0.95)
+        else:
+            within[j] = np.clip(round((1.0 - spread / whole) / 0.05) * 0.05, 0.05, 0.95)
+    return records, sizes, within
+
+
+def _halved(X: FloatArray, members: IntVector, least: int) -> list[IntVector]:
+    if len(members) < 2 * least:
+        return [members] if len(members) else []
+    widest = int(X[members].std(axis=0).argmax())
+    ordered = members[np.argsort(X[members, widest], kind="stable")]
+    halves = np.array_split(ordered, 2)
+    return [group for half in halves for group in _halved(X, half, least)]
+
+
+def _record(values: FloatArray, group: IntVector, yesno: bool, p: int) -> float:
+    own = values[group]
+    if yesno:
+        allowed = [
+            yes
+            for yes in range(len(own) + 1)
+            if all(c == 0 or c >= p for c in (yes, len(own) - yes))
+        ]
+        return float(min(allowed, key=lambda yes: abs(yes - own.sum()))) / len(own)
+    first, third = np.nanquantile(values, [0.25, 0.75])
+    own = np.clip(own, first - 3 * (third - first), third + 3 * (third - first))
+    most = np.nanstd(values) / 10.0
+    step = max(f * 10.0**e for e in range(-9, 9) for f in (1, 2, 5) if f * 10.0**e <= most)
+    return float(np.round(own.mean() / step) * step)
+
+
+def _scaled(rows: FloatArray, space: dict[str, Any]) -> FloatArray:
+    if space["impute"] is not None:
+        rows = np.where(np.isnan(rows), space["impute"], rows)
+    return np.asarray((rows - space["center"]) / space["scale"])
+
+
+def _arrays(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    if tree.keys() == {"data", "dtype", "shape"}:
+        return np.frombuffer(tree["data"], "<f8" if tree["dtype"] == "float64" else "<i8").reshape(
+            tree["shape"]
+        )
+    return {name: _arrays(value) for name, value in tree.items()}
+
+
+def _nearest(X: FloatArray, centroids: FloatArray) -> IntVector:
+    return np.asarray(((X[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1))
+
+
+def _kmeans(X: FloatArray, k: int) -> IntVector:
+    """Return the cells of k-means from the farthest row, and from the farthest of these, ..."""
+    centroids = X[[int(((X - X.mean(axis=0)) ** 2).sum(axis=1).argmax())]]
+    while len(centroids) < k:
+        apart = ((X[:, None] - centroids) ** 2).sum(axis=2).min(axis=1)
+        centroids = np.vstack([centroids, X[apart.argmax()]])
+    for _ in range(20):
+        labels = _nearest(X, centroids)
+        centroids = np.array(
+            [X[labels == c].mean(axis=0) if (labels == c).any() else centroids[c] for c in range(k)]
+        )
+    return labels

@@ -12,6 +12,7 @@ from typing import Any
 import openapi_spec_validator
 import pytest
 from fastapi.routing import APIRoute
+from jsonschema import Draft202012Validator, validators
 from pydantic import BaseModel
 
 from fedclust import engine
@@ -34,7 +35,6 @@ from fedclust_service.http.examples import recorded
 from support.api_caller import ApiCaller
 from support.examples import SITE, SITES, make, session_of
 from support.local_coordinator import local_coordinator
-from support.schema import faults, resolve
 from support.story import tell
 
 ROOT = Path(__file__).resolve().parents[2] / "openapi"
@@ -70,8 +70,31 @@ def references(value: Any) -> Iterator[str]:
             yield from references(item)
 
 
+#: JSON Schema takes 1.0 for an integer.
+_Validator = validators.extend(
+    Draft202012Validator,
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
+    ),
+)
+
+
+def faults(value: Any, schema: dict[str, Any]) -> list[str]:
+    """Return where a value does not fit a schema of the document."""
+    whole = {**schema, "components": DOCUMENT["components"]}
+    return [f"{each.json_path}: {each.message}" for each in _Validator(whole).iter_errors(value)]
+
+
+def resolve(reference: str) -> dict[str, Any]:
+    """Return what a reference of the document points to; KeyError where there is nothing."""
+    found: Any = DOCUMENT
+    for part in reference.removeprefix("#/").split("/"):
+        found = found[part]
+    return dict(found)
+
+
 def fits(value: Any, schema: str) -> None:
-    found = list(faults(value, {"$ref": f"#/components/schemas/{schema}"}, DOCUMENT))
+    found = faults(value, {"$ref": f"#/components/schemas/{schema}"})
     assert not found, found
 
 
@@ -117,7 +140,7 @@ def test_all_but_health_need_the_token() -> None:
 def test_references_lead_somewhere_and_schemas_are_used() -> None:
     found = set(references(DOCUMENT))
     for reference in found:
-        assert resolve(reference, DOCUMENT)
+        assert resolve(reference)
     unused = DOCUMENT["components"]["schemas"].keys() - {name.split("/")[-1] for name in found}
     assert not unused
     assert "HTTPValidationError" not in DOCUMENT["components"]["schemas"]
@@ -192,7 +215,7 @@ def test_choices_of_objects_say_which_one_it_is() -> None:
                 assert sorted(named.values()) == sorted(each["$ref"] for each in part["oneOf"])
                 for value, reference in named.items():
                     key = part["discriminator"]["propertyName"]
-                    variant = resolve(reference, DOCUMENT)
+                    variant = resolve(reference)
                     assert variant["properties"][key] == {"const": value, "type": "string"}
                     assert key in variant["required"]
                     assert variant["additionalProperties"] is False
@@ -224,21 +247,21 @@ def test_every_body_and_every_problem_has_an_example_that_fits() -> None:
         assert len(shown) >= min(1, len(contents)) + ("requestBody" in operation), name
         for content in shown:
             for example in content["examples"].values():
-                found = list(faults(example["value"], content["schema"], DOCUMENT))
+                found = faults(example["value"], content["schema"])
                 assert not found, f"{name}: {found}"
         for status, said in answers.items():
             if status[0] not in "45":
                 continue
             examples = said["content"]["application/problem+json"]["examples"]
             for reference in examples.values():
-                value = resolve(reference["$ref"], DOCUMENT)["value"]
+                value = resolve(reference["$ref"])["value"]
                 assert value["status"] == int(status), f"{name} {status}"
                 assert Problem.model_validate(value).slug in CATALOGUE
                 fits(value, "Problem")
         for parameter in operation.get("parameters", ()):
             assert parameter["in"] != "path" or "example" in parameter, f"{method} {path}"
             if "example" in parameter:
-                assert not list(faults(parameter["example"], parameter["schema"], DOCUMENT))
+                assert not faults(parameter["example"], parameter["schema"])
 
 
 def test_statuses_that_any_request_may_get_are_named_everywhere() -> None:

@@ -12,9 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+from threadpoolctl import threadpool_info
 
+from fedclust import simulate
 from fedclust.wire import codec
+from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS
 from support.processes import clean_environment
+from support.site_rows import FloatArray, blobs, bounded
 from support.timeouts import TIMEOUT_S
 
 #: Kernels of OpenBLAS that run nearly everywhere, each with what it needs.
@@ -41,7 +45,7 @@ def test_results_agree_between_processors(tmp_path: Path) -> None:
         running[name] = (
             path,
             subprocess.Popen(
-                [sys.executable, "-m", "support.processors", str(path)],
+                [sys.executable, __file__, str(path)],
                 env=clean_environment(
                     {
                         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -80,3 +84,55 @@ def agree(one: Any, two: Any, at: str) -> None:
         np.testing.assert_allclose(two, one, rtol=1e-9, atol=1e-9, err_msg=at)
     elif not (isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one)):
         assert one == two, at
+
+
+# --- what each process runs: OpenBLAS and numpy choose their kernels when they are loaded --------
+
+SEED = 7
+#: Clusters that overlap, so that a choice made otherwise would be seen.
+CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+
+
+def data() -> dict[str, dict[str, FloatArray]]:
+    """Return rows by kind and site: all different; and of few values, so that much is equal."""
+    rng = np.random.default_rng(3)
+    few = {site: rng.integers(0, 4, (60, 3)).astype(float) for site in "abc"}
+    return {"continuous": blobs(CORNERS, [10, 14, 12], 0.6, 5), "few values": few}
+
+
+def sessions() -> dict[str, dict[str, Any]]:
+    """Run every variant of every method on each kind of rows; all of them by name."""
+    done = {}
+    for kind, sites in data().items():
+        for name, (method, options) in zip(
+            (*IDS, *SWEEP_IDS, "spectral-rbf"),
+            (*ALL, *SWEEPS, ("spectral", {"alignment": "procrustes", "gamma": 0.5})),
+            strict=True,
+        ):
+            found = simulate(
+                method,
+                sites,
+                config={"n_clusters": 3, **options},
+                policy={"max_rounds": 5},
+                features=bounded(sites),
+                seed=SEED,
+            )
+            done[f"{name}, {kind}"] = {
+                "sent": [
+                    [entry.phase, entry.site, entry.payload and codec.to_tree(entry.payload)]
+                    for entry in found.trace_
+                ],
+                "result": codec.to_tree(found.result_),
+                "labels": found.labels_,
+            }
+    return done
+
+
+def write_sessions(path: Path) -> None:
+    """Write all that left the sites, the results, the labels, and which kernels there were."""
+    blas = sorted({pool["architecture"] for pool in threadpool_info() if "architecture" in pool})
+    path.write_bytes(codec.encode({"blas": blas, "sessions": sessions()}))
+
+
+if __name__ == "__main__":
+    write_sessions(Path(sys.argv[1]))
