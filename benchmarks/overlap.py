@@ -29,7 +29,7 @@ from _report import write
 from _runs import Job, Record, fingerprint, run, spread
 from fedclust import SimulationResult, simulate
 from fedclust.methods.common.partial_features import LocalCentroids
-from fedclust.methods.overlap.meta_clustering import Meta, cluster
+from fedclust.methods.overlap.meta_clustering import Meta, group_centroids
 
 warnings.simplefilter("ignore")
 
@@ -171,7 +171,7 @@ def aggregated(data: Masked, result: SimulationResult, n_clusters: int) -> float
             np.bincount(data.y[rows[own == k]], minlength=1).argmax() for k in range(len(filled))
         ]
     points = LocalCentroids(*(np.concatenate(part) for part in (values, masks, counts, sites)))
-    grouping, _ = cluster(points, n_clusters, config.get("meta", "agglomerative"))
+    grouping, _ = group_centroids(points, n_clusters, config.get("meta", "agglomerative"))
     return accuracy(np.array(classes), grouping.groups)
 
 
@@ -411,7 +411,7 @@ def grown(n: int, k: int, meta: Meta) -> Record:
     )
     # Of this process alone: what else the machine does is no part of it.
     begin = time.process_time()
-    grouping, _ = cluster(points, k, meta)
+    grouping, _ = group_centroids(points, k, meta)
     seconds = time.process_time() - begin
     return {"s": seconds, "E1": accuracy(np.tile(np.arange(k), n), grouping.groups)}
 

@@ -29,7 +29,7 @@ from _hospitals import Masked
 from _report import write
 from _runs import Job, Record, fingerprint, run, spread
 from fedclust import SimulationResult, simulate
-from fedclust.methods.overlap_oneshot.agglomeration import forces, merge_tree
+from fedclust.methods.overlap_oneshot.agglomeration import build_merge_tree, cluster_forces
 from overlap import LOADERS, N_CLUSTERS, OPEN, PROTECTED, centroids_found
 
 warnings.simplefilter("ignore")
@@ -208,7 +208,7 @@ def _toy() -> None:
         {"distance": "mean", "merged with": names[int(gaps.mean(axis=(0, 2)).argmin())]},
     ]
     for w in POWERS:
-        cut = merge_tree(forces([clusters], [np.ones(2, dtype=np.bool_)], w)).cut(2)
+        cut = build_merge_tree(cluster_forces([clusters], [np.ones(2, dtype=np.bool_)], w)).cut(2)
         found = "none: these two merge" if cut[0] not in cut[1:] else names[int(cut[0] != cut[1])]
         rows.append({"distance": f"force, w={w:g}", "merged with": found})
     write(
@@ -335,9 +335,9 @@ def grown(n: int, k: int) -> Record:
     masks = list(rng.random((n, 128)) < 0.4)
     drawn = [np.where(mask, truth + rng.normal(size=(k, 50, 128)), 0.0) for mask in masks]
     begin = time.perf_counter()
-    between = forces(drawn, masks, 2.0)
+    between = cluster_forces(drawn, masks, 2.0)
     middle = time.perf_counter()
-    groups = merge_tree(between).cut(k)
+    groups = build_merge_tree(between).cut(k)
     return {
         "forces s": middle - begin,
         "merging s": time.perf_counter() - middle,

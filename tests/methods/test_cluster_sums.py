@@ -25,7 +25,7 @@ def _points(rng: np.random.Generator, m: int, d: int, offset: float = 0.0) -> Po
 def test_sums_are_those_of_repeated_rows(
     offset: float, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_STEP", step)
+    monkeypatch.setattr(module, "_CACHE_POINTS", step)
     rng = np.random.default_rng(0)
     points, centroids = _points(rng, 50, 3, offset), rng.normal(size=(5, 3)) + offset
     labels = rng.integers(-1, 4, 50)

@@ -259,7 +259,13 @@ def test_an_empty_centre_that_is_kept_moves_to_the_farthest_point() -> None:
     X = np.array([[0.0, 0], [0.1, 0], [0, 0.2], [6, 0], [5, 0]])
     centroids = np.array([[0.0, 0], [50, 0], [60, 0]])
 
-    assert fkm.client.refill(X, np.zeros(5, dtype=np.int64), centroids).tolist() == [0, 0, 0, 1, 2]
+    assert fkm.client.fill_empty_clusters(X, np.zeros(5, dtype=np.int64), centroids).tolist() == [
+        0,
+        0,
+        0,
+        1,
+        2,
+    ]
     config = _config(variant="paper", drop_empty=False, n_clusters=3)
     payload = _answer(_means(centroids), config, weighted(X))
     np.testing.assert_allclose(np.sort(payload.means[:, 0]), [0.1 / 3, 5.0, 6.0], rtol=1e-12)
@@ -267,7 +273,9 @@ def test_an_empty_centre_that_is_kept_moves_to_the_farthest_point() -> None:
 
 def test_centres_keep_their_order_from_round_to_round() -> None:
     before = np.array([[0.0, 0], [5, 5], [9, 9]])
-    after, shift = fkm.server.matched(np.array([[9.0, 8], [0, 1], [5, 7], [70, 70]]), before)
+    after, shift = fkm.server.match_centroids(
+        np.array([[9.0, 8], [0, 1], [5, 7], [70, 70]]), before
+    )
 
     assert after.tolist() == [[0, 1], [5, 7], [9, 8], [70, 70]]
     assert shift == pytest.approx(2.0)

@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
 from fedclust.methods.common.partial_features import (
+    GroupSums,
     LocalCentroids,
-    Merged,
-    components,
-    merge,
-    ranges,
-    squared_distances,
+    RelativeDistances,
+    connected_components,
+    feature_ranges,
+    sum_groups,
 )
 from fedclust.methods.overlap.meta_clustering import (
     Meta,
     agglomerate,
-    chosen,
-    cluster,
-    farthest,
+    choose_form,
+    farthest_points,
+    group_centroids,
     method_a,
     method_b,
 )
@@ -55,14 +55,20 @@ def _federation(seed: int, n: int = 8, k: int = 4, d: int = 12, noise: float = 0
     return _points(rows, sites, counts), np.array(labels)
 
 
+def _squared_distances(points: LocalCentroids) -> NDArray[np.float64]:
+    ranges = feature_ranges(points.values, points.mask)
+    distances = RelativeDistances(points.values, points.mask, ranges)
+    return distances.squared_to(points.values, points.mask)
+
+
 def _distance(
-    a: LocalCentroids, i: int, b: LocalCentroids, j: int, widths: NDArray[np.float64]
+    a: LocalCentroids, i: int, b: LocalCentroids, j: int, ranges: NDArray[np.float64]
 ) -> float:
     """Equation 3, feature by feature; infinite where nothing is shared."""
-    shared = [m for m in range(len(widths)) if a.mask[i, m] and b.mask[j, m]]
+    shared = [m for m in range(len(ranges)) if a.mask[i, m] and b.mask[j, m]]
     if not shared:
         return np.inf
-    widest = sum(widths[m] ** 2 for m in shared)
+    widest = sum(ranges[m] ** 2 for m in shared)
     squares = sum((a.values[i, m] - b.values[j, m]) ** 2 for m in shared)
     return float(squares / widest) if widest > 0 else 0.0
 
@@ -73,7 +79,7 @@ def _distance(
 def test_merging_divides_by_the_rows_that_know_the_feature() -> None:
     """Equation 4 as printed has min(1, .) below and no count above: 3 c + 7 c', or c + c'."""
     points = _points([[1.0, 10.0, NAN], [2.0, NAN, NAN]], [0, 1], [3, 7])
-    merged = merge(points, np.array([0, 0]), 2)
+    merged = sum_groups(points, np.array([0, 0]), 2)
     assert merged.means[0].tolist() == [pytest.approx(1.7), 10.0, 0.0]
     assert merged.mask.tolist() == [[True, True, False], [False, False, False]]
     assert not merged.means[1].any()
@@ -91,51 +97,49 @@ def test_merging_gives_what_the_rows_themselves_give() -> None:
         np.concatenate([rows[i][:, m] for i in range(3) if not lacks[i, m]]).mean()
         for m in range(3)
     ]
-    whole = merge(points, np.zeros(3, dtype=np.int64), 1)
+    whole = sum_groups(points, np.zeros(3, dtype=np.int64), 1)
     np.testing.assert_allclose(whole.means[0], expected, rtol=1e-12)
-    alone = points.merged()
+    alone = points.as_groups()
     for a, b, c in permutations(range(3)):
-        pair = Merged(alone.sums[a] + alone.sums[b], alone.counts[a] + alone.counts[b])
-        three = Merged(pair.sums + alone.sums[c], pair.counts + alone.counts[c])
+        pair = GroupSums(alone.sums[a] + alone.sums[b], alone.counts[a] + alone.counts[b])
+        three = GroupSums(pair.sums + alone.sums[c], pair.counts + alone.counts[c])
         np.testing.assert_allclose(three.means, expected, rtol=1e-12)
 
 
 def test_ranges_leave_out_what_is_masked() -> None:
     """A masked entry taken for 0 would make the ranges 12, 7 and 5."""
     points = _points([[10.0, -4.0, NAN], [12.0, -7.0, 5.0], [NAN, NAN, NAN]], [0, 1, 2])
-    assert ranges(points.values, points.mask).tolist() == [2.0, 3.0, 0.0]
+    assert feature_ranges(points.values, points.mask).tolist() == [2.0, 3.0, 0.0]
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_distances_are_those_of_equation_3(offset: float) -> None:
     points, _ = _federation(2)
     points = _points(np.where(points.mask, points.values + offset, NAN), list(points.sites))
-    widths = ranges(points.values, points.mask)
-    found = squared_distances(points.values, points.mask, points.values, points.mask, widths)
+    ranges = feature_ranges(points.values, points.mask)
+    found = _squared_distances(points)
     for i, j in combinations(range(len(points)), 2):
-        expected = _distance(points, i, points, j, widths)
+        expected = _distance(points, i, points, j, ranges)
         assert found[i, j] == pytest.approx(expected, rel=1e-6, abs=1e-9)
     assert np.allclose(np.diag(found), 0.0, atol=1e-9)
 
 
 def test_centroids_without_a_common_feature_are_infinitely_far_apart() -> None:
     points = _points([[0.0, NAN], [NAN, 0.0], [1.0, 1.0]], [0, 1, 2])
-    widths = ranges(points.values, points.mask)
-    found = squared_distances(points.values, points.mask, points.values, points.mask, widths)
+    found = _squared_distances(points)
     assert found[0, 1] == found[1, 0] == np.inf
     assert np.isfinite(found[2]).all()
 
 
 def test_features_without_width_tell_nothing_apart() -> None:
     points = _points([[3.0, 1.0], [3.0, NAN], [NAN, 1.0]], [0, 1, 2])
-    widths = ranges(points.values, points.mask)
-    found = squared_distances(points.values, points.mask, points.values, points.mask, widths)
+    found = _squared_distances(points)
     assert found[0].tolist() == [0.0, 0.0, 0.0]
 
 
 def test_the_overlap_graph_falls_into_its_parts() -> None:
     masks = np.array([[1, 0, 0, 0], [0, 0, 1, 0], [1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1]])
-    assert components(masks.astype(bool)).tolist() == [0, 1, 0, 0, 1]
+    assert connected_components(masks.astype(bool)).tolist() == [0, 1, 0, 0, 1]
 
 
 # --- agglomerative --------------------------------------------------------------------------------
@@ -143,11 +147,11 @@ def test_the_overlap_graph_falls_into_its_parts() -> None:
 
 def _slow_agglomeration(points: LocalCentroids, k: int) -> NDArray[np.int64]:
     """Merge the nearest two permitted groups, measuring everything anew each time."""
-    widths = ranges(points.values, points.mask)
+    ranges = feature_ranges(points.values, points.mask)
     groups: list[list[int]] = [[i] for i in range(len(points))]
     separate = True
     while len(groups) > k:
-        merged = [merge(points, _only(points, own), 1) for own in groups]
+        merged = [sum_groups(points, _only(points, own), 1) for own in groups]
         best: tuple[float, int, int] | None = None
         for a, b in combinations(range(len(groups)), 2):
             sites = [int(points.sites[i]) for i in groups[a] + groups[b]]
@@ -159,7 +163,7 @@ def _slow_agglomeration(points: LocalCentroids, k: int) -> NDArray[np.int64]:
                 )
                 for g in (a, b)
             )
-            gap = _distance(left, 0, right, 0, widths)
+            gap = _distance(left, 0, right, 0, ranges)
             if np.isfinite(gap) and (best is None or gap < best[0]):
                 best = (gap, a, b)
         if best is None:
@@ -197,7 +201,7 @@ def test_groups_are_found_though_no_site_has_every_cluster() -> None:
         points.values[kept], points.mask[kept], points.counts[kept], points.sites[kept]
     )
     assert np.bincount(part.sites).max() == 4
-    grouping, warnings = cluster(part, 5, "agglomerative")
+    grouping, warnings = group_centroids(part, 5, "agglomerative")
     assert adjusted_rand_score(truth[kept], grouping.groups) == 1.0
     assert not warnings
 
@@ -212,7 +216,7 @@ def test_no_site_is_in_a_group_twice_while_that_can_be() -> None:
 
 def test_more_local_clusters_than_groups_attach_with_a_warning() -> None:
     points = _points([[0.0], [0.1], [9.0], [0.2], [9.1]], [0, 0, 0, 1, 1])
-    grouping, warnings = cluster(points, 2, "agglomerative")
+    grouping, warnings = group_centroids(points, 2, "agglomerative")
     assert grouping.groups.tolist() == [0, 0, 1, 0, 1]
     assert grouping.attached == 1
     assert "joined a group that their site was in already" in warnings[0]
@@ -222,7 +226,7 @@ def test_more_local_clusters_than_groups_attach_with_a_warning() -> None:
 def test_what_shares_no_feature_stays_apart_and_it_is_said(meta: Any) -> None:
     """Disjoint features: zero-filled distances would merge the two halves."""
     points = _points([[1.0, NAN], [2.0, NAN], [NAN, 1.0], [NAN, 2.0]], [0, 0, 1, 1])
-    grouping, warnings = cluster(points, 2, meta)
+    grouping, warnings = group_centroids(points, 2, meta)
     assert grouping.groups.tolist() == [0, 1, 2, 3]
     assert any("share no feature" in warning for warning in warnings)
 
@@ -231,14 +235,14 @@ def test_no_more_groups_than_points() -> None:
     points = _points([[1.0], [2.0]], [0, 1])
     metas: tuple[Meta, ...] = ("agglomerative", "A", "B")
     for meta in metas:
-        grouping, _ = cluster(points, 5, meta)
+        grouping, _ = group_centroids(points, 5, meta)
         assert grouping.groups.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("meta", ["agglomerative", "A", "B"])
 def test_equal_points_everywhere_are_no_trouble(meta: Any) -> None:
     points = _points([[4.0, 4.0]] * 6, [0, 0, 1, 1, 2, 2])
-    grouping, _ = cluster(points, 2, meta)
+    grouping, _ = group_centroids(points, 2, meta)
     assert 1 <= grouping.n_groups <= 2
 
 
@@ -249,7 +253,7 @@ def test_the_order_of_points_does_not_matter(meta: Any) -> None:
     turned = LocalCentroids(
         points.values[order], points.mask[order], points.counts[order], points.sites[order]
     )
-    found, _ = cluster(turned, 4, meta)
+    found, _ = group_centroids(turned, 4, meta)
     assert adjusted_rand_score(truth[order], found.groups) == 1.0
 
 
@@ -285,7 +289,7 @@ def test_method_a_compares_with_the_merged_centroid_and_its_mask() -> None:
 
 def test_method_a_says_when_no_site_has_all_clusters() -> None:
     points = _points([[0.0], [5.0], [5.1], [9.0], [9.1], [0.1]], [0, 0, 1, 1, 2, 2])
-    grouping, warnings = cluster(points, 3, "A")
+    grouping, warnings = group_centroids(points, 3, "A")
     assert grouping.groups.tolist() == [0, 1, 1, 2, 2, 0]
     assert "starts from a site with 3 clusters" in warnings[0]
 
@@ -303,7 +307,7 @@ def test_method_a_attaches_what_is_left_of_a_site() -> None:
 def test_method_b_starts_from_k_centroids_far_apart() -> None:
     """``Z u z`` adds the loop's last point instead of the farthest."""
     points = _points([[0.0], [0.2], [10.0], [5.0], [9.9], [5.2], [0.1]], [0, 1, 0, 0, 1, 1, 2])
-    seeds = farthest(points, 3, ranges(points.values, points.mask))
+    seeds = farthest_points(points, 3)
     assert sorted(points.values[seeds, 0].tolist()) == [0.0, 5.0, 10.0]
     assert method_b(points, 3).groups.tolist() == [0, 0, 1, 2, 1, 2, 0]
 
@@ -314,7 +318,7 @@ def test_method_b_skips_pairs_without_a_common_feature() -> None:
         [[0.0, NAN], [8.0, NAN], [NAN, 1.0], [5.0, 3.0], [5.1, 6.0], [4.0, 0.5]],
         [0, 0, 1, 2, 3, 4],
     )
-    seeds = farthest(points, 3, ranges(points.values, points.mask))
+    seeds = farthest_points(points, 3)
     assert seeds.tolist() == [0, 1, 5]
     assert method_b(points, 3).groups.tolist() == [0, 1, 2, 2, 1, 2]
 
@@ -322,7 +326,7 @@ def test_method_b_skips_pairs_without_a_common_feature() -> None:
 def test_method_b_may_take_several_clusters_of_a_site() -> None:
     """Under Assumption 2 a site may have split a cluster: no constraint."""
     points = _points([[0.0], [0.3], [9.0], [0.1], [9.2]], [0, 0, 0, 1, 1])
-    grouping, warnings = cluster(points, 2, "B")
+    grouping, warnings = group_centroids(points, 2, "B")
     assert grouping.groups.tolist() == [0, 0, 1, 0, 1]
     assert not warnings
 
@@ -341,8 +345,8 @@ def test_auto_chooses_by_the_overlap_graph_and_says_why() -> None:
         (linked, 2, "agglomerative", "no site has 2 clusters"),
         (split, 1, "B", "no case that the paper supports"),
     ):
-        used, reason = chosen("auto", points, k)
+        used, reason = choose_form("auto", points, k)
         assert used == form
         assert reason is not None
         assert why in reason
-    assert chosen("A", everyone, 1) == ("A", None)
+    assert choose_form("A", everyone, 1) == ("A", None)

@@ -412,13 +412,13 @@ def test_matching_costs_least_in_all() -> None:
     """Greedily 1.1 would take global 1, and 0.9 pay for it with global 2."""
     local = np.array([[1.1], [0.9]])
     centroids = np.array([[0.0], [1.0], [9.0]])
-    found = overlap.client.match(local, centroids, np.ones((3, 1), dtype=bool))
+    found = overlap.client.match_centroids(local, centroids, np.ones((3, 1), dtype=bool))
     assert found.tolist() == [1, 0]
 
 
 def test_a_global_that_shares_no_feature_is_matched_last() -> None:
     known = np.array([[False], [True]])
-    found = overlap.client.match(np.array([[50.0]]), np.array([[0.0], [1.0]]), known)
+    found = overlap.client.match_centroids(np.array([[50.0]]), np.array([[0.0], [1.0]]), known)
     assert found.tolist() == [1]
 
 

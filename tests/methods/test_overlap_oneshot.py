@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from fedclust import SimulationResult, engine, simulate
 from fedclust.engine import Plan, evaluation
 from fedclust.methods import overlap_oneshot
-from fedclust.methods.common.partial_features import LocalCentroids, components
+from fedclust.methods.common.partial_features import LocalCentroids, connected_components
 from fedclust.methods.overlap_oneshot.agglomeration import (
-    FLOOR,
+    MIN_DISTANCE,
     Forces,
     best_cut,
-    forces,
-    merge_tree,
+    build_merge_tree,
+    cluster_forces,
 )
 from fedclust.methods.overlap_oneshot.config import Config, check_config
-from fedclust.methods.overlap_oneshot.gaussians import proxies
+from fedclust.methods.overlap_oneshot.gaussians import draw_proxies
 from fedclust.methods.overlap_oneshot.messages import Gaussians, GaussiansTask, check
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
@@ -58,7 +58,7 @@ def test_forces_are_equation_10(w: float) -> None:
     everything = np.concatenate([np.where(mask, cell, np.nan) for mask, cell in points])
     widths = np.nanmax(everything, axis=0) - np.nanmin(everything, axis=0)
 
-    found = forces(drawn, masks, w)
+    found = cluster_forces(drawn, masks, w)
 
     for a, b in combinations(range(len(points)), 2):
         shared = points[a][0] & points[b][0]
@@ -66,16 +66,16 @@ def test_forces_are_equation_10(w: float) -> None:
         for x in points[a][1]:
             for y in points[b][1]:
                 gap = ((x - y)[shared] ** 2).sum() / max((widths[shared] ** 2).sum(), 1e-300)
-                total += max(gap**0.5, FLOOR) ** -w
+                total += max(gap**0.5, MIN_DISTANCE) ** -w
         assert found.pairs[a, b] == found.pairs[b, a] == int(shared.any())
         expected = total / 25 if shared.any() else 0.0
         np.testing.assert_allclose([found.sums[a, b], found.sums[b, a]], expected, rtol=1e-9)
 
 
 def test_proxies_at_one_place_attract_by_the_floor() -> None:
-    found = forces([np.zeros((2, 3, 1))], [np.ones(1, dtype=np.bool_)], 2.0)
+    found = cluster_forces([np.zeros((2, 3, 1))], [np.ones(1, dtype=np.bool_)], 2.0)
 
-    assert found.sums[0, 1] == pytest.approx(FLOOR**-2)
+    assert found.sums[0, 1] == pytest.approx(MIN_DISTANCE**-2)
 
 
 def test_a_force_far_from_the_origin_is_the_same() -> None:
@@ -83,7 +83,7 @@ def test_a_force_far_from_the_origin_is_the_same() -> None:
     moved = [np.where(mask, cells + 1e6, 0.0) for mask, cells in zip(masks, drawn, strict=True)]
 
     np.testing.assert_allclose(
-        forces(moved, masks, 2.0).sums, forces(drawn, masks, 2.0).sums, rtol=1e-5
+        cluster_forces(moved, masks, 2.0).sums, cluster_forces(drawn, masks, 2.0).sums, rtol=1e-5
     )
 
 
@@ -129,7 +129,7 @@ def test_chains_of_neighbours_find_the_tree_of_the_greatest_forces(seed: int, ap
     made = Forces(sums, (sums > 0).astype(np.int64))
     own = sites if apart else None
 
-    tree = merge_tree(made, own)
+    tree = build_merge_tree(made, own)
     expected = _greedy(made, own)
 
     assert tree.n_roots == len(expected[-1])
@@ -149,7 +149,7 @@ def test_both_factors_of_equation_11_count_their_own_group() -> None:
     """As printed both are over G[s]: the force of a larger group is a sum instead of a mean."""
     made = _between({(0, 1): 10, (0, 2): 3, (1, 2): 3, (2, 3): 5, (0, 3): 1, (1, 3): 1}, 4)
 
-    assert merge_tree(made).cut(2).tolist() == [0, 0, 1, 1]
+    assert build_merge_tree(made).cut(2).tolist() == [0, 0, 1, 1]
 
 
 def test_pairs_without_a_common_feature_do_not_count() -> None:
@@ -158,7 +158,7 @@ def test_pairs_without_a_common_feature_do_not_count() -> None:
     far = dict.fromkeys([(0, 1), (2, 3), (4, 5)], 4.0) | dict.fromkeys([(0, 3), (1, 2)], 3.0)
     made = _between(near | far | dict.fromkeys([(2, 5), (3, 4)], 3.0), 6)
 
-    assert merge_tree(made).cut(2).tolist() == [0, 1, 0, 1, 0, 1]
+    assert build_merge_tree(made).cut(2).tolist() == [0, 1, 0, 1, 0, 1]
 
 
 def test_figure_7_the_force_heeds_the_near_part_of_a_long_cluster() -> None:
@@ -171,7 +171,7 @@ def test_figure_7_the_force_heeds_the_near_part_of_a_long_cluster() -> None:
     gaps = np.sqrt(((beside[:, None, None] - np.array([line, round_one])) ** 2).sum(axis=3))
 
     assert gaps.mean(axis=(0, 2)).argmin() == 1
-    assert merge_tree(forces(drawn, masks, 2.0)).cut(2).tolist() == [0, 0, 1]
+    assert build_merge_tree(cluster_forces(drawn, masks, 2.0)).cut(2).tolist() == [0, 0, 1]
 
 
 # --- the number of clusters -----------------------------------------------------------------------
@@ -190,7 +190,7 @@ def _cells(seed: int, k: int) -> tuple[LocalCentroids, FloatArray, list[FloatArr
     )
     variances = np.where(known, rng.uniform(0.5, 1.5, known.shape), 0.0)
     drawn = [
-        proxies(
+        draw_proxies(
             values[i * k : (i + 1) * k],
             variances[i * k : (i + 1) * k],
             np.flatnonzero(masks[i]),
@@ -206,7 +206,7 @@ def _cells(seed: int, k: int) -> tuple[LocalCentroids, FloatArray, list[FloatArr
 @pytest.mark.parametrize("k", [2, 5, 9])
 def test_the_number_of_clusters_is_found(k: int, seed: int) -> None:
     points, variances, drawn = _cells(seed, k)
-    tree = merge_tree(forces(drawn, list(points.mask[::k]), 2.0))
+    tree = build_merge_tree(cluster_forces(drawn, list(points.mask[::k]), 2.0))
 
     found, _ = best_cut(tree, points, variances)
 
@@ -238,7 +238,7 @@ def _silhouette(points: LocalCentroids, variances: FloatArray, groups: NDArray[n
 
 def test_the_cut_is_the_best_of_all_by_the_definition_of_the_silhouette() -> None:
     points, variances, drawn = _cells(7, 4)
-    tree = merge_tree(forces(drawn, list(points.mask[::4]), 2.0))
+    tree = build_merge_tree(cluster_forces(drawn, list(points.mask[::4]), 2.0))
     scores = {k: _silhouette(points, variances, tree.cut(k)) for k in range(2, len(points) + 1)}
 
     k, score = best_cut(tree, points, variances)
@@ -257,7 +257,7 @@ def test_proxies_have_exactly_the_moments_that_were_sent() -> None:
     means, variances = rng.normal(size=(2, 5)), rng.uniform(size=(2, 5))
     own = np.array([0, 2, 3])
 
-    drawn = proxies(means, variances, own, 40, rng)
+    drawn = draw_proxies(means, variances, own, 40, rng)
 
     np.testing.assert_allclose(drawn.mean(axis=1)[:, own], means[:, own], atol=1e-12)
     np.testing.assert_allclose(drawn.var(axis=1)[:, own], variances[:, own])
@@ -269,7 +269,7 @@ def test_proxies_of_a_full_covariance_have_it() -> None:
     root = rng.normal(size=(3, 2))
     matrix = root @ root.T  # Of rank 2: singular.
 
-    drawn = proxies(
+    drawn = draw_proxies(
         np.zeros((1, 3)), np.diag(matrix)[None], np.arange(3), 20_000, rng, matrix[None]
     )
 
@@ -278,7 +278,7 @@ def test_proxies_of_a_full_covariance_have_it() -> None:
 
 def test_a_variance_of_zero_puts_all_proxies_at_the_mean() -> None:
     rng = np.random.default_rng(0)
-    drawn = proxies(np.ones((1, 2)), np.zeros((1, 2)), np.arange(2), 30, rng)
+    drawn = draw_proxies(np.ones((1, 2)), np.zeros((1, 2)), np.arange(2), 30, rng)
 
     assert (drawn == 1.0).all()
 
@@ -619,7 +619,7 @@ def test_more_local_clusters_than_clusters_are_forced_together_with_a_warning() 
 
 def test_a_session_of_sites_that_share_no_feature_is_refused() -> None:
     X, _ = _hospitals()
-    assert components(np.array([[1, 0], [0, 1]], dtype=np.bool_)).max() == 1
+    assert connected_components(np.array([[1, 0], [0, 1]], dtype=np.bool_)).max() == 1
     for site in ("b", "c", "d"):
         del X[site]
     left = np.where(
@@ -675,7 +675,7 @@ def test_each_site_has_proxies_of_its_own_whoever_else_takes_part() -> None:
         covariances=np.zeros((0, 0, 0)),
     )
     config = replace(_config(2), masks={site: np.ones(2, dtype=np.bool_) for site in "ab"})
-    drawn = [overlap_oneshot.server._drawn(7, site, payload, config) for site in "aab"]
+    drawn = [overlap_oneshot.server._draw_site_proxies(7, site, payload, config) for site in "aab"]
 
     assert np.array_equal(drawn[0], drawn[1])
     # The same Gaussian at two sites; drawn alike, their proxies would lie at one place.

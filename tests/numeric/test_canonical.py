@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclust.methods.overlap_oneshot.gaussians import proxies
+from fedclust.methods.overlap_oneshot.gaussians import draw_proxies
 from fedclust.methods.spectral.graph import rotation, spectrum
 from fedclust.numeric.canonical import (
     break_distance_ties,
@@ -149,7 +149,7 @@ def test_proxies_do_not_depend_on_the_signs_of_principal_axes(
     covariances = np.array([[[2.0, 0.5], [0.5, 1.0]]])
 
     def drawn() -> np.ndarray:
-        return proxies(
+        return draw_proxies(
             np.zeros((1, 2)),
             np.array([[20.0, 10.0]]),
             np.arange(2),

@@ -1,1 +1,1 @@
-"""What several methods share: options, local k-means, convergence, finalizing, labels."""
+"""What several methods share: options, k-means rounds, convergence, finalizing, labels."""

@@ -1,4 +1,7 @@
-"""Labels of rows in own units by the centroids of a result."""
+"""Labels of rows by the centroids of a result, and their distances from these.
+
+Rows come in own units, the units of the site's data; distances are in the scaled space.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,12 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Memory
 from fedclust.schema.result import Result
 
-
-def refuse_infinite(X: NDArray[np.float64], names: tuple[str, ...] = ()) -> None:
-    """Refuse infinite values in rows (n, d); the RuleViolation names each column and count."""
-    refuse_counted(np.isinf(X).sum(axis=0), names)
+FloatArray = NDArray[np.float64]
 
 
-def refuse_counted(counts: NDArray[np.int64], names: tuple[str, ...] = ()) -> None:
-    """Raise RuleViolation where any of the columns (d,) has infinite values, so many of them."""
+def refuse_infinite(X: FloatArray, names: tuple[str, ...] = ()) -> None:
+    """Raise RuleViolation if rows (n, d) hold infinite values; name each column and its count."""
+    counts = np.isinf(X).sum(axis=0)
     if counts.any():
         found = ", ".join(
             f"{names[j] if names else f'column {j}'!r}: {counts[j]}" for j in np.flatnonzero(counts)
@@ -27,20 +28,44 @@ def refuse_counted(counts: NDArray[np.int64], names: tuple[str, ...] = ()) -> No
         )
 
 
-def scale_rows(result: Result, X: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return rows (n, d) in own units, scaled; missing values imputed where the session imputes."""
+def _impute(result: Result, X: FloatArray) -> FloatArray:
+    """Return rows (n, d) with missing values imputed if the session imputes."""
     rows = np.asarray(X, dtype=np.float64)
-    if result.impute is not None:
-        rows = np.where(np.isnan(rows), result.impute, rows)
-    return result.space.to_scaled(rows)
+    return rows if result.impute is None else np.where(np.isnan(rows), result.impute, rows)
 
 
-def label_by_centroid(result: Result, X: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Label rows (n, d) in own units by the nearest prototype or centroid.
+def scale_rows(result: Result, X: FloatArray) -> FloatArray:
+    """Return rows (n, d) in the scaled space, with missing values imputed if the session imputes.
 
-    -1 for rows with missing values. Where the session imputes, they are imputed and every row
-    gets a label. Where it masks, columns without any value are features that these rows lack:
-    the others decide; -1 where no cluster is known by any of those.
+    Parameters
+    ----------
+    result : Result
+    X : (n, d) float64
+        In own units.
+    """
+    return result.space.to_scaled(_impute(result, X))
+
+
+def label_by_centroid(result: Result, X: FloatArray) -> NDArray[np.int64]:
+    """Label rows by the nearest centroid, or by the cluster of the nearest prototype.
+
+    Parameters
+    ----------
+    result : Result
+    X : (n, d) float64
+        In own units. With ``missing: mask`` a column without any value is a feature that these
+        rows lack; the other columns decide.
+
+    Returns
+    -------
+    (n,) int64
+        -1 for a row with missing values that the session does not impute, and for all rows if no
+        centroid is known in any of their features.
+
+    Raises
+    ------
+    RuleViolation
+        The number of columns is wrong, or values are infinite.
     """
     rows = np.asarray(X, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != result.centroids.shape[1]:
@@ -48,49 +73,55 @@ def label_by_centroid(result: Result, X: NDArray[np.float64]) -> NDArray[np.int6
             "shape", f"rows must have {result.centroids.shape[1]} columns, those of the session"
         )
     refuse_infinite(rows)
-    has = ~np.isnan(rows).all(axis=0)
-    if result.impute is not None:
-        rows = np.where(np.isnan(rows), result.impute, rows)
-    complete = ~np.isnan(rows).any(axis=1)
+    present = ~np.isnan(rows).all(axis=0)
+    scaled = scale_rows(result, rows)
     labels = np.full(len(rows), -1, dtype=np.int64)
-    space = result.space
     if result.mask is not None:
-        known = result.mask[:, has]
+        known = result.mask[:, present]
         if known.any():
-            scaled = space.to_scaled(rows)[:, has]
-            labels[:] = nearest_centroid(scaled, result.centroids[:, has], known)
+            labels[:] = nearest_centroid(scaled[:, present], result.centroids[:, present], known)
         return labels
-    if result.prototypes is not None:
-        of = np.array(result.prototype_labels, dtype=np.int64)
-        labels[complete] = of[nearest_centroid(space.to_scaled(rows[complete]), result.prototypes)]
-        return labels
-    labels[complete] = nearest_centroid(space.to_scaled(rows[complete]), result.centroids)
+    complete = ~np.isnan(scaled).any(axis=1)
+    if result.prototypes is None:
+        labels[complete] = nearest_centroid(scaled[complete], result.centroids)
+    else:
+        clusters = np.array(result.prototype_labels, dtype=np.int64)
+        labels[complete] = clusters[nearest_centroid(scaled[complete], result.prototypes)]
     return labels
 
 
-def squared_distances_to_centroids(result: Result, X: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return squared distances (n, K) of rows (n, d) in own units from the centroids, scaled.
+def label(result: Result, X: FloatArray, memory: Memory | None) -> NDArray[np.int64]:
+    """Label rows as :func:`label_by_centroid` does; ``memory`` is not used."""
+    del memory
+    return label_by_centroid(result, X)
 
-    NaN for rows with missing values, which are imputed where the session imputes. Where it masks,
-    over the features that a centroid is known by and the rows have, times d by their number.
+
+def squared_distances_to_centroids(result: Result, X: FloatArray) -> FloatArray:
+    """Return squared distances (n, K) in the scaled space from rows to the result's centroids.
+
+    With ``missing: mask`` over the features that a centroid and the rows have, as
+    :func:`~fedclust.numeric.distances.masked_squared_distances` compares them.
+
+    Parameters
+    ----------
+    result : Result
+    X : (n, d) float64
+        In own units. Rows with missing values that the session does not impute get NaN.
+
+    Raises
+    ------
+    RuleViolation
+        Values are infinite.
     """
     rows = np.asarray(X, dtype=np.float64)
     refuse_infinite(rows)
-    # Without a mask a value that is lacking anywhere is a missing one.
-    has = np.asarray(~np.isnan(rows).all(axis=0) | (result.mask is None))
-    if result.impute is not None:
-        rows = np.where(np.isnan(rows), result.impute, rows)
-    scaled = np.where(has, result.space.to_scaled(rows), 0.0)
+    # Without a mask a column without values is missing, not a feature that the rows lack.
+    present = np.asarray(~np.isnan(rows).all(axis=0) | (result.mask is None))
+    scaled = np.where(present, scale_rows(result, rows), 0.0)
     squares = np.empty((len(rows), len(result.centroids)))
     for begin in range(0, len(rows), ROW_BLOCK):
-        block = scaled[begin : begin + ROW_BLOCK]
-        squares[begin : begin + ROW_BLOCK] = masked_squared_distances(
-            block, has, result.centroids, result.mask
+        block = slice(begin, begin + ROW_BLOCK)
+        squares[block] = masked_squared_distances(
+            scaled[block], present, result.centroids, result.mask
         )
     return squares
-
-
-def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
-    """Label rows (n, d) in own units by the nearest centroid; ``memory`` plays no part."""
-    del memory
-    return label_by_centroid(result, X)

@@ -15,8 +15,8 @@ from fedclust.schema.run_config import RunConfig
 
 __all__ = ["ClusterSums", "check_sizes", "cluster_sums"]
 
-#: Points that are added up at a time: these stay in the second cache.
-_STEP = 4096
+#: Points per step: they stay in the second-level cache.
+_CACHE_POINTS = 4096
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -24,18 +24,18 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClusterSums:
-    """Sums over the points of each cluster, weighted by their persons.
+    """Sums over the points of each cluster, weighted by their persons, in the scaled space.
 
     Attributes
     ----------
     counts : (K,) int64
         Persons.
     offsets : (K, d) float64
-        Differences of the points from their centroid, added up.
+        Sums of the points' differences from their centroid.
     costs : (K,) float64
-        Squared distances from the centroid, added up.
+        Sums of squared distances from the centroid.
     centroids : (K, d) float64
-        What the offsets are from.
+        The origins of the offsets.
     """
 
     counts: IntArray
@@ -45,27 +45,27 @@ class ClusterSums:
 
     @property
     def sums(self) -> FloatArray:
-        """The points (K, d), added up; 0 in an empty cluster."""
+        """Sums of the points (K, d); 0 in an empty cluster."""
         return self.offsets + self.counts[:, None] * self.centroids
 
     @property
     def means(self) -> FloatArray:
-        """The clusters' means (K, d); 0 in an empty cluster."""
+        """Means of the points (K, d); 0 in an empty cluster."""
         shift = self.offsets / np.maximum(self.counts, 1)[:, None]
         return np.where(self.counts[:, None] > 0, self.centroids + shift, 0.0)
 
 
 def cluster_sums(points: Points, labels: IntArray, centroids: FloatArray) -> ClusterSums:
-    """Add up points about the centroid that each belongs to.
+    """Sum up points by cluster, relative to the centroid of each.
 
-    Offsets are added rather than the points: far from the origin these would lose digits. The
-    order of addition is fixed.
+    Sums of offsets keep digits that sums of points far from the origin lose. The order of addition
+    is fixed.
 
     Parameters
     ----------
     points : Points
     labels : (m,) int64
-        The centroid of each point; -1 leaves it out.
+        The cluster of each point; -1 leaves it out.
     centroids : (K, d) float64
     """
     # Imported here: it takes a while.
@@ -74,23 +74,26 @@ def cluster_sums(points: Points, labels: IntArray, centroids: FloatArray) -> Clu
     n_clusters = len(centroids)
     counts, costs = np.zeros(n_clusters), np.zeros(n_clusters)
     offsets = np.zeros(centroids.shape)
-    for start in range(0, len(labels), _STEP):
-        chosen = start + np.flatnonzero(labels[start : start + _STEP] >= 0)
+    for start in range(0, len(labels), _CACHE_POINTS):
+        chosen = start + np.flatnonzero(labels[start : start + _CACHE_POINTS] >= 0)
         own, sizes = labels[chosen], points.sizes[chosen].astype(np.float64)
-        apart = points.X[chosen] - centroids[own]
-        squares = np.einsum("ij,ij->i", apart, apart)
+        differences = points.X[chosen] - centroids[own]
+        squares = np.einsum("ij,ij->i", differences, differences)
         counts += np.bincount(own, weights=sizes, minlength=n_clusters)
         costs += np.bincount(own, weights=sizes * squares, minlength=n_clusters)
-        # Unlike a dense product it adds in the order of the points on every processor.
+        # Unlike a dense product, a sparse one adds in the order of the points on every processor.
         shape = (n_clusters, len(chosen))
-        offsets += csc_array((sizes, own, np.arange(len(chosen) + 1)), shape=shape) @ apart
+        offsets += csc_array((sizes, own, np.arange(len(chosen) + 1)), shape=shape) @ differences
     return ClusterSums(counts.astype(np.int64), offsets, costs, centroids)
 
 
 def check_sizes(counts: IntArray, config: RunConfig, pointer: str = "/counts") -> None:
-    """Check a site's counts (K,): each is 0 or at least p, and together they fit its size band.
+    """Check a site's counts (K,): each is 0 or at least p, and their sum fits its size band.
 
-    A site that counts nobody answers empty, so not all are 0.
+    Raises
+    ------
+    RuleViolation
+        Also if all counts are 0: a site without persons answers empty.
     """
     check_counts(counts, config.p, pointer)
     if not counts.any():

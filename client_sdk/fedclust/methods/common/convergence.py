@@ -1,8 +1,8 @@
-"""Judging rounds: which centroids were best, and when to stop (ALGORITHMS, "Common rules").
+"""Convergence: which round's centroids were best, and when to stop (ALGORITHMS, "Common rules").
 
-Rounds are compared over the sites that answered both, if these reach the quorum. A roster change
-restarts the best ever. Converged: the best not improved by more than ``tol``, relative, in two
-successive comparable rounds.
+Two rounds are compared over the sites that answered both, if these reach the quorum. A change of
+the roster discards the best round. A session has converged if ``PATIENCE`` successive comparable
+rounds improve the best by at most ``tol``, relative.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from fedclust.numeric.canonical import TIE_TOLERANCE
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 
-#: Comparable rounds without improvement that end a session.
+#: Comparable rounds without improvement after which a session ends.
 PATIENCE = 2
 
 
 class Judged(Model):
-    """A round's centroids with what they cost at every site that answered.
+    """A round's centroids and their cost at each site that answered.
 
-    A site that answered empty and whose totals are unknown has no cost (None): it is compared
-    only with a round in which it had none either.
+    The cost is None for a site that answered empty. Such a round is compared at this site only
+    with a round in which it answered empty, too.
     """
 
     centroids: FloatMatrix
@@ -33,7 +33,17 @@ class Judged(Model):
 
 
 class Judgement(Model):
-    """The running judgement of a session: part of a method's state."""
+    """The best round so far: part of a method's state.
+
+    Attributes
+    ----------
+    roster : tuple of str
+        Sites that the next round addresses.
+    best : Judged or None
+        The best round since the last change of the roster.
+    stale : int
+        Comparable rounds since the last improvement.
+    """
 
     roster: tuple[str, ...] = ()
     best: Judged | None = None
@@ -41,13 +51,8 @@ class Judgement(Model):
 
     @property
     def converged(self) -> bool:
-        """Whether the best has stopped improving."""
+        """Whether the best round has stopped improving."""
         return self.stale >= PATIENCE
-
-
-def quorum(config: RunConfig) -> int:
-    """Return the sites that two rounds must share to be compared."""
-    return config.policy.quorum or len(config.roster)
 
 
 def judge(
@@ -57,36 +62,35 @@ def judge(
     config: RunConfig,
     tol: float,
 ) -> Judgement:
-    """Take one more round into the judgement.
+    """Return the judgement after one more round.
 
     Parameters
     ----------
     judgement : Judgement
     centroids : (K, d) float64
-        What the sites were asked to assign to.
+        What the sites assigned their points to.
     costs : mapping of site to float or None
-        Of every site that answered, its rest included.
+        Of every site that answered.
     config : RunConfig
-        ``roster``: the sites that the next round would address.
+        ``roster``: the sites that the next round addresses.
     tol : float
-        Relative improvement below which the best counts as not improved.
+        Relative improvement below which a round counts as no improvement.
     """
     judged = Judged(centroids=centroids, costs=dict(sorted(costs.items())))
+    quorum = config.policy.quorum or len(config.roster)
     if judgement.roster != config.roster:
         judgement = Judgement(roster=config.roster)
     best = judgement.best
     if best is None:
-        # A round that too few of the present roster answered could never be compared with.
+        # No later round could be compared with one that too few sites of the roster answered.
         present = sum(site in judged.costs for site in config.roster)
-        if present < quorum(config):
-            return judgement
-        return Judgement(roster=config.roster, best=judged)
+        return judgement if present < quorum else Judgement(roster=config.roster, best=judged)
     shared = [
         site
         for site, cost in judged.costs.items()
         if site in best.costs and (cost is None) == (best.costs[site] is None)
     ]
-    if len(shared) < quorum(config):
+    if len(shared) < quorum:
         return judgement
     before = sum(best.costs[site] or 0.0 for site in shared)
     now = sum(judged.costs[site] or 0.0 for site in shared)

@@ -1,4 +1,4 @@
-"""The end of a session: equal centroids merged, one order, own units (DESIGN §2)."""
+"""The end of a session: merge equal centroids, sort clusters, map to own units (DESIGN §2)."""
 
 from __future__ import annotations
 
@@ -11,29 +11,38 @@ from numpy.typing import NDArray
 from fedclust.numeric.canonical import tolerant_lexsort
 from fedclust.numeric.distances import first_occurrences
 from fedclust.schema.encoding import undone
+from fedclust.schema.errors import MethodFailure
 from fedclust.schema.result import Profile, Result
 from fedclust.schema.run_config import RunConfig
 
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
 _T = TypeVar("_T", bound=np.generic)
 
 
+def no_centroids() -> MethodFailure:
+    """Return the failure of a session that used up its rounds before it found any centroids."""
+    return MethodFailure("no_centroids", "no round of the method was closed: raise max_rounds")
+
+
 def raw_result(
-    centroids: NDArray[np.float64],
+    centroids: FloatArray,
     config: RunConfig,
     *,
-    mask: NDArray[np.bool_] | None = None,
+    mask: BoolArray | None = None,
     stopped_because: str = "",
     warnings: Sequence[str] = (),
 ) -> Result:
-    """Return a method's outcome before the engine sorts and completes it.
+    """Return a method's result before :func:`complete_result` sorts and completes it.
 
     Parameters
     ----------
     centroids : (K, d) float64
-        Scaled space, in the order in which the method numbers its cells.
+        In the scaled space, in the order in which the method numbers its clusters.
     config : RunConfig
     mask : (K, d) bool, optional
-        Where the centroids are known.
+        The entries of ``centroids`` that are known. None: all.
     stopped_because : str
     warnings : sequence of str
     """
@@ -51,21 +60,26 @@ def raw_result(
     )
 
 
+def _values_and_mask(centroids: FloatArray, mask: BoolArray | None) -> FloatArray:
+    """Return rows that are equal where both the known values and the mask are."""
+    if mask is None:
+        return centroids
+    return np.column_stack([np.where(mask, centroids, 0.0), mask])
+
+
 def merge_equal_centroids(
-    centroids: NDArray[np.float64], mask: NDArray[np.bool_] | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Merge equal centroids: those known by the same features, with the same values.
+    centroids: FloatArray, mask: BoolArray | None = None
+) -> tuple[IntArray, IntArray]:
+    """Merge centroids (K, d) with the same values known in the same features.
 
     Returns
     -------
     distinct : (K',) int64
-        The first of each group of equal ones, ascending.
-    cells : (K,) int64
-        Which of them each of the method's cells belongs to.
+        The first of each set of equal centroids, ascending.
+    clusters : (K,) int64
+        The index in ``distinct`` of each centroid.
     """
-    keys = centroids
-    if mask is not None:
-        keys = np.column_stack([np.where(mask, centroids, 0.0), mask])
+    keys = _values_and_mask(centroids, mask)
     distinct = first_occurrences(keys)
     equal = (keys[:, None, :] == keys[None, distinct, :]).all(axis=2)
     return distinct, equal.argmax(axis=1).astype(np.int64)
@@ -82,31 +96,31 @@ def complete_result(
 ) -> Result:
     """Return the result that sites and analysts read.
 
-    Equal centroids are merged, with a warning where fewer remain than were asked for, and all is
-    sorted, once, lexicographically by scaled centroid.
+    Merges equal centroids, with a warning if fewer remain than were asked for, and sorts clusters
+    lexicographically by scaled centroid.
 
     Parameters
     ----------
     raw : Result
         Of :func:`raw_result`.
     n_clusters : int or None
-        What was asked for.
-    sizes : sequence of int or None, length K'
-        In the order of :func:`merge_equal_centroids`; likewise ``site_sizes`` and ``profile``.
-        None: those of ``raw``, whose method counted its clusters and left no equal centroids.
+        The number of clusters asked for.
+    sizes : sequence of int, length K', optional
+        Persons in each cluster, in the order of :func:`merge_equal_centroids`, as ``site_sizes``
+        and ``profile``. Default: those of ``raw``, whose centroids are then distinct.
+    site_sizes : mapping of site to sequence of int, optional
+    profile : Profile, optional
     **update
         Other fields of the result.
     """
     if sizes is None:
         sizes, site_sizes = raw.sizes, raw.site_sizes
-    firsts, cells = merge_equal_centroids(raw.centroids, raw.mask)
+    firsts, clusters = merge_equal_centroids(raw.centroids, raw.mask)
     distinct = raw.centroids[firsts]
     mask = None if raw.mask is None else raw.mask[firsts]
-    # The mask settles ties, where a known 0 stands beside an unknown value.
-    keys = distinct if mask is None else np.column_stack([np.where(mask, distinct, 0.0), mask])
-    order = tolerant_lexsort(keys)
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
+    order = tolerant_lexsort(_values_and_mask(distinct, mask))
+    new_number = np.empty(len(order), dtype=np.int64)
+    new_number[order] = np.arange(len(order))
     warnings = tuple(update.pop("warnings", ())) + raw.warnings
     if n_clusters is not None and len(distinct) < n_clusters:
         warning = (
@@ -121,18 +135,18 @@ def complete_result(
         centroids, original = np.where(mask, centroids, 0.0), np.where(mask, original, 0.0)
     return raw.model_copy(
         update={
-            "centroids": _frozen(centroids),
-            "centroids_original": _frozen(original),
-            "mask": None if mask is None else _frozen(mask),
-            **_prototypes(raw, place[cells]),
+            "centroids": _freeze(centroids),
+            "centroids_original": _freeze(original),
+            "mask": None if mask is None else _freeze(mask),
+            **_sort_prototypes(raw, new_number[clusters]),
             "sizes": None if sizes is None else tuple(sizes[k] for k in order),
             "site_sizes": {
                 site: tuple(own[k] for k in order)
                 for site, own in sorted((site_sizes or {}).items())
             },
-            "profile": None if profile is None else _sorted(profile, order),
+            "profile": None if profile is None else _sort_profile(profile, order),
             "mapping": {
-                site: tuple(int(place[cells[k]]) if k >= 0 else -1 for k in own)
+                site: tuple(int(new_number[clusters[k]]) if k >= 0 else -1 for k in own)
                 for site, own in sorted(raw.mapping.items())
             },
             "warnings": warnings,
@@ -141,26 +155,26 @@ def complete_result(
     )
 
 
-def _sorted(profile: Profile, order: NDArray[np.int64]) -> Profile:
-    by_cluster = ("known", "means", "deviations")
+def _sort_profile(profile: Profile, order: IntArray) -> Profile:
+    fields = ("known", "means", "deviations")
     return profile.model_copy(
-        update={name: _frozen(getattr(profile, name)[order]) for name in by_cluster}
+        update={name: _freeze(getattr(profile, name)[order]) for name in fields}
     )
 
 
-def _prototypes(raw: Result, place: NDArray[np.int64]) -> dict[str, Any]:
+def _sort_prototypes(raw: Result, new_number: IntArray) -> dict[str, Any]:
     """Return the prototypes sorted by value, and their clusters' new numbers."""
     if raw.prototypes is None or raw.prototype_labels is None:
         return {}
     order = tolerant_lexsort(raw.prototypes)
-    labels = place[np.array(raw.prototype_labels, dtype=np.int64)][order]
+    labels = new_number[np.array(raw.prototype_labels, dtype=np.int64)][order]
     return {
-        "prototypes": _frozen(raw.prototypes[order]),
+        "prototypes": _freeze(raw.prototypes[order]),
         "prototype_labels": tuple(int(label) for label in labels),
     }
 
 
-def _frozen(array: NDArray[_T]) -> NDArray[_T]:
+def _freeze(array: NDArray[_T]) -> NDArray[_T]:
     array = np.ascontiguousarray(array)
     array.flags.writeable = False
     return array

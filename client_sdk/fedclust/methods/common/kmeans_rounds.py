@@ -11,11 +11,13 @@ from pydantic import Field
 
 from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
 from fedclust.methods.common.convergence import Judgement
+from fedclust.methods.common.finalize import no_centroids
 from fedclust.methods.common.local_kmeans import local_kmeans
+from fedclust.methods.common.task_checks import check_expected_task
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntVector
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.protection.message_checks import check_costs, check_empty, check_means, check_shape
-from fedclust.schema.errors import MethodFailure, RuleViolation
+from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import LocalAnswer
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
@@ -30,6 +32,10 @@ from fedclust.schema.task import (
     payloads_of,
     with_payload,
 )
+
+FloatArray = NDArray[np.float64]
+
+# --- Messages -------------------------------------------------------------------------------------
 
 
 class CellsTask(Model):
@@ -81,8 +87,15 @@ class Step(Model):
 AnyTask: TypeAlias = CellsTask | StepTask
 AnyPayload: TypeAlias = Cells | Step
 
-#: What counts and sums of points tell of persons.
+#: What counts and sums over groups of persons can identify.
 GROUP_SUMS = "Sums over whole groups of your protected table."
+
+
+def disclosure(field: str, shape: str, meaning: str, identifies: str = GROUP_SUMS) -> Disclosure:
+    """Return the line about a message's field that data protection officers read."""
+    return Disclosure(field=field, shape=shape, meaning=meaning, identifies=identifies)
+
+
 CELLS = Phase(
     name="cells",
     once=True,
@@ -90,18 +103,12 @@ CELLS = Phase(
     task=CellsTask,
     payload=Cells,
     discloses=(
-        Disclosure(
-            field="counts",
-            shape="K numbers",
-            meaning="How many of your persons are in each cell of your own clustering.",
-            identifies=GROUP_SUMS,
+        disclosure(
+            "counts",
+            "K numbers",
+            "How many of your persons are in each cell of your own clustering.",
         ),
-        Disclosure(
-            field="means",
-            shape="K x d numbers",
-            meaning="The mean of each column over each cell, scaled.",
-            identifies=GROUP_SUMS,
-        ),
+        disclosure("means", "K x d numbers", "The mean of each column over each cell, scaled."),
     ),
 )
 STEP = Phase(
@@ -110,66 +117,78 @@ STEP = Phase(
     task=StepTask,
     payload=Step,
     discloses=(
-        Disclosure(
-            field="counts",
-            shape="K numbers",
-            meaning="How many of your persons are nearest to each centroid.",
-            identifies=GROUP_SUMS,
-        ),
-        Disclosure(
-            field="sums",
-            shape="K x d numbers",
-            meaning="The sum of each column over these, scaled.",
-            identifies=GROUP_SUMS,
-        ),
-        Disclosure(
-            field="costs",
-            shape="K numbers",
-            meaning="How far their records lie from the centroid, squared and added up.",
-            identifies=GROUP_SUMS,
+        disclosure("counts", "K numbers", "How many of your persons are nearest to each centroid."),
+        disclosure("sums", "K x d numbers", "The sum of each column over these, scaled."),
+        disclosure(
+            "costs",
+            "K numbers",
+            "How far their records lie from the centroid, squared and added up.",
         ),
     ),
 )
 
 
 def check_cells_task(task: CellsTask, n_clusters: int, n_init: int) -> None:
-    """Refuse another number of cells or restarts than the definition names."""
-    if (task.n_clusters, task.n_init) != (n_clusters, n_init):
-        raise RuleViolation(
-            "task", "the task asks for other cells than the definition", "/parameters"
-        )
+    """Raise RuleViolation if a task asks for other cells than the definition."""
+    check_expected_task(task, CellsTask(n_clusters=n_clusters, n_init=n_init))
 
 
-def check_centroid_number(centroids: NDArray[np.float64], n_clusters: int) -> None:
-    """Refuse more centroids (K, d) in a task than the definition names."""
+def check_centroid_number(centroids: FloatArray, n_clusters: int) -> None:
+    """Raise RuleViolation if a task brings more centroids (K, d) than the definition names."""
     if len(centroids) > n_clusters:
         raise RuleViolation(
             "task", f"the definition names {n_clusters} clusters", "/parameters/centroids"
         )
 
 
+def wrong_phase() -> TypeError:
+    """Return the error of a message and a task of different phases."""
+    return TypeError("the answer is of another phase than the task")
+
+
 def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig) -> None:
-    """Check an answer at either end: shapes, counts, bounds, costs."""
+    """Check a message at either end: shapes, counts, bounds, costs."""
     match task.common, payload:
         case CellsTask() as asked, Cells() as cells:
             check_cells(cells, asked.n_clusters, config)
         case StepTask() as asked, Step() as sent:
             check_step(sent, asked.centroids, config)
         case _:
-            raise TypeError("the answer is of another phase than the task")
+            raise wrong_phase()
 
 
 def check_cells(payload: Cells, n_cells: int, config: RunConfig) -> None:
-    """Check a site's ``n_cells`` local cells; RuleViolation."""
+    """Raise RuleViolation unless ``payload`` holds ``n_cells`` valid local cells."""
     check_shape(payload.counts, (n_cells,), "/counts")
     check_shape(payload.means, (n_cells, len(config.columns)), "/means")
     check_sizes(payload.counts, config)
-    check_empty(payload.counts, payload.means, "/means")
-    check_means(payload.counts, payload.means, *scaled_bounds(config), "/means")
+    check_cell_values(payload.counts, payload.means, config, "/means")
+    known = np.where(config.mask, payload.counts[:, None], 0)
+    check_means(known, payload.means, *scaled_bounds(config), "/means")
 
 
-def check_step(payload: Step, centroids: NDArray[np.float64], config: RunConfig) -> None:
-    """Check a site's part of one Lloyd step from ``centroids`` (K, d); RuleViolation."""
+def count_sent_cells(payload: Cells, n_cells: int) -> int:
+    """Return the number of cells to check where a site may make fewer than ``n_cells``."""
+    return min(max(len(payload.counts), 1), n_cells)
+
+
+def check_cell_values(
+    counts: NDArray[np.int64], values: FloatArray, config: RunConfig, pointer: str
+) -> None:
+    """Raise RuleViolation unless values (K, d) are 0 in empty cells and in features not had."""
+    check_empty(counts, values, pointer)
+    foreign = np.argwhere((values != 0) & ~config.mask)
+    if foreign.size:
+        cell, column = (int(place) for place in foreign[0])
+        raise RuleViolation(
+            "mask",
+            f"cell {cell}: the site joined without column {column}, so its number there must be 0",
+            f"{pointer}/{cell}/{column}",
+        )
+
+
+def check_step(payload: Step, centroids: FloatArray, config: RunConfig) -> None:
+    """Raise RuleViolation unless ``payload`` is a valid Lloyd step from ``centroids`` (K, d)."""
     check_shape(payload.counts, (len(centroids),), "/counts")
     check_shape(payload.sums, (len(centroids), len(config.columns)), "/sums")
     check_shape(payload.costs, (len(centroids),), "/costs")
@@ -179,6 +198,9 @@ def check_step(payload: Step, centroids: NDArray[np.float64], config: RunConfig)
     means = payload.sums / np.maximum(payload.counts, 1)[:, None]
     check_means(payload.counts, means, *scaled_bounds(config), "/sums")
     check_costs(payload.counts, payload.sums, payload.costs, centroids)
+
+
+# --- At a site ------------------------------------------------------------------------------------
 
 
 def local_step(
@@ -196,27 +218,28 @@ def local_step(
 
 
 def find_cells(task: CellsTask, points: Points, rng: np.random.Generator) -> Cells:
-    """Return a site's local cells, and empty ones up to the number that was asked for."""
+    """Return a site's local cells, with empty ones up to the number asked for."""
     found = local_kmeans(points, task.n_clusters, task.n_init, rng)
     return pad_cells(found.counts, found.means, task.n_clusters)
 
 
-def pad_cells(counts: NDArray[np.int64], means: NDArray[np.float64], n_cells: int) -> Cells:
-    """Return cells of counts (m,) and means (m, d), and empty ones after them."""
+def pad_cells(counts: NDArray[np.int64], means: FloatArray, n_cells: int) -> Cells:
+    """Return ``n_cells`` cells: those of counts (m,) and means (m, d), then empty ones."""
     lacking = n_cells - len(counts)
     return Cells(counts=np.pad(counts, (0, lacking)), means=np.pad(means, ((0, lacking), (0, 0))))
 
 
-def site_lloyd_step(centroids: NDArray[np.float64], points: Points) -> Step:
+def site_lloyd_step(centroids: FloatArray, points: Points) -> Step:
     """Return a site's part of one Lloyd step from ``centroids`` (K, d)."""
     check_shape(centroids, (len(centroids), points.X.shape[1]), "/parameters/centroids")
     sums = cluster_sums(points, nearest_centroid(points.X, centroids), centroids)
     return Step(counts=sums.counts, sums=sums.sums, costs=sums.costs)
 
 
-def collect_cells(
-    contributions: Sequence[Contribution],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+# --- At the coordinator ---------------------------------------------------------------------------
+
+
+def collect_cells(contributions: Sequence[Contribution]) -> tuple[FloatArray, FloatArray]:
     """Return the means (m, d) of all cells that the sites sent, and their counts (m,)."""
     sent = payloads_of(contributions, Cells).values()
     counts = np.concatenate([cells.counts for cells in sent])
@@ -225,17 +248,18 @@ def collect_cells(
 
 
 def combine_steps(
-    centroids: NDArray[np.float64], contributions: Sequence[Contribution]
-) -> tuple[NDArray[np.float64], dict[str, float | None], dict[str, float]]:
-    """Add up the sites' steps.
+    centroids: FloatArray, contributions: Sequence[Contribution]
+) -> tuple[FloatArray, dict[str, float | None], dict[str, float]]:
+    """Combine the sites' parts of one Lloyd step.
 
     Returns
     -------
     moved : (K, d) float64
-        Sums over counts; a centroid that is empty everywhere keeps its place.
+        The new centroids; one that is empty at every site keeps its place.
     costs : dict of site to float or None
-        What ``centroids`` cost at each site; None where it answered empty.
+        The cost of ``centroids`` at each site; None if it answered empty.
     metrics : dict
+        ``inertia`` and ``centroid_shift``.
     """
     counts = np.zeros(len(centroids), dtype=np.int64)
     sums = np.zeros_like(centroids)
@@ -256,10 +280,10 @@ def combine_steps(
     return moved, costs, metrics
 
 
-def best_centroids(judgement: Judgement, last: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    """Return the best centroids (K, d) ever judged; without any, the last ones."""
+def best_centroids(judgement: Judgement, last: FloatArray | None) -> FloatArray:
+    """Return the best round's centroids (K, d), or the last ones if no round was judged."""
     if judgement.best is not None:
         return judgement.best.centroids
     if last is None:
-        raise MethodFailure("no_centroids", "no round of the method was closed: raise max_rounds")
+        raise no_centroids()
     return last

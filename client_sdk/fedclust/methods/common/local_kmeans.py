@@ -1,4 +1,4 @@
-"""A site's own clustering of its points: the first thing that several methods ask for."""
+"""A site's own clustering of its points: the first step of several methods."""
 
 from __future__ import annotations
 
@@ -9,37 +9,32 @@ from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.weighted_kmeans import restart_count, weighted_kmeans
 from fedclust.schema.points import Points
 
-__all__ = ["local_kmeans"]
+_MAX_LOCAL_RESTARTS = 10
 
 
 def local_kmeans(
     points: Points, n_clusters: int, n_init: int, rng: np.random.Generator
 ) -> ClusterSums:
-    """Cluster a site's points by weighted k-means.
+    """Cluster a site's scaled points by weighted k-means.
 
     Parameters
     ----------
     points : Points
-        Scaled.
     n_clusters : int
     n_init : int
-        Random restarts, beside a farthest-first start.
+        Random restarts, in addition to a farthest-first start.
     rng : numpy.random.Generator
 
     Returns
     -------
     ClusterSums
-        Of at most ``n_clusters`` cells, fewer where there are fewer distinct points.
+        Of ``n_clusters`` cells, or of as many as there are distinct points if these are fewer.
     """
-    centres = weighted_kmeans(
-        points.X, points.sizes.astype(np.float64), n_clusters, rng, n_restarts=n_init
-    )
+    weights = points.sizes.astype(np.float64)
+    centres = weighted_kmeans(points.X, weights, n_clusters, rng, n_restarts=n_init)
     return cluster_sums(points, nearest_centroid(points.X, centres), centres)
 
 
-_MOST_RESTARTS = 10
-
-
 def local_restarts(n_points: int, n_features: int, n_cells: int) -> int:
-    """Return the restarts of a site's own k-means: 10, down to 2 at a large site."""
-    return min(restart_count(n_points, n_features, n_cells), _MOST_RESTARTS)
+    """Return the default restarts of a site's k-means: 10, fewer at a large site, at least 2."""
+    return min(restart_count(n_points, n_features, n_cells), _MAX_LOCAL_RESTARTS)

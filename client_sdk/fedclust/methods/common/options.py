@@ -1,4 +1,4 @@
-"""What the options of several methods share: a base, common types, and variants told apart."""
+"""The base of all methods' options, common types, sweeps over K, and variants."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
     "variants",
 ]
 
-#: The most numbers of clusters of a sweep: each takes its part of every answer.
+#: The most numbers of clusters of a sweep: every message has a part for each.
 MAX_SWEEP_SIZE = 20
 
 _Variant = TypeVar("_Variant", bound=MethodOptions)
@@ -46,27 +46,27 @@ Tolerance = Annotated[FiniteFloat, Field(ge=0, lt=1)]
 
 
 class Options(MethodOptions):
-    """Options of a method whose result a closing round can evaluate.
+    """Options of a method whose result a final round can evaluate.
 
     Attributes
     ----------
     evaluate : bool
-        Whether a closing round measures the quality of the final centroids.
+        Whether a final round measures the quality of the centroids.
     """
 
     evaluate: bool = True
 
     @property
     def evaluated(self) -> bool:
-        """Whether a closing round measures the quality of the final centroids."""
+        """Whether a final round measures the quality of the centroids."""
         return self.evaluate
 
 
-# --- several numbers of clusters ------------------------------------------------------------------
+# --- Sweeps over K --------------------------------------------------------------------------------
 
 
-def _as_asked(value: Any) -> Any:
-    """Refuse lists that are no sweep, each with what to change."""
+def _parse_cluster_counts(value: Any) -> Any:
+    """Refuse an invalid sweep with what to change; return a single K as an int."""
     if not isinstance(value, list | tuple):
         return value
     if not value:
@@ -75,78 +75,72 @@ def _as_asked(value: Any) -> Any:
         raise PydanticCustomError(
             "sweep", f"a sweep has at most {MAX_SWEEP_SIZE} numbers of clusters"
         )
-    whole = [k for k in value if isinstance(k, int) and not isinstance(k, bool)]
-    if len(whole) == len(value):
-        if len(set(whole)) < len(whole):
+    # Other types are left to the fields' own validation.
+    if all(isinstance(k, int) and not isinstance(k, bool) for k in value):
+        if len(set(value)) < len(value):
             raise PydanticCustomError("sweep", "each number of clusters is named once")
-        if len(whole) > 1 and min(whole) == 1:
+        if len(value) > 1 and min(value) == 1:
             raise PydanticCustomError(
                 "sweep", "a sweep starts at 2: one cluster has nothing to be compared by"
             )
-        if len(whole) == 1:
-            return whole[0]
+        if len(value) == 1:
+            return value[0]
     return tuple(value)
 
 
-def _sorted(value: int | tuple[int, ...]) -> int | tuple[int, ...]:
+def _sort_cluster_counts(value: int | tuple[int, ...]) -> int | tuple[int, ...]:
     return tuple(sorted(value)) if isinstance(value, tuple) else value
 
 
-def _form(value: Any) -> str:
-    return "several" if isinstance(value, tuple) else "one"
-
-
-#: A number of clusters, or several to be compared; frozen in ascending order, one alone as itself.
+#: One K, or a tuple of several in ascending order.
 ClusterCounts = Annotated[
     Annotated[Count, Tag("one")] | Annotated[tuple[Count, ...], Tag("several")],
-    Discriminator(_form),
-    BeforeValidator(_as_asked),
-    AfterValidator(_sorted),
+    Discriminator(lambda value: "several" if isinstance(value, tuple) else "one"),
+    BeforeValidator(_parse_cluster_counts),
+    AfterValidator(_sort_cluster_counts),
 ]
 
 
 class SweptOptions(Options):
-    """The options of a method that sweeps.
+    """The options of a method that can compare several K.
 
     Attributes
     ----------
     n_clusters : int or tuple of int
-        Number of clusters K; or several from 2 on, to be compared.
+        Number of clusters K; several, from 2 on, for a sweep.
     """
 
     n_clusters: ClusterCounts
 
     @property
     def k(self) -> int:
-        """K. A sweep runs its Ks one beside the other, each with options of its own."""
+        """K, in the options of a session or of one K of a sweep."""
         if not isinstance(self.n_clusters, int):
             raise ValueError("a sweep has several numbers of clusters")
         return self.n_clusters
 
 
-# --- variants -------------------------------------------------------------------------------------
+# --- Variants -------------------------------------------------------------------------------------
 
 
 def variants(title: str, *each: type[_Variant], by: str = "variant") -> type[RootModel[_Variant]]:
-    """Return the model that reads a method's options where variants have options of their own.
-
-    ``{"variant": "paper", ...}`` is read by the model whose field ``variant`` says so, and options
-    that name no variant by the first.
+    """Return the union of the option models of a method's variants.
 
     Parameters
     ----------
     title : str
         In the API's description.
     *each : type of MethodOptions
-        Of one module, which calls the result ``Config``. Each has a field
-        ``variant: Literal["name"]``.
+        Defined in one module, which names the union ``Config``. Each has a field
+        ``variant: Literal["name"]``. The first reads options without a variant.
     by : str
-        Another name of that field.
+        The name of the field that tells the variants apart.
     """
     union: Any = functools.reduce(operator.or_, each)
-    named = BeforeValidator(functools.partial(_named, by, [_name(form, by) for form in each]))
-    union = Annotated[union, Field(discriminator=by), named]
-    # Called as the module's attribute is, so that it can be pickled.
+    names = [_variant_name(model, by) for model in each]
+    add_name = BeforeValidator(functools.partial(_add_variant_name, by, names))
+    union = Annotated[union, Field(discriminator=by), add_name]
+    # Pickling needs the name of the module's attribute.
     return create_model(
         "Config",
         __base__=RootModel[union],
@@ -155,8 +149,8 @@ def variants(title: str, *each: type[_Variant], by: str = "variant") -> type[Roo
     )
 
 
-def _named(by: str, names: Sequence[str], config: Any) -> Any:
-    """Return options with their variant: without one, the first."""
+def _add_variant_name(by: str, names: Sequence[str], config: Any) -> Any:
+    """Return options with the name of their variant, by default the first."""
     if isinstance(config, dict):
         config = {by: names[0], **config}
         if config[by] not in names:
@@ -168,7 +162,7 @@ def _named(by: str, names: Sequence[str], config: Any) -> Any:
 def variant_models(
     options: type[MethodOptions] | type[RootModel[MethodOptions]],
 ) -> tuple[type[MethodOptions], ...]:
-    """Return the models that read a method's options: one of each variant."""
+    """Return the models of a method's options, one for each variant."""
     if not issubclass(options, RootModel):
         return (options,)
     return get_args(options.model_fields["root"].annotation)
@@ -177,13 +171,13 @@ def variant_models(
 def select_variant_model(
     options: type[MethodOptions] | type[RootModel[MethodOptions]], config: Mapping[str, Any]
 ) -> type[MethodOptions]:
-    """Return the model that reads this config: that of its variant, or the first."""
-    each = variant_models(options)
-    if len(each) == 1:
-        return each[0]
+    """Return the model of the variant that ``config`` names, by default the first."""
+    models = variant_models(options)
+    if len(models) == 1:
+        return models[0]
     by = str(options.model_fields["root"].discriminator)
-    return next((form for form in each if config.get(by) == _name(form, by)), each[0])
+    return next((m for m in models if config.get(by) == _variant_name(m, by)), models[0])
 
 
-def _name(form: type[MethodOptions], by: str) -> Any:
-    return get_args(form.model_fields[by].annotation)[0]
+def _variant_name(model: type[MethodOptions], by: str) -> Any:
+    return get_args(model.model_fields[by].annotation)[0]

@@ -1,4 +1,4 @@
-"""What methods share whose sites cluster by the features that they have."""
+"""What methods share in which each site clusters by the features that it has."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ from pydantic import Field
 from fedclust.methods.common.cluster_sums import ClusterSums
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
-from fedclust.methods.common.partial_features import LocalCentroids, components
+from fedclust.methods.common.partial_features import LocalCentroids, connected_components
 from fedclust.numeric.canonical import tolerant_argmax
-from fedclust.protection.message_checks import check_empty
 from fedclust.schema.encoding import feature_names
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.points import Points, total_variances
 from fedclust.schema.run_config import RunConfig
 
+#: What means of a feature that only one site has can identify.
+SINGLE_SITE_NOTE = (
+    " Of a feature that your site alone has, the result shows everybody your own means."
+)
+_MAX_NAMES = 5
+
 
 def check_roster(config: RunConfig) -> None:
-    """Refuse sites whose features leave them apart, or leave a feature to nobody.
+    """Check that chains of shared features connect all sites, and that every feature has a site.
 
     Raises
     ------
     RuleViolation
-        Names the features that nobody has, or the smallest group of sites that shares no feature
+        Names the features that no site has, or the smallest group of sites that shares no feature
         with the others, and what to change.
     """
     masks = np.array([config.masks[site] for site in config.roster], dtype=np.bool_)
@@ -36,14 +41,14 @@ def check_roster(config: RunConfig) -> None:
     if unseen.any():
         raise RuleViolation(
             "overlap",
-            f"no site has the features {_named(unseen, config)}: leave them out of the session, "
-            "or invite a site that has them",
+            f"no site has the features {_feature_list(unseen, config)}: leave them out of the "
+            "session, or invite a site that has them",
             "/features",
         )
-    parts = components(masks)
+    parts = connected_components(masks)
     if parts.max(initial=0) > 0:
         smallest = min(np.unique(parts), key=lambda part: int((parts == part).sum()))
-        names = ", ".join(np.array(config.roster)[parts == smallest][:5])
+        names = ", ".join(np.array(config.roster)[parts == smallest][:_MAX_NAMES])
         raise RuleViolation(
             "overlap",
             f"the sites fall into {int(parts.max()) + 1} groups that share no feature, so their "
@@ -70,25 +75,7 @@ class CellsTask(Model, title="OverlapCellsTask"):
     n_init: Annotated[int, Field(ge=1)] | None
 
 
-#: Of means that a site alone contributes to.
-SINGLE_SITE_NOTE = (
-    " Of a feature that your site alone has, the result shows everybody your own means."
-)
-
-
-def check_cell_values(
-    counts: NDArray[np.int64], values: NDArray[np.float64], config: RunConfig, pointer: str
-) -> None:
-    """Raise unless values (K, d) are 0 in empty cells and in features that the site lacks."""
-    check_empty(counts, values, pointer)
-    foreign = np.argwhere((values != 0) & ~config.mask)
-    if foreign.size:
-        cell, column = (int(place) for place in foreign[0])
-        raise RuleViolation(
-            "mask",
-            f"cell {cell}: the site joined without column {column}, so its number there must be 0",
-            f"{pointer}/{cell}/{column}",
-        )
+# --- At a site ------------------------------------------------------------------------------------
 
 
 def select_site_columns(points: Points, config: RunConfig) -> Points:
@@ -99,28 +86,31 @@ def select_site_columns(points: Points, config: RunConfig) -> Points:
 
 def expand_to_all_columns(values: NDArray[np.float64], config: RunConfig) -> NDArray[np.float64]:
     """Return values (K, d_i) of the site's columns as (K, d), 0 in the others."""
-    whole = np.zeros((len(values), len(config.columns)))
-    whole[:, config.mask] = values
-    return whole
+    expanded = np.zeros((len(values), len(config.columns)))
+    expanded[:, config.mask] = values
+    return expanded
 
 
 def local_cells(task: CellsTask, points: Points, rng: np.random.Generator) -> ClusterSums:
-    """Cluster a site's points, in its own columns, by k-means (lines 1 to 3)."""
+    """Cluster a site's points, in its own columns, by k-means (Algorithms 1 and 2, lines 1 to 3).
+
+    With ``task.search`` the number of cells is the one of best simplified silhouette, from 2.
+    """
     most = min(task.n_clusters, len(points.X))
     n_init = task.n_init or local_restarts(len(points.X), points.X.shape[1], most)
     if not task.search or most <= 2:
         return local_kmeans(points, most, n_init, rng)
     found = [local_kmeans(points, k, n_init, rng) for k in range(2, most + 1)]
-    return found[
-        int(tolerant_argmax([simplified_silhouette(points, each.means) for each in found]))
-    ]
+    scores = [simplified_silhouette(points, cells.means) for cells in found]
+    return found[int(tolerant_argmax(scores))]
 
 
 def simplified_silhouette(points: Points, means: NDArray[np.float64]) -> float:
     """Return the mean over persons of (b - a) / max(a, b); 0 with one of the ``means`` (K, d).
 
-    a and b are the root mean squared distances of a point's persons from the nearest mean and the
-    next, so that points that are means of groups are not taken for clusters of their own.
+    a and b are the root mean squared distances of a point's persons from the nearest and from the
+    second nearest mean. They include the variance within groups: without it, points that are means
+    of groups would pass for clusters.
     """
     if len(means) < 2:
         return 0.0
@@ -132,31 +122,47 @@ def simplified_silhouette(points: Points, means: NDArray[np.float64]) -> float:
     return float(np.average(terms, weights=points.sizes))
 
 
+# --- At the coordinator ---------------------------------------------------------------------------
+
+
 def collect_centroids(sent: Mapping[str, Cells], config: RunConfig) -> LocalCentroids:
-    """Return all local centroids that the sites sent, with their masks."""
+    """Return all local centroids that the sites sent, with their sites' masks."""
     values, masks, counts, sites = [], [], [], []
     for number, (site, cells) in enumerate(sent.items()):
         filled = cells.counts > 0
+        n_filled = int(filled.sum())
         values.append(cells.means[filled])
         counts.append(cells.counts[filled].astype(np.float64))
-        masks.append(np.tile(config.masks[site], (int(filled.sum()), 1)))
-        sites.append(np.full(int(filled.sum()), number, dtype=np.int64))
+        masks.append(np.tile(config.masks[site], (n_filled, 1)))
+        sites.append(np.full(n_filled, number, dtype=np.int64))
     return LocalCentroids(
         np.concatenate(values), np.concatenate(masks), np.concatenate(counts), np.concatenate(sites)
     )
 
 
-def single_site_feature_warning(sites: Collection[str], config: RunConfig) -> tuple[str, ...]:
-    """Return a warning that names the features that one site alone has, if there are any."""
-    alone = np.array([config.masks[site] for site in sites]).sum(axis=0) == 1
-    if not alone.any():
+def too_many_groups_warning(n_groups: int, n_clusters: int) -> tuple[str, ...]:
+    """Return a warning if groups that share no feature leave more groups than clusters."""
+    if n_groups <= n_clusters:
         return ()
-    names = _named(alone, config)
+    warning = (
+        f"{n_groups} groups remain where {n_clusters} clusters were asked for: they share no "
+        "feature, so nothing tells which of them are one."
+    )
+    return (warning,)
+
+
+def single_site_feature_warning(sites: Collection[str], config: RunConfig) -> tuple[str, ...]:
+    """Return a warning that names the features that only one site has, if there are any."""
+    single = np.array([config.masks[site] for site in sites]).sum(axis=0) == 1
+    if not single.any():
+        return ()
+    names = _feature_list(single, config)
     return (f"One site alone has {names}: the centroids hold its own means there.",)
 
 
-def _named(columns: NDArray[np.bool_], config: RunConfig) -> str:
-    """Return the names of the features of some columns (d,), five at most."""
+def _feature_list(columns: NDArray[np.bool_], config: RunConfig) -> str:
+    """Return the names of the features of some columns (d,), at most ``_MAX_NAMES``."""
     features = feature_names(config.columns, columns)
-    names = ", ".join(map(repr, features[:5]))
-    return names if len(features) <= 5 else f"{names} and {len(features) - 5} more"
+    names = ", ".join(map(repr, features[:_MAX_NAMES]))
+    more = len(features) - _MAX_NAMES
+    return names if more <= 0 else f"{names} and {more} more"

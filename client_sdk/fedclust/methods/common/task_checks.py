@@ -1,4 +1,4 @@
-"""Checks of tasks at a site: no more than the definition provides for."""
+"""Checks at a site that a task asks for no more than the definition says."""
 
 from __future__ import annotations
 
@@ -6,17 +6,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.schema.errors import RuleViolation
+from fedclust.schema.model import Model
 from fedclust.schema.options import MAX_FOUND_CLUSTERS
 from fedclust.schema.run_config import RunConfig
 
-FloatArray = NDArray[np.float64]
+
+def check_expected_task(task: Model, expected: Model) -> None:
+    """Raise RuleViolation if a task for local cells differs from the definition's."""
+    if task != expected:
+        raise RuleViolation(
+            "task", "the task asks for other cells than the definition", "/parameters"
+        )
 
 
 def check_centroids(
-    centroids: FloatArray, mask: NDArray[np.bool_] | None, config: RunConfig
+    centroids: NDArray[np.float64], mask: NDArray[np.bool_] | None, config: RunConfig
 ) -> None:
-    """Refuse more centroids than the definition provides for, and a mask where none is needed."""
-    most = most_centroids(config)
+    """Check centroids (K, d) and their mask (K, d) that a task brings.
+
+    Raises
+    ------
+    RuleViolation
+        There are more centroids than the definition allows, or a mask without ``missing: mask``.
+    """
+    most = _max_centroids(config)
     if len(centroids) > most:
         raise RuleViolation(
             "task", f"the definition provides for {most} clusters", "/parameters/centroids"
@@ -25,17 +38,17 @@ def check_centroids(
         raise RuleViolation("task", "no site lacks features in this session", "/parameters/mask")
 
 
-def most_centroids(config: RunConfig) -> int:
+def _max_centroids(config: RunConfig) -> int:
     """Return the most centroids of a session.
 
-    With ``missing: mask`` each part of the features that no site connects may have K, so there
-    are at most as many parts as features. Where the method chooses K, it looks for no more than
-    ``MAX_FOUND_CLUSTERS`` in all parts together.
+    With ``missing: mask`` the features may fall into parts that no site connects, at most one part
+    for each feature, and each part may have K centroids. ``MAX_FOUND_CLUSTERS`` in all if the
+    method chooses K.
     """
-    wanted = config.options.n_clusters
-    if wanted is None:
+    n_clusters = config.options.n_clusters
+    if n_clusters is None:
         return MAX_FOUND_CLUSTERS
-    if not isinstance(wanted, int):
+    if not isinstance(n_clusters, int):
         raise ValueError("a sweep checks each of its numbers of clusters by itself")
     parts = len(config.features) if config.policy.missing == "mask" else 1
-    return wanted * parts
+    return n_clusters * parts

@@ -1,4 +1,4 @@
-"""fkm at a site: local cells, Lloyd steps of every candidate, the paper's own rounds."""
+"""fkm at a site: local cells, a Lloyd step of every candidate, the paper variant's rounds."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def _means(task: MeansTask, points: Points, options: PaperConfig) -> Cells | Non
     """Algorithm 1, lines 13 to 18.
 
     As in the authors' program the means are those of the points nearest to the global centres (one
-    iteration), and S_i counts the points nearest to the means.
+    iteration), and S_i counts the points nearest to these means.
     """
     centroids = task.centroids
     check_shape(centroids, (len(centroids), points.X.shape[1]), "/parameters/centroids")
     labels = nearest_centroid(points.X, centroids)
     if not options.drop_empty:
-        labels = refill(points.X, labels, centroids)
+        labels = fill_empty_clusters(points.X, labels, centroids)
     sums = cluster_sums(points, labels, centroids)
     means = sums.means[sums.counts > 0]
     counts = cluster_sums(points, nearest_centroid(points.X, means), means).counts
@@ -85,12 +85,12 @@ def _means(task: MeansTask, points: Points, options: PaperConfig) -> Cells | Non
     )
 
 
-def refill(
+def fill_empty_clusters(
     X: NDArray[np.float64], labels: NDArray[np.int64], centroids: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Return labels (m,) in which each centre without points has the one farthest from its own.
+    """Return labels (m,) that give each empty cluster the point farthest from its centroid.
 
-    What scikit-learn does, and with it the authors' program where empty centres are not dropped.
+    As scikit-learn does, and so the authors' program where it does not drop empty clusters.
     """
     labels = labels.copy()
     gaps = ((X - centroids[labels]) ** 2).sum(axis=1)

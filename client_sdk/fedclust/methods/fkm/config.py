@@ -37,7 +37,7 @@ class DefaultConfig(SweptOptions, title="FkmDefaultConfig"):
 
     @property
     def shape_numbers(self) -> dict[str, str]:
-        """What K and c stand for."""
+        """The values of K and c."""
         return {**super().shape_numbers, "c": str(self.candidates)}
 
 

@@ -1,6 +1,6 @@
-"""What the sites of ``fkm`` are asked and answer, in both variants, and how both ends check it.
+"""The tasks and messages of both variants of ``fkm``, and their checks.
 
-Each candidate's step is checked as a step of ``lloyd``, and the paper's means as its first cells.
+Each candidate's step is checked as a Lloyd step, and the paper variant's means as local cells.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.kmeans_rounds import GROUP_SUMS, Cells, CellsTask, Step
+from fedclust.methods.common.kmeans_rounds import Cells, CellsTask, Step, disclosure
 from fedclust.methods.fkm.config import PaperConfig, Variants
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntMatrix
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import CentroidTask, Disclosure, Phase, SiteTask
-
-# --- Payloads -------------------------------------------------------------------------------------
+from fedclust.schema.task import CentroidTask, Phase, SiteTask
 
 
 class SeedsTask(Model):
@@ -77,26 +75,17 @@ PHASES = (
         task=CandidatesTask,
         payload=Steps,
         discloses=(
-            Disclosure(
-                field="counts",
-                shape="c x K numbers",
-                meaning=(
-                    "How many of your persons are nearest to each centroid of each of c candidate "
-                    "clusterings: 8 at first, fewer later."
-                ),
-                identifies=GROUP_SUMS,
+            disclosure(
+                "counts",
+                "c x K numbers",
+                "How many of your persons are nearest to each centroid of each of c candidate "
+                "clusterings: 8 at first, fewer later.",
             ),
-            Disclosure(
-                field="sums",
-                shape="c x K x d numbers",
-                meaning="The sum of each column over these, scaled.",
-                identifies=GROUP_SUMS,
-            ),
-            Disclosure(
-                field="costs",
-                shape="c x K numbers",
-                meaning="How far their records lie from the centroid, squared and added up.",
-                identifies=GROUP_SUMS,
+            disclosure("sums", "c x K x d numbers", "The sum of each column over these, scaled."),
+            disclosure(
+                "costs",
+                "c x K numbers",
+                "How far their records lie from the centroid, squared and added up.",
             ),
         ),
     ),
@@ -107,17 +96,16 @@ PHASES = (
         task=SeedsTask,
         payload=Cells,
         discloses=(
-            Disclosure(
-                field="counts",
-                shape="K numbers",
-                meaning="How many of your persons are nearest to each of the points drawn.",
-                identifies=GROUP_SUMS,
+            disclosure(
+                "counts",
+                "K numbers",
+                "How many of your persons are nearest to each of the points drawn.",
             ),
-            Disclosure(
-                field="means",
-                shape="K x d numbers",
-                meaning="The points drawn, scaled.",
-                identifies="Records of whole groups of your protected table.",
+            disclosure(
+                "means",
+                "K x d numbers",
+                "The points drawn, scaled.",
+                "Records of whole groups of your protected table.",
             ),
         ),
     ),
@@ -127,17 +115,15 @@ PHASES = (
         task=MeansTask,
         payload=Cells,
         discloses=(
-            Disclosure(
-                field="counts",
-                shape="K numbers",
-                meaning="How many of your persons are nearest to each of the new means.",
-                identifies=GROUP_SUMS,
+            disclosure(
+                "counts",
+                "K numbers",
+                "How many of your persons are nearest to each of the new means.",
             ),
-            Disclosure(
-                field="means",
-                shape="K x d numbers",
-                meaning="The mean of each column over the points nearest to each centroid, scaled.",
-                identifies=GROUP_SUMS,
+            disclosure(
+                "means",
+                "K x d numbers",
+                "The mean of each column over the points nearest to each centroid, scaled.",
             ),
         ),
     ),
@@ -145,7 +131,7 @@ PHASES = (
 
 
 def check_task(task: SiteTask[AnyTask], config: RunConfig[Variants]) -> None:
-    """Refuse the other variant's phases, and more clusters or candidates than consented to."""
+    """Raise RuleViolation if a task asks for another variant's phase, or for more than agreed."""
     options, asked = config.options, task.common
     if isinstance(asked, SeedsTask | MeansTask) != isinstance(options, PaperConfig):
         raise RuleViolation(
@@ -167,7 +153,7 @@ def check_task(task: SiteTask[AnyTask], config: RunConfig[Variants]) -> None:
 
 
 def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Variants]) -> None:
-    """Check an answer at either end: shapes, counts, bounds, costs."""
+    """Check a message at either end: shapes, counts, bounds, costs."""
     match task.common, payload:
         case CandidatesTask() as asked, Steps() as steps:
             _check_steps(asked.centroids, steps, config)
@@ -176,7 +162,7 @@ def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Varian
         case ((CellsTask() | SeedsTask()), Cells() as cells):
             kmeans_rounds.check_cells(cells, config.options.k, config)
         case _:
-            raise TypeError("the answer is of another phase than the task")
+            raise kmeans_rounds.wrong_phase()
 
 
 def _check_steps(centroids: NDArray[np.float64], payload: Steps, config: RunConfig) -> None:
@@ -187,10 +173,10 @@ def _check_steps(centroids: NDArray[np.float64], payload: Steps, config: RunConf
     for i in range(n_candidates):
         try:
             kmeans_rounds.check_step(payload.step(i), centroids[i], config)
-        except RuleViolation as broken:
-            _, field, *rest = broken.pointer.split("/")
+        except RuleViolation as error:
+            _, field, *rest = error.pointer.split("/")
             raise RuleViolation(
-                broken.rule,
-                f"candidate {i}: {broken.message}",
+                error.rule,
+                f"candidate {i}: {error.message}",
                 "/".join(["", field, str(i), *rest]),
             ) from None

@@ -1,8 +1,9 @@
-"""fkm at the coordinator: candidates that compete, or the paper's k-means of means."""
+"""fkm at the coordinator: competing candidates, or the paper variant's k-means of means."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -31,11 +32,8 @@ from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Next, Task, with_payload
 
-#: Restarts of the authors' program at the coordinator, in every round.
+#: Restarts of the authors' program in every round.
 _PAPER_RESTARTS = 10
-
-
-# --- Aggregation ----------------------------------------------------------------------------------
 
 
 class State(Model):
@@ -44,18 +42,16 @@ class State(Model):
     Attributes
     ----------
     phase : {"cells", "candidates", "seeds", "means"}
-        What the open round asks.
+        The phase of the open round.
     seed : int
     closed : int
-        Rounds that have closed since the candidates were found; in the paper variant, since the
-        start.
+        Rounds closed since the candidates were found; in the paper variant, since the start.
     centroids : (c, K, d) float64 or None
-        Scaled; the candidates that go on, best first: what the open round assigns to. In the
-        paper variant c is 1.
+        Scaled; the candidates of the open round, best first. In the paper variant c is 1.
     judgements : tuple of Judgement, length c
         Of each candidate by itself.
     best : Judgement
-        Of every round's best candidate: holds the best centroids ever.
+        Of the best candidate of each round.
     """
 
     phase: Literal["cells", "candidates", "seeds", "means"]
@@ -64,6 +60,15 @@ class State(Model):
     centroids: FloatTensor3 | None = None
     judgements: tuple[Judgement, ...] = ()
     best: Judgement = Judgement()
+
+    @property
+    def converged(self) -> bool:
+        """Whether no candidate improves.
+
+        While the leader stands still, others may catch up: ending then saved a round and cost up
+        to 6 % in inertia.
+        """
+        return bool(self.judgements) and all(judged.converged for judged in self.judgements)
 
 
 def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]:
@@ -78,7 +83,7 @@ def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]
 def aggregate(
     state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Variants]
 ) -> Next[State, AnyTask] | Done:
-    """Close a round; contributions sorted by site."""
+    """Close a round; contributions are sorted by site."""
     options = config.options
     if isinstance(options, PaperConfig):
         return _cluster_means(state, contributions, config, options)
@@ -88,17 +93,17 @@ def aggregate(
     return _candidates_step(state, state.centroids, steps, config, options)
 
 
-def _ask(
-    state: State, centroids: NDArray[np.float64], metrics: dict[str, float]
+def _next_step(
+    state: State, centroids: NDArray[np.float64], metrics: Mapping[str, float] | None = None
 ) -> Next[State, AnyTask]:
-    """Ask the candidates' next Lloyd step of every site."""
-    return Next(state, Task("candidates", CandidatesTask(centroids=centroids)), metrics)
+    """Return the candidates' next Lloyd step."""
+    return Next(state, Task("candidates", CandidatesTask(centroids=centroids)), metrics or {})
 
 
 def _first_candidates(
     state: State, contributions: Sequence[Contribution], options: DefaultConfig
 ) -> Next[State, AnyTask]:
-    """Cluster the sites' cells: several starts, of which distinct ones go on."""
+    """Cluster the sites' cells from several starts; the distinct results are the candidates."""
     means, counts = kmeans_rounds.collect_cells(contributions)
     rng = server_rng(state.seed, "fkm-candidates")
     centroids = np.stack(best_partitions(means, counts, options.k, rng, options.candidates))
@@ -108,7 +113,16 @@ def _first_candidates(
         centroids=centroids,
         judgements=(Judgement(),) * len(centroids),
     )
-    return _ask(following, centroids, {})
+    return _next_step(following, centroids)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A candidate after a Lloyd step: its new centroids, its judgement and its old inertia."""
+
+    centroids: NDArray[np.float64]
+    judgement: Judgement
+    inertia: float
 
 
 def _candidates_step(
@@ -118,7 +132,7 @@ def _candidates_step(
     config: RunConfig[Variants],
     options: DefaultConfig,
 ) -> Next[State, AnyTask] | Done:
-    """Add up every candidate's step, judge, and choose who goes on."""
+    """Combine and judge every candidate's step, and choose the candidates that continue."""
     steps = []
     for i, candidate in enumerate(centroids):
         parts = [
@@ -126,47 +140,43 @@ def _candidates_step(
             for c in contributions
         ]
         steps.append((i, *kmeans_rounds.combine_steps(candidate, parts)))
-    # Candidates are compared within the round: over the same sites.
+    # All candidates of a round are measured at the same sites, so their inertias are comparable.
     steps = [steps[place] for place in tolerant_argsort([step[3]["inertia"] for step in steps])]
-    lead, _, costs, metrics = steps[0]
-    best = judge(state.best, centroids[lead], costs, config, options.tol)
-    standings = []
-    for i, moved, costs, measured in steps:
+    leader, _, costs, leader_metrics = steps[0]
+    best = judge(state.best, centroids[leader], costs, config, options.tol)
+    candidates = []
+    for i, following_centroids, costs, metrics in steps:
         judgement = judge(state.judgements[i], centroids[i], costs, config, options.tol)
-        standings.append((moved, judgement, measured["inertia"]))
+        candidates.append(_Candidate(following_centroids, judgement, metrics["inertia"]))
     closed = state.closed + 1
-    most = len(standings)
+    most = len(candidates)
     if closed % options.halve_every == 0:
         most = (most + 1) // 2
-    going_on = _contenders(standings)[:most]
+    kept = _drop_hopeless(candidates)[:most]
+    moved = np.stack([candidate.centroids for candidate in kept])
     following = State(
         phase="candidates",
         seed=state.seed,
         closed=closed,
-        centroids=np.stack([moved for moved, *_ in going_on]),
-        judgements=tuple(judgement for _, judgement, _ in going_on),
+        centroids=moved,
+        judgements=tuple(candidate.judgement for candidate in kept),
         best=best,
     )
-    if _converged(following):
-        return Done(finish(following, config), metrics)
-    return _ask(following, np.stack([moved for moved, *_ in going_on]), metrics)
+    if following.converged:
+        return Done(finish(following, config), leader_metrics)
+    return _next_step(following, moved, leader_metrics)
 
 
-#: The moved centroids, the judgement and the inertia of a candidate.
-_Standing = tuple[NDArray[np.float64], Judgement, float]
+def _drop_hopeless(candidates: Sequence[_Candidate]) -> list[_Candidate]:
+    """Return the leader and the candidates that may still overtake it; all sorted by inertia.
 
-
-def _contenders(standings: Sequence[_Standing]) -> list[_Standing]:
-    """Return, best first, the leader and whoever may still overtake it.
-
-    That is neither a candidate that has converged to something worse, nor one that has come to the
-    same inertia as a better one.
+    A candidate is hopeless if it has converged, or has the same inertia as a better one.
     """
-    kept = [standings[0]]
-    for standing in standings[1:]:
-        _, judgement, inertia = standing
-        if inertia > kept[-1][2] * (1.0 + SAME_INERTIA) and not judgement.converged:
-            kept.append(standing)
+    kept = [candidates[0]]
+    for candidate in candidates[1:]:
+        distinct = candidate.inertia > kept[-1].inertia * (1.0 + SAME_INERTIA)
+        if distinct and not candidate.judgement.converged:
+            kept.append(candidate)
     return kept
 
 
@@ -176,7 +186,7 @@ def _cluster_means(
     config: RunConfig[Variants],
     options: PaperConfig,
 ) -> Next[State, AnyTask] | Done:
-    """Algorithm 1, lines 7 to 11, of the paper variant: k-means afresh in every round."""
+    """Close a round of the paper variant: a new k-means of the means (Algorithm 1, lines 7-11)."""
     means, counts = kmeans_rounds.collect_cells(contributions)
     centroids = sklearn_kmeans(
         means,
@@ -187,7 +197,7 @@ def _cluster_means(
     )
     metrics: dict[str, float] = {}
     if state.centroids is not None:
-        centroids, shift = matched(centroids, state.centroids[0])
+        centroids, shift = match_centroids(centroids, state.centroids[0])
         metrics["centroid_shift"] = shift
     closed = state.closed + 1
     following = State(phase="means", seed=state.seed, closed=closed, centroids=centroids[None])
@@ -196,10 +206,10 @@ def _cluster_means(
     return Next(following, Task("means", MeansTask(centroids=centroids)), metrics)
 
 
-def matched(
+def match_centroids(
     centroids: NDArray[np.float64], before: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
-    """Order centroids (K, d) as the round before, by the cheapest matching (Hungarian).
+    """Order centroids (K, d) as in the round before, by the cheapest matching (Hungarian).
 
     Returns
     -------
@@ -218,25 +228,13 @@ def matched(
     return ordered, float(shift)
 
 
-# --- Convergence ----------------------------------------------------------------------------------
-
-
-def _converged(state: State) -> bool:
-    """Whether no candidate improves any more.
-
-    Not sooner: where the leader stands, the others may be gaining on it still. Ending there cost up
-    to 6 % in inertia and saved a round.
-    """
-    return bool(state.judgements) and all(judged.converged for judged in state.judgements)
-
-
 def finish(state: State, config: RunConfig[Variants]) -> Result:
-    """Return the best centroids ever judged; without any, the last ones, best candidate first.
+    """Return the best centroids of all rounds judged, or the last ones if none was.
 
-    The paper variant judges nothing: it ends after its fixed number of rounds.
+    The paper variant judges no round: it ends after a fixed number.
     """
     last = None if state.centroids is None else state.centroids[0]
-    because = "converged" if _converged(state) else ""
+    because = "converged" if state.converged else ""
     if isinstance(config.options, PaperConfig):
         because = "finished"
     return raw_result(

@@ -1,4 +1,4 @@
-"""kfed at a site: its own cells, exact Lloyd steps, labels."""
+"""kfed at a site: local cells, exact Lloyd steps, labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedclust.methods.common.cluster_sums import ClusterSums
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.common.local_kmeans import local_restarts
 from fedclust.methods.kfed.config import Variants
-from fedclust.methods.kfed.local_cells import algorithm_1, own_cells
+from fedclust.methods.kfed.local_cells import algorithm_1, restarted_cells
 from fedclust.methods.kfed.messages import AnyPayload, AnyTask, CellsTask
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.schema.method import LocalAnswer
@@ -21,8 +21,8 @@ from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import SiteTask
 
-#: The means of a site's own cells, which it remembers to label its rows by them.
-_OWN = "kfed"
+#: The key of a site's memory for the means of its cells, which label its rows.
+_MEMORY_KEY = "kfed"
 
 
 def local_step(
@@ -35,37 +35,38 @@ def local_step(
     """Answer a task from a site's scaled points."""
     if not isinstance(task.common, CellsTask):
         return kmeans_rounds.site_lloyd_step(task.common.centroids, points), memory
-    found = _cells(task.common, points, config.options, rng)
+    found = _local_cells(task.common, points, config.options, rng)
     filled = found.counts > 0
     sent = Cells(counts=found.counts[filled], means=found.means[filled])
     if config.options.labels == "cells":
-        memory = {**memory, _OWN: sent.means}
+        memory = {**memory, _MEMORY_KEY: sent.means}
     return sent, memory
 
 
-def _cells(
+def _local_cells(
     task: CellsTask, points: Points, options: Variants, rng: np.random.Generator
 ) -> ClusterSums:
-    # Two persons a cell on average: a site with k' rows or fewer would send its rows.
+    # At least two persons per cell on average: a site with k' rows or fewer would send its rows.
     n_cells = max(min(task.n_clusters, points.n // 2), 1)
     if task.variant == "paper":
         return algorithm_1(points, n_cells, rng, project=task.project)
     n_init = task.n_init or local_restarts(len(points.X), points.X.shape[1], n_cells)
-    return own_cells(points, n_cells, n_init, rng, options.k if task.project else None)
+    return restarted_cells(points, n_cells, n_init, rng, options.k if task.project else None)
 
 
 def label(result: Result, X: NDArray[np.float64], memory: Memory | None) -> NDArray[np.int64]:
-    """Label rows (n, d) in own units by the nearest centroid.
+    """Label rows (n, d) in own units by the nearest centroid; -1 for incomplete rows.
 
-    With a mapping a site's own rows go with the nearest of its own cells (Definition 3.3). New
-    rows, rows of a site that came later (Theorem 3.2), and all rows after refinement do not.
+    If the result has a mapping and the site remembers its cells, a row gets the cluster of the
+    nearest cell (Definition 3.3). New rows, rows of a site that joined later (Theorem 3.2), and
+    all rows after refinement go by the nearest centroid.
     """
     labels = label_by_centroid(result, X)
-    cells = (memory or {}).get(_OWN)
+    cells = (memory or {}).get(_MEMORY_KEY)
     if cells is None or not result.mapping:
         return labels
     (clusters,) = result.mapping.values()
-    known = labels >= 0
-    own = nearest_centroid(scale_rows(result, X)[known], cells)
-    labels[known] = np.array(clusters, dtype=np.int64)[own]
+    complete = labels >= 0
+    own = nearest_centroid(scale_rows(result, X)[complete], cells)
+    labels[complete] = np.array(clusters, dtype=np.int64)[own]
     return labels

@@ -11,11 +11,11 @@ from fedclust.methods.common.options import Restarts, SweptOptions, variants
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.run_config import RunConfig
 
-#: Where local_clusters is not given. On the grid of the FKM paper labels got better with more cells
-#: until about so many: a cell on the border of two clusters mixes them.
+#: The default local_clusters, per cluster. On the grid of the FKM paper more cells gave better
+#: labels up to about this number: a cell on the border of two clusters mixes them.
 _CELLS_PER_CLUSTER = 8
-#: From so many cells on, the default variant projects (ALGORITHMS: none below 32).
-_PROJECT_FROM = 32
+#: The fewest cells with which the default variant projects (ALGORITHMS).
+_MIN_PROJECTED_CELLS = 32
 
 
 class _KfedOptions(SweptOptions):
@@ -40,7 +40,7 @@ class _KfedOptions(SweptOptions):
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """The phases of a session: without refinement the cells alone."""
+        """The phases of a session; ``refine`` is optional."""
         return ("cells", "refine") if self.refine else ("cells",)
 
 
@@ -68,14 +68,14 @@ class DefaultConfig(_KfedOptions, title="KfedDefaultConfig"):
 
     @property
     def cells(self) -> int:
-        """The most cells that a site makes of its points, k'."""
+        """The most cells of a site, k'."""
         return self.local_clusters or min(_CELLS_PER_CLUSTER * self.k, 10_000)
 
     @property
     def projects(self) -> bool:
         """Whether sites project their points."""
         if self.projection == "auto":
-            return self.cells >= _PROJECT_FROM
+            return self.cells >= _MIN_PROJECTED_CELLS
         return self.projection == "on"
 
 
@@ -100,7 +100,7 @@ class PaperConfig(_KfedOptions, title="KfedPaperConfig"):
 
     @property
     def cells(self) -> int:
-        """The most cells that a site makes of its points, k'."""
+        """The most cells of a site, k'."""
         return self.local_clusters or int(np.ceil(np.sqrt(self.k)))
 
     @property
@@ -114,7 +114,7 @@ Config: type[RootModel[Variants]] = variants("KfedConfig", DefaultConfig, PaperC
 
 
 def check_config(config: RunConfig[Variants]) -> None:
-    """Refuse more local clusters than the paper's variant can start from."""
+    """Raise RuleViolation if the paper variant has more local clusters than it can start from."""
     options = config.options
     if isinstance(options, PaperConfig) and options.cells > options.k:
         raise RuleViolation(

@@ -1,10 +1,7 @@
-"""How a site of ``kfed`` clusters its own points: Algorithm 1 as published, and what replaces it.
+"""How a site of ``kfed`` clusters its own points: Algorithm 1 as published, and its replacement.
 
-What it says and cites
-    Dennis, Li & Smith, "Heterogeneity for the win: one-shot federated clustering", ICML 2021
-    (PMLR 139): :func:`algorithm_1` is the sites' part, whose lines are named here.
-
-:func:`own_cells` is the default variant's. Pure functions of points: nothing here knows a session.
+:func:`algorithm_1` is the site's part in Dennis, Li & Smith, "Heterogeneity for the win: one-shot
+federated clustering", ICML 2021 (PMLR 139). :func:`restarted_cells` is the default variant's.
 """
 
 from __future__ import annotations
@@ -24,8 +21,8 @@ from fedclust.schema.points import Points
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: Singular values no larger than this part of the largest are rounding.
-_RANK = 1e-6
+#: Singular values up to this share of the largest are rounding errors.
+_RANK_TOLERANCE = 1e-6
 _MAX_ITERATIONS = 300
 
 
@@ -34,45 +31,54 @@ def algorithm_1(
 ) -> ClusterSums:
     """Return a site's cells by Algorithm 1, lines 2 to 4.
 
-    The 10-approximation of line 2 is one k-means++ seeding. Where no point lies within a third
-    (line 3), the centre is the mean of the points nearest to its seed.
+    The 10-approximation of line 2 is one k-means++ seeding. If no point is three times nearer to a
+    seed than to the others (line 3), the centre is the mean of the points nearest to that seed.
+
+    Parameters
+    ----------
+    points : Points
+        Scaled.
+    n_cells : int
+        k', the most cells.
+    rng : numpy.random.Generator
+    project : bool
+        Whether to seed among the projections on the first k' singular vectors (line 2).
     """
-    projected = points.X if not project else _projected(points, n_cells)
-    seeds = plus_plus(projected, points.sizes, n_cells, rng)
-    squares = squared_distances(projected, seeds)
+    X = _project_points(points, n_cells) if project else points.X
+    seeds = draw_seeds(X, points.sizes, n_cells, rng)
+    squares = squared_distances(X, seeds)
     closest = tolerant_argmin(squares)
     core = np.full(len(closest), True)
     if len(seeds) > 1:
         ordered = np.partition(squares, 1, axis=1)
         # Line 3, squared: nine times the nearest is at most the second nearest.
         core = ordered[:, 0] <= ordered[:, 1] / 9.0 + TIE_TOLERANCE * ordered.max()
-    inner = _means(points, np.where(core, closest, -1), len(seeds))
-    voronoi = _means(points, closest, len(seeds))
-    centres = np.where(inner.counts[:, None] > 0, inner.means, voronoi.means)
-    return converged(points, centres[voronoi.counts > 0])
+    core_sums = _sum_cells(points, np.where(core, closest, -1), len(seeds))
+    voronoi = _sum_cells(points, closest, len(seeds))
+    centres = np.where(core_sums.counts[:, None] > 0, core_sums.means, voronoi.means)
+    return lloyd_to_convergence(points, centres[voronoi.counts > 0])
 
 
-def plus_plus(
+def draw_seeds(
     X: FloatArray, weights: IntArray, n_seeds: int, rng: np.random.Generator
 ) -> FloatArray:
-    """Return seeds (s, d) drawn from weighted points (m, d) by one plain k-means++ draw.
+    """Return seeds (s, d) drawn from weighted points (m, d) by plain, not greedy, k-means++.
 
-    Not the greedy form, which tries several candidates for each seed. Fewer than ``n_seeds`` where
-    there are fewer distinct points.
+    Fewer than ``n_seeds`` if there are fewer distinct points.
     """
     seeds: list[FloatArray] = []
     gaps = np.ones(len(X))
     while len(seeds) < n_seeds and gaps.any():
         mass = np.cumsum(weights * gaps)
-        place = int(np.searchsorted(mass, rng.random() * mass[-1], side="right"))
-        seeds.append(X[min(place, len(X) - 1)])
+        drawn = int(np.searchsorted(mass, rng.random() * mass[-1], side="right"))
+        seeds.append(X[min(drawn, len(X) - 1)])
         # Differences, not the expanded square: the gap between equal points must be 0.
         squares = ((X - seeds[-1]) ** 2).sum(axis=1)
         gaps = squares if len(seeds) == 1 else np.minimum(gaps, squares)
     return np.array(seeds)
 
 
-def own_cells(
+def restarted_cells(
     points: Points,
     n_cells: int,
     n_init: int,
@@ -81,31 +87,43 @@ def own_cells(
 ) -> ClusterSums:
     """Return a site's cells by weighted k-means with restarts.
 
-    With ``n_clusters``, K, it runs among the projections on the first :func:`directions`: a cell of
-    two or three points in many dimensions is otherwise found by noise, and mixes clusters. Cells no
-    more than these are large, and Lloyd goes on from the best among the points themselves.
+    Small cells in many dimensions follow noise and mix clusters. With ``n_clusters`` k-means
+    therefore runs among the projections on the singular vectors of :func:`count_directions`. If
+    there are no more cells than these vectors, the cells are large, and Lloyd continues from the
+    result among the points themselves.
+
+    Parameters
+    ----------
+    points : Points
+        Scaled.
+    n_cells, n_init : int
+        The most cells, and the restarts.
+    rng : numpy.random.Generator
+    n_clusters : int, optional
+        K, to project.
     """
-    if n_clusters is None:
-        return local_kmeans(points, n_cells, n_init, rng)
-    project, values = _singular(points)
-    # Constant columns hold no noise, and would pass for such.
-    varying = int((points.X[0] != points.X).any(axis=0).sum())
-    kept = directions(values, (len(points.X), varying), n_clusters)
+    kept = None
+    if n_clusters is not None:
+        project, values = _singular_projection(points)
+        # Constant columns hold no noise and must not count as dimensions of it.
+        varying = int((points.X[0] != points.X).any(axis=0).sum())
+        kept = count_directions(values, (len(points.X), varying), n_clusters)
     if kept is None:
         return local_kmeans(points, n_cells, n_init, rng)
     projected = replace(points, X=project(kept), within=np.zeros(kept))
     centres = local_kmeans(projected, n_cells, n_init, rng).means
-    found = _means(points, nearest_centroid(projected.X, centres), len(centres))
-    return found if n_cells > kept else converged(points, found.means[found.counts > 0])
+    found = _sum_cells(points, nearest_centroid(projected.X, centres), len(centres))
+    if n_cells > kept:
+        return found
+    return lloyd_to_convergence(points, found.means[found.counts > 0])
 
 
-def directions(values: FloatArray, shape: tuple[int, ...], n_clusters: int) -> int | None:
-    """Return how many singular vectors tell clusters apart, the others being noise.
+def count_directions(values: FloatArray, shape: tuple[int, int], n_clusters: int) -> int | None:
+    """Return the number of singular vectors that separate clusters; the others are noise.
 
-    Those whose singular value is above the optimal threshold for noise of unknown size (Gavish &
+    Those with a singular value above the optimal threshold for noise of unknown level (Gavish &
     Donoho, "The optimal hard threshold for singular values is 4/sqrt(3)", 2014, equation 11), and
-    never fewer than the root of K, rounded up: the clusters that a heterogeneous site holds
-    (Definition 3.2) span as many, whether or not each stands out.
+    at least sqrt(K): the clusters of a heterogeneous site (Definition 3.2) span as many directions.
 
     Parameters
     ----------
@@ -114,17 +132,17 @@ def directions(values: FloatArray, shape: tuple[int, ...], n_clusters: int) -> i
     shape : tuple of int
         (m, d), of the columns that vary.
     n_clusters : int
-        K. Means of K clusters span up to K directions: where there are no more, all are kept.
+        K. The means of K clusters span up to K directions.
 
     Returns
     -------
     int or None
-        None: all of them.
+        None: all, because there are at most K.
     """
     if not values.any():
         return None
-    # What is only rounding (constant or repeated columns) is no noise to measure.
-    values = values[values > _RANK * values[0]]
+    # Values from constant or repeated columns are rounding errors, not noise.
+    values = values[values > _RANK_TOLERANCE * values[0]]
     if len(values) <= n_clusters:
         return None
     beta = len(values) / max(shape)
@@ -133,24 +151,26 @@ def directions(values: FloatArray, shape: tuple[int, ...], n_clusters: int) -> i
     return max(found, int(np.ceil(np.sqrt(n_clusters))))
 
 
-def _projected(points: Points, n_vectors: int) -> FloatArray:
-    """Return coordinates (m, r) in the span of the top singular vectors of X, not centred.
+def _project_points(points: Points, n_vectors: int) -> FloatArray:
+    """Return coordinates (m, r) in the span of the first singular vectors of X, not centred.
 
     Algorithm 1, line 2. Distances are those of the projections in the original space.
     """
-    return points.X if n_vectors >= min(points.X.shape) else _singular(points)[0](n_vectors)
+    if n_vectors >= min(points.X.shape):
+        return points.X
+    return _singular_projection(points)[0](n_vectors)
 
 
-def _singular(points: Points) -> tuple[Callable[[int], FloatArray], FloatArray]:
-    """Return what projects points on their first singular vectors, and all values, descending.
+def _singular_projection(points: Points) -> tuple[Callable[[int], FloatArray], FloatArray]:
+    """Return a function that projects points on r singular vectors, and all values, descending.
 
-    A point counts as often as its persons, so that the noise of means of more persons, which is
-    smaller, weighs as much as that of others. By the smaller of the two matrices of products.
+    Points are weighted by persons: the mean of more persons has less noise, and so all noise has
+    the same level. Computed from the smaller of the two matrices of products.
     """
     roots = np.sqrt(points.sizes)[:, None]
     X = points.X * roots
     wide = X.shape[1] > len(X)
-    # Once for all numbers of clusters of a sweep.
+    # Cached for the other numbers of clusters of a sweep.
     if "singular" not in points.derived:
         squares, vectors = np.linalg.eigh(X @ X.T if wide else X.T @ X)
         vectors = canonical_eigenbasis(squares / max(float(squares[-1]), 1e-300), vectors)[:, ::-1]
@@ -162,16 +182,16 @@ def _singular(points: Points) -> tuple[Callable[[int], FloatArray], FloatArray]:
     return lambda r: np.asarray(points.X @ vectors[:, :r]), values
 
 
-def _means(points: Points, labels: IntArray, n_cells: int) -> ClusterSums:
-    """Add up points by cell, about the mean of all."""
+def _sum_cells(points: Points, labels: IntArray, n_cells: int) -> ClusterSums:
+    """Sum up points by cell, relative to the mean of all points."""
     centre = np.average(points.X, axis=0, weights=points.sizes)
     return cluster_sums(points, labels, np.tile(centre, (n_cells, 1)))
 
 
-def converged(points: Points, centres: FloatArray) -> ClusterSums:
-    """Return the cells after Lloyd steps until no point changes its cell (Algorithm 1, line 4).
+def lloyd_to_convergence(points: Points, centres: FloatArray) -> ClusterSums:
+    """Run Lloyd steps until no point changes its cell (Algorithm 1, line 4).
 
-    From centres (K, d); one that no point is nearest to stays where it is.
+    Starts from ``centres`` (K, d). A centre without points keeps its place.
     """
     labels = nearest_centroid(points.X, centres)
     for _ in range(_MAX_ITERATIONS):

@@ -1,4 +1,4 @@
-"""What the sites of ``kfed`` are asked and answer, and how both ends check it."""
+"""The tasks and messages of ``kfed``, and their checks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pydantic import Field
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.kmeans_rounds import Cells, Step, StepTask
+from fedclust.methods.common.task_checks import check_expected_task
 from fedclust.methods.kfed.config import DefaultConfig, Variants
-from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Disclosure, Phase, SiteTask
+from fedclust.schema.task import Phase, SiteTask
 
 
 class CellsTask(Model, title="KfedCellsTask"):
@@ -41,17 +41,15 @@ AnyTask: TypeAlias = CellsTask | StepTask
 AnyPayload: TypeAlias = Cells | Step
 _SHAPES = {"counts": "up to k' numbers", "means": "up to k' x d numbers"}
 
-
-def _described(line: Disclosure) -> Disclosure:
-    return line.model_copy(update={"shape": _SHAPES.get(line.field, line.shape)})
-
-
 PHASES: tuple[Phase, ...] = (
     replace(
         kmeans_rounds.CELLS,
         summary="Each site clusters its own points; the coordinator clusters the cells' means.",
         task=CellsTask,
-        discloses=tuple(_described(line) for line in kmeans_rounds.CELLS.discloses),
+        discloses=tuple(
+            line.model_copy(update={"shape": _SHAPES[line.field]})
+            for line in kmeans_rounds.CELLS.discloses
+        ),
     ),
     replace(
         kmeans_rounds.STEP,
@@ -65,6 +63,7 @@ PHASES: tuple[Phase, ...] = (
 
 
 def cells_task(options: Variants) -> CellsTask:
+    """Return the task of the phase ``cells``."""
     return CellsTask(
         n_clusters=options.cells,
         variant=options.variant,
@@ -74,23 +73,20 @@ def cells_task(options: Variants) -> CellsTask:
 
 
 def check_task(task: SiteTask[AnyTask], config: RunConfig[Variants]) -> None:
-    """Refuse other cells than the definition's, and more centroids than it names."""
+    """Raise RuleViolation if a task asks for other cells or more centroids than the definition."""
     if isinstance(task.common, StepTask):
         kmeans_rounds.check_centroid_number(task.common.centroids, config.options.k)
-    elif task.common != cells_task(config.options):
-        raise RuleViolation(
-            "task", "the task asks for other cells than the definition", "/parameters"
-        )
+    else:
+        check_expected_task(task.common, cells_task(config.options))
 
 
 def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Variants]) -> None:
-    """Check an answer at either end: shapes, counts, bounds, costs."""
+    """Check a message at either end: shapes, counts, bounds, costs."""
     match task.common, payload:
         case CellsTask() as asked, Cells() as cells:
-            # A small site makes fewer cells than it was asked for.
-            n_cells = min(max(len(cells.counts), 1), asked.n_clusters)
+            n_cells = kmeans_rounds.count_sent_cells(cells, asked.n_clusters)
             kmeans_rounds.check_cells(cells, n_cells, config)
         case StepTask() as asked, Step() as sent:
             kmeans_rounds.check_step(sent, asked.centroids, config)
         case _:
-            raise TypeError("the answer is of another phase than the task")
+            raise kmeans_rounds.wrong_phase()

@@ -1,4 +1,4 @@
-"""lloyd at a site: its own cells, exact Lloyd steps, labels by the nearest centroid."""
+"""lloyd at a site: local cells, exact Lloyd steps, labels by the nearest centroid."""
 
 from __future__ import annotations
 

@@ -40,12 +40,12 @@ class Config(SweptOptions, title="LloydConfig"):
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """The phases of a session: given centroids need no cells."""
+        """The phases of a session; given centroids need no cells."""
         return ("lloyd",) if self.start == "given" else ("cells", "lloyd")
 
 
 def check_config(config: RunConfig[Config]) -> None:
-    """Refuse options that do not fit each other or the features."""
+    """Raise RuleViolation if ``centroids`` do not match ``start`` or the features."""
     options = config.options
     if options.start == "cells":
         if options.centroids is not None:
@@ -65,6 +65,6 @@ def check_config(config: RunConfig[Config]) -> None:
 
 
 def given_centroids(config: RunConfig[Config]) -> NDArray[np.float64] | None:
-    """Return the definition's first centroids (K, d), scaled."""
+    """Return the definition's initial centroids (K, d), scaled; None with ``start: cells``."""
     given = config.options.centroids
     return None if given is None else config.space.to_scaled(transformed(config.columns, given))

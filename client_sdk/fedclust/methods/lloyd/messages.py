@@ -1,4 +1,4 @@
-"""What the sites of ``lloyd`` are asked and answer, and how both ends check it."""
+"""The tasks and messages of ``lloyd``, and their checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PHASES = (CELLS, STEP)
 
 
 def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
-    """Refuse other cells, more clusters or another start than the definition names."""
+    """Raise RuleViolation if a task asks for other cells, more clusters or another start."""
     options = config.options
     if isinstance(task.common, CellsTask):
         check_cells_task(task.common, options.k, options.n_init)

@@ -1,4 +1,4 @@
-"""lloyd at the coordinator: first centroids, Lloyd steps, convergence."""
+"""lloyd at the coordinator: initial centroids, Lloyd steps, convergence."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Next, Task
 
-# --- Aggregation ----------------------------------------------------------------------------------
-
 
 class State(Model):
     """What a session keeps between rounds.
@@ -37,10 +35,10 @@ class State(Model):
     Attributes
     ----------
     phase : {"cells", "lloyd"}
-        What the open round asks.
+        The phase of the open round.
     seed : int
     centroids : (K, d) float64 or None
-        Scaled; what the open round assigns to.
+        Scaled; the sites of the open round assign their points to them.
     judgement : Judgement
     """
 
@@ -67,43 +65,25 @@ def _step_task(centroids: NDArray[np.float64]) -> Task[StepTask]:
 
 def aggregate(
     state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Config]
-) -> Next[State, AnyTask] | Done:
-    """Close a round; contributions sorted by site."""
-    if state.phase == "cells" or state.centroids is None:
-        return _first_centroids(state, contributions, config)
-    return _lloyd_step(state, state.centroids, contributions, config)
-
-
-def _first_centroids(
-    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Config]
-) -> Next[State, StepTask]:
-    options = config.options
-    means, counts = collect_cells(contributions)
-    centroids = weighted_kmeans(means, counts, options.k, server_rng(state.seed, "lloyd-start"))
-    following = state.model_copy(update={"phase": "lloyd", "centroids": centroids})
-    return Next(following, _step_task(centroids))
-
-
-def _lloyd_step(
-    state: State,
-    centroids: NDArray[np.float64],
-    contributions: Sequence[Contribution[AnyPayload]],
-    config: RunConfig[Config],
 ) -> Next[State, StepTask] | Done:
+    """Close a round; contributions are sorted by site."""
     options = config.options
-    moved, costs, metrics = combine_steps(centroids, contributions)
-    judgement = judge(state.judgement, centroids, costs, config, options.tol)
+    if state.phase == "cells" or state.centroids is None:
+        means, counts = collect_cells(contributions)
+        rng = server_rng(state.seed, "lloyd-start")
+        centroids = weighted_kmeans(means, counts, options.k, rng)
+        following = state.model_copy(update={"phase": "lloyd", "centroids": centroids})
+        return Next(following, _step_task(centroids))
+    moved, costs, metrics = combine_steps(state.centroids, contributions)
+    judgement = judge(state.judgement, state.centroids, costs, config, options.tol)
     following = state.model_copy(update={"centroids": moved, "judgement": judgement})
     if judgement.converged:
         return Done(finish(following, config), metrics)
     return Next(following, _step_task(moved), metrics)
 
 
-# --- Convergence ----------------------------------------------------------------------------------
-
-
 def finish(state: State, config: RunConfig) -> Result:
-    """Return the best centroids ever judged; without any, the last ones."""
+    """Return the best centroids of all rounds judged, or the last ones if none was."""
     because = "converged" if state.judgement.converged else ""
     centroids = best_centroids(state.judgement, state.centroids)
     return raw_result(centroids, config, stopped_because=because)

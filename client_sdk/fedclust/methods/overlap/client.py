@@ -23,6 +23,10 @@ from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import SiteTask
 
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
+
 
 def local_step(
     task: SiteTask[AnyTask],
@@ -32,39 +36,40 @@ def local_step(
     memory: Memory,
 ) -> LocalAnswer[Cells]:
     """Answer a task from a site's scaled points."""
-    own, common = select_site_columns(points, config), task.common
-    if isinstance(common, CellsTask):
-        found = local_cells(common, own, rng)
+    own, asked = select_site_columns(points, config), task.common
+    if isinstance(asked, CellsTask):
+        found = local_cells(asked, own, rng)
         return Cells(counts=found.counts, means=expand_to_all_columns(found.means, config)), memory
-    centroids, known = common.centroids[:, config.mask], common.mask[:, config.mask]
-    # A site that came late may share no feature with any centroid.
+    centroids, known = asked.centroids[:, config.mask], asked.mask[:, config.mask]
+    # A site that joined late may share no feature with any centroid.
     if not known.any():
         return None, memory
-    found = improved(own, centroids, known, common.iterations)
-    matched = match(found.means, centroids, known)
+    found = improve_centroids(own, centroids, known, asked.iterations)
+    matched = match_centroids(found.means, centroids, known)
     counts = np.zeros(len(centroids), dtype=np.int64)
-    means = np.zeros(common.centroids.shape)
+    means = np.zeros(asked.centroids.shape)
     counts[matched], means[matched] = found.counts, expand_to_all_columns(found.means, config)
     return Cells(counts=counts, means=means), memory
 
 
-def improved(
-    points: Points, centroids: NDArray[np.float64], known: NDArray[np.bool_], iterations: int
+def improve_centroids(
+    points: Points, centroids: FloatArray, known: BoolArray, iterations: int
 ) -> ClusterSums:
-    """Run Lloyd iterations from the centroids that any point is nearest to (lines 13 to 17).
+    """Run Lloyd from the centroids that any point is nearest to (Algorithm 1, lines 13 to 17).
 
     Parameters
     ----------
     points : Points
         In the site's own columns.
-    centroids, known : (K, d_i)
-        Where a centroid is unknown it is 0. One at least shares a column with the site.
+    centroids, known : (K, d_i) float64, bool
+        0 where unknown. At least one entry is known.
     iterations : int
+        At least 1.
     """
-    kept, labels = _used(nearest_centroid(points.X, centroids, known))
+    kept, labels = _renumber_labels(nearest_centroid(points.X, centroids, known))
     found = cluster_sums(points, labels, centroids[kept])
     for _ in range(iterations - 1):
-        _, moved = _used(nearest_centroid(points.X, found.means))
+        _, moved = _renumber_labels(nearest_centroid(points.X, found.means))
         if np.array_equal(moved, labels):
             break
         labels = moved
@@ -72,23 +77,28 @@ def improved(
     return found
 
 
-def _used(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the labels that occur, ascending, and labels (m,) that number these from 0."""
-    kept, numbered = np.unique(labels, return_inverse=True)
-    return kept, numbered.reshape(-1).astype(np.int64)
+def _renumber_labels(labels: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the labels that occur, ascending, and labels (m,) renumbered from 0."""
+    kept, renumbered = np.unique(labels, return_inverse=True)
+    return kept, renumbered.reshape(-1).astype(np.int64)
 
 
-def match(
-    local: NDArray[np.float64], centroids: NDArray[np.float64], known: NDArray[np.bool_]
-) -> NDArray[np.int64]:
-    """Return the global centroid (m,) of each local one, no two the same (line 18; Hungarian).
+def match_centroids(local: FloatArray, centroids: FloatArray, known: BoolArray) -> IntArray:
+    """Match each local centroid (m, d_i) with another global one (line 18; Hungarian).
+
+    The cost is the mean squared difference over the features that the global centroid knows. One
+    that shares no feature is matched last.
 
     Parameters
     ----------
     local : (m, d_i) float64
         m is at most K.
-    centroids, known : (K, d_i)
-        Over the site's features.
+    centroids, known : (K, d_i) float64, bool
+        In the site's own columns.
+
+    Returns
+    -------
+    (m,) int64
     """
     # Imported here: it takes a while, and only this step needs it.
     from scipy.optimize import linear_sum_assignment
@@ -96,7 +106,6 @@ def match(
     squares = (local[:, None, :] - centroids) ** 2
     shared = known.sum(axis=1)
     cost = np.where(known, squares, 0.0).sum(axis=2) / np.maximum(shared, 1)
-    # What shares no feature is matched last.
     cost[:, shared == 0] = cost.max() * len(local) + 1.0
     rows, columns = linear_sum_assignment(round_to_tolerance(cost))
     return np.asarray(columns[np.argsort(rows)], dtype=np.int64)

@@ -1,23 +1,24 @@
-"""Attractive forces between local clusters, and the tree of merges that they make.
+"""Attractive forces between local clusters, and the merge tree that follows from them.
 
-What it says and cites
-    Maritan & Schenato, "Distributed clustering in partially overlapping feature spaces", 2025,
-    section 5.1. Two points attract each other with one over a power w of their distance on the
-    features that both know (equations 2 and 3); two local clusters with the mean over their pairs
-    of proxies (equation 10); two groups of clusters with the mean over all pairs of their
-    clusters (equation 11). Again and again the two groups of the greatest force are merged.
+Maritan & Schenato, "Distributed clustering in partially overlapping feature spaces", 2025, section
+5.1. The force between two points is 1 / distance^w over the features that both know (equations 2
+and 3). Between two local clusters it is the mean over their pairs of proxies (equation 10),
+between two groups of clusters the mean over all pairs of their clusters (equation 11). The two
+groups of greatest force are merged, repeatedly.
 
-Where the paper is wrong or silent: the first factor below the line of equation 11 is over
-``G[r]``; only pairs of clusters that share a feature count, above the line and below it, for a
-force of 0 between the others would keep groups apart whose sites see different things; a distance
-below ``FLOOR`` counts as that, or two proxies at one place would outweigh all others.
+Where the paper is wrong or silent:
 
-A force between groups is a mean of the forces between their parts, so a merge never brings
-anything closer to a group than the nearer part was, incomparable and forbidden pairs counted as
-no force. Two groups that are each other's nearest therefore stay so until they merge, whatever
-else is merged before: following nearest neighbours finds the same tree as looking for the greatest
-force of all each time, in O(m^2) instead of O(m^3) (Murtagh, "A survey of recent advances in
-hierarchical clustering algorithms", 1983).
+- In equation 11 the first factor of the denominator ranges over ``G[r]``.
+- Only pairs of clusters that share a feature count, in numerator and denominator. Counting the
+  others as a force of 0 would separate groups whose sites have different features.
+- A distance below ``MIN_DISTANCE`` counts as that. Otherwise two proxies in the same place would
+  outweigh all others.
+
+A force between groups is a mean of forces between their parts, so a merge never brings another
+group nearer than the nearer part was; incomparable and forbidden pairs count as no force. Two
+groups that are each other's nearest therefore stay so until they merge. Following chains of
+nearest neighbours finds the same tree as searching the greatest force each time, in O(m^2) instead
+of O(m^3) (Murtagh, "A survey of recent advances in hierarchical clustering algorithms", 1983).
 """
 
 from __future__ import annotations
@@ -28,31 +29,36 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.common.partial_features import LocalCentroids, Merged, Ruler, merge, ranges
+from fedclust.methods.common.partial_features import (
+    GroupSums,
+    LocalCentroids,
+    RelativeDistances,
+    feature_ranges,
+    sum_groups,
+)
 from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmax, tolerant_argsort
 from fedclust.schema.options import MAX_FOUND_CLUSTERS
-
-__all__ = ["FLOOR", "Forces", "Tree", "best_cut", "forces", "merge_tree"]
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
-#: Distances, in units of the widest seen, count as at least this. Chosen, not measured: where two
-#: sites share one or two features the mean of 1/d^2 is unbounded without it.
-FLOOR = 0.01
-#: Pairs of proxies measured at once: bounds memory.
+#: The least distance, relative to the range. Chosen, not measured: without it the mean of 1 / d^2
+#: over one or two shared features is unbounded.
+MIN_DISTANCE = 0.01
+#: Pairs of proxies measured at a time: bounds memory.
 _BLOCK = 2_000_000
 
 
 @dataclass(frozen=True)
 class Forces:
-    """What equation 11 divides, for m local clusters.
+    """Forces between m local clusters: numerator and denominator of equation 11.
 
     Attributes
     ----------
     sums : (m, m) float64
-        Mean force between the proxies of two clusters (equation 10); 0 where they share nothing.
+        The mean force between the proxies of two clusters (equation 10); 0 without a shared
+        feature.
     pairs : (m, m) int64
         1 for two clusters that share a feature, else 0.
     """
@@ -61,25 +67,21 @@ class Forces:
     pairs: IntArray
 
 
-def forces(
-    proxies: Sequence[FloatArray], masks: Sequence[BoolArray], w: float, floor: float = FLOOR
-) -> Forces:
+def cluster_forces(proxies: Sequence[FloatArray], masks: Sequence[BoolArray], w: float) -> Forces:
     """Return the forces between all local clusters (equation 10).
 
     Parameters
     ----------
     proxies : sequence of (K_i, M, d) float64
-        Each site's clusters' proxies, 0 in the features that the site has not got.
+        The proxies of each site's clusters, 0 in the features that the site lacks.
     masks : sequence of (d,) bool
-        Which features each site has.
+        The features that each site has.
     w : float
         The power of the distance.
-    floor : float
-        Smaller distances count as this.
     """
     flat = [cells.reshape(-1, cells.shape[2]) for cells in proxies]
     known = [np.broadcast_to(mask, rows.shape) for mask, rows in zip(masks, flat, strict=True)]
-    widths = ranges(np.concatenate(flat), np.concatenate(known))
+    ranges = feature_ranges(np.concatenate(flat), np.concatenate(known))
     ends = np.cumsum([0, *(len(cells) for cells in proxies)])
     sums = np.zeros((ends[-1], ends[-1]))
     pairs = np.zeros(sums.shape, dtype=np.int64)
@@ -88,15 +90,15 @@ def forces(
             shared = masks[i] & masks[j]
             if not shared.any():
                 continue
-            found = _mean_force(
-                proxies[i][:, :, shared], proxies[j][:, :, shared], widths[shared], w, floor
+            means = _mean_forces(
+                proxies[i][:, :, shared], proxies[j][:, :, shared], ranges[shared], w
             )
             if i == j:
-                # To the last bit the same from both sides.
-                found = np.triu(found, 1) + np.triu(found, 1).T
+                # Symmetric to the last bit.
+                means = np.triu(means, 1) + np.triu(means, 1).T
             rows, columns = slice(ends[i], ends[i + 1]), slice(ends[j], ends[j + 1])
-            sums[rows, columns] = found
-            sums[columns, rows] = found.T
+            sums[rows, columns] = means
+            sums[columns, rows] = means.T
             pairs[rows, columns] = 1
             pairs[columns, rows] = 1
     np.fill_diagonal(sums, 0.0)
@@ -104,53 +106,51 @@ def forces(
     return Forces(sums, pairs)
 
 
-def _mean_force(
-    a: FloatArray, b: FloatArray, widths: FloatArray, w: float, floor: float
-) -> FloatArray:
-    """Return the mean forces (K_i, K_j) between two sites' clusters over what both see."""
-    # About the mean: expanded squares would cancel away far from the origin. Where all that is
-    # shared has no width, all are at one place.
-    origin, widest = a.mean(axis=(0, 1)), float((widths**2).sum())
-    unit = np.sqrt(widest) if widest > 0 else 1.0
+def _mean_forces(a: FloatArray, b: FloatArray, ranges: FloatArray, w: float) -> FloatArray:
+    """Return the mean forces (K_i, K_j) between two sites' clusters over the shared features."""
+    # Relative to the mean: far from the origin expanded squares lose digits. Without any range all
+    # points are equal, and the unit does not matter.
+    origin, squared_range = a.mean(axis=(0, 1)), float((ranges**2).sum())
+    unit = np.sqrt(squared_range) if squared_range > 0 else 1.0
     a, b = (a - origin) / unit, (b - origin) / unit
     n_b, m_b, _ = b.shape
     others = b.reshape(n_b * m_b, -1)
-    # Squares and product in one: |x|^2 * 1 + 1 * |y|^2 - 2 x y.
+    # One product gives squared distances: |x|^2 * 1 + 1 * |y|^2 - 2 x y.
     norms = np.einsum("ij,ij->i", others, others)
     right = np.vstack([-2.0 * others.T, np.ones(len(others)), norms])
-    found = np.empty((len(a), n_b))
+    means = np.empty((len(a), n_b))
     step = max(1, _BLOCK // max(len(others), 1))
     for k, cell in enumerate(a):
         total = np.zeros(n_b)
         for begin in range(0, len(cell), step):
             rows = cell[begin : begin + step]
             norms = np.einsum("ij,ij->i", rows, rows)
-            pull = np.column_stack([rows, norms, np.ones(len(rows))]) @ right
-            np.maximum(pull, floor**2, out=pull)
+            forces = np.column_stack([rows, norms, np.ones(len(rows))]) @ right
+            np.maximum(forces, MIN_DISTANCE**2, out=forces)
             if w == 2:
-                np.reciprocal(pull, out=pull)
+                np.reciprocal(forces, out=forces)
             else:
-                np.power(pull, -w / 2.0, out=pull)
-            total += pull.sum(axis=0).reshape(n_b, m_b).sum(axis=1)
-        found[k] = total / (len(cell) * m_b)
-    return found
+                np.power(forces, -w / 2.0, out=forces)
+            total += forces.sum(axis=0).reshape(n_b, m_b).sum(axis=1)
+        means[k] = total / (len(cell) * m_b)
+    return means
 
 
-# --- the tree of merges ---------------------------------------------------------------------------
+# --- The merge tree -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Tree:
-    """Merges, in their order: those of the greatest force first.
+class MergeTree:
+    """Merges of local clusters, those of the greatest force first.
 
     Attributes
     ----------
     n_leaves : int
         Local clusters m.
     merges : (s, 2) int64
-        Two leaves of the two groups that are merged.
+        A leaf of each of the two groups that are merged.
     forced : int
-        How many of the last merges put a site's clusters together that were to be kept apart.
+        The number of last merges that join clusters of one site in spite of ``cannot_link``.
     """
 
     n_leaves: int
@@ -159,58 +159,57 @@ class Tree:
 
     @property
     def n_roots(self) -> int:
-        """Groups that are left when all is merged that shares a feature."""
+        """Groups left after all merges; they share no feature."""
         return self.n_leaves - len(self.merges)
 
     def cut(self, n_groups: int) -> IntArray:
-        """Return the group (m,) of each leaf when ``n_groups``, or as few as can be, are left.
+        """Return the group (m,) of each leaf when ``n_groups`` are left, or ``n_roots`` if more.
 
         Groups are numbered in the order of their first leaves.
         """
         root = np.arange(self.n_leaves)
         for a, b in self.merges[: max(self.n_leaves - n_groups, 0)]:
-            keep, gone = sorted((int(root[a]), int(root[b])))
-            root[root == gone] = keep
+            kept, gone = sorted((int(root[a]), int(root[b])))
+            root[root == gone] = kept
         # The root of a group is its first leaf.
         return np.unique(root, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def merge_tree(between: Forces, sites: IntArray | None = None) -> Tree:
-    """Merge clusters by the greatest force until nothing is left that can be compared.
+def build_merge_tree(forces: Forces, sites: IntArray | None = None) -> MergeTree:
+    """Merge clusters by the greatest force until no two groups share a feature.
 
     Parameters
     ----------
-    between : Forces
+    forces : Forces
     sites : (m,) int64, optional
-        Whose each cluster is: groups with a site in common are merged only after all others.
+        The site of each cluster. Groups with a common site are merged after all others.
     """
-    pool = _Pool(between, sites)
-    found = pool.chain()
-    order = _by_strength(found)
-    forced = []
+    pool = _GroupPool(forces, sites)
+    merges, forced = _sort_by_strength(pool.merge_chains()), []
     if sites is not None:
-        pool.allow_all()
-        forced = pool.chain()
-        order += _by_strength(forced)
-    return Tree(
-        n_leaves=len(between.sums),
-        merges=np.array([pair for pair, _ in order], dtype=np.int64).reshape(-1, 2),
+        pool.allow_common_sites()
+        forced = _sort_by_strength(pool.merge_chains())
+    pairs = [pair for pair, _ in (*merges, *forced)]
+    return MergeTree(
+        n_leaves=len(forces.sums),
+        merges=np.array(pairs, dtype=np.int64).reshape(-1, 2),
         forced=len(forced),
     )
 
 
+#: The first leaves of two groups, and the force between them.
 _Merge = tuple[tuple[int, int], float]
 
 
-def _by_strength(merges: list[_Merge]) -> list[_Merge]:
+def _sort_by_strength(merges: list[_Merge]) -> list[_Merge]:
     return [merges[place] for place in tolerant_argsort([-strength for _, strength in merges])]
 
 
-class _Pool:
-    """Groups and the forces between them; a group has the number of its first leaf."""
+class _GroupPool:
+    """Groups and the forces between them; the number of a group is that of its first leaf."""
 
-    def __init__(self, between: Forces, sites: IntArray | None) -> None:
-        self._sums, self._pairs = between.sums.copy(), between.pairs.copy()
+    def __init__(self, forces: Forces, sites: IntArray | None) -> None:
+        self._sums, self._pairs = forces.sums.copy(), forces.pairs.copy()
         self._open = np.ones(len(self._sums), dtype=np.bool_)
         self._strength = np.full(len(self._sums), np.inf)
         self._inside: BoolArray | None = None
@@ -218,105 +217,104 @@ class _Pool:
             numbers = np.unique(sites, return_inverse=True)[1].reshape(-1)
             self._inside = numbers[:, None] == np.arange(int(numbers.max(initial=-1)) + 1)
 
-    def allow_all(self) -> None:
-        """From now on groups with a site in common may merge."""
+    def allow_common_sites(self) -> None:
+        """Allow merges of groups that have a site in common."""
         self._inside = None
         self._strength[:] = np.inf
 
-    def chain(self) -> list[_Merge]:
-        """Merge whatever is each other's nearest, until no two groups may be merged."""
+    def merge_chains(self) -> list[_Merge]:
+        """Merge groups that are each other's nearest until no two groups may be merged."""
         merges: list[_Merge] = []
-        path: list[int] = []
+        chain: list[int] = []
         waiting = self._open.copy()
-        while path or waiting.any():
-            if not path:
-                path.append(int(waiting.argmax()))
-            last = path[-1]
-            if not self._open[last]:  # Rounding led the chain through it twice.
-                path.pop()
+        while chain or waiting.any():
+            if not chain:
+                chain.append(int(waiting.argmax()))
+            last = chain[-1]
+            if not self._open[last]:  # By rounding the chain passed it twice.
+                chain.pop()
                 continue
-            row = self._row(last)
-            nearest = int(tolerant_argmax(row))
-            if len(path) > 1 and row[path[-2]] >= row[nearest] * (1.0 - TIE_TOLERANCE):
-                nearest = path[-2]  # Ties go back, or the chain could run in a circle.
-            if not row[nearest] > 0:
+            forces = self._forces(last)
+            nearest = int(tolerant_argmax(forces))
+            if len(chain) > 1 and forces[chain[-2]] >= forces[nearest] * (1.0 - TIE_TOLERANCE):
+                nearest = chain[-2]  # On a tie step back, or the chain could become a cycle.
+            if not forces[nearest] > 0:
                 waiting[last] = False
-                path.pop()
-            elif len(path) > 1 and nearest == path[-2]:
-                del path[-2:]
+                chain.pop()
+            elif len(chain) > 1 and nearest == chain[-2]:
+                del chain[-2:]
                 kept, gone = sorted((last, nearest))
-                merges.append(((kept, gone), self._merge(kept, gone, float(row[nearest]))))
+                merges.append(((kept, gone), self._merge(kept, gone, float(forces[nearest]))))
                 waiting[gone] = False
             else:
-                path.append(nearest)
+                chain.append(nearest)
         return merges
 
-    def _row(self, group: int) -> FloatArray:
-        """Return the forces (m,) of a group; 0 where it may not be merged."""
+    def _forces(self, group: int) -> FloatArray:
+        """Return the forces (m,) between a group and all others; 0 for forbidden merges."""
         pairs = self._pairs[group]
-        row = np.where(pairs > 0, self._sums[group] / np.maximum(pairs, 1), 0.0)
-        row[~self._open] = 0.0
-        row[group] = 0.0
+        forces = np.where(pairs > 0, self._sums[group] / np.maximum(pairs, 1), 0.0)
+        forces[~self._open] = 0.0
+        forces[group] = 0.0
         if self._inside is not None:
-            row[self._inside[:, self._inside[group]].any(axis=1)] = 0.0
-        return row
+            forces[self._inside[:, self._inside[group]].any(axis=1)] = 0.0
+        return forces
 
     def _merge(self, kept: int, gone: int, strength: float) -> float:
+        """Merge group ``gone`` into ``kept``; return the strength of the merge."""
         for array in (self._sums, self._pairs):
             array[kept] += array[gone]
             array[:, kept] += array[:, gone]
         self._open[gone] = False
         if self._inside is not None:
             self._inside[kept] |= self._inside[gone]
-        # No merge is stronger than what it merges, but for rounding.
+        # Without rounding no merge is stronger than those it contains.
         strength = min(strength, float(self._strength[kept]), float(self._strength[gone]))
         self._strength[kept] = strength
         return strength
 
 
-# --- the number of clusters -----------------------------------------------------------------------
+# --- The number of clusters -----------------------------------------------------------------------
 
 
 def best_cut(
-    tree: Tree, points: LocalCentroids, variances: FloatArray, n_groups: int | None = None
+    tree: MergeTree, points: LocalCentroids, variances: FloatArray, n_groups: int | None = None
 ) -> tuple[int, float]:
-    """Return the number of groups of the cut with the best simplified silhouette, and that.
+    """Return the number of groups of the cut with the best simplified silhouette, and its score.
 
-    Each local cluster counts with its rows: a is the root of their mean squared distance from its
-    own group's merged centroid, b that from the nearest other one (equation 3; means and
-    variances give both), and (b - a) / max(a, b) is averaged over all rows, 0 where no other group
-    can be compared. Two groups at least, the fewer of equally good ones; one where there is but
-    one local cluster.
+    Each local cluster counts with its rows. a is the root of their mean squared distance
+    (equation 3) from the merged centroid of their group, b from the nearest other centroid. The
+    score is the mean of (b - a) / max(a, b) over all rows, 0 for those without another comparable
+    group. Of equally good cuts the one with fewer groups is best; at least two groups, unless
+    there is only one local cluster.
 
     Parameters
     ----------
-    tree : Tree
+    tree : MergeTree
     points : LocalCentroids
         The local clusters' means.
     variances : (m, d) float64
         0 outside their masks.
     n_groups : int, optional
-        Only the cut into so many, or as few as can be, is looked at.
+        Score only the cut into this many groups.
     """
     if n_groups is None:
         most, fewest = min(tree.n_leaves, MAX_FOUND_CLUSTERS), max(tree.n_roots, 2)
     else:
         most = fewest = int(tree.cut(n_groups).max()) + 1
     groups = tree.cut(most)
-    merged = merge(points, groups, most)
-    measure = _Spread(points, variances, ranges(points.values, points.mask))
-    gaps = measure.to(merged)
+    merged = sum_groups(points, groups, most)
+    distances = _RowDistances(points, variances)
+    gaps = distances.to_groups(merged)
     scores = {most: _silhouette(gaps, groups, points.counts)}
-    # Groups are numbered by first leaves, and so are the columns: the later one goes.
+    # Columns have the numbers of the groups at the first cut; a merge removes the later one.
     for a, b in tree.merges[tree.n_leaves - most :]:
         if most - len(scores) < fewest:
             break
-        keep, gone = sorted((int(groups[a]), int(groups[b])))
-        groups = np.where(groups == gone, keep, groups)
-        merged.sums[keep] += merged.sums[gone]
-        merged.counts[keep] += merged.counts[gone]
-        one = slice(keep, keep + 1)
-        gaps[:, one] = measure.to(Merged(merged.sums[one], merged.counts[one]))
+        kept, gone = sorted((int(groups[a]), int(groups[b])))
+        groups = np.where(groups == gone, kept, groups)
+        merged.absorb(kept, merged, gone)
+        gaps[:, kept : kept + 1] = distances.to_groups(merged.group(kept))
         gaps[:, gone] = np.inf
         scores[most - len(scores)] = _silhouette(gaps, groups, points.counts)
     numbers = sorted(scores)
@@ -324,25 +322,27 @@ def best_cut(
     return best, scores[best]
 
 
-class _Spread:
-    """Local clusters as a whole, to measure groups' centroids from."""
+class _RowDistances:
+    """Distances from the rows of local clusters to groups' centroids, by means and variances."""
 
-    def __init__(self, points: LocalCentroids, variances: FloatArray, widths: FloatArray) -> None:
-        self._ruler = Ruler(points.values, points.mask)
+    def __init__(self, points: LocalCentroids, variances: FloatArray) -> None:
+        ranges = feature_ranges(points.values, points.mask)
+        self._means = RelativeDistances(points.values, points.mask, ranges)
         self._known = points.mask.astype(np.float64)
-        self._variances, self._widths = variances, widths
+        self._variances, self._squared_ranges = variances, ranges**2
 
-    def to(self, merged: Merged) -> FloatArray:
-        """Return the root mean squared distances (m, k) of the clusters' rows from centroids."""
-        squares = self._ruler.squared_distances(merged.means, merged.mask, self._widths)
+    def to_groups(self, merged: GroupSums) -> FloatArray:
+        """Return root mean squared distances (m, k) from the clusters' rows to centroids."""
+        squares = self._means.squared_to(merged.means, merged.mask)
         known = merged.mask.astype(np.float64)
-        widest = self._known @ (known * self._widths**2).T
+        ranges = self._known @ (known * self._squared_ranges).T
         spread = self._variances @ known.T
-        squares += np.divide(spread, widest, out=np.zeros_like(spread), where=widest > 0)
+        squares += np.divide(spread, ranges, out=np.zeros_like(spread), where=ranges > 0)
         return np.asarray(np.sqrt(squares))
 
 
 def _silhouette(gaps: FloatArray, groups: IntArray, counts: FloatArray) -> float:
+    """Return the mean silhouette of rows with distances ``gaps`` (m, k) from the centroids."""
     rows = np.arange(len(gaps))
     own = gaps[rows, groups]
     others = gaps.copy()

@@ -10,10 +10,10 @@ from fedclust.methods.common.options import Count, Options, Restarts
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.run_config import RunConfig
 
-#: Where neither K nor K_i is given, the most cells that a site tries.
-_MOST_CELLS = 20
-#: Numbers in the covariances of one answer: a body has at most 32 MiB.
-_MOST_NUMBERS = 3_000_000
+#: The most cells that a site tries if neither K nor K_i is given.
+_MAX_CELLS = 20
+#: The most numbers in the covariances of one message: a body has at most 32 MiB.
+_MAX_NUMBERS = 3_000_000
 
 
 class Config(Options, title="OverlapOneshotConfig"):
@@ -52,31 +52,33 @@ class Config(Options, title="OverlapOneshotConfig"):
 
     @property
     def searches(self) -> bool:
-        """Whether sites look for the number of their clusters."""
+        """Whether each site chooses the number of its cells."""
         if self.local_clusters is None:
             return self.n_clusters is None
         return self.local_clusters == "silhouette"
 
     @property
     def most_cells(self) -> int:
-        """The most cells that a site makes of its points."""
+        """The most cells of a site."""
         if isinstance(self.local_clusters, int):
             return self.local_clusters
-        return _MOST_CELLS if self.n_clusters is None else self.n_clusters
+        return _MAX_CELLS if self.n_clusters is None else self.n_clusters
 
 
 def check_config(config: RunConfig[Config]) -> None:
-    """Refuse full covariances under protection, and those that do not fit an answer."""
+    """Raise RuleViolation for full covariances under protection, or too large for a message."""
     options = config.options
     d = len(config.columns)
-    if options.covariance == "full" and config.policy.protection != "none":
+    if options.covariance != "full":
+        return
+    if config.policy.protection != "none":
         raise RuleViolation(
             "covariance",
             "full covariances need exact records: take covariance: diagonal, or protection: none "
             "with every site's consent",
             "/covariance",
         )
-    if options.covariance == "full" and options.most_cells * d * d > _MOST_NUMBERS:
+    if options.most_cells * d * d > _MAX_NUMBERS:
         raise RuleViolation(
             "covariance",
             f"full covariances of {options.most_cells} cells and {d} features do not fit one "

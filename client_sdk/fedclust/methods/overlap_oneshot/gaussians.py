@@ -1,9 +1,8 @@
-"""Local clusters as Gaussians: what is checked of them, and points drawn from them.
+"""Local clusters as Gaussians: their moments, checks of these, and points drawn from them.
 
-What it says and cites
-    Maritan & Schenato, "Distributed clustering in partially overlapping feature spaces", 2025,
-    section 5.2: a site fits a Gaussian on each of its clusters by maximum likelihood, that is,
-    mean and second central moments by n; the coordinator draws points from it ("proxies").
+Maritan & Schenato, "Distributed clustering in partially overlapping feature spaces", 2025, section
+5.2. A site fits a Gaussian to each of its clusters by maximum likelihood: the mean and the second
+central moments. The coordinator draws points from it, called proxies.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from numpy.typing import NDArray
 from fedclust.methods.common.cluster_sums import ClusterSums
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.points import Points
-
-__all__ = ["check_covariances", "check_variances", "covariances", "proxies"]
+from fedclust.schema.points import Points, total_variances
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -24,12 +21,11 @@ IntArray = NDArray[np.int64]
 #: Relative slack of comparisons of floating-point numbers.
 _SLACK = 1e-9
 
+# --- At a site ------------------------------------------------------------------------------------
 
-# --- at a site ------------------------------------------------------------------------------------
 
-
-def covariances(points: Points, labels: IntArray, found: ClusterSums) -> FloatArray:
-    """Return the covariance matrices (K, d_i, d_i) of the cells' points.
+def cell_variances(points: Points, labels: IntArray, found: ClusterSums) -> FloatArray:
+    """Return the variances (K, d_i) of the cells' persons, between and within groups.
 
     Parameters
     ----------
@@ -38,6 +34,17 @@ def covariances(points: Points, labels: IntArray, found: ClusterSums) -> FloatAr
     labels : (m,) int64
         The cell of each point.
     found : ClusterSums
+    """
+    squares = np.zeros(found.means.shape)
+    np.add.at(squares, labels, points.sizes[:, None] * (points.X - found.means[labels]) ** 2)
+    between = squares / found.counts[:, None]
+    return between + points.within * total_variances(points)
+
+
+def cell_covariances(points: Points, labels: IntArray, found: ClusterSums) -> FloatArray:
+    """Return the covariance matrices (K, d_i, d_i) of the cells' points.
+
+    Parameters are those of :func:`cell_variances`.
     """
     d = points.X.shape[1]
     matrices = np.zeros((len(found.counts), d, d))
@@ -49,11 +56,11 @@ def covariances(points: Points, labels: IntArray, found: ClusterSums) -> FloatAr
     return matrices
 
 
-# --- checks, at either end ------------------------------------------------------------------------
+# --- Checks at either end -------------------------------------------------------------------------
 
 
 def check_variances(known: IntArray, variances: FloatArray, widest: FloatArray) -> None:
-    """Raise unless variances (K, d) are none below 0, nor above ``widest`` (K, d) where known."""
+    """Raise RuleViolation if a variance (K, d) is negative, or above ``widest`` where known."""
     wrong = np.argwhere(
         (variances < 0) | ((variances > widest + _SLACK * np.maximum(1.0, widest)) & (known > 0))
     )
@@ -68,7 +75,7 @@ def check_variances(known: IntArray, variances: FloatArray, widest: FloatArray) 
 
 
 def check_covariances(matrices: FloatArray, variances: FloatArray) -> None:
-    """Raise unless matrices (K, d_i, d_i) are covariances with these variances (K, d_i)."""
+    """Raise RuleViolation unless matrices (K, d_i, d_i) are covariances with these variances."""
     d = variances.shape[1]
     check_shape(matrices, (len(variances), d, d), "/covariances")
     for cell, matrix in enumerate(matrices):
@@ -78,12 +85,12 @@ def check_covariances(matrices: FloatArray, variances: FloatArray) -> None:
 
 
 def _fault(matrix: FloatArray, variances: FloatArray) -> tuple[str, str] | None:
-    """Return rule and message where a matrix (d_i, d_i) is no covariance of these variances."""
+    """Return rule and message if a matrix (d_i, d_i) is no covariance of these variances."""
     if not np.array_equal(matrix, matrix.T):
         return "symmetry", "a covariance matrix must be symmetric"
     if not np.allclose(matrix.diagonal(), variances, rtol=_SLACK, atol=0.0):
         return "covariance", "the diagonal of the covariance must be the variances"
-    # In units of each feature's own spread, or one wide feature would hide the others.
+    # Relative to each feature's deviation, or one wide feature would hide the others.
     unit = np.sqrt(np.where(variances > 0, variances, 1.0))
     scaled = matrix / unit / unit[:, None]
     bounded = (np.abs(scaled) <= 1.0 + _SLACK).all() and not matrix[variances == 0].any()
@@ -92,10 +99,10 @@ def _fault(matrix: FloatArray, variances: FloatArray) -> tuple[str, str] | None:
     return None
 
 
-# --- at the coordinator ---------------------------------------------------------------------------
+# --- At the coordinator ---------------------------------------------------------------------------
 
 
-def proxies(
+def draw_proxies(
     means: FloatArray,
     variances: FloatArray,
     own: IntArray,
@@ -103,11 +110,10 @@ def proxies(
     rng: np.random.Generator,
     matrices: FloatArray | None = None,
 ) -> FloatArray:
-    """Return points (K, M, d) drawn from Gaussians, 0 in the features that a site has not got.
+    """Draw points from the Gaussians of a site's cells.
 
-    The draws of a cell are moved and stretched to exactly the means and variances that were sent
-    (along the principal axes where the covariance is full): only their shape is random. A
-    variance of 0 puts all of them at the mean.
+    The points of a cell are shifted and scaled to have exactly the mean and variances sent; with
+    covariances they are scaled along the principal axes. Only their shape is random.
 
     Parameters
     ----------
@@ -118,9 +124,14 @@ def proxies(
         M, at least 2.
     rng : numpy.random.Generator
     matrices : (K, d_i, d_i) float64, optional
-        Covariances, in place of the variances.
+        Covariances, instead of the variances.
+
+    Returns
+    -------
+    (K, M, d) float64
+        0 in the other columns.
     """
-    found = np.zeros((len(means), n_proxies, means.shape[1]))
+    points = np.zeros((len(means), n_proxies, means.shape[1]))
     for cell in range(len(means)):
         drawn = rng.standard_normal((n_proxies, len(own)))
         drawn -= drawn.mean(axis=0)
@@ -128,9 +139,9 @@ def proxies(
         if matrices is None:
             drawn *= np.sqrt(variances[cell, own])
         else:
-            # A covariance of few rows has eigenvalues of 0, or just below by rounding.
+            # By rounding the smallest eigenvalues can be slightly negative.
             values, vectors = np.linalg.eigh(matrices[cell])
-            # Its symmetric root: whatever signs, or order of equal ones, the vectors came in.
+            # The symmetric root does not depend on the signs or order of the eigenvectors.
             drawn = drawn @ (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
-        found[cell][:, own] = means[cell, own] + drawn
-    return found
+        points[cell][:, own] = means[cell, own] + drawn
+    return points

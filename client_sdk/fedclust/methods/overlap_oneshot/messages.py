@@ -1,24 +1,26 @@
-"""What the sites of ``overlap_oneshot`` are asked and answer, and how both ends check it."""
+"""The task and message of ``overlap_oneshot``, and their checks."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.common.cluster_sums import check_sizes
-from fedclust.methods.common.kmeans_rounds import Cells
-from fedclust.methods.common.own_features import SINGLE_SITE_NOTE, CellsTask, check_cell_values
-from fedclust.methods.overlap_oneshot.config import Config
-from fedclust.methods.overlap_oneshot.gaussians import (
-    check_covariances,
-    check_variances,
+from fedclust.methods.common.kmeans_rounds import (
+    Cells,
+    check_cell_values,
+    check_cells,
+    count_sent_cells,
+    disclosure,
 )
+from fedclust.methods.common.own_features import SINGLE_SITE_NOTE, CellsTask
+from fedclust.methods.common.task_checks import check_expected_task
+from fedclust.methods.overlap_oneshot.config import Config
+from fedclust.methods.overlap_oneshot.gaussians import check_covariances, check_variances
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3
-from fedclust.protection.message_checks import check_means, check_shape
-from fedclust.schema.errors import RuleViolation
+from fedclust.protection.message_checks import check_shape
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import Disclosure, Phase, SiteTask
+from fedclust.schema.task import Phase, SiteTask
 
 
 class GaussiansTask(CellsTask, title="GaussiansTask"):
@@ -67,86 +69,70 @@ PHASES = (
         task=GaussiansTask,
         payload=Gaussians,
         discloses=(
-            Disclosure(
-                field="counts",
-                shape="up to K_i numbers",
-                meaning="How many of your persons are in each cell of your own clustering.",
-                identifies="Sums over whole groups of your protected table.",
+            disclosure(
+                "counts",
+                "up to K_i numbers",
+                "How many of your persons are in each cell of your own clustering.",
             ),
-            Disclosure(
-                field="means",
-                shape="up to K_i x d numbers",
-                meaning=(
-                    "The mean of each column over each cell, scaled. 0 in the features that your "
-                    "site has not got."
-                ),
-                identifies="Means over whole groups." + SINGLE_SITE_NOTE,
+            disclosure(
+                "means",
+                "up to K_i x d numbers",
+                "The mean of each column over each cell, scaled. 0 in the features that your site "
+                "has not got.",
+                "Means over whole groups." + SINGLE_SITE_NOTE,
             ),
-            Disclosure(
-                field="variances",
-                shape="up to K_i x d numbers",
-                meaning=(
-                    "How widely each column is spread in each cell: the variance of the groups' "
-                    "records, and the variance within groups, from the share that is released "
-                    "once with the table."
-                ),
-                identifies="Sums over whole groups.",
+            disclosure(
+                "variances",
+                "up to K_i x d numbers",
+                "How widely each column is spread in each cell: the variance of the groups' "
+                "records, and the variance within groups, from the share that is released once "
+                "with the table.",
+                "Sums over whole groups.",
             ),
-            Disclosure(
-                field="covariances",
-                shape="up to K_i x d_i x d_i numbers",
-                meaning=(
-                    "Only with covariance: full, which needs protection: none. How your site's "
-                    "columns hang together in each cell."
-                ),
-                identifies="Computed from exact records, like all that is sent then.",
+            disclosure(
+                "covariances",
+                "up to K_i x d_i x d_i numbers",
+                "Only with covariance: full, which needs protection: none. How your site's columns "
+                "hang together in each cell.",
+                "Computed from exact records, like all that is sent then.",
             ),
         ),
     ),
 )
 
 
-def check_task(task: SiteTask[GaussiansTask], config: RunConfig[Config]) -> None:
-    """Refuse another task than the definition's."""
-    if task.common != gaussians_task(config.options):
-        raise RuleViolation(
-            "task", "the task asks for other cells than the definition", "/parameters"
-        )
-
-
-def check(task: SiteTask[GaussiansTask], payload: Gaussians, config: RunConfig[Config]) -> None:
-    """Check an answer at either end: shapes, counts, mask, bounds, variances, covariances."""
-    # A site may make fewer cells than it was asked for.
-    n_cells = min(max(len(payload.counts), 1), task.common.n_clusters)
-    shape = (n_cells, len(config.columns))
-    check_shape(payload.counts, (n_cells,), "/counts")
-    check_shape(payload.means, shape, "/means")
-    check_shape(payload.variances, shape, "/variances")
-    check_sizes(payload.counts, config)
-    check_cell_values(payload.counts, payload.means, config, "/means")
-    check_cell_values(payload.counts, payload.variances, config, "/variances")
-    lower, upper = scaled_bounds(config)
-    known = np.where(config.mask, payload.counts[:, None], 0)
-    check_means(known, payload.means, lower, upper, "/means")
-    check_variances(known, payload.variances, widest_variances(payload.means, config))
-    if task.common.full:
-        check_covariances(payload.covariances, payload.variances[:, config.mask])
-    else:
-        check_shape(payload.covariances, (0, 0, 0), "/covariances")
-
-
-def widest_variances(means: NDArray[np.float64], config: RunConfig) -> NDArray[np.float64]:
-    """Return the largest variances (K, d) of values within the columns' bounds."""
-    lower, upper = scaled_bounds(config)
-    bounded = np.isfinite(lower) & np.isfinite(upper)
-    with np.errstate(invalid="ignore"):
-        return np.where(bounded, np.maximum((upper - means) * (means - lower), 0.0), np.inf)
-
-
 def gaussians_task(options: Config) -> GaussiansTask:
+    """Return the task of the phase ``gaussians``."""
     return GaussiansTask(
         n_clusters=options.most_cells,
         search=options.searches,
         n_init=options.n_init,
         full=options.covariance == "full",
     )
+
+
+def check_task(task: SiteTask[GaussiansTask], config: RunConfig[Config]) -> None:
+    """Raise RuleViolation if a task differs from the definition's."""
+    check_expected_task(task.common, gaussians_task(config.options))
+
+
+def check(task: SiteTask[GaussiansTask], payload: Gaussians, config: RunConfig[Config]) -> None:
+    """Check a message at either end: shapes, counts, mask, bounds, variances, covariances."""
+    n_cells = count_sent_cells(payload, task.common.n_clusters)
+    check_shape(payload.variances, (n_cells, len(config.columns)), "/variances")
+    check_cells(payload, n_cells, config)
+    check_cell_values(payload.counts, payload.variances, config, "/variances")
+    known = np.where(config.mask, payload.counts[:, None], 0)
+    check_variances(known, payload.variances, max_variances(payload.means, config))
+    if task.common.full:
+        check_covariances(payload.covariances, payload.variances[:, config.mask])
+    else:
+        check_shape(payload.covariances, (0, 0, 0), "/covariances")
+
+
+def max_variances(means: NDArray[np.float64], config: RunConfig) -> NDArray[np.float64]:
+    """Return the largest variances (K, d) that values within the columns' bounds can have."""
+    lower, upper = scaled_bounds(config)
+    bounded = np.isfinite(lower) & np.isfinite(upper)
+    with np.errstate(invalid="ignore"):
+        return np.where(bounded, np.maximum((upper - means) * (means - lower), 0.0), np.inf)
