@@ -132,14 +132,7 @@ class _TakenBack(Exception):
 class Agent:
     """Answer every waiting entry, each in its own thread with its own connection.
 
-    Parameters
-    ----------
-    entries : Entries
-    connect : callable
-        Returns a new :class:`Site`.
-    tell : callable
-        Takes a line of text for people.
-    monotonic : callable
+    ``connect`` returns a new :class:`Site`, ``tell`` takes a line of text for people.
     """
 
     def __init__(

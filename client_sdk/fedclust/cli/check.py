@@ -107,10 +107,7 @@ def _body(connection: o.Connection, session: str | None, definition: Path | None
 def _table_of(plan: Plan, rows: Any, p: int, persons: o.Persons) -> tuple[int, TableFigures | None]:
     """Return how many persons would take part, and the figures of the table that they would form.
 
-    Raises
-    ------
-    DataError, DisclosureError
-        Taking part would be refused.
+    DataError or DisclosureError if taking part would be refused.
     """
     identified: Any = {"person": persons.person_column, "id_column": persons.id_column}
     if plan.policy.protection == "none":

@@ -91,17 +91,9 @@ def show_table(
     right: int | None = None,
     none: str = "",
 ) -> None:
-    """Print rows under headings, a line each; nothing is cut or folded.
+    """Print rows under headings, a line each; nothing is cut or folded, and None is an empty cell.
 
-    Parameters
-    ----------
-    headings : iterable of str
-    rows : iterable of iterable
-        None is an empty cell.
-    right : int, optional
-        Columns from this one on are aligned to the right.
-    none : str
-        What standard error says where there are no rows.
+    Columns from ``right`` on are aligned to the right. Without rows, standard error says ``none``.
     """
     lines = [
         ["" if cell is None else plain(cell).replace("\n", " ") for cell in cells]
@@ -233,12 +225,7 @@ class ProgressLine:
     """Show the progress of a session: one live line on a terminal, else a line for each event.
 
     The reading of a source is shown only on a terminal, and only when it takes a while.
-
-    Parameters
-    ----------
-    monotonic : callable
-    at_once : bool
-        Whether to show "connecting" from the beginning.
+    ``at_once``: whether to show "connecting" from the beginning.
     """
 
     def __init__(
@@ -384,10 +371,7 @@ def consent_question(request: ConsentRequest, question: str) -> str:
 def read_line(question: str, what: str) -> str:
     """Return a line that a person types, or the only line of standard input.
 
-    Raises
-    ------
-    UsageError
-        There is none, or there are several.
+    UsageError if there is none, or if there are several.
     """
     lines: list[str] = []
     if sys.stdin is not None and sys.stdin.isatty():

@@ -142,12 +142,9 @@ def _findings(
             token = look("token", lambda: _token(connection, client if reached else None))
             yield token
             if session is not None and token.state in ("ok", "warning"):
-                try:
-                    definition = _definition(client, session)
-                    yield Finding("session", "ok", _described(definition))
-                except errors.FedclustError as error:
-                    worst.append(error)
-                    yield Finding("session", "failed", str(error))
+                known: list[Definition] = []
+                yield look("session", lambda: _session(client, session, known))
+                definition = known[0] if known else None
     if data is not None:
         yield look("data", lambda: _data(data, definition, how))
 
@@ -274,14 +271,12 @@ def _token(connection: o.Connection, client: Client | None) -> str:
     return said
 
 
-def _definition(client: Client, session: str) -> Definition:
-    """Return what a session would ask of this site; an error where this SDK cannot take part."""
+def _session(client: Client, session: str, known: list[Definition]) -> str:
+    """Look at what a session would ask of this site, and add its definition to ``known``."""
     info = client.session(session)
     accepted_plan(session, info)
-    return info.definition
-
-
-def _described(definition: Definition) -> str:
+    definition = info.definition
+    known.append(definition)
     method = f"{definition.algorithm} version {definition.method_version}"
     return f"{definition.name}: {method}, {len(definition.features)} features"
 

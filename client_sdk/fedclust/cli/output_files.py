@@ -57,13 +57,9 @@ def is_token(begin: bytes) -> bool:
 
 
 def check_outputs(outputs: Sequence[Output], inputs: Sequence[Path]) -> None:
-    """Refuse outputs that cannot be written, before the session starts.
+    """Refuse outputs that cannot be written, before the session starts; UsageError.
 
     An output must not replace an input, another output, or a file of another kind.
-
-    Raises
-    ------
-    UsageError
     """
     taken = [path.resolve() for path in inputs]
     for path, known in outputs:

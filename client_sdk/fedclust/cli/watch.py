@@ -49,14 +49,8 @@ class _Over(Exception):
 class Watcher:
     """Look at a session until it ends, and print what has changed.
 
-    Parameters
-    ----------
-    client : Client
-    session : str
-    every_s : float
-        Seconds between two looks while no live events arrive.
-    as_json : bool
-        One JSON object a line on standard output instead of sentences.
+    It looks every ``every_s`` seconds while no live events arrive. ``as_json``: one JSON object a
+    line instead of sentences.
     """
 
     def __init__(
