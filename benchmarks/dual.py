@@ -163,7 +163,7 @@ def timed(sites: Rows, config: dict[str, Any], room: float, protection: str) -> 
         "max_rounds": 5_000,
         "protection": protection,
     }
-    solve, advance = node_problem.solve_node, dual.multiplier_update.advance
+    solve, advance = node_problem.solve_node, dual.multiplier_update.update_multipliers
     nodes: list[float] = []
     steps: list[float] = []
 
@@ -179,7 +179,7 @@ def timed(sites: Rows, config: dict[str, Any], room: float, protection: str) -> 
     solve(warm, np.zeros((2, d)), region, solver="branch_and_bound", node_limit=10, start=None)
     with (
         mock.patch.object(node_problem, "solve_node", partial(timing, nodes, solve)),
-        mock.patch.object(dual, "advance", partial(timing, steps, advance)),
+        mock.patch.object(dual.server, "update_multipliers", partial(timing, steps, advance)),
     ):
         found = simulate(
             "dual",

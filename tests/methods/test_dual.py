@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedclust import engine
 from fedclust.engine import Plan
 from fedclust.methods import dual
-from fedclust.methods.dual.messages import digest_of
+from fedclust.methods.dual.messages import multiplier_digest
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
@@ -485,7 +485,7 @@ def test_a_task_beyond_the_definition_is_refused_at_the_site(phase: str, changes
     wrong = replace(task, common=task.common.model_copy(update=changes(task.common)))
     if phase == "dual" and len(wrong.common.references) > 2:
         mu = _more(task.site.multipliers)
-        part = {"multipliers": mu, "digest": digest_of(mu)}
+        part = {"multipliers": mu, "digest": multiplier_digest(mu)}
         wrong = replace(wrong, site=task.site.model_copy(update=part))
     step: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
     assert engine.local_step(plan, task, points, memory={}, **step)[0] is not None

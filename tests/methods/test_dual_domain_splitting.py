@@ -14,20 +14,20 @@ from fedclust.engine import Plan
 from fedclust.methods import dual
 from fedclust.methods.dual.domain_splitting import (
     Box,
+    Domain,
     Splitting,
-    Whole,
-    begin_splitting,
-    proceed,
-    taken_in,
+    next_query,
+    record_bound,
+    start_splitting,
 )
 from fedclust.methods.dual.feasible_set import Region
 from fedclust.methods.dual.multiplier_update import (
-    Advice,
-    SiteModel,
-    begin,
-    enter,
+    Proposal,
+    SiteAssignment,
+    add_assignments,
     known_cost,
-    learn,
+    propose_in_region,
+    start_ascent,
 )
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
@@ -38,7 +38,7 @@ pytest.importorskip("clarabel")
 pytest.importorskip("numba")
 
 FloatArray = NDArray[np.float64]
-NO_ADVICE = Advice(np.zeros((1, 2, 2)), None, None, None, finished=False, reason="")
+NO_PROPOSAL = Proposal(np.zeros((1, 2, 2)))
 
 
 def sites_of(seed: int, sizes: tuple[int, ...], d: int = 2) -> dict[str, FloatArray]:
@@ -204,17 +204,17 @@ def test_rows_that_cost_nothing_are_done_with_without_any_cut() -> None:
 # --- boxes ----------------------------------------------------------------------------------------
 
 
-def a_whole(symmetry: Any, seed: int = 0) -> Whole:
+def a_whole(symmetry: Any, seed: int = 0) -> Domain:
     rng = np.random.default_rng(seed)
     origin = rng.normal(size=2)
     region = Region(np.full(2, -2.0) - origin, np.full(2, 2.0) - origin, np.eye(2), symmetry)
-    return Whole(region, origin)
+    return Domain(region, origin)
 
 
 def told(seed: int = 0) -> Any:
     """Return the memory of a master that knows some assignments of two sites."""
     rng = np.random.default_rng(seed)
-    ascent = begin("quadratic_bundle", 2, 2, 2)
+    ascent = start_ascent("quadratic_bundle", (2, 2, 2))
     for _ in range(4):
         models = []
         for _ in range(2):
@@ -222,8 +222,8 @@ def told(seed: int = 0) -> Any:
             sums = np.array([rows[labels == k].sum(axis=0) for k in range(2)])
             counts = np.bincount(labels, minlength=2)
             square = float((rows**2).sum())
-            models.append(SiteModel(counts=counts, sums=sums, square=square))
-        ascent = learn(ascent, models)
+            models.append(SiteAssignment(counts=counts, sums=sums, square=square))
+        ascent = add_assignments(ascent, models)
     return ascent
 
 
@@ -233,13 +233,13 @@ def volume(boxes: Any) -> float:
 
 def test_cuts_cover_the_whole_region_and_do_not_overlap() -> None:
     whole = a_whole("none")
-    splitting = begin_splitting(np.full(2, -2.0), np.full(2, 2.0), 2, 0.0)
+    splitting = start_splitting(np.full(2, -2.0), np.full(2, 2.0), 2, 0.0)
     ascent = told()
     for _ in range(6):
-        splitting, ascent, ask = proceed(splitting, ascent, whole, goal=1e9, most=40)
+        splitting, ascent, ask = next_query(splitting, ascent, whole, target=1e9, max_splits=40)
         if ask.lambdas is None:
             break
-        splitting = taken_in(splitting, 1.0)
+        splitting = record_bound(splitting, 1.0)
     boxes = [*splitting.waiting, *splitting.settled]
     boxes += [] if splitting.current is None else [splitting.current]
     assert splitting.splits == 40
@@ -255,8 +255,8 @@ def test_only_boxes_without_any_centroids_in_order_are_left_out(seed: int) -> No
     """Every point of the region, in its order, is in some box that is kept."""
     whole = a_whole("pairwise", seed)
     rng = np.random.default_rng(seed)
-    splitting = begin_splitting(np.full(2, -2.0), np.full(2, 2.0), 2, 0.0)
-    splitting, _, _ = proceed(splitting, told(seed), whole, goal=1e9, most=8)
+    splitting = start_splitting(np.full(2, -2.0), np.full(2, 2.0), 2, 0.0)
+    splitting, _, _ = next_query(splitting, told(seed), whole, target=1e9, max_splits=8)
     boxes = [*splitting.waiting, *splitting.settled]
     boxes += [] if splitting.current is None else [splitting.current]
     assert splitting.splits == 8
@@ -272,8 +272,11 @@ def test_a_half_without_any_centroids_in_order_is_left_out() -> None:
     upper = np.array([[2.0, 0.6], [0.6, -0.5]])
     splitting = Splitting(waiting=(), current=Box(lower=lower, upper=upper, bound=0.0))
     region = Region(np.full(2, -2.0), np.full(2, 2.0), np.eye(2), "pairwise")
-    after, _, _ = proceed(
-        *(splitting, told(), Whole(region, np.zeros(2))), goal=1e9, most=1, advice=NO_ADVICE
+    after, _, _ = next_query(
+        *(splitting, told(), Domain(region, np.zeros(2))),
+        target=1e9,
+        max_splits=1,
+        proposal=NO_PROPOSAL,
     )
     boxes = [*after.waiting, *after.settled, *([after.current] if after.current else [])]
     assert [float(box.lower[0, 0]) for box in boxes] == [0.0]
@@ -284,16 +287,19 @@ def test_the_least_bound_of_all_boxes_is_the_bound_of_all() -> None:
     waiting = (Box(**box, bound=3.0), Box(**box, bound=2.0))
     splitting = Splitting(waiting=waiting, current=Box(**box, bound=1.0))
     assert splitting.bound == 1.0
-    assert taken_in(splitting, 5.0).bound == 2.0
-    assert taken_in(splitting, 0.5).bound == 1.0
+    assert record_bound(splitting, 5.0).bound == 2.0
+    assert record_bound(splitting, 0.5).bound == 1.0
 
 
 def test_a_master_without_advice_cuts_the_longest_side_in_the_middle() -> None:
-    splitting = begin_splitting(np.array([-2.0, -1.0]), np.array([2.0, 1.0]), 2, 0.0)
+    splitting = start_splitting(np.array([-2.0, -1.0]), np.array([2.0, 1.0]), 2, 0.0)
     splitting = splitting.model_copy(update={"waiting": (), "current": splitting.waiting[0]})
     region = Region(np.array([-2.0, -1.0]), np.array([2.0, 1.0]), np.eye(2), "none")
-    after, _, _ = proceed(
-        *(splitting, told(), Whole(region, np.zeros(2))), goal=1e9, most=1, advice=NO_ADVICE
+    after, _, _ = next_query(
+        *(splitting, told(), Domain(region, np.zeros(2))),
+        target=1e9,
+        max_splits=1,
+        proposal=NO_PROPOSAL,
     )
     assert after.splits == 1
     boxes = [*after.waiting, *after.settled, *([after.current] if after.current else [])]
@@ -304,10 +310,12 @@ def test_a_master_without_advice_cuts_the_longest_side_in_the_middle() -> None:
 def test_the_masters_value_of_a_part_is_at_least_that_of_the_whole(seed: int) -> None:
     whole = a_whole("pairwise", seed)
     ascent = told(seed)
-    _, everywhere = enter(ascent, whole.region, 0.0)
+    _, everywhere = propose_in_region(ascent, whole.region, 0.0)
     lower, upper = (np.tile(bound, (2, 1)) for bound in (np.full(2, -2.0), np.full(2, 2.0)))
     upper[0, 0] = 0.3
-    _, part = enter(ascent, whole.part(Box(lower=lower, upper=upper, bound=0.0)), 0.0)
+    _, part = propose_in_region(
+        ascent, whole.restrict(Box(lower=lower, upper=upper, bound=0.0)), 0.0
+    )
     assert everywhere.model_value is not None
     assert part.model_value is not None
     assert part.model_value >= everywhere.model_value - 1e-6 * abs(everywhere.model_value)
@@ -318,19 +326,19 @@ def test_the_masters_value_of_a_part_is_at_least_that_of_the_whole(seed: int) ->
 def test_known_assignments_cost_no_less_than_the_rows_do() -> None:
     rng = np.random.default_rng(0)
     rows = [rng.normal(size=(9, 2)) for _ in range(3)]
-    ascent = begin("quadratic_bundle", 3, 2, 2)
+    ascent = start_ascent("quadratic_bundle", (3, 2, 2))
     assert known_cost(ascent, np.eye(2)) == np.inf
     for _ in range(5):
         labels = [rng.integers(0, 2, 9) for _ in rows]
         models = [
-            SiteModel(
+            SiteAssignment(
                 counts=np.bincount(own, minlength=2),
                 sums=np.array([X[own == k].sum(axis=0) for k in range(2)]),
                 square=float((X**2).sum()),
             )
             for X, own in zip(rows, labels, strict=True)
         ]
-        ascent = learn(ascent, models)
+        ascent = add_assignments(ascent, models)
         for centroids in rng.normal(size=(5, 2, 2)):
             away = [((X[:, None] - centroids) ** 2).sum(axis=2) for X in rows]
             exact = sum(own.min(axis=1).sum() for own in away)

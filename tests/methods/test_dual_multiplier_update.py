@@ -9,19 +9,23 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog, minimize
 
-from fedclust.methods.dual.cone_program import Piece, best_of_model, best_step
+from fedclust.methods.dual.cone_program import (
+    AssignmentCost,
+    maximise_bundle,
+    maximise_cutting_planes,
+)
 from fedclust.methods.dual.extra import MissingExtra
 from fedclust.methods.dual.feasible_set import Region, Symmetry
 from fedclust.methods.dual.multiplier_update import (
-    Advice,
     Ascent,
     DualRound,
+    Proposal,
     Rule,
-    SiteModel,
-    advance,
-    begin,
-    learn,
-    multipliers,
+    SiteAssignment,
+    add_assignments,
+    site_multipliers,
+    start_ascent,
+    update_multipliers,
 )
 from fedclust.wire.codec import decode_model, encode_model
 
@@ -37,22 +41,22 @@ class Consortium:
         self.sites, self.region = sites, region
         self.n_clusters, self.d = region.references.shape
 
-    def node(self, site: int, mu: np.ndarray) -> tuple[float, np.ndarray, SiteModel]:
+    def node(self, site: int, mu: np.ndarray) -> tuple[float, np.ndarray, SiteAssignment]:
         rows = self.sites[site]
-        best: tuple[float, np.ndarray, SiteModel] | None = None
+        best: tuple[float, np.ndarray, SiteAssignment] | None = None
         for labels in itertools.product(range(self.n_clusters), repeat=len(rows)):
             member = np.array(labels)[:, None] == np.arange(self.n_clusters)
             counts, sums = member.sum(axis=0), member.T.astype(float) @ rows
             centroids, value = self.region.optimal_centroids(counts.astype(float), sums, mu)
             square = float((rows**2).sum())
             if best is None or value + square < best[0] - 1e-12:
-                model = SiteModel(counts=counts, sums=sums, square=square)
+                model = SiteAssignment(counts=counts, sums=sums, square=square)
                 best = value + square, centroids, model
         assert best is not None
         return best
 
     def ask(self, lambdas: np.ndarray) -> DualRound:
-        answers = [self.node(i, mu) for i, mu in enumerate(multipliers(lambdas))]
+        answers = [self.node(i, mu) for i, mu in enumerate(site_multipliers(lambdas))]
         value = sum(value for value, _, _ in answers)
         return DualRound(
             lambdas=lambdas,
@@ -63,18 +67,18 @@ class Consortium:
         )
 
     def value(self, lambdas: np.ndarray) -> float:
-        return sum(self.node(i, mu)[0] for i, mu in enumerate(multipliers(lambdas)))
+        return sum(self.node(i, mu)[0] for i, mu in enumerate(site_multipliers(lambdas)))
 
-    def begin(self, rule: Rule, *, memory: int = 50, residual: float = 1e-2) -> Ascent:
+    def start(self, rule: Rule, *, memory: int = 50, residual: float = 1e-2) -> Ascent:
         shape = len(self.sites), self.n_clusters, self.d
-        return begin(rule, *shape, memory=memory, residual=residual)
+        return start_ascent(rule, shape, memory=memory, residual=residual)
 
-    def climb(self, rule: Rule, rounds: int) -> tuple[Ascent, list[DualRound], list[Advice]]:
-        ascent = self.begin(rule, residual=1e-9)
+    def climb(self, rule: Rule, rounds: int) -> tuple[Ascent, list[DualRound], list[Proposal]]:
+        ascent = self.start(rule, residual=1e-9)
         shown, advised = [], []
         for _ in range(rounds):
             round_ = self.ask(ascent.lambdas)
-            ascent, advice = advance(ascent, round_, self.region)
+            ascent, advice = update_multipliers(ascent, round_, self.region)
             shown.append(round_)
             advised.append(advice)
             if advice.finished:
@@ -108,7 +112,7 @@ def _one_cluster(seed: int) -> tuple[Consortium, float]:
 
 def _by_planes(consortium: Consortium, reach: float = 40.0) -> tuple[float, float]:
     """Bracket the dual optimum by Kelley's method, linear programs within |lambda| <= reach."""
-    lambdas = consortium.begin("subgradient").lambdas
+    lambdas = consortium.start("subgradient").lambdas
     size, best = lambdas.size, -np.inf
     rows, limits = [], []
     for _ in range(400):
@@ -196,26 +200,28 @@ def test_any_assignment_tightens_the_master_and_none_makes_it_wrong() -> None:
     consortium = _consortium(2, "pairwise", n_sites=3, d=2)
     low = consortium.climb("quadratic_bundle", 30)[0].best
     assert low is not None
-    plain = consortium.begin("quadratic_bundle")
+    plain = consortium.start("quadratic_bundle")
     rng = np.random.default_rng(0)
     models = []
     for rows in consortium.sites:
         member = rng.integers(0, 2, len(rows))[:, None] == np.arange(2)
         square = float((rows**2).sum())
         models.append(
-            SiteModel(counts=member.sum(axis=0), sums=member.T.astype(float) @ rows, square=square)
+            SiteAssignment(
+                counts=member.sum(axis=0), sums=member.T.astype(float) @ rows, square=square
+            )
         )
-    taught = learn(learn(plain, models), models)
+    taught = add_assignments(add_assignments(plain, models), models)
     assert len(taught.known) == 3
     bounds = []
     for ascent in (plain, taught):
         round_ = consortium.ask(ascent.lambdas)
-        _, advice = advance(ascent, round_, consortium.region)
+        _, advice = update_multipliers(ascent, round_, consortium.region)
         assert advice.model_value is not None
         assert advice.model_value >= low - 1e-7
         bounds.append(advice.model_value)
     assert bounds[1] < bounds[0] - 1e-6
-    assert learn(consortium.begin("bundle_trust"), models).known == ()
+    assert add_assignments(consortium.start("bundle_trust"), models).known == ()
 
 
 def test_sites_that_agree_have_no_residual_and_end_at_once() -> None:
@@ -269,7 +275,7 @@ def test_curvature_stays_negative_where_kinks_are_crossed() -> None:
 def _after(first: np.ndarray, second: np.ndarray) -> tuple[Ascent, ...]:
     """Return two states of ``quasi_newton`` after rounds with these subgradients, two sites."""
     region = Region(np.full(2, -9.0), np.full(2, 9.0), np.zeros((2, 2)), "none")
-    ascent, states = begin("quasi_newton", 2, 2, 2), []
+    ascent, states = start_ascent("quasi_newton", (2, 2, 2)), []
     for slopes in (first, second):
         round_ = DualRound(
             lambdas=ascent.lambdas,
@@ -278,7 +284,7 @@ def _after(first: np.ndarray, second: np.ndarray) -> tuple[Ascent, ...]:
             objective=0.0,
             models=(),
         )
-        ascent, _ = advance(ascent, round_, region)
+        ascent, _ = update_multipliers(ascent, round_, region)
         states.append(ascent)
     return tuple(states)
 
@@ -302,12 +308,12 @@ def test_curvature_takes_the_turn_of_the_subgradient_and_keeps_its_sign() -> Non
 @pytest.mark.parametrize("rule", CUTTING)
 def test_cuts_older_than_the_memory_are_gone(rule: Rule) -> None:
     consortium = _consortium(4, n_sites=3)
-    ascent = consortium.begin(rule, memory=3)
+    ascent = consortium.start(rule, memory=3)
     asked = []
     for _ in range(6):
         round_ = consortium.ask(ascent.lambdas)
         asked.append(round_.lambdas)
-        ascent, _ = advance(ascent, round_, consortium.region)
+        ascent, _ = update_multipliers(ascent, round_, consortium.region)
     for cut, lambdas in zip(ascent.cuts, asked[-3:], strict=True):
         np.testing.assert_array_equal(cut.lambdas, lambdas)
 
@@ -329,7 +335,9 @@ def test_the_step_is_that_of_another_solver(seed: int, curved: bool) -> None:
     offsets[-1] = 0.0
     root = rng.normal(size=(3, 3))
     bend = -root @ root.T if curved else None
-    found = best_step(slopes, offsets, 0.7, slope=slopes[-1] if curved else None, curvature=bend)
+    found = maximise_cutting_planes(
+        slopes, offsets, 0.7, slope=slopes[-1] if curved else None, curvature=bend
+    )
     assert found is not None
     assert np.linalg.norm(found) <= 0.7 * (1 + 1e-9)
     near = minimize(
@@ -341,14 +349,14 @@ def test_the_step_is_that_of_another_solver(seed: int, curved: bool) -> None:
     assert _height(found, slopes, offsets, bend) >= -near.fun - 1e-7
 
 
-def _model(pieces: list[Piece], region: Region, lambdas: np.ndarray) -> float:
+def _model(assignments: list[AssignmentCost], region: Region, lambdas: np.ndarray) -> float:
     total = 0.0
-    for site, mu in enumerate(multipliers(lambdas)):
+    for site, mu in enumerate(site_multipliers(lambdas)):
         costs = []
-        for piece in (piece for piece in pieces if piece.site == site):
-            sums = piece.counts[:, None] * piece.centres
-            found = region.optimal_centroids(piece.counts, sums, mu)[1]
-            costs.append(found + float((sums * piece.centres).sum()) + piece.rest)
+        for assignment in (assignment for assignment in assignments if assignment.site == site):
+            sums = assignment.counts[:, None] * assignment.means
+            found = region.optimal_centroids(assignment.counts, sums, mu)[1]
+            costs.append(found + float((sums * assignment.means).sum()) + assignment.within)
         total += min(costs)
     return total
 
@@ -362,8 +370,8 @@ def test_the_masters_value_is_the_models_and_its_lambda_the_best(
     references = rng.uniform(-1, 1, (3, 2)) * scale + shift
     low, high = np.full(2, shift - 2 * scale), np.full(2, shift + 2 * scale)
     region = Region(low, high, references, symmetry)
-    pieces = [
-        Piece(
+    assignments = [
+        AssignmentCost(
             site,
             np.array(counts, dtype=float),
             rng.uniform(-1.5, 1.5, (3, 2)) * scale + shift,
@@ -372,14 +380,14 @@ def test_the_masters_value_is_the_models_and_its_lambda_the_best(
         for site, counts in enumerate([(2, 3, 4), (5, 0, 4), (1, 1, 7)])
         for _ in range(3)
     ]
-    best = best_of_model(pieces, region, 3)
+    best = maximise_bundle(assignments, region, 3)
     assert best is not None
     assert best.lambdas.shape == (2, 3, 2)
     slack = 1e-6 * scale**2
-    assert _model(pieces, region, best.lambdas) == pytest.approx(best.value, abs=slack)
+    assert _model(assignments, region, best.lambdas) == pytest.approx(best.value, abs=slack)
     for _ in range(20):
         aside = rng.normal(0, 0.3 * scale, best.lambdas.shape)
-        assert _model(pieces, region, best.lambdas + aside) <= best.value + slack
+        assert _model(assignments, region, best.lambdas + aside) <= best.value + slack
 
 
 # --- node limits ----------------------------------------------------------------------------------
@@ -387,11 +395,11 @@ def test_the_masters_value_is_the_models_and_its_lambda_the_best(
 
 def test_bounds_that_a_node_limit_left_low_end_the_quadratic_bundle_instead_of_turning() -> None:
     consortium = _consortium(3, n_sites=3, d=2)
-    ascent, reason = consortium.begin("quadratic_bundle"), ""
+    ascent, reason = consortium.start("quadratic_bundle"), ""
     for _ in range(40):
         round_ = consortium.ask(ascent.lambdas)
         short = round_.model_copy(update={"value": round_.value - 0.1})
-        ascent, advice = advance(ascent, short, consortium.region)
+        ascent, advice = update_multipliers(ascent, short, consortium.region)
         reason = advice.reason
         if reason:
             break
@@ -402,9 +410,9 @@ def test_bounds_that_a_node_limit_left_low_end_the_quadratic_bundle_instead_of_t
 
 def test_cuts_pass_through_what_answers_cost_not_through_lower_bounds() -> None:
     consortium = _consortium(3)
-    round_ = consortium.ask(consortium.begin("bundle_trust").lambdas)
+    round_ = consortium.ask(consortium.start("bundle_trust").lambdas)
     short = round_.model_copy(update={"value": round_.value - 0.1})
-    ascent, _ = advance(consortium.begin("bundle_trust"), short, consortium.region)
+    ascent, _ = update_multipliers(consortium.start("bundle_trust"), short, consortium.region)
     assert ascent.cuts[0].value == round_.value
     assert ascent.best == round_.value - 0.1
 
@@ -427,12 +435,12 @@ def test_the_reversed_chain_finds_the_same_values(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_a_state_that_was_stored_goes_on_with_the_same_bits(rule: Rule) -> None:
     consortium = _consortium(8, n_sites=3)
-    straight = stored = consortium.begin(rule)
+    straight = stored = consortium.start(rule)
     for _ in range(5):
         round_ = consortium.ask(straight.lambdas)
-        straight, advice = advance(straight, round_, consortium.region)
+        straight, advice = update_multipliers(straight, round_, consortium.region)
         read = decode_model(Ascent, encode_model(stored))
-        stored, again = advance(read, round_, consortium.region)
+        stored, again = update_multipliers(read, round_, consortium.region)
         assert advice.lambdas.tobytes() == again.lambdas.tobytes()
         assert advice.model_value == again.model_value
         assert Ascent.model_validate_json(stored.model_dump_json()).model_dump_json() == (
@@ -444,11 +452,11 @@ def test_a_state_that_was_stored_goes_on_with_the_same_bits(rule: Rule) -> None:
 
 def test_assignments_out_of_use_are_forgotten_beyond_the_memory() -> None:
     consortium = _consortium(3, "none", n_sites=3, d=2)
-    ascent = consortium.begin("quadratic_bundle", memory=1)
+    ascent = consortium.start("quadratic_bundle", memory=1)
     most = 0
     for _ in range(40):
         round_ = consortium.ask(ascent.lambdas)
-        ascent, advice = advance(ascent, round_, consortium.region)
+        ascent, advice = update_multipliers(ascent, round_, consortium.region)
         most = max(most, len(ascent.known))
         if advice.finished:
             break

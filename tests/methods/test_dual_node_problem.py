@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from fedclust.methods.dual import node_problem
+from fedclust.methods import dual
+from fedclust.methods.dual import label_search
 from fedclust.methods.dual.extra import MissingExtra
-from fedclust.methods.dual.feasible_set import Part, Region, Symmetry
+from fedclust.methods.dual.feasible_set import CentroidBounds, Region, Symmetry
 from fedclust.methods.dual.node_problem import NodeSolution, solve_node
 from fedclust.methods.dual.quadratic_program import Halfspaces, minimise
 
@@ -61,7 +62,7 @@ def by_interior_point(
     linear = mu.copy()
     np.add.at(linear, labels, -2.0 * sizes[:, None] * rows)
     sides = [np.eye(K * d), -np.eye(K * d)]
-    right = [region.boxes.upper.ravel(), -region.boxes.lower.ravel()]
+    right = [region.centroid_bounds.upper.ravel(), -region.centroid_bounds.lower.ravel()]
     for k in range(K):
         for other in range(K):
             row = np.zeros((K, d))
@@ -153,7 +154,8 @@ def part_of(region: Region, seed: int) -> Region:
     away = rng.uniform(0.05, 0.8, (2, *inside.shape))
     lower, upper = inside - away[0], inside + away[1]
     return replace(
-        region, part=Part(np.maximum(lower, region.lower), np.minimum(upper, region.upper))
+        region,
+        subdomain=CentroidBounds(np.maximum(lower, region.lower), np.minimum(upper, region.upper)),
     )
 
 
@@ -245,7 +247,7 @@ def test_neither_the_order_of_rows_nor_a_start_nor_what_was_kept_changes_bits(
     found = solve_node(rows, mu, region)
     order = np.random.default_rng(0).permutation(len(rows))
     moved = solve_node(rows[order], mu, region)
-    node_problem._prepared.cache_clear()
+    label_search._prepare.cache_clear()
     again = solve_node(rows, mu, region)
     started = solve_node(rows, mu, region, start=found.labels)
     for other in (moved, again, started):
@@ -384,9 +386,15 @@ def test_the_violation_is_a_distance() -> None:
         ({"references": np.zeros((2, 3))}, "a column for every bound"),
         ({"references": np.full((2, 2), 3.0)}, "references must lie in the box"),
         ({"symmetry": "other"}, "symmetry must be"),
-        ({"part": Part(np.zeros((2, 2)), np.ones((2, 2)))}, "cells has no parts"),
+        (
+            {"subdomain": CentroidBounds(np.zeros((2, 2)), np.ones((2, 2)))},
+            "cells allows no subdomain",
+        ),
         *(
-            ({"symmetry": "none", "part": Part(np.array(lower), np.array(upper))}, said)
+            (
+                {"symmetry": "none", "subdomain": CentroidBounds(np.array(lower), np.array(upper))},
+                said,
+            )
             for lower, upper, said in (
                 ([[0.0, 0.0]], [[1.0, 1.0]], "bounds for every centroid"),
                 ([[0.0, 0.0], [0.0, -2.0]], [[1.0, 1.0], [1.0, 1.0]], "must lie in the box"),
@@ -422,9 +430,11 @@ def test_what_does_not_agree_is_refused() -> None:
 def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, mu, references = problem(0, 5, 2, 2, 1.0)
     region = region_of("pairwise", references)
-    node_problem._prepared.cache_clear()
+    label_search._prepare.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "fedclust.methods.dual.branch_and_bound", raising=False)
+    for module in ("branch_and_bound", "compilation"):
+        monkeypatch.delitem(sys.modules, f"fedclust.methods.dual.{module}", raising=False)
+        monkeypatch.delattr(dual, module, raising=False)
     with pytest.raises(MissingExtra, match=r'pip install "fedclust\[dual\]"'):
         solve_node(rows, mu, region)
     monkeypatch.setitem(sys.modules, "pyscipopt", None)
@@ -437,7 +447,7 @@ def test_where_nothing_can_be_kept_it_is_compiled_all_the_same(
 ) -> None:
     import numba
 
-    from fedclust.methods.dual import branch_and_bound
+    from fedclust.methods.dual.compilation import compiled
 
     compile_one = numba.njit
 
@@ -447,5 +457,5 @@ def test_where_nothing_can_be_kept_it_is_compiled_all_the_same(
         return compile_one(signature)
 
     monkeypatch.setattr(numba, "njit", refusing)
-    doubled = branch_and_bound._compiled("f8(f8)")(lambda x: 2.0 * x)
+    doubled = compiled("f8(f8)")(lambda x: 2.0 * x)
     assert doubled(1.5) == 3.0

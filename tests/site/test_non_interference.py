@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedclust import engine, errors
-from fedclust.methods.dual.messages import digest_of
+from fedclust.methods.dual.messages import multiplier_digest
 from fedclust.protection.cohort import Cohort
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
@@ -205,7 +205,7 @@ def crafted(honest: TaskDocument, rng: np.random.Generator) -> TaskDocument:
     common = {**honest.common, "parameters": _changed(honest.common["parameters"], rng)}
     part = None if honest.site is None else _changed(honest.site, rng)
     if part is not None and "multipliers" in part:
-        part["digest"] = digest_of(part["multipliers"])
+        part["digest"] = multiplier_digest(part["multipliers"])
     return _document(common, part)
 
 

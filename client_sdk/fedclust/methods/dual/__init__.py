@@ -1,17 +1,20 @@
 """dual: k-means by dual decomposition, with a lower and an upper bound in every round.
 
-What it says and cites
-    Yfantis, Wagner & Ruskowski, "Federated K-means clustering via dual decomposition-based
-    distributed optimization" (papers/004). Sites in the order of their names form a chain, whose
-    consensus constraints (equations 8 to 10) are dualised. A ``dual`` round hands each site its own
-    part of the multipliers; it solves its clustering problem (equation 14, over its weighted
-    points) to proven optimality and answers with its centroids and the dual value. The values' sum
-    is a lower bound of the inertia of *any* centroids; a ``primal`` round measures the averaged
-    centroids (equations 33 and 34), which gives an upper one. Their distance (equation 35) is a
-    certificate.
+The method of [1]_. Sites in name order form a chain, whose consensus constraints (equations 8 to
+10) are dualised. In a ``dual`` round each site gets its own part of the multipliers, solves its
+clustering problem (equation 14, over its weighted points) to proven optimality, and answers with
+its centroids and the dual value. The sum of the values is a lower bound of the inertia of any
+centroids. A ``primal`` round measures the averaged centroids (equations 33 and 34), which gives an
+upper bound. The gap between the two (equation 35) is a certificate.
 
-The multipliers move by one of four rules (``multiplier_update``); the node problems are solved
-in ``node_problem``. Everything is reckoned about one origin, so that nothing cancels far from zero.
+Four rules update the multipliers (``multiplier_update``); ``node_problem`` solves a site's problem;
+``domain_splitting`` closes the gap. All computations are relative to one origin, so that digits do
+not cancel far from zero.
+
+References
+----------
+.. [1] Yfantis, Wagner & Ruskowski, "Federated K-means clustering via dual decomposition-based
+   distributed optimization", 2023.
 """
 
 from __future__ import annotations

@@ -1,211 +1,119 @@
-"""The hot loop of `dual`'s branch and bound, compiled by numba (docs/adr/0009).
+"""Best-first branch and bound over labels, compiled by numba (docs/adr/0009).
 
-Imported lazily, by :mod:`fedclust.methods.dual.node_problem` only: importing it compiles, or loads
-what was compiled before from numba's cache. A tree's nodes are slots of the arrays of
-:class:`Tree`; its heap holds their numbers, least bound first, the slot first taken first among
-equals. Nothing is summed in another order than written (no fastmath), so the same input gives the
-same bits.
+Only :mod:`fedclust.methods.dual.label_search` imports this module, and only when it is needed:
+importing it compiles the functions, or loads them from numba's cache. They are all in this file,
+because the cache does not notice changes of other files. Sums are never reordered (no fastmath), so
+the same input gives the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.dual.extra import MissingExtra
-
-try:
-    import numba
-except ImportError:
-    raise MissingExtra("the branch and bound of dual") from None
-
-__all__ = [
-    "EXHAUSTED",
-    "FULL",
-    "LEAF",
-    "LIMIT",
-    "PAIRWISE",
-    "Shape",
-    "Tree",
-    "grown",
-    "planted",
-    "search",
-]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-#: Why :func:`search` came back: no node below the cutoff is left, a leaf has the least bound of
-#: all, the visits are used up, or the slots are.
-EXHAUSTED, LEAF, LIMIT, FULL = 0, 1, 2, 3
-#: What ties centroids together beside the box: nothing, each to its cell, pairs to an order, or
-#: pairs to equation 36.
-FREE, CELLS, PAIRWISE, REFERENCE = 0, 1, 2, 3
-#: Steps towards the force that brings two centroids in order: enough to halve a bracket to nothing.
-_HALVINGS = 60
-#: Rounds over all pairs for a leaf; what remains is solved exactly where it matters.
-_SWEEPS = 8
-
-
-class Shape(NamedTuple):
-    """The region as the loop reads it, about the middle of the box.
-
-    Attributes
-    ----------
-    lower, upper : (K, d) float64
-        Of each cluster's box.
-    form : int
-        ``FREE``, ``CELLS``, ``PAIRWISE`` or ``REFERENCE``.
-    references : (K, d) float64
-    normals : (K, K, d) float64
-        Unit vectors from r_l to r_k; 0 where they are equal.
-    offsets : (K, K) float64
-        The cell of k is ``normals[k, l] @ m >= offsets[k, l]``.
-    corners : (v, d) float64
-        Vertices of the cells in the box, cell by cell; none where they are too many.
-    starts : (K + 1,) int64
-        Where each cell's begin.
-    """
-
-    lower: FloatArray
-    upper: FloatArray
-    form: int
-    references: FloatArray
-    normals: FloatArray
-    offsets: FloatArray
-    corners: FloatArray
-    starts: IntArray
-
-
-class Tree(NamedTuple):
-    """Open nodes of a search: slots of arrays, and the heap of them.
-
-    Attributes
-    ----------
-    bounds : (c,) float64
-    squares : (c,) float64
-        Of the rows labelled so far, weighted.
-    sums : (c, K, d) float64
-        Weighted.
-    counts : (c, K) int64
-        Weights, added up.
-    labels : (c, n) int8
-    depths, heap, free : (c,) int64
-    sizes : (3,) int64
-        Nodes in the heap, slots ever taken, slots free among those.
-    """
-
-    bounds: FloatArray
-    squares: FloatArray
-    sums: FloatArray
-    counts: IntArray
-    labels: NDArray[np.int8]
-    depths: IntArray
-    heap: IntArray
-    free: IntArray
-    sizes: IntArray
-
-
-def planted(n: int, clusters: int, d: int, capacity: int) -> Tree:
-    """Return a tree that holds its root: no row labelled."""
-    tree = Tree(
-        np.empty(capacity),
-        np.empty(capacity),
-        np.empty((capacity, clusters, d)),
-        np.empty((capacity, clusters), dtype=np.int64),
-        np.empty((capacity, n), dtype=np.int8),
-        np.empty(capacity, dtype=np.int64),
-        np.empty(capacity, dtype=np.int64),
-        np.empty(capacity, dtype=np.int64),
-        np.array([1, 1, 0]),
-    )
-    tree.bounds[0], tree.squares[0], tree.depths[0], tree.heap[0] = -np.inf, 0.0, 0, 0
-    tree.sums[0], tree.counts[0], tree.labels[0] = 0.0, 0, 0
-    return tree
-
-
-def grown(tree: Tree) -> Tree:
-    """Return the tree with twice its slots."""
-    arrays = [np.concatenate([array, np.empty_like(array)]) for array in tree[:-1]]
-    return tree._replace(**dict(zip(Tree._fields, arrays, strict=False)))
-
-
-def _compiled(signature: str) -> Callable[[Callable[..., Any]], Any]:
-    """Compile for one signature; kept on disk where numba finds a place that can be written."""
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        try:
-            return numba.njit(signature, cache=True)(function)
-        except (RuntimeError, OSError):
-            # A read-only install without a home: compiled again by every process.
-            return numba.njit(signature)(function)
-
-    return decorate
-
-
-@_compiled(
-    "f8(i8, f8[::1], f8[::1], i8, f8[::1], f8[::1], i8, f8[:,:,::1], f8[:,::1], f8[:,::1],"
-    " i8[::1], f8[::1])"
+from fedclust.methods.dual.compilation import compiled, numba
+from fedclust.methods.dual.search_tree import (
+    CELLS,
+    INTERCHANGEABLE,
+    PAIRWISE,
+    REFERENCE,
+    NodeRegion,
+    Points,
+    Tree,
+    Workspace,
 )
-def _cluster_cost(  # type: ignore[no-untyped-def]
-    count, total, pull, k, lower, upper, form, normals, offsets, corners, starts, at
-):
-    """Return a lower bound of ``count |m|^2 - (2 total - pull).m`` over the cluster's region.
 
-    Exact but for a cell whose face binds: then the minimum over the box plus what the way to the
-    face costs (from the box's minimiser, the cost rises at least by count times the square of the
-    way, into any direction that stays in the box). The box's minimiser is left in ``at``.
-    """
-    d = len(total)
+__all__ = ["EXHAUSTED", "FULL", "LEAF", "LIMIT", "search"]
+
+Reals = NDArray[np.float64]
+Ints = NDArray[np.int64]
+#: Why :func:`search` returns: no node below the cutoff is left, a leaf has the least bound of all,
+#: the visits are used up, or the slots are.
+EXHAUSTED, LEAF, LIMIT, FULL = 0, 1, 2, 3
+#: Limit of steps of the one-dimensional search for a multiplier.
+_MAX_STEPS = 60
+#: Sweeps over all pairs for a leaf, whose cost is later computed exactly; other nodes get one.
+_LEAF_SWEEPS = 8
+
+
+_types: Any = numba.types
+_f8, _i8, _void = numba.float64, numba.int64, numba.void
+_vector, _matrix, _tensor = _f8[::1], _f8[:, ::1], _f8[:, :, ::1]
+_ints, _int_matrix = _i8[::1], _i8[:, ::1]
+_POINTS = _types.NamedTuple((_matrix, _ints, _matrix, _vector), Points)
+_REGION = _types.NamedTuple(
+    (_matrix, _matrix, _i8, _matrix, _tensor, _matrix, _matrix, _ints), NodeRegion
+)
+_TREE = _types.NamedTuple(
+    (_vector, _vector, _tensor, _int_matrix, numba.int8[:, ::1], _ints, _ints, _ints, _ints), Tree
+)
+_WORK = _types.NamedTuple((*[_matrix] * 4, _vector, _vector, _matrix, _vector), Workspace)
+
+
+# --- Lower bounds of a node -----------------------------------------------------------------------
+
+
+@compiled(_f8(_i8, _vector, _vector, _vector, _vector, _vector))
+def _box_cost(count: int, total: Reals, mu: Reals, lower: Reals, upper: Reals, at: Reals) -> float:
+    """Return the minimum of ``count |m|^2 - (2 total - mu).m`` in a box; ``at`` gets its place."""
     value = 0.0
-    if count == 0:
-        if form == 1 and starts[k + 1] > starts[k]:
-            least = np.inf
-            for row in range(starts[k], starts[k + 1]):
-                value = 0.0
-                for c in range(d):
-                    value += pull[c] * corners[row, c]
-                least = min(least, value)
-            return least
-        for c in range(d):
-            if pull[c] > 0.0:
-                at[c] = lower[c]
-            elif pull[c] < 0.0:
-                at[c] = upper[c]
-            else:
-                at[c] = 0.5 * (lower[c] + upper[c])
-            value += pull[c] * at[c]
-        return value
-    for c in range(d):
-        linear = 2.0 * total[c] - pull[c]
-        point = min(max(linear / (2.0 * count), lower[c]), upper[c])
-        at[c] = point
-        value += (count * point - linear) * point
-    if form == 1:
-        worst = 0.0
-        for other in range(normals.shape[0]):
-            beyond = offsets[k, other]
-            for c in range(d):
-                beyond -= normals[k, other, c] * at[c]
-            worst = max(worst, beyond)
-        value += count * worst * worst
+    for c in range(len(total)):
+        linear = 2.0 * total[c] - mu[c]
+        if count > 0:
+            at[c] = min(max(linear / (2.0 * count), lower[c]), upper[c])
+            value += (count * at[c] - linear) * at[c]
+            continue
+        if mu[c] > 0.0:
+            at[c] = lower[c]
+        elif mu[c] < 0.0:
+            at[c] = upper[c]
+        else:
+            at[c] = 0.5 * (lower[c] + upper[c])
+        value += mu[c] * at[c]
     return value
 
 
-@_compiled("f8(i8[::1], f8[:,::1], f8[:,::1], f8[:,:,::1])")
-def _pair_cost(counts, pulls, at, normals):  # type: ignore[no-untyped-def]
-    """Return what the pair of centroids costs at least that is most expensive to put in order.
+@compiled(_f8(_f8, _i8, _vector, _vector, _matrix, _vector, _matrix))
+def _cell_cost(
+    value: float, count: int, mu: Reals, at: Reals, normals: Reals, offsets: Reals, vertices: Reals
+) -> float:
+    """Return a lower bound of a cluster's cost in its cell, given the minimum in the box.
 
-    From the box's minimisers ``at``, moving a cluster of n rows by a way w costs at least n w^2,
-    one without rows at least its least pull by w: the gap is shared so that both cost least. Less
-    than 0 where all pairs are in order.
+    For an empty cluster it is the minimum over the cell's vertices, if they are known. Otherwise
+    the box's minimum grows by count times the squared distance to the face that binds: from the
+    minimiser the cost rises by at least that in every direction that stays in the box.
     """
-    clusters, d = at.shape
+    if count == 0 and len(vertices) > 0:
+        least = np.inf
+        for row in range(len(vertices)):
+            value = 0.0
+            for c in range(len(mu)):
+                value += mu[c] * vertices[row, c]
+            least = min(least, value)
+        return least
+    worst = 0.0
+    for other in range(len(offsets)):
+        gap = offsets[other]
+        for c in range(len(mu)):
+            gap -= normals[other, c] * at[c]
+        worst = max(worst, gap)
+    return value + count * worst * worst
+
+
+@compiled(_f8(_ints, _matrix, _matrix, _tensor))
+def _pair_cost(counts: Ints, mu: Reals, at: Reals, normals: Reals) -> float:
+    """Return a lower bound of the cost of ordering the most expensive pair of centroids.
+
+    From the box's minimisers ``at``, moving a cluster of n persons by a distance w costs at least
+    n w^2, and moving an empty one at least w times its least slope. The gap is shared between the
+    two so that the cost is least. The result is negative where all pairs are in order.
+    """
+    n_clusters, d = at.shape
     worst = -1.0
-    for k in range(clusters):
-        for other in range(k + 1, clusters):
+    for k in range(n_clusters):
+        for other in range(k + 1, n_clusters):
             gap = 0.0
             for c in range(d):
                 gap -= (at[k, c] - at[other, c]) * normals[k, other, c]
@@ -222,30 +130,32 @@ def _pair_cost(counts, pulls, at, normals):  # type: ignore[no-untyped-def]
                         continue
                     for c in range(d):
                         if normals[k, other, c] != 0.0:
-                            slope = min(slope, abs(pulls[one, c]) / abs(normals[k, other, c]))
+                            slope = min(slope, abs(mu[one, c]) / abs(normals[k, other, c]))
                 if count == 0:
                     cost = slope * gap
                 else:
-                    way = min(gap, slope / (2.0 * count))
-                    cost = slope * (gap - way) + count * way * way
+                    distance = min(gap, slope / (2.0 * count))
+                    cost = slope * (gap - distance) + count * distance * distance
             worst = max(worst, cost)
     return worst
 
 
-@_compiled("f8(i8, f8[::1], f8, f8[::1], f8[::1], f8[::1], f8[::1])")
-def _pushed(count, linear, push, normal, lower, upper, at):  # type: ignore[no-untyped-def]
-    """Leave in ``at`` the box's minimiser of ``count |m|^2 - (linear + push normal).m``.
+@compiled(_f8(_i8, _vector, _f8, _vector, _vector, _vector, _vector))
+def _project_forced(
+    count: int, linear: Reals, force: float, normal: Reals, lower: Reals, upper: Reals, at: Reals
+) -> float:
+    """Minimise ``count |m|^2 - (linear + force normal).m`` in a box.
 
-    Returns its way along the normal.
+    The minimiser is stored in ``at``; return its component along the normal.
     """
     along = 0.0
-    for c in range(len(linear)):
-        force = linear[c] + push * normal[c]
+    for c in range(len(normal)):
+        slope = linear[c] + force * normal[c]
         if count > 0:
-            at[c] = min(max(force / (2.0 * count), lower[c]), upper[c])
-        elif force > 0.0:
+            at[c] = min(max(slope / (2.0 * count), lower[c]), upper[c])
+        elif slope > 0.0:
             at[c] = upper[c]
-        elif force < 0.0:
+        elif slope < 0.0:
             at[c] = lower[c]
         else:
             at[c] = 0.5 * (lower[c] + upper[c])
@@ -253,382 +163,333 @@ def _pushed(count, linear, push, normal, lower, upper, at):  # type: ignore[no-u
     return along
 
 
-@_compiled("f8(i8, f8[::1], f8[::1], f8[::1], f8[::1])")
-def _give(count, at, normal, lower, upper):  # type: ignore[no-untyped-def]
-    """Return by how much a centroid gives way along the normal for each unit of force."""
-    give = 0.0
+@compiled(_f8(_i8, _vector, _vector, _vector, _vector))
+def _compliance(count: int, at: Reals, normal: Reals, lower: Reals, upper: Reals) -> float:
+    """Return the movement of a centroid along the normal for each unit of force."""
+    compliance = 0.0
     if count > 0:
         for c in range(len(at)):
             if lower[c] < at[c] < upper[c]:
-                give += normal[c] * normal[c] / (2.0 * count)
-    return give
+                compliance += normal[c] * normal[c] / (2.0 * count)
+    return compliance
 
 
-@_compiled(
-    "f8(i8[::1], f8[:,::1], f8[:,::1], f8[:,:,::1], f8[:,::1], f8[:,::1], i8,"
-    " f8[:,::1], f8[:,::1], f8[:,::1])"
-)
-def _ordered_cost(  # type: ignore[no-untyped-def]
-    counts, totals, pulls, normals, lower, upper, sweeps, at, linear, forces
-):
-    """Return a lower bound of all clusters' costs over the box and the pairs' order.
+@compiled(_f8(_i8, _i8, _f8, _f8, _ints, _REGION, _WORK))
+def _order_force(
+    k: int, other: int, step: float, span: float, counts: Ints, region: NodeRegion, work: Workspace
+) -> float:
+    """Return the change of force that brings a pair just in order, by safeguarded Newton steps.
 
-    The Lagrangian's minimum over the box is one for any forces that are not negative; one pair
-    after another gets the force that makes it greatest, which is where the two just stand in order.
+    The separation rises with the force, piecewise linearly, with jumps for empty clusters; steps
+    out of the bracket are replaced by bisection.
     """
-    clusters, d = at.shape
-    for k in range(clusters):
-        for c in range(d):
-            linear[k, c] = 2.0 * totals[k, c] - pulls[k, c]
-        for other in range(clusters):
-            forces[k, other] = 0.0
-    widest, span = 1e-300, 0.0
-    for k in range(clusters):
-        for c in range(d):
-            span = max(span, upper[k, c] - lower[k, c])
-            widest = max(widest, 1e-3 * abs(linear[k, c]))
-    for _ in range(sweeps):
-        changed = False
-        for k in range(clusters):
-            for other in range(k + 1, clusters):
-                old = forces[k, other]
-                normal = normals[k, other]
-                low = -old
-                # The way between the two along their line rises with the force.
-                ahead = _pushed(counts[k], linear[k], low, normal, lower[k], upper[k], at[k])
-                ahead -= _pushed(
-                    counts[other], linear[other], -low, normal, lower[other], upper[other],
-                    at[other],
-                )  # fmt: skip
-                change = low
-                if ahead < 0.0:
-                    # Newton on a rising line with bends; jumps (of clusters without rows) and
-                    # steps out of what is known are halved instead.
-                    step = max(old, widest)
-                    high = np.inf
-                    for _ in range(_HALVINGS):
-                        rise = _give(counts[k], at[k], normal, lower[k], upper[k])
-                        rise += _give(counts[other], at[other], normal, lower[other], upper[other])
-                        if rise > 0.0:
-                            change -= ahead / rise
-                        if not (rise > 0.0 and low < change < high):
-                            if high < np.inf:
-                                change = 0.5 * (low + high)
-                            else:
-                                change = low + step
-                                step *= 4.0
-                        ahead = _pushed(
-                            counts[k], linear[k], change, normal, lower[k], upper[k], at[k]
-                        )
-                        ahead -= _pushed(
-                            counts[other], linear[other], -change, normal, lower[other],
-                            upper[other], at[other],
-                        )  # fmt: skip
-                        if ahead < 0.0:
-                            low = change
-                        else:
-                            high = change
-                        if abs(ahead) <= 1e-12 * span or high - low <= 1e-9 * high:
-                            break
-                if change != 0.0:
-                    changed = True
-                    forces[k, other] = old + change
-                    for c in range(d):
-                        linear[k, c] += change * normal[c]
-                        linear[other, c] -= change * normal[c]
-        if not changed:
+    normal = region.normals[k, other]
+    lower, upper, linear, at = region.lower[k], region.upper[k], work.linear[k], work.moved[k]
+    lower2, upper2, linear2 = region.lower[other], region.upper[other], work.linear[other]
+    at2, count, count2 = work.moved[other], counts[k], counts[other]
+    low: float = -work.forces[k, other]
+    high, change = np.inf, low
+    ahead = _project_forced(count, linear, low, normal, lower, upper, at)
+    ahead -= _project_forced(count2, linear2, -low, normal, lower2, upper2, at2)
+    if ahead >= 0.0:
+        return change
+    step = max(-low, step)
+    for _ in range(_MAX_STEPS):
+        rise = _compliance(count, at, normal, lower, upper)
+        rise += _compliance(count2, at2, normal, lower2, upper2)
+        if rise > 0.0:
+            change -= ahead / rise
+        if not (rise > 0.0 and low < change < high):
+            if high < np.inf:
+                change = 0.5 * (low + high)
+            else:
+                change = low + step
+                step *= 4.0
+        ahead = _project_forced(count, linear, change, normal, lower, upper, at)
+        ahead -= _project_forced(count2, linear2, -change, normal, lower2, upper2, at2)
+        if ahead < 0.0:
+            low = change
+        else:
+            high = change
+        if abs(ahead) <= 1e-12 * span or high - low <= 1e-9 * high:
             break
-    value = 0.0
-    for k in range(clusters):
-        _pushed(counts[k], linear[k], 0.0, normals[k, k], lower[k], upper[k], at[k])
-        for c in range(d):
-            value += (counts[k] * at[k, c] - linear[k, c]) * at[k, c]
-    return value
+    return change
 
 
-@_compiled("void(f8, f8[::1], f8, f8[::1], f8[::1], f8[::1], f8[::1])")
-def _bent(square, linear, push, reference, lower, upper, at):  # type: ignore[no-untyped-def]
-    """Leave in ``at`` the box's minimiser of ``square |m|^2 - linear.m + push |m - reference|^2``.
+@compiled(_void(_f8, _vector, _f8, _vector, _vector, _vector, _vector))
+def _project_curved(
+    curvature: float,
+    linear: Reals,
+    force: float,
+    reference: Reals,
+    lower: Reals,
+    upper: Reals,
+    at: Reals,
+) -> None:
+    """Minimise ``curvature |m|^2 - linear.m + force |m - reference|^2`` in a box.
 
-    Where the squares' sum is not positive, the cost is concave: an end of every interval.
+    The minimiser is stored in ``at``. Where the sum of curvature and force is not positive, it is
+    an end of every interval.
     """
-    square += push
-    for c in range(len(linear)):
-        force = linear[c] + 2.0 * push * reference[c]
-        if square > 0.0:
-            at[c] = min(max(force / (2.0 * square), lower[c]), upper[c])
-        elif (square * lower[c] - force) * lower[c] <= (square * upper[c] - force) * upper[c]:
+    curvature += force
+    for c in range(len(reference)):
+        slope = linear[c] + 2.0 * force * reference[c]
+        if curvature > 0.0:
+            at[c] = min(max(slope / (2.0 * curvature), lower[c]), upper[c])
+        elif (curvature * lower[c] - slope) * lower[c] <= (curvature * upper[c] - slope) * upper[c]:
             at[c] = lower[c]
         else:
             at[c] = upper[c]
 
 
-@_compiled("f8(f8[::1], f8[::1], f8[::1])")
-def _behind(own, its, reference):  # type: ignore[no-untyped-def]
-    """Return by how much equation 36 is missed, as a squared distance; below 0 where it holds."""
+@compiled(_f8(_vector, _vector, _vector))
+def _reference_violation(own: Reals, other: Reals, reference: Reals) -> float:
+    """Return the violation of equation 36 as a difference of squares; negative where it holds."""
     gap = 0.0
     for c in range(len(own)):
-        gap += (own[c] - reference[c]) ** 2 - (its[c] - reference[c]) ** 2
+        gap += (own[c] - reference[c]) ** 2 - (other[c] - reference[c]) ** 2
     return gap
 
 
-@_compiled(
-    "f8(i8[::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], i8,"
-    " f8[:,::1], f8[:,::1], f8[:,::1], f8[::1])"
-)
-def _reference_cost(  # type: ignore[no-untyped-def]
-    counts, totals, pulls, references, lower, upper, sweeps, at, linear, forces, squares
-):
-    """Return a lower bound of all clusters' costs over the box and equation 36.
+@compiled(_f8(_i8, _i8, _f8, _f8, _REGION, _WORK))
+def _reference_force(
+    k: int, other: int, step: float, span: float, region: NodeRegion, work: Workspace
+) -> float:
+    """Return the change of force with which a pair just satisfies equation 36, by bisection."""
+    reference, curve, curve2 = region.references[k], work.curvatures[k], work.curvatures[other]
+    lower, upper, linear, at = region.lower[k], region.upper[k], work.linear[k], work.moved[k]
+    lower2, upper2, linear2 = region.lower[other], region.upper[other], work.linear[other]
+    at2, high = work.moved[other], np.inf
+    low: float = -work.forces[k, other]
+    _project_curved(curve, linear, low, reference, lower, upper, at)
+    _project_curved(curve2, linear2, -low, reference, lower2, upper2, at2)
+    if _reference_violation(at, at2, reference) <= 1e-12 * span:
+        return low
+    step, change = max(-low, step), low
+    for _ in range(_MAX_STEPS):
+        if high < np.inf:
+            change = 0.5 * (low + high)
+        else:
+            change = low + step
+            step *= 4.0
+        _project_curved(curve, linear, change, reference, lower, upper, at)
+        _project_curved(curve2, linear2, -change, reference, lower2, upper2, at2)
+        if _reference_violation(at, at2, reference) > 0.0:
+            low = change
+        else:
+            high = change
+        if high - low <= 1e-9 * abs(high):
+            break
+    return change
 
-    As in ``_ordered_cost``; the Lagrangian stays a sum over coordinates though equation 36 is not
-    convex, so that its minimum over the box is closed form too.
+
+@compiled(_f8(_ints, _matrix, _i8, _REGION, _WORK))
+def _lagrangian_bound(
+    counts: Ints, mu: Reals, sweeps: int, region: NodeRegion, work: Workspace
+) -> float:
+    """Return a lower bound of all clusters' costs in the box under the constraints on pairs.
+
+    It is the Lagrangian's minimum over the box, valid for any non-negative multipliers ("forces").
+    Each pair in turn gets the force with which it just satisfies its constraint. With equation 36,
+    which is not convex, the Lagrangian is still a sum over coordinates with a closed form.
     """
-    clusters, d = at.shape
-    span, first = 0.0, 1e-300
-    for c in range(d):
-        span += (upper[0, c] - lower[0, c]) ** 2
-    for k in range(clusters):
-        squares[k] = counts[k]
+    n_clusters, d = mu.shape
+    pairwise = region.form == PAIRWISE
+    first_step, span = 1e-300, 0.0
+    work.forces[:] = 0.0
+    for k in range(n_clusters):
+        work.curvatures[k] = counts[k]
         for c in range(d):
-            linear[k, c] = 2.0 * totals[k, c] - pulls[k, c]
-            wide = upper[k, c] - lower[k, c]
-            first = max(first, 1e-3 * abs(linear[k, c]) / (wide + 1e-300))
-        for other in range(clusters):
-            forces[k, other] = 0.0
+            work.linear[k, c] = 2.0 * work.totals[k, c] - mu[k, c]
+            slope, width = 1e-3 * abs(work.linear[k, c]), region.upper[k, c] - region.lower[k, c]
+            first_step = max(first_step, slope if pairwise else slope / (width + 1e-300))
+            if pairwise:
+                span = max(span, width)
+            elif k == 0:
+                span += width**2
     for _ in range(sweeps):
         changed = False
-        for k in range(clusters):
-            for other in range(clusters):
+        for k in range(n_clusters):
+            for other in range(k + 1 if pairwise else 0, n_clusters):
                 if k == other:
                     continue
-                own = references[k]
-                low = -forces[k, other]
-                _bent(squares[k], linear[k], low, own, lower[k], upper[k], at[k])
-                _bent(
-                    squares[other], linear[other], -low, own, lower[other], upper[other], at[other]
-                )
-                change = low
-                if _behind(at[k], at[other], own) > 1e-12 * span:
-                    step, high = max(-low, first), np.inf
-                    for _ in range(_HALVINGS):
-                        if high < np.inf:
-                            change = 0.5 * (low + high)
-                        else:
-                            change = low + step
-                            step *= 4.0
-                        _bent(squares[k], linear[k], change, own, lower[k], upper[k], at[k])
-                        _bent(
-                            squares[other], linear[other], -change, own, lower[other],
-                            upper[other], at[other],
-                        )  # fmt: skip
-                        if _behind(at[k], at[other], own) > 0.0:
-                            low = change
-                        else:
-                            high = change
-                        if high - low <= 1e-9 * abs(high):
-                            break
-                if change != 0.0:
-                    changed = True
-                    forces[k, other] += change
-                    squares[k] += change
-                    squares[other] -= change
-                    for c in range(d):
-                        linear[k, c] += 2.0 * change * own[c]
-                        linear[other, c] -= 2.0 * change * own[c]
+                if pairwise:
+                    change = _order_force(k, other, first_step, span, counts, region, work)
+                else:
+                    change = _reference_force(k, other, first_step, span, region, work)
+                if change == 0.0:
+                    continue
+                changed = True
+                work.forces[k, other] += change
+                for c in range(d):
+                    slope = region.normals[k, other, c]
+                    if not pairwise:
+                        slope = 2.0 * region.references[k, c]
+                    work.linear[k, c] += change * slope
+                    work.linear[other, c] -= change * slope
+                if not pairwise:
+                    work.curvatures[k] += change
+                    work.curvatures[other] -= change
         if not changed:
             break
     value = 0.0
-    for k in range(clusters):
-        _bent(squares[k], linear[k], 0.0, references[k], lower[k], upper[k], at[k])
+    for k in range(n_clusters):
+        lower, upper, normal = region.lower[k], region.upper[k], region.normals[k, k]
+        curve, reference = work.curvatures[k], region.references[k]
+        if pairwise:
+            _project_forced(counts[k], work.linear[k], 0.0, normal, lower, upper, work.moved[k])
+        else:
+            _project_curved(curve, work.linear[k], 0.0, reference, lower, upper, work.moved[k])
         for c in range(d):
-            value += (squares[k] * at[k, c] - linear[k, c]) * at[k, c]
+            value += (curve * work.moved[k, c] - work.linear[k, c]) * work.moved[k, c]
     return value
 
 
-@_compiled(
-    "UniTuple(i8, 2)(f8[:,::1], i8[::1], f8[:,::1], f8[::1], b1, f8, i8,"
-    " f8[:,::1], f8[:,::1], i8, f8[:,::1], f8[:,:,::1], f8[:,::1], f8[:,::1], i8[::1],"
-    " f8[::1], f8[::1], f8[:,:,::1], i8[:,::1], i1[:,::1], i8[::1], i8[::1], i8[::1], i8[::1])"
-)
-def _search(  # type: ignore[no-untyped-def]
-    rows, weights, pulls, tails, alike, cutoff, limit,
-    lower, upper, form, references, normals, offsets, corners, starts,
-    bounds, squares, sums, counts, labels, depths, heap, free, sizes,
-):  # fmt: skip
-    n, d = rows.shape
-    clusters = pulls.shape[0]
-    at = np.empty((clusters, d))
-    kept = np.empty(d)
-    total = np.empty(d)
-    costs = np.empty(clusters)
-    scratch = np.empty((clusters, d))
-    linear = np.empty((clusters, d))
-    totals = np.empty((clusters, d))
-    curves = np.empty(clusters)
-    forces = np.empty((clusters, clusters))
-    size, taken, unused = sizes[0], sizes[1], sizes[2]
-    visits = 0
-    status = EXHAUSTED
-    while size > 0:
+@compiled(_f8(_f8, _f8, _f8, _i8, _ints, _matrix, _REGION, _WORK))
+def _coupled_bound(
+    bound: float,
+    fixed: float,
+    cutoff: float,
+    sweeps: int,
+    counts: Ints,
+    mu: Reals,
+    region: NodeRegion,
+    work: Workspace,
+) -> float:
+    """Return ``bound``, raised by what the constraints between centroids cost.
+
+    ``fixed`` is the part of the bound that does not depend on the centroids.
+    """
+    pair_cost = _pair_cost(counts, mu, work.at, region.normals)
+    bound += max(pair_cost, 0.0)
+    violated = pair_cost >= 0.0
+    if region.form == REFERENCE:
+        for k in range(len(mu)):
+            for other in range(len(mu)):
+                reference = region.references[k]
+                violated |= _reference_violation(work.at[k], work.at[other], reference) > 0.0
+    if not violated or bound >= cutoff:
+        return bound
+    joint: float = _lagrangian_bound(counts, mu, sweeps, region, work)
+    return max(bound, fixed + joint)
+
+
+# --- The search -----------------------------------------------------------------------------------
+
+
+@compiled(_void(_vector, _ints, _i8))
+def _sift_down(bounds: Reals, heap: Ints, size: int) -> None:
+    """Replace the root of the heap by its last entry, at ``size``."""
+    last, place = heap[size], 0
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and bounds[heap[child + 1]] < bounds[heap[child]]:
+            child += 1
+        if bounds[heap[child]] >= bounds[last]:
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = last
+
+
+@compiled(_void(_vector, _ints, _i8, _i8))
+def _sift_up(bounds: Reals, heap: Ints, place: int, node: int) -> None:
+    """Add a node to the heap, at ``place`` or above."""
+    while place > 0:
+        parent = (place - 1) // 2
+        if bounds[heap[parent]] <= bounds[node]:
+            break
+        heap[place] = heap[parent]
+        place = parent
+    heap[place] = node
+
+
+# Longer than other functions: passing all arrays to another one costs as much as expanding a node.
+@compiled(_types.UniTuple(_i8, 2)(_POINTS, _f8, _i8, _REGION, _TREE, _WORK))
+def search(
+    points: Points, cutoff: float, limit: int, region: NodeRegion, tree: Tree, work: Workspace
+) -> tuple[int, int]:
+    """Visit open nodes, least bound first, until one of them is a leaf; return status and visits.
+
+    See :meth:`fedclust.methods.dual.label_search.LabelSearch.run` for the parameters. The status is
+    ``EXHAUSTED``, ``LEAF`` (its slot is ``tree.heap[tree.sizes[0]]``), ``LIMIT`` or ``FULL``.
+    """
+    rows, weights, mu, remainders = points
+    bounds, squares, sums, counts, labels, depths, heap, free, sizes = tree
+    lower, upper, form, _, normals, offsets, vertices, starts = region
+    at, totals = work.at, work.totals
+    (n, d), n_clusters, visits = rows.shape, len(mu), 0
+    while sizes[0] > 0:
         node = heap[0]
         if bounds[node] >= cutoff:
-            size = 0
+            sizes[0] = 0
             break
         if visits >= limit:
-            status = LIMIT
-            break
-        if taken - unused + clusters > len(bounds):
-            status = FULL
-            break
-        size -= 1
-        last = heap[size]
-        place = 0
-        while True:
-            child = 2 * place + 1
-            if child >= size:
-                break
-            if child + 1 < size and bounds[heap[child + 1]] < bounds[heap[child]]:
-                child += 1
-            if bounds[heap[child]] >= bounds[last]:
-                break
-            heap[place] = heap[child]
-            place = child
-        heap[place] = last
+            return LIMIT, visits
+        if sizes[1] - sizes[2] + n_clusters > len(bounds):
+            return FULL, visits
         visits += 1
+        sizes[0] -= 1
+        _sift_down(bounds, heap, sizes[0])
         depth = depths[node]
         if depth == n:
-            # Left in its slot, which is free again: the caller reads it before it comes back.
-            heap[size] = node
-            free[unused] = node
-            unused += 1
-            status = LEAF
-            break
-        row, weight = rows[depth], weights[depth]
-        square = squares[node]
+            # The caller reads the leaf from its slot, although that is free, before it goes on.
+            heap[sizes[0]] = free[sizes[2]] = node
+            sizes[2] += 1
+            return LEAF, visits
+        row, weight, square = rows[depth], weights[depth], squares[node]
         for c in range(d):
             square += weight * row[c] * row[c]
-        whole = square + tails[depth + 1]
-        for k in range(clusters):
-            costs[k] = _cluster_cost(
-                counts[node, k], sums[node, k], pulls[k], k, lower[k], upper[k], form, normals,
-                offsets, corners, starts, at[k],
-            )  # fmt: skip
-            whole += costs[k]
-        for k in range(clusters):
+        fixed = whole = square + remainders[depth + 1]
+        for k in range(n_clusters):
+            cost = _box_cost(counts[node, k], sums[node, k], mu[k], lower[k], upper[k], at[k])
+            if form == CELLS:
+                own = vertices[starts[k] : starts[k + 1]]
+                cost = _cell_cost(cost, counts[node, k], mu[k], at[k], normals[k], offsets[k], own)
+            work.costs[k] = cost
+            whole += cost
             for c in range(d):
-                total[c] = sums[node, k, c] + weight * row[c]
-                kept[c] = at[k, c]
+                totals[k, c] = sums[node, k, c]
+        for k in range(n_clusters):
             counts[node, k] += weight
-            bound = whole - costs[k] + _cluster_cost(
-                counts[node, k], total, pulls[k], k, lower[k], upper[k], form, normals, offsets,
-                corners, starts, at[k],
-            )  # fmt: skip
-            if form >= 2 and bound < cutoff:
-                order = _pair_cost(counts[node], pulls, at, normals)
-                bound += max(order, 0.0)
-                missed = order >= 0.0
-                if form == 3:
-                    for own in range(clusters):
-                        for other in range(clusters):
-                            missed |= _behind(at[own], at[other], references[own]) > 0.0
-                if missed and bound < cutoff:
-                    for other in range(clusters):
-                        for c in range(d):
-                            totals[other, c] = sums[node, other, c]
-                    for c in range(d):
-                        totals[k, c] = total[c]
-                    sweeps = _SWEEPS if depth + 1 == n else 1
-                    if form == 2:
-                        together = _ordered_cost(
-                            counts[node], totals, pulls, normals, lower, upper, sweeps, scratch,
-                            linear, forces,
-                        )  # fmt: skip
-                    else:
-                        together = _reference_cost(
-                            counts[node], totals, pulls, references, lower, upper, sweeps, scratch,
-                            linear, forces, curves,
-                        )  # fmt: skip
-                    bound = max(bound, square + tails[depth + 1] + together)
             for c in range(d):
-                at[k, c] = kept[c]
-            counts[node, k] -= weight
+                totals[k, c] = sums[node, k, c] + weight * row[c]
+                work.kept[c] = at[k, c]
+            cost = _box_cost(counts[node, k], totals[k], mu[k], lower[k], upper[k], at[k])
+            if form == CELLS:
+                own = vertices[starts[k] : starts[k + 1]]
+                cost = _cell_cost(cost, counts[node, k], mu[k], at[k], normals[k], offsets[k], own)
+            bound = whole - work.costs[k] + cost
+            if form >= PAIRWISE and bound < cutoff:
+                sweeps = _LEAF_SWEEPS if depth + 1 == n else 1
+                bound = _coupled_bound(bound, fixed, cutoff, sweeps, counts[node], mu, region, work)
             bound = max(bound, bounds[node])
             if bound < cutoff:
-                if unused > 0:
-                    unused -= 1
-                    new = free[unused]
+                if sizes[2] > 0:
+                    sizes[2] -= 1
+                    new = free[sizes[2]]
                 else:
-                    new = taken
-                    taken += 1
-                bounds[new] = bound
-                squares[new] = square
-                depths[new] = depth + 1
+                    new = sizes[1]
+                    sizes[1] += 1
+                bounds[new], squares[new], depths[new] = bound, square, depth + 1
                 for j in range(depth):
                     labels[new, j] = labels[node, j]
                 labels[new, depth] = k
-                for other in range(clusters):
+                for other in range(n_clusters):
                     counts[new, other] = counts[node, other]
                     for c in range(d):
-                        sums[new, other, c] = sums[node, other, c]
-                counts[new, k] += weight
-                for c in range(d):
-                    sums[new, k, c] = total[c]
-                place = size
-                size += 1
-                while place > 0:
-                    parent = (place - 1) // 2
-                    if bounds[heap[parent]] <= bound:
-                        break
-                    heap[place] = heap[parent]
-                    place = parent
-                heap[place] = new
-            if alike and counts[node, k] == 0:
-                # Clusters that differ in nothing: a row opens only the first of those still empty.
+                        sums[new, other, c] = totals[other, c]
+                _sift_up(bounds, heap, sizes[0], new)
+                sizes[0] += 1
+            counts[node, k] -= weight
+            for c in range(d):
+                totals[k, c] = sums[node, k, c]
+                at[k, c] = work.kept[c]
+            if form == INTERCHANGEABLE and counts[node, k] == 0:
+                # Empty clusters are equivalent: the point opens only the first of them.
                 break
-        free[unused] = node
-        unused += 1
-    sizes[0], sizes[1], sizes[2] = size, taken, unused
-    return status, visits
-
-
-def search(
-    rows: FloatArray,
-    weights: IntArray,
-    pulls: FloatArray,
-    tails: FloatArray,
-    alike: bool,
-    cutoff: float,
-    limit: int,
-    shape: Shape,
-    tree: Tree,
-) -> tuple[int, int]:
-    """Visit open nodes, least bound first, until a leaf has it; the tree is changed in place.
-
-    Parameters
-    ----------
-    rows : (n, d) float64
-        No two equal, in the order in which they are labelled, about the middle of the box.
-    weights : (n,) int64
-    pulls : (K, d) float64
-        mu.
-    tails : (n + 1,) float64
-        Of every depth, what the rows not labelled yet cost at least, without mu.
-    alike : bool
-        Whether clusters may be renamed at will: only one naming is then searched.
-    cutoff : float
-        Nodes whose bound reaches it are dropped.
-    limit : int
-        Nodes that may be visited.
-    shape : Shape
-    tree : Tree
-
-    Returns
-    -------
-    status : int
-        ``EXHAUSTED``, ``LEAF`` (its slot is ``tree.heap[tree.sizes[0]]``), ``LIMIT`` or ``FULL``.
-    visits : int
-        Nodes visited.
-    """
-    status, visits = _search(rows, weights, pulls, tails, alike, cutoff, limit, *shape, *tree)
-    return int(status), int(visits)
+        free[sizes[2]] = node
+        sizes[2] += 1
+    return EXHAUSTED, visits

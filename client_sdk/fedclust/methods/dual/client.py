@@ -1,4 +1,4 @@
-"""What a site of ``dual`` computes: its cells, its node problem, and what candidates cost."""
+"""A site's steps in ``dual``: its cells, its node problem, and the cost of candidates."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from fedclust.methods.dual.messages import (
     DualTask,
     PrimalAnswer,
     PrimalTask,
-    digest_of,
-    region_of,
+    least_value,
+    multiplier_digest,
+    task_region,
 )
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import LocalAnswer
@@ -38,35 +39,42 @@ def local_step(
 ) -> LocalAnswer[AnyPayload]:
     """Answer a task from a site's scaled points, which are within the declared bounds.
 
-    The memory holds the number of dual rounds and the last assignment, where the next search
-    begins.
+    The memory holds the number of dual rounds and the labels of the last one, from which the next
+    search starts.
+
+    Raises
+    ------
+    RuleViolation
+        If the task breaks the definition, or its multipliers do not have their digest.
     """
     match task.common, task.site:
-        case kmeans_rounds.CellsTask() as asked, _:
-            return _cells(asked, points, rng), memory
-        case DualTask() as asked, DualPart() as part:
-            return _solve(asked, part, points, config, memory)
-        case PrimalTask() as asked, _:
-            return _measure(asked, points), memory
+        case kmeans_rounds.CellsTask() as common, _:
+            return _find_cells(common, points, rng), memory
+        case DualTask() as common, DualPart() as part:
+            return _solve_node(common, part, points, config, memory)
+        case PrimalTask() as common, _:
+            return _measure_candidates(common, points), memory
     raise TypeError("each site has a part of a dual round's task")
 
 
-def _cells(task: kmeans_rounds.CellsTask, points: Points, rng: np.random.Generator) -> DualCells:
+def _find_cells(
+    task: kmeans_rounds.CellsTask, points: Points, rng: np.random.Generator
+) -> DualCells:
     found = local_kmeans(points, task.n_clusters, task.n_init, rng)
-    # About the means: the squares about the centroids less what moving there saves.
-    saved = found.counts * ((found.means - found.centroids) ** 2).sum(axis=1)
-    absent = task.n_clusters - len(found.counts)
+    # Costs are relative to the centroids; relative to the means they are smaller.
+    savings = found.counts * ((found.means - found.centroids) ** 2).sum(axis=1)
+    n_missing = task.n_clusters - len(found.counts)
     return DualCells(
-        counts=np.pad(found.counts, (0, absent)),
-        means=np.pad(found.means, ((0, absent), (0, 0))),
-        costs=np.pad(np.maximum(found.costs - saved, 0.0), (0, absent)),
+        counts=np.pad(found.counts, (0, n_missing)),
+        means=np.pad(found.means, ((0, n_missing), (0, 0))),
+        costs=np.pad(np.maximum(found.costs - savings, 0.0), (0, n_missing)),
     )
 
 
-def _solve(
+def _solve_node(
     task: DualTask, part: DualPart, points: Points, config: RunConfig[Config], memory: Memory
 ) -> LocalAnswer[DualAnswer]:
-    # Imported here: the compiled kernel is loaded only where the method runs.
+    # Imported here because importing it loads the compiled kernel.
     from fedclust.methods.dual.node_problem import solve_node
 
     options = config.options
@@ -75,9 +83,9 @@ def _solve(
         raise RuleViolation(
             "task", f"the definition allows {options.iterations} dual rounds", "/phase"
         )
-    if digest_of(part.multipliers) != part.digest:
+    if multiplier_digest(part.multipliers) != part.digest:
         raise RuleViolation("task", "the task's multipliers do not have their digest", "/site")
-    region = region_of(task, config)
+    region = task_region(task, config)
     mu = part.multipliers
     solution = solve_node(
         points.X - task.origin,
@@ -89,23 +97,21 @@ def _solve(
         start=memory.get("labels"),
     )
     found = cluster_sums(points, solution.labels, np.tile(task.origin, (len(mu), 1)))
-    # From what is sent, so that both ends come to the same.
+    # From the counts and means that are sent, so that the coordinator computes the same centroids.
     sums = found.counts[:, None] * (found.means - task.origin)
     best = region.optimal_centroids(found.counts.astype(np.float64), sums, mu)[0]
-    # No points cost less.
-    least = float(np.minimum(mu * region.boxes.lower, mu * region.boxes.upper).sum())
     answer = DualAnswer(
         digest=part.digest,
         counts=found.counts,
         means=found.means,
         centroids=np.clip(best + task.origin, *scaled_bounds(config)),
-        value=max(solution.bound, least),
+        value=max(solution.bound, least_value(region, mu)),
         limited=not solution.complete and solution.n_nodes >= options.node_limit,
     )
     return answer, {**memory, "iterations": iterations, "labels": solution.labels}
 
 
-def _measure(task: PrimalTask, points: Points) -> PrimalAnswer:
+def _measure_candidates(task: PrimalTask, points: Points) -> PrimalAnswer:
     steps = [kmeans_rounds.site_lloyd_step(centroids, points) for centroids in task.centroids]
     return PrimalAnswer(
         counts=np.array([step.counts for step in steps]),

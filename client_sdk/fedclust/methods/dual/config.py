@@ -1,4 +1,4 @@
-"""What the analyst chooses in ``dual``."""
+"""Options of ``dual``, and checks of definitions with them."""
 
 from __future__ import annotations
 
@@ -16,42 +16,41 @@ from fedclust.schema.method import Place
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import own_bounds
 
-#: Of the quasi-Newton rule.
-_MULTIPLIERS = 500
+#: Limit of multipliers for the quasi-Newton rule, which stores a square matrix of them.
+_MAX_QUASI_NEWTON = 500
 
 
 class Config(Options, title="DualConfig"):
-    """What the analyst chooses.
+    """Options of ``dual``.
 
     Attributes
     ----------
     n_clusters : int
         Number of clusters K.
     update : {"quadratic_bundle", "subgradient", "bundle_trust", "quasi_newton"}
-        How the multipliers move; the last three are the paper's (sections IV-A to IV-C).
+        Rule that updates the multipliers. The last three are the paper's (sections IV-A to IV-C).
     symmetry : {"pairwise", "cells", "reference", "none"}
-        What keeps the clusters' numbers apart. ``reference`` (equation 36) and ``cells`` may cut
-        off the optimum: their lower bound is no certificate.
+        Constraint that fixes the numbering of the clusters. ``reference`` (equation 36) and
+        ``cells`` may cut off the optimum: their lower bound is not a certificate.
     node_solver : {"branch_and_bound", "scip"}
     node_limit : int
-        Of each site's search, in nodes; where it ends there, the bound proven so far counts.
+        Limit of nodes in each site's search. At the limit, the bound proven so far counts.
     gap : float
-        Relative gap at which the session ends (the paper's 0.25 %).
+        Relative gap at which the session ends (0.25 % in the paper).
     residual : float
-        Of the paper's rules: length of the consensus constraints' violation at which it ends.
+        For the paper's rules: norm of the consensus violation at which the session ends.
     step : float
-        Of the paper's rules: alpha0, over the root of the iteration.
+        For the paper's rules: alpha_0, which is divided by the root of the iteration.
     splits : int
-        How often the region of the centroids may be cut in two where the dual rule leaves a
-        greater gap: with ``quadratic_bundle`` and a certified form. Each cut takes about two more
-        dual rounds.
+        Limit of cuts of the centroids' domain to close a larger gap of the dual bound. Only with
+        ``quadratic_bundle`` and a certified symmetry form. Each cut takes about two dual rounds.
     iterations : int
-        The most dual rounds.
+        Limit of dual rounds.
     polish : bool or None
-        Whether centroids are improved by Lloyd steps in further primal rounds. By default with
-        ``quadratic_bundle``; the paper's rules only measure the averages.
+        Whether further primal rounds improve centroids by Lloyd steps. None: only with
+        ``quadratic_bundle``; the paper's rules just measure the averages.
     n_init : int
-        Restarts of each site's local k-means, from which the references come.
+        Restarts of each site's local k-means, which gives the references.
     """
 
     n_clusters: Annotated[int, Field(ge=1, le=20)]
@@ -69,17 +68,19 @@ class Config(Options, title="DualConfig"):
 
     @property
     def polished(self) -> bool:
-        """Whether primal rounds go on until Lloyd has converged."""
+        """Whether primal rounds continue until Lloyd's algorithm has converged."""
         return self.update == "quadratic_bundle" if self.polish is None else self.polish
 
 
 def check_config(config: RunConfig[Config]) -> None:
-    """Refuse features without bounds, and options of the paper's rules where they do nothing."""
+    """Refuse features without bounds, and options that have no effect with the others."""
     options = config.options
     lower, upper = own_bounds(config.columns)
     bounded = np.isfinite(lower) & np.isfinite(upper)
     if not bounded.all():
-        features = [c.feature for c, told in zip(config.columns, bounded, strict=True) if not told]
+        features = [
+            c.feature for c, known in zip(config.columns, bounded, strict=True) if not known
+        ]
         raise RuleViolation(
             "bounds",
             "dual needs both bounds of every feature: declare lower and upper of "
@@ -95,8 +96,8 @@ def check_config(config: RunConfig[Config]) -> None:
     elif options.splits:
         raise RuleViolation(
             "update",
-            "splits needs update quadratic_bundle, whose assignments hold in every part of the "
-            "region; leave it out",
+            "splits needs update quadratic_bundle, whose known assignments hold in every box; "
+            "leave it out",
             "/splits",
         )
     if options.splits and options.symmetry not in CERTIFIED:
@@ -109,19 +110,19 @@ def check_config(config: RunConfig[Config]) -> None:
 
 
 def check_roster(config: RunConfig[Config]) -> None:
-    """Refuse more multipliers than the quasi-Newton rule's dense curvature is good for."""
+    """Refuse more multipliers than the quasi-Newton rule can store a square matrix of."""
     options = config.options
     size = (len(config.roster) - 1) * options.n_clusters * len(config.columns)
-    if options.update == "quasi_newton" and size > _MULTIPLIERS:
+    if options.update == "quasi_newton" and size > _MAX_QUASI_NEWTON:
         raise RuleViolation(
             "update",
-            f"quasi_newton keeps a square matrix of {size} multipliers ((sites - 1) x clusters x "
-            f"columns), {_MULTIPLIERS} at most: use quadratic_bundle or bundle_trust",
+            f"quasi_newton stores a square matrix of {size} multipliers ((sites - 1) x clusters x "
+            f"columns), at most {_MAX_QUASI_NEWTON}: use quadratic_bundle or bundle_trust",
         )
 
 
 def lacks(options: Config, place: Place) -> str | None:
-    """Return what has to be installed first; see ``Method.lacks``."""
+    """Return a sentence that names missing packages, or None; see ``Method.lacks``."""
     if place == "coordinator":
         needed = [] if options.update == "subgradient" else ["clarabel"]
     else:

@@ -1,19 +1,23 @@
-"""Closing the gap of `dual`: the centroids' region in boxes, each with a dual bound of its own.
+"""Close the gap of `dual`: split the centroids' domain into boxes, each with its own dual bound.
 
-What it says and cites
-    Best-first branch and bound over where the centroids are, bounded by the Lagrangian dual: Held &
-    Karp, "The traveling-salesman problem and minimum spanning trees", Operations Research 1970, for
-    the idea; for consensus in a box, Carøe & Schultz, "Dual decomposition in stochastic integer
-    programming", Operations Research Letters 1999, section 4. The paper (Yfantis et al.) stops at
-    the gap that the dual leaves.
+This is best-first branch and bound over the position of the centroids, bounded by the Lagrangian
+dual: [1]_ for the idea, [2]_ (section 4) for consensus in a box. The paper of `dual` (Yfantis et
+al.) accepts the gap that the dual leaves.
 
-The best centroids are in one of the boxes, wherever that is: the least of the boxes' bounds is one
-of all. A box is cut along the coordinate about which the sites' assignments disagree most, at the
-master's consensus, which is what the dual bound cannot see. Every assignment that a site has ever
-told bounds its cost in every box, so that most boxes are cut, or done with, in few rounds or none:
-sites are asked only while the master's model says that the box's bound could reach its goal.
+The best centroids are in one of the boxes, so the least of the boxes' bounds is a bound of all. A
+box is cut along the coordinate about which the sites' assignments disagree most, at the consensus
+of the bundle model. Every assignment that a site has sent bounds its cost in every box, so most
+boxes are cut or closed after few rounds or none: sites are asked only while the model says that
+the box's bound could reach its target.
 
-Everything here is a pure function of a state that is stored between rounds.
+All functions are pure; the state is stored between rounds.
+
+References
+----------
+.. [1] Held & Karp, "The traveling-salesman problem and minimum spanning trees", Operations Research
+   1970.
+.. [2] Carøe & Schultz, "Dual decomposition in stochastic integer programming", Operations Research
+   Letters 1999.
 """
 
 from __future__ import annotations
@@ -25,32 +29,32 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.methods.dual.feasible_set import Part, Region
-from fedclust.methods.dual.multiplier_update import Advice, Ascent, enter
+from fedclust.methods.dual.feasible_set import CentroidBounds, Region
+from fedclust.methods.dual.multiplier_update import Ascent, Proposal, propose_in_region
 from fedclust.numeric.arrays import FloatMatrix
 from fedclust.schema.model import Model
 
-__all__ = ["Ask", "Box", "Splitting", "Whole", "begin_splitting", "proceed", "taken_in"]
+__all__ = ["Box", "Domain", "Query", "Splitting", "next_query", "record_bound", "start_splitting"]
 
 FloatArray = NDArray[np.float64]
 Reason: TypeAlias = Literal["", "converged", "splits"]
 
-#: Boxes cut without asking: each takes the master from milliseconds to a second, and an aggregation
-#: has a time limit.
-_STRAIGHT = 10
-#: A cut leaves either side this part of the box's width at least.
-_SHARE = 0.2
-#: Sides narrower than this part of the whole box's are not cut.
+#: Limit of cuts in one aggregation, which has a time limit: each cut solves a cone program, which
+#: takes milliseconds to a second.
+_MAX_CUTS_AT_ONCE = 10
+#: Least width of either half, relative to the box.
+_LEAST_SHARE = 0.2
+#: Sides narrower than this, relative to the declared box, are not cut.
 _NARROW = 1e-6
-#: By how much, in units of the box's greatest width, the pairs' order may be missed in all of a box
-#: that is kept.
+#: A box is empty where the order of the pairs is violated everywhere by more than this, relative to
+#: the declared box's width.
 _EMPTY = 1e-9
 
 
 class Box(Model):
-    """Where the centroids may be, (K, d) in the scaled space, and what is proven of them there.
+    """Bounds (K, d) of the centroids in the scaled space, with the proven lower bound there.
 
-    Faces are never moved to an origin and back: neighbours share them bit by bit.
+    Faces are never shifted to an origin and back: neighbouring boxes share them bit by bit.
     """
 
     lower: FloatMatrix
@@ -59,16 +63,16 @@ class Box(Model):
 
 
 class Splitting(Model):
-    """What is left to do.
+    """The boxes of a domain.
 
     Attributes
     ----------
     waiting : tuple of Box
-        Not yet looked into.
+        Not yet processed.
     current : Box or None
-        What the sites are asked about.
+        The box of the open dual round.
     settled : tuple of Box
-        That have reached their goal, or of which no more can be proven.
+        Closed: they reached the target, or no more can be proven of them.
     splits : int
         Cuts so far.
     """
@@ -80,21 +84,21 @@ class Splitting(Model):
 
     @property
     def bound(self) -> float:
-        """What is proven of all boxes together."""
+        """The proven lower bound of all boxes together."""
         current = () if self.current is None else (self.current,)
         return float(min(box.bound for box in (*self.waiting, *current, *self.settled)))
 
 
 @dataclass(frozen=True)
-class Ask:
-    """Which multipliers to ask the current box about, (S - 1, K, d); or why nothing is asked.
+class Query:
+    """The next dual round of the current box, or the reason why there is none.
 
     Attributes
     ----------
     lambdas : (S - 1, K, d) float64 or None
     reason : {"", "converged", "splits"}
-        ``converged``: every box has reached the goal; ``splits``: the cuts are used up, and no more
-        can be proven of what is left.
+        ``converged``: every box has reached the target; ``splits``: the cuts are used up, and no
+        more can be proven of the remaining boxes.
     """
 
     lambdas: FloatArray | None
@@ -102,123 +106,142 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Whole:
-    """What is split: the session's region, which is about ``origin`` (d,)."""
+class Domain:
+    """The region that is split, relative to ``origin`` (d,)."""
 
     region: Region
     origin: FloatArray
 
-    def part(self, box: Box) -> Region:
-        """Return what of it is in a box."""
-        return replace(self.region, part=Part(box.lower - self.origin, box.upper - self.origin))
+    def restrict(self, box: Box) -> Region:
+        """Return the region within a box."""
+        bounds = CentroidBounds(box.lower - self.origin, box.upper - self.origin)
+        return replace(self.region, subdomain=bounds)
 
 
-def begin_splitting(lower: FloatArray, upper: FloatArray, clusters: int, bound: float) -> Splitting:
-    """Return the state of one box, the declared one (d,), of which ``bound`` is proven."""
-    whole = Box(
-        lower=np.tile(lower, (clusters, 1)), upper=np.tile(upper, (clusters, 1)), bound=bound
+def start_splitting(
+    lower: FloatArray, upper: FloatArray, n_clusters: int, bound: float
+) -> Splitting:
+    """Return the state with one box, that of the declared bounds.
+
+    Parameters
+    ----------
+    lower, upper : (d,) float64
+        Declared bounds, scaled.
+    n_clusters : int
+    bound : float
+        The proven lower bound of the box.
+    """
+    shape = (n_clusters, 1)
+    return Splitting(
+        waiting=(Box(lower=np.tile(lower, shape), upper=np.tile(upper, shape), bound=bound),)
     )
-    return Splitting(waiting=(whole,))
 
 
-def taken_in(splitting: Splitting, value: float) -> Splitting:
-    """Take in what the sites proved of the current box."""
+def record_bound(splitting: Splitting, bound: float) -> Splitting:
+    """Store a proven lower bound of the current box, if it is the best so far.
+
+    Raises
+    ------
+    ValueError
+        If there is no current box.
+    """
     current = splitting.current
     if current is None:
-        raise ValueError("no box was asked about")
-    proven = current.model_copy(update={"bound": max(current.bound, value)})
-    return splitting.model_copy(update={"current": proven})
+        raise ValueError("the splitting has no current box")
+    improved = current.model_copy(update={"bound": max(current.bound, bound)})
+    return splitting.model_copy(update={"current": improved})
 
 
-def proceed(
+def next_query(
     splitting: Splitting,
     ascent: Ascent,
-    whole: Whole,
+    domain: Domain,
     *,
-    goal: float,
-    most: int,
-    advice: Advice | None = None,
-) -> tuple[Splitting, Ascent, Ask]:
-    """Cut boxes until there is one that the sites have to be asked about.
+    target: float,
+    max_splits: int,
+    proposal: Proposal | None = None,
+) -> tuple[Splitting, Ascent, Query]:
+    """Cut and close boxes until the sites have to be asked about one.
 
     Parameters
     ----------
     splitting : Splitting
     ascent : Ascent
         Of ``quadratic_bundle``.
-    whole : Whole
-    goal : float
-        The bound at which a box is done with.
-    most : int
-        Cuts that may be made in all.
-    advice : Advice, optional
-        Of the round that was just taken in; the master is asked anew without it.
+    domain : Domain
+    target : float
+        The bound at which a box is closed.
+    max_splits : int
+        Limit of cuts in the session.
+    proposal : Proposal, optional
+        Of the dual round of the current box that has just been closed.
+
+    Returns
+    -------
+    Splitting
+    Ascent
+    Query
+
+    Raises
+    ------
+    MissingExtra
+        If clarabel is not installed.
     """
-    straight = splitting.splits
+    splits_before = splitting.splits
     while True:
-        current = splitting.current
-        if current is None:
+        if splitting.current is None:
             if not splitting.waiting:
-                done = splitting.bound >= goal
-                return splitting, ascent, Ask(None, "converged" if done else "splits")
-            current = min(splitting.waiting, key=lambda box: box.bound)
-            if current.bound < goal and current.bound >= min(
-                (box.bound for box in splitting.settled), default=np.inf
-            ):
-                # What is settled already holds the bound of all down.
-                return splitting, ascent, Ask(None, "splits")
-            rest = tuple(box for box in splitting.waiting if box is not current)
-            splitting = splitting.model_copy(update={"waiting": rest, "current": current})
-        if current.bound >= goal:
-            splitting, advice = _settled(splitting, current), None
-            continue
-        # Of a box that nobody was asked about the master may see no more to win, within its error:
-        # one answer tells.
-        asked = advice is not None
-        if advice is None:
-            ascent, advice = enter(ascent, whole.part(current), current.bound)
-        cuts = most - splitting.splits
-        hurried = splitting.splits - straight >= _STRAIGHT
-        beyond = advice.model_value is not None and advice.model_value < goal
-        blind = advice.consensus is None
-        ended = asked and (advice.finished or blind)
-        if not (ended or ((beyond or blind) and cuts and not hurried)):
-            return splitting, ascent, Ask(advice.lambdas)
-        if cuts:
-            splitting = _cut(splitting, current, whole, advice)
+                reached = splitting.bound >= target
+                return splitting, ascent, Query(None, "converged" if reached else "splits")
+            box = min(splitting.waiting, key=lambda box: box.bound)
+            if target > box.bound >= min((b.bound for b in splitting.settled), default=np.inf):
+                # A closed box already determines the bound of all.
+                return splitting, ascent, Query(None, "splits")
+            waiting = tuple(other for other in splitting.waiting if other is not box)
+            splitting = splitting.model_copy(update={"waiting": waiting, "current": box})
         else:
-            splitting = _settled(splitting, current)
-        advice = None
+            box = splitting.current
+        if box.bound >= target:
+            splitting, proposal = _close_box(splitting, box), None
+            continue
+        # Without a dual round the model's error may hide what can still be gained in this box.
+        answered = proposal is not None
+        if proposal is None:
+            ascent, proposal = propose_in_region(ascent, domain.restrict(box), box.bound)
+        splits_left = max_splits - splitting.splits
+        may_cut = splits_left and splitting.splits - splits_before < _MAX_CUTS_AT_ONCE
+        unsolved = proposal.consensus is None
+        hopeless = proposal.model_value is not None and proposal.model_value < target
+        exhausted = answered and (proposal.finished or unsolved)
+        if not (exhausted or ((hopeless or unsolved) and may_cut)):
+            return splitting, ascent, Query(proposal.lambdas)
+        if splits_left:
+            splitting = _cut_box(splitting, box, domain, proposal)
+        else:
+            splitting = _close_box(splitting, box)
+        proposal = None
 
 
-def _settled(splitting: Splitting, box: Box) -> Splitting:
+def _close_box(splitting: Splitting, box: Box) -> Splitting:
     return splitting.model_copy(update={"current": None, "settled": (*splitting.settled, box)})
 
 
-def _cut(splitting: Splitting, box: Box, whole: Whole, advice: Advice) -> Splitting:
-    """Cut the current box in two; settle it where it is too narrow."""
-    wide = box.upper - box.lower
-    room = wide > _NARROW * _width(whole.region)
-    if not room.any():
-        return _settled(splitting, box)
-    doubt = np.zeros_like(wide) if advice.apart is None else np.where(room, advice.apart, 0.0)
-    if advice.consensus is None or not doubt.any():
-        place = np.unravel_index(int(wide.argmax()), wide.shape)
-        middle = 0.5 * (box.lower[place] + box.upper[place])
-    else:
-        place = np.unravel_index(int(doubt.argmax()), wide.shape)
-        least = box.lower[place] + _SHARE * wide[place]
-        most = box.upper[place] - _SHARE * wide[place]
-        middle = float(np.clip((advice.consensus + whole.origin)[place], least, most))
+def _cut_box(splitting: Splitting, box: Box, domain: Domain, proposal: Proposal) -> Splitting:
+    """Cut the current box in two; close it if it is too narrow."""
+    widths = box.upper - box.lower
+    wide = widths > _NARROW * _width(domain.region)
+    if not wide.any():
+        return _close_box(splitting, box)
+    place, cut = _choose_cut(box, widths, wide, domain.origin, proposal)
     halves = []
     for side in ("upper", "lower"):
         bounds = np.array(getattr(box, side))
-        bounds[place] = middle
+        bounds[place] = cut
         half = box.model_copy(update={side: bounds})
-        if not _is_empty(whole.part(half)):
+        if not _is_empty(domain.restrict(half)):
             halves.append(half)
     if not halves:
-        return _settled(splitting, box)
+        return _close_box(splitting, box)
     return splitting.model_copy(
         update={
             "current": None,
@@ -228,25 +251,44 @@ def _cut(splitting: Splitting, box: Box, whole: Whole, advice: Advice) -> Splitt
     )
 
 
+def _choose_cut(
+    box: Box,
+    widths: FloatArray,
+    wide: NDArray[np.bool_],
+    origin: FloatArray,
+    proposal: Proposal,
+) -> tuple[tuple[np.intp, ...], float]:
+    """Return the coordinate to cut and where; without a consensus the middle of the widest side."""
+    if proposal.consensus is not None and proposal.disagreement is not None:
+        disagreement = np.where(wide, proposal.disagreement, 0.0)
+        if disagreement.any():
+            place = np.unravel_index(int(disagreement.argmax()), widths.shape)
+            least = box.lower[place] + _LEAST_SHARE * widths[place]
+            most = box.upper[place] - _LEAST_SHARE * widths[place]
+            return place, float(np.clip((proposal.consensus + origin)[place], least, most))
+    place = np.unravel_index(int(widths.argmax()), widths.shape)
+    return place, 0.5 * (box.lower[place] + box.upper[place])
+
+
 def _width(region: Region) -> float:
     return max(float((region.upper - region.lower).max()), 1e-300)
 
 
 def _is_empty(region: Region) -> bool:
-    """Return whether no centroids in the part's box are in the order of "pairwise"."""
+    """Return whether no centroids within the bounds have the order of "pairwise"."""
     if region.symmetry == "none":
         return False
-    normals = region.order.normals
+    normals = region.pairwise_halfspaces.normals
     width = _width(region)
-    lower, upper = ((bound / width).ravel() for bound in region.boxes)
-    # Where no single pair's order fails in the middle, nothing has to be solved.
-    middle = np.clip((region.home / width).ravel(), lower, upper)
-    if len(normals) == 0 or (normals @ middle).min() >= 0:
+    lower, upper = ((bound / width).ravel() for bound in region.centroid_bounds)
+    # No linear program is needed where the default centroids are in order.
+    center = np.clip((region.default_centroids / width).ravel(), lower, upper)
+    if len(normals) == 0 or (normals @ center).min() >= 0:
         return False
-    # Imported here: it takes a while, and a site does without.
+    # Imported here because it is slow to import, and sites do not need it.
     from scipy.optimize import linprog
 
-    # The most by which all pairs can be in order.
+    # The largest margin by which all pairs can be in order.
     found = linprog(
         np.r_[np.zeros(len(lower)), -1.0],
         A_ub=np.column_stack([-normals, np.ones(len(normals))]),

@@ -1,21 +1,25 @@
-"""Where the centroids of `dual` may be: the box of the declared bounds and four forms of symmetry.
+"""The feasible set of `dual`'s centroids: the box of declared bounds and a symmetry form.
 
-What it says and cites
-    Yfantis et al., "Federated K-means clustering via dual decomposition-based distributed
-    optimization", section IV-D2. The labels of clusters may be permuted; references r keep one
-    order. ``reference`` is equation 36 as printed, ``cells`` the Voronoi cells of r, ``pairwise``
-    ``(m_k - m_l).(r_k - r_l) >= 0`` for every pair.
+Clusters can be renumbered freely; references r fix one numbering (section IV-D2 of [1]_). The form
+``reference`` is equation 36 as printed, ``cells`` keeps each centroid in the Voronoi cell of its
+reference, and ``pairwise`` is ``(m_k - m_l).(r_k - r_l) >= 0`` for every pair.
 
-Every set of centroids can be permuted into ``pairwise``: the permutation of the greatest
-``sum_k m_k.r_k`` is in it. Of ``cells`` and ``reference`` this is not true, so that they may cut
-off the optimum, and a bound found with them is not a certificate. Equation 36 of (k, l) and of
-(l, k) together give ``pairwise`` of the pair, which is how it is relaxed here.
+Some renumbering of any centroids satisfies ``pairwise``: the one with the largest
+``sum_k m_k.r_k``. This does not hold for ``cells`` and ``reference``, which may cut off the
+optimum; a bound found with them is not a certificate. Equation 36 for (k, l) and for (l, k)
+together imply ``pairwise`` for the pair, which serves as its relaxation.
+
+References
+----------
+.. [1] Yfantis, Wagner & Ruskowski, "Federated K-means clustering via dual decomposition-based
+   distributed optimization".
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,18 +27,18 @@ from numpy.typing import NDArray
 
 from fedclust.methods.dual.quadratic_program import Halfspaces, Minimum, minimise
 
-__all__ = ["CERTIFIED", "Part", "Region", "Symmetry"]
+__all__ = ["CERTIFIED", "CentroidBounds", "Region", "Symmetry"]
 
 FloatArray = NDArray[np.float64]
 Symmetry = Literal["pairwise", "cells", "reference", "none"]
-#: The forms that some permutation of any centroids satisfies: a bound then holds for all.
+#: The forms that some renumbering of any centroids satisfies: their bounds hold for all centroids.
 CERTIFIED: tuple[Symmetry, ...] = ("pairwise", "none")
-#: What rounding may leave of a constraint, as a part of the box's greatest width.
-_FEASIBLE = 1e-9
+#: Accepted violation of a constraint, relative to the box's largest width.
+_FEASIBILITY = 1e-9
 
 
-class Part(NamedTuple):
-    """A box for every cluster: lower and upper bounds (K, d) of its centroid."""
+class CentroidBounds(NamedTuple):
+    """A box for every centroid: lower and upper bounds (K, d)."""
 
     lower: FloatArray
     upper: FloatArray
@@ -42,31 +46,31 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Region:
-    """The box and the form of symmetry that hold one session's centroids.
+    """The box and the symmetry form that constrain a session's centroids.
 
     Attributes
     ----------
     lower, upper : (d,) float64
-        The box in the scaled space, finite; it holds all rows.
+        The box in the scaled space, finite. It contains all points.
     references : (K, d) float64
-        r; unused for "none", but its length says K.
+        r. Unused for "none", except for its length K.
     symmetry : {"pairwise", "cells", "reference", "none"}
-    part : Part or None
-        Of the box, where each centroid has to be. A bound of each of some parts that cover the
-        region is one of the region.
+    subdomain : CentroidBounds or None
+        A further box for each centroid, within the box. If several subdomains cover the region,
+        the least of their lower bounds is a lower bound of the region.
 
     Raises
     ------
     ValueError
-        If a shape is wrong, the box is empty or not finite, or, for "cells" and "reference", a
-        reference lies outside of the box (its cell could then be empty) or there is a part.
+        If a shape is wrong, or the box is empty or not finite; for "cells" and "reference" also if
+        a reference lies outside the box (its cell could then be empty) or there is a subdomain.
     """
 
     lower: FloatArray
     upper: FloatArray
     references: FloatArray
     symmetry: Symmetry
-    part: Part | None = None
+    subdomain: CentroidBounds | None = None
 
     def __post_init__(self) -> None:
         if self.lower.ndim != 1 or self.lower.shape != self.upper.shape:
@@ -82,105 +86,106 @@ class Region:
         outside = np.maximum(self.lower - self.references, self.references - self.upper)
         if self.symmetry in ("cells", "reference") and outside.max(initial=0.0) > self.tolerance:
             raise ValueError(f"references must lie in the box for the symmetry {self.symmetry}")
-        if self.part is not None:
-            self._check(self.part)
+        if self.subdomain is not None:
+            self._check_subdomain(self.subdomain)
 
-    def _check(self, part: Part) -> None:
+    def _check_subdomain(self, subdomain: CentroidBounds) -> None:
         if not self.certified:
-            raise ValueError(f"the symmetry {self.symmetry} has no parts")
-        if any(bound.shape != self.references.shape for bound in part):
-            raise ValueError("a part has bounds for every centroid")
-        inside = (self.lower <= part.lower) & (part.lower <= part.upper)
-        if not (inside & (part.upper <= self.upper)).all():
-            raise ValueError("a part must lie in the box")
+            raise ValueError(f"the symmetry {self.symmetry} allows no subdomain")
+        if any(bound.shape != self.references.shape for bound in subdomain):
+            raise ValueError("a subdomain needs bounds for every centroid")
+        inside = (self.lower <= subdomain.lower) & (subdomain.lower <= subdomain.upper)
+        if not (inside & (subdomain.upper <= self.upper)).all():
+            raise ValueError("a subdomain must lie in the box")
 
     @cached_property
-    def boxes(self) -> Part:
-        """Where each centroid may be, symmetry aside: bounds (K, d)."""
-        if self.part is not None:
-            return self.part
-        size = len(self.references)
-        return Part(np.tile(self.lower, (size, 1)), np.tile(self.upper, (size, 1)))
+    def centroid_bounds(self) -> CentroidBounds:
+        """Bounds (K, d) of each centroid, without the symmetry form."""
+        if self.subdomain is not None:
+            return self.subdomain
+        shape = (len(self.references), 1)
+        return CentroidBounds(np.tile(self.lower, shape), np.tile(self.upper, shape))
 
     @property
     def certified(self) -> bool:
-        """Whether some permutation of any centroids in the box is inside: a bound then holds."""
+        """Whether some renumbering of any centroids in the box is in the region."""
         return self.symmetry in CERTIFIED
 
     @cached_property
     def tolerance(self) -> float:
-        """How far outside of a constraint counts as on it, in the scaled space's distance."""
-        return _FEASIBLE * max(float((self.upper - self.lower).max(initial=0.0)), 1e-300)
+        """Accepted violation of a constraint, as a distance in the scaled space."""
+        return _FEASIBILITY * max(float((self.upper - self.lower).max(initial=0.0)), 1e-300)
 
     @cached_property
-    def home(self) -> FloatArray:
-        """Where a centroid belongs that nothing pulls, (K, d): its reference, in its box."""
-        lower, upper = self.boxes
+    def default_centroids(self) -> FloatArray:
+        """The position (K, d) of centroids without cost: their references, in their bounds."""
+        lower, upper = self.centroid_bounds
         if self.symmetry == "none":
             return 0.5 * (lower + upper)
         return np.clip(self.references, lower, upper)
 
     @cached_property
-    def cells(self) -> tuple[Halfspaces, ...]:
-        """For each cluster the half-spaces of its reference's Voronoi cell, of unit normals."""
-        found = []
-        for own in self.references:
-            normals = own - self.references
+    def voronoi_cells(self) -> tuple[Halfspaces, ...]:
+        """The half-spaces of each reference's Voronoi cell, with unit normals."""
+        cells = []
+        for reference in self.references:
+            normals = reference - self.references
             lengths = np.sqrt((normals**2).sum(axis=1))
-            other = lengths > 0
-            normals = normals[other] / lengths[other, None]
-            middles = 0.5 * (own + self.references[other])
-            found.append(Halfspaces(normals, (normals * middles).sum(axis=1)))
-        return tuple(found)
+            distinct = lengths > 0
+            normals = normals[distinct] / lengths[distinct, None]
+            middles = 0.5 * (reference + self.references[distinct])
+            cells.append(Halfspaces(normals, (normals * middles).sum(axis=1)))
+        return tuple(cells)
 
     @cached_property
-    def order(self) -> Halfspaces:
+    def pairwise_halfspaces(self) -> Halfspaces:
         """The half-spaces of "pairwise" over all centroids, flattened to K*d coordinates.
 
-        Normals are of unit length in each of the two centroids, so that a pair is missed by the
-        distance by which they stand in the wrong order along their references' line.
+        A normal has unit length in each of its two centroids, so that a violation is the distance
+        by which they are in the wrong order along the line of their references.
         """
-        size, d = self.references.shape
+        n_clusters, d = self.references.shape
         normals: list[FloatArray] = []
-        for first in range(size):
-            for second in range(first + 1, size):
-                line = self.references[first] - self.references[second]
-                length = float(np.sqrt((line**2).sum()))
-                if length > 0:
-                    normal = np.zeros((size, d))
-                    normal[first], normal[second] = line / length, -line / length
-                    normals.append(normal.ravel())
-        stacked = np.array(normals).reshape(-1, size * d)
+        for first, second in combinations(range(n_clusters), 2):
+            line = self.references[first] - self.references[second]
+            length = float(np.sqrt((line**2).sum()))
+            if length > 0:
+                normal = np.zeros((n_clusters, d))
+                normal[first], normal[second] = line / length, -line / length
+                normals.append(normal.ravel())
+        stacked = np.array(normals).reshape(-1, n_clusters * d)
         return Halfspaces(stacked, np.zeros(len(stacked)))
 
     def optimal_centroids(
         self, counts: FloatArray, sums: FloatArray, mu: FloatArray
     ) -> tuple[FloatArray, float]:
-        """Return the best centroids of fixed labels and what they cost.
+        """Return the best centroids of fixed labels and their cost.
 
         Parameters
         ----------
         counts : (K,)
-            Rows of each cluster; 0 is allowed.
+            Persons in each cluster; 0 is allowed.
         sums : (K, d) float64
+            Sums of each cluster's points, weighted by persons.
         mu : (K, d) float64
+            Multipliers.
 
         Returns
         -------
         centroids : (K, d) float64
             Minimiser over the region of ``sum_k n_k|m_k|^2 - 2 s_k.m_k + mu_k.m_k``. Coordinates
-            without cost are where the references are, or the middle of the box for "none".
+            without cost are those of the references; for "none", the middle of the box.
         value : float
-            That minimum, without the rows' squares.
+            That minimum, without the points' squares.
         """
         weights = np.asarray(counts, dtype=np.float64)
-        # About the rows' mean: far from it, in a wide box or from the origin, terms would cancel.
-        middle = 0.5 * (self.lower + self.upper)
+        # Relative to the points' mean, so that terms do not cancel far from the origin.
+        center = 0.5 * (self.lower + self.upper)
         if weights.any():
-            middle = np.clip(sums.sum(axis=0) / weights.sum(), self.lower, self.upper)
-        shifts = weights[:, None] * middle
-        centroids, value, _ = self.proven_centroids(weights, sums - shifts, mu, middle)
-        constant = mu.sum(axis=0) @ middle - (2.0 * sums - shifts).sum(axis=0) @ middle
+            center = np.clip(sums.sum(axis=0) / weights.sum(), self.lower, self.upper)
+        shifts = weights[:, None] * center
+        centroids, value, _ = self.proven_centroids(weights, sums - shifts, mu, center)
+        constant = mu.sum(axis=0) @ center - (2.0 * sums - shifts).sum(axis=0) @ center
         return centroids, value + float(constant)
 
     def proven_centroids(
@@ -188,81 +193,85 @@ class Region:
         counts: FloatArray,
         sums: FloatArray,
         mu: FloatArray,
-        middle: FloatArray,
-        enough: float = np.inf,
+        center: FloatArray,
+        sufficient: float = np.inf,
     ) -> tuple[FloatArray, float, float]:
         """Return the best centroids of fixed labels, their cost and a proven lower bound of it.
 
-        As :meth:`optimal_centroids`, but ``sums`` are of rows less ``middle`` (d,), and so is
-        every m in both costs, which keep their digits however far away the origin is. A bound that
-        reaches ``enough`` is not improved further (only "reference" would need to).
+        As :meth:`optimal_centroids`, but sums and costs are of points and centroids minus
+        ``center`` (d,), which keeps their digits far from the origin. A bound that reaches
+        ``sufficient`` is not improved further (this matters for "reference" only).
         """
-        linear = 2.0 * sums - mu
-        found = self._minimise(np.asarray(counts, dtype=np.float64), linear, middle, enough)
-        centroids = np.clip(found.point.reshape(mu.shape) + middle, *self.boxes)
-        return centroids, found.value, found.bound
-
-    def _minimise(
-        self, weights: FloatArray, linear: FloatArray, middle: FloatArray, enough: float
-    ) -> Minimum:
-        size, d = self.references.shape
-        lower, upper, home = self.lower - middle, self.upper - middle, self.home - middle
+        weights, linear = np.asarray(counts, dtype=np.float64), 2.0 * sums - mu
         if self.symmetry == "cells":
-            parts = []
-            for k, cell in enumerate(self.cells):
-                moved = Halfspaces(cell.normals, cell.offsets - cell.normals @ middle)
-                weight = np.full(d, weights[k])
-                parts.append(
-                    minimise(weight, linear[k], lower, upper, moved, home[k], self.tolerance)
-                )
-            point = np.concatenate([part.point for part in parts])
-            return Minimum(
-                point, sum(part.value for part in parts), sum(part.bound for part in parts)
+            minimum = self._minimise_in_cells(weights, linear, center)
+        else:
+            minimum = self._minimise_jointly(weights, linear, center, sufficient)
+        centroids = np.clip(minimum.point.reshape(mu.shape) + center, *self.centroid_bounds)
+        return centroids, minimum.value, minimum.bound
+
+    def _minimise_in_cells(
+        self, weights: FloatArray, linear: FloatArray, center: FloatArray
+    ) -> Minimum:
+        lower, upper = self.lower - center, self.upper - center
+        default = self.default_centroids - center
+        minima = []
+        for k, (normals, offsets) in enumerate(self.voronoi_cells):
+            cell = Halfspaces(normals, offsets - normals @ center)
+            weight = np.full(len(center), weights[k])
+            minima.append(
+                minimise(weight, linear[k], lower, upper, cell, default[k], self.tolerance)
             )
-        none = Halfspaces(np.zeros((0, size * d)), np.zeros(0))
+        return Minimum(
+            np.concatenate([minimum.point for minimum in minima]),
+            sum(minimum.value for minimum in minima),
+            sum(minimum.bound for minimum in minima),
+        )
+
+    def _minimise_jointly(
+        self, weights: FloatArray, linear: FloatArray, center: FloatArray, sufficient: float
+    ) -> Minimum:
+        n_clusters, d = self.references.shape
+        default = self.default_centroids - center
+        unconstrained = Halfspaces(np.zeros((0, n_clusters * d)), np.zeros(0))
         relaxed = minimise(
             np.repeat(weights, d),
             linear.ravel(),
-            (self.boxes.lower - middle).ravel(),
-            (self.boxes.upper - middle).ravel(),
-            none if self.symmetry == "none" else self.order,
-            home.ravel(),
+            (self.centroid_bounds.lower - center).ravel(),
+            (self.centroid_bounds.upper - center).ravel(),
+            unconstrained if self.symmetry == "none" else self.pairwise_halfspaces,
+            default.ravel(),
             self.tolerance,
         )
         if self.symmetry != "reference":
             return relaxed
-        if self.violation(relaxed.point.reshape(size, d) + middle) <= self.tolerance:
+        if self.violation(relaxed.point.reshape(n_clusters, d) + center) <= self.tolerance:
             return relaxed
         from fedclust.methods.dual.reference_projection import minimise_by_splitting
 
+        lower, upper = self.lower - center, self.upper - center
         return minimise_by_splitting(
-            weights, linear, lower, upper, home, relaxed, self.tolerance, enough
+            weights, linear, lower, upper, default, relaxed, self.tolerance, sufficient
         )
 
     def violation(self, centroids: FloatArray) -> float:
-        """Return by how much centroids (K, d) miss the region; 0 inside.
+        """Return the largest violation of a constraint by centroids (K, d); 0 inside the region.
 
-        Parameters
-        ----------
-        centroids : (K, d) float64
-
-        Returns
-        -------
-        float
-            The greatest over all constraints, in the scaled space's distance: outside of the box,
-            beyond the face of a cell, in the wrong order along two references' line, or (equation
-            36) farther from a reference than another centroid is.
+        It is a distance in the scaled space: out of the bounds, beyond the face of a cell, in the
+        wrong order along the line of two references, or (equation 36) the distance by which another
+        centroid is nearer to a reference.
         """
-        lower, upper = self.boxes
+        lower, upper = self.centroid_bounds
         outside = np.maximum(lower - centroids, centroids - upper)
         worst = float(outside.max(initial=0.0))
         if self.symmetry == "cells":
-            for point, (normals, offsets) in zip(centroids, self.cells, strict=True):
+            for point, (normals, offsets) in zip(centroids, self.voronoi_cells, strict=True):
                 worst = max(worst, float((offsets - normals @ point).max(initial=0.0)))
         elif self.symmetry == "pairwise":
-            worst = max(worst, float(-(self.order.normals @ centroids.ravel()).min(initial=0.0)))
+            normals = self.pairwise_halfspaces.normals
+            worst = max(worst, float(-(normals @ centroids.ravel()).min(initial=0.0)))
         elif self.symmetry == "reference":
-            between = centroids[None, :, :] - self.references[:, None, :]
-            distances = np.sqrt((between**2).sum(axis=2))
+            differences = centroids[None, :, :] - self.references[:, None, :]
+            distances = np.sqrt((differences**2).sum(axis=2))
             worst = max(worst, float((distances.diagonal() - distances.min(axis=1)).max()))
         return worst

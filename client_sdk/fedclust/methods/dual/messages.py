@@ -1,8 +1,8 @@
-"""What the sites of ``dual`` are asked and answer, and how both ends check it.
+"""The messages of ``dual``, and their checks at both ends.
 
-A dual answer is checked against the site's own cells, which tell n, mean and scatter of all its
+A dual answer is checked against the site's own cells, which give number, mean and scatter of its
 points: its clusters must add up to them, its centroids must be the best for its clusters, and its
-value must be one that they allow. A value that is too low does not show: a site can always claim
+value must be possible for both. A value that is too low cannot be detected: a site can always claim
 less than it could prove.
 """
 
@@ -20,8 +20,9 @@ from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.common.kmeans_rounds import CellsTask
 from fedclust.methods.dual.config import Config
-from fedclust.methods.dual.feasible_set import Part, Region
-from fedclust.methods.dual.multiplier_update import SiteModel
+from fedclust.methods.dual.feasible_set import CentroidBounds, Region
+from fedclust.methods.dual.multiplier_update import SiteAssignment
+from fedclust.methods.dual.quadratic_program import box_minimiser
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector, IntMatrix, IntVector
 from fedclust.protection.message_checks import SLACK, check_empty, check_means, check_shape
 from fedclust.schema.errors import RuleViolation
@@ -30,14 +31,16 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
 from fedclust.schema.task import CentroidTask, Disclosure, Phase, SiteTask
 
-#: The kinds of rounds.
+#: Names of the phases.
 CELLS, DUAL, PRIMAL = "cells", "dual", "primal"
-#: The most sets of centroids that a primal round measures.
-MOST_CANDIDATES = 10
-#: Relative: a claimed dual value or cost may differ by this from what the same numbers come to.
-TOLERANCE = 1e-7
-#: Of a number far from 0, what may be lost of it in scaling and adding up, as a part of it.
-_LAST_DIGITS = 1e-14
+#: Limit of candidate sets of centroids in a primal round.
+MAX_CANDIDATES = 10
+#: Relative error of a claimed dual value or cost.
+_TOLERANCE = 1e-7
+#: Relative rounding error of scaling and adding up numbers far from 0.
+_ROUNDING = 1e-14
+#: Violation of a region by sent centroids, in units of the region's own tolerance.
+_VIOLATION = 1e3
 
 # --- Payloads -------------------------------------------------------------------------------------
 
@@ -48,11 +51,11 @@ class DualCells(kmeans_rounds.Cells):
     Attributes
     ----------
     counts : (K,) int64
-        Persons in each cell; 0 for the cells that are not there, whose means and costs are 0.
+        Persons in each cell. Missing cells have counts, means and costs of 0.
     means : (K, d) float64
         Scaled.
     costs : (K,) float64
-        Squared distances of the points from their cell's mean, added up.
+        Sum of the points' squared distances from their cell's mean.
     """
 
     costs: FloatVector
@@ -64,12 +67,11 @@ class DualTask(Model):
     Attributes
     ----------
     references : (K, d) float64
-        Scaled: what the symmetry form compares centroids with.
+        The references of the symmetry form, scaled.
     origin : (d,) float64
-        Scaled: about it objective and multipliers are reckoned.
+        Objective and multipliers are relative to it, scaled.
     lower, upper : (K, d) float64 or None
-        Scaled: where each centroid may be in this round, within the declared bounds; None where
-        these are all there is.
+        Bounds of each centroid in this round, scaled; None: the declared bounds.
     """
 
     references: FloatMatrix
@@ -86,13 +88,13 @@ class DualPart(Model):
     multipliers : (K, d) float64
         The part A_i^T lambda of this site (equation 11).
     digest : str
-        Of the multipliers: the answer repeats it.
+        Digest of the multipliers, which the answer repeats.
     n : int
-        Persons, as this site's cells told: the answer is checked by it and by what follows.
+        Persons in this site's cells. The answer is checked against ``n``, ``mean`` and ``scatter``.
     mean : (d,) float64
-        Of all its points.
+        Mean of its points, scaled.
     scatter : float
-        The sum of their squared distances from that mean.
+        Sum of their squared distances from that mean.
     """
 
     multipliers: FloatMatrix
@@ -108,15 +110,15 @@ class DualAnswer(Model):
     Attributes
     ----------
     digest : str
-        Of the multipliers that it was computed for.
+        Digest of the multipliers that the answer belongs to.
     counts : (K,) int64
-        Persons in each cluster of the node problem's optimal assignment.
+        Persons in each cluster of the node problem's best assignment.
     means : (K, d) float64
-        Of these, scaled.
+        Mean of each cluster, scaled.
     centroids : (K, d) float64
-        The node problem's, scaled; of an empty cluster as well.
+        The node problem's centroids, scaled, including those of empty clusters.
     value : float
-        Proven lower bound of the node problem, about the task's origin.
+        Proven lower bound of the node problem, relative to the task's origin.
     limited : bool
         Whether the search ended at the node limit: the value is then proven, but not the optimum.
     """
@@ -142,27 +144,33 @@ class PrimalTask(CentroidTask):
 
 
 class PrimalPart(Model):
-    """A site's own part of a primal round: its persons, as its cells told."""
+    """A site's own part of a primal round: the number of persons in its cells."""
 
     n: int
 
 
 class PrimalAnswer(Model):
-    """A site's part of the inertia of each candidate; its sums serve a Lloyd step.
+    """A site's part of the inertia of each candidate, and the sums for a Lloyd step.
 
     Attributes
     ----------
     counts : (C, K) int64
-        Persons.
+        Persons nearest to each centroid.
     sums : (C, K, d) float64
-        Scaled.
+        Sums of their points, scaled.
     costs : (C, K) float64
-        Squared distances of the points from the candidate's centroid, added up.
+        Sums of their squared distances from the candidate's centroid.
     """
 
     counts: IntMatrix
     sums: FloatTensor3
     costs: FloatMatrix
+
+    def step(self, candidate: int) -> kmeans_rounds.Step:
+        """Return the site's Lloyd step from one candidate."""
+        return kmeans_rounds.Step(
+            counts=self.counts[candidate], sums=self.sums[candidate], costs=self.costs[candidate]
+        )
 
 
 AnyTask: TypeAlias = CellsTask | DualTask | PrimalTask
@@ -250,64 +258,60 @@ PHASES = (
 )
 
 
-def digest_of(multipliers: NDArray[np.float64]) -> str:
+# --- Tasks ----------------------------------------------------------------------------------------
+
+
+def multiplier_digest(multipliers: NDArray[np.float64]) -> str:
     """Return the SHA-256 of multipliers (K, d), little-endian."""
     return hashlib.sha256(np.ascontiguousarray(multipliers, dtype="<f8").tobytes()).hexdigest()
 
 
-def region_of(task: DualTask, config: RunConfig[Config]) -> Region:
-    """Return where a round's centroids may be, about its origin.
+def task_region(task: DualTask, config: RunConfig[Config]) -> Region:
+    """Return the feasible set of a round's centroids, relative to its origin.
 
     Raises
     ------
     RuleViolation
         If the task's boxes or references are not within the declared bounds, or the symmetry form
-        has no boxes.
+        does not allow boxes.
     """
     if (task.lower is None) != (task.upper is None):
         raise RuleViolation("task", "a round's boxes have lower and upper bounds", "/lower")
     lower, upper = scaled_bounds(config)
     references = task.references - task.origin
     try:
-        whole = Region(
+        region = Region(
             lower - task.origin, upper - task.origin, references, config.options.symmetry
         )
         if task.lower is None or task.upper is None:
-            return whole
-        return replace(whole, part=Part(task.lower - task.origin, task.upper - task.origin))
+            return region
+        bounds = CentroidBounds(task.lower - task.origin, task.upper - task.origin)
+        return replace(region, subdomain=bounds)
     except ValueError as error:
         message = f"the round's boxes or references cannot be used: {error}"
         raise RuleViolation("task", message, "/parameters") from None
-
-
-def objective_of(
-    model: SiteModel, centroids: NDArray[np.float64], mu: NDArray[np.float64]
-) -> float:
-    """Return what an assignment costs with centroids and multipliers (K, d), about one origin."""
-    square = model.counts @ (centroids**2).sum(axis=1) + model.square
-    return float(square + ((mu - 2.0 * model.sums) * centroids).sum())
 
 
 def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
     """Refuse other numbers of clusters, candidates or restarts, and boxes without ``splits``."""
     options = config.options
     match task.common, task.site:
-        case CellsTask() as asked, _:
-            kmeans_rounds.check_cells_task(asked, options.n_clusters, options.n_init)
+        case CellsTask() as common, _:
+            kmeans_rounds.check_cells_task(common, options.n_clusters, options.n_init)
             return
-        case DualTask() as asked, DualPart() as part:
-            n_clusters, d = len(asked.references), len(config.columns)
-            check_shape(asked.references, (n_clusters, d), "/parameters/references")
-            check_shape(asked.origin, (d,), "/parameters/origin")
+        case DualTask() as common, DualPart() as part:
+            n_clusters, d = len(common.references), len(config.columns)
+            check_shape(common.references, (n_clusters, d), "/parameters/references")
+            check_shape(common.origin, (d,), "/parameters/origin")
             check_shape(part.multipliers, (n_clusters, d), "/site/multipliers")
-            if asked.lower is not None and not options.splits:
+            if common.lower is not None and not options.splits:
                 raise RuleViolation("task", "the definition allows no splits", "/parameters/lower")
-        case PrimalTask() as asked, PrimalPart():
-            n_candidates, n_clusters, d = asked.centroids.shape
-            if not 1 <= n_candidates <= MOST_CANDIDATES or d != len(config.columns):
+        case PrimalTask() as common, PrimalPart():
+            n_candidates, n_clusters, d = common.centroids.shape
+            if not 1 <= n_candidates <= MAX_CANDIDATES or d != len(config.columns):
                 raise RuleViolation(
                     "task",
-                    f"a primal round measures 1 to {MOST_CANDIDATES} sets of centroids",
+                    f"a primal round measures 1 to {MAX_CANDIDATES} sets of centroids",
                     "/parameters/centroids",
                 )
         case _:
@@ -318,19 +322,28 @@ def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
         )
 
 
+# --- Checks of answers ----------------------------------------------------------------------------
+
+
 def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Config]) -> None:
-    """Check an answer at either end: shapes, counts, bounds, costs, dual values."""
+    """Check an answer at either end: shapes, counts, bounds, costs and dual values.
+
+    Raises
+    ------
+    RuleViolation
+        With the rule, and a JSON pointer to the field that breaks it.
+    """
     match task.common, task.site, payload:
-        case CellsTask() as asked, _, DualCells() as cells:
-            kmeans_rounds.check_cells(cells, asked.n_clusters, config)
+        case CellsTask() as common, _, DualCells() as cells:
+            kmeans_rounds.check_cells(cells, common.n_clusters, config)
             check_shape(cells.costs, cells.counts.shape, "/costs")
             check_empty(cells.counts, cells.costs, "/costs")
             if (cells.costs < 0).any():
                 raise RuleViolation("cost", "a sum of squares is negative", "/costs")
-        case DualTask() as asked, DualPart() as part, DualAnswer() as answer:
-            _check_dual(asked, part, answer, config)
-        case PrimalTask() as asked, PrimalPart(n=n), PrimalAnswer() as answer:
-            _check_primal(asked.centroids, n, answer, config)
+        case DualTask() as common, DualPart() as part, DualAnswer() as answer:
+            _check_dual(common, part, answer, config)
+        case PrimalTask() as common, PrimalPart(n=n), PrimalAnswer() as answer:
+            _check_primal(common.centroids, n, answer, config)
         case _:
             raise TypeError("the answer is of another phase than the task")
 
@@ -343,11 +356,8 @@ def _check_primal(
     check_shape(payload.costs, candidates.shape[:2], "/costs")
     if (payload.counts.sum(axis=1) != n).any():
         raise RuleViolation("counts", "the counts do not add up to those of the cells", "/counts")
-    each = zip(payload.counts, payload.sums, payload.costs, strict=True)
-    for centroids, (counts, sums, costs) in zip(candidates, each, strict=True):
-        kmeans_rounds.check_step(
-            kmeans_rounds.Step(counts=counts, sums=sums, costs=costs), centroids, config
-        )
+    for candidate, centroids in enumerate(candidates):
+        kmeans_rounds.check_step(payload.step(candidate), centroids, config)
 
 
 def _check_dual(
@@ -361,7 +371,7 @@ def _check_dual(
     if payload.digest != part.digest:
         raise RuleViolation(
             "multipliers",
-            "the answer was computed for other multipliers than this round's: compute it anew "
+            "the answer was computed for other multipliers than this round's: compute it again "
             "from the task",
             "/digest",
         )
@@ -369,101 +379,116 @@ def _check_dual(
     check_empty(payload.counts, payload.means, "/means")
     check_means(payload.counts, payload.means, lower, upper, "/means")
     check_means(np.ones(n_clusters, dtype=np.int64), payload.centroids, lower, upper, "/centroids")
-    region = region_of(task, config)
-    inside = np.clip(payload.centroids - task.origin, *region.boxes) + task.origin
-    astray = np.abs(payload.centroids - inside) > 1e3 * region.tolerance
-    if astray.any():
-        cluster, feature = np.argwhere(astray)[0]
+    region = task_region(task, config)
+    clipped = np.clip(payload.centroids - task.origin, *region.centroid_bounds) + task.origin
+    outside = np.abs(payload.centroids - clipped) > _VIOLATION * region.tolerance
+    if outside.any():
+        cluster, feature = np.argwhere(outside)[0]
         raise RuleViolation(
             "bounds",
             f"the centroid of cluster {cluster} lies outside of this round's box",
             f"/centroids/{cluster}/{feature}",
         )
     space = config.space
-    noise = _LAST_DIGITS * float(np.abs(space.center / space.scale).max(initial=0.0))
-    _check_value(region, task.origin, part, payload, noise)
+    noise = _ROUNDING * float(np.abs(space.center / space.scale).max(initial=0.0))
+    answer = _DualAnswerCheck(region, task.origin, part, payload, noise)
+    answer.check_assignment()
+    answer.check_centroids()
+    answer.check_value()
 
 
-def _check_value(
-    region: Region,
-    origin: NDArray[np.float64],
-    part: DualPart,
-    payload: DualAnswer,
-    noise: float,
-) -> None:
-    """Check an assignment, its centroids and its value against all of the site's points.
+class _DualAnswerCheck:
+    """Checks a dual answer, relative to the round's origin, against all points of the site.
 
-    ``noise`` is what rounding may have left of a scaled mean, of points far from 0.
+    ``noise`` is the rounding error of a scaled mean of points far from 0.
     """
-    counts = payload.counts.astype(np.float64)
-    means, centroids = payload.means - origin, payload.centroids - origin
-    mean, mu = part.mean - origin, part.multipliers
-    sums = counts[:, None] * means
-    square = part.scatter + part.n * float(mean @ mean)
-    size = np.abs(mean).max(initial=0.0) + np.abs(means).max(initial=0.0)
-    if (
-        payload.counts.sum() != part.n
-        or (
-            np.abs(sums.sum(axis=0) - part.n * mean)
-            > part.n * (10 * SLACK * max(size, 1.0) + noise)
-        ).any()
-    ):
-        raise RuleViolation(
-            "assignment", "the clusters do not add up to what the cells told", "/counts"
-        )
-    wide = float(np.maximum(-region.lower, region.upper).max())
-    slack = TOLERANCE * (square + np.abs(mu).sum() * wide) + SLACK * part.n * wide**2
-    slack += noise * (part.n * wide + np.abs(mu).sum())
-    if float(counts @ (means**2).sum(axis=1)) > square + slack:
-        raise RuleViolation(
-            "assignment", "the clusters' means lie farther apart than all points do", "/means"
-        )
-    if region.violation(centroids) > 1e3 * region.tolerance:
-        raise RuleViolation(
-            "symmetry", "the centroids break the session's symmetry form", "/centroids"
-        )
-    model = SiteModel(counts=payload.counts, sums=sums, square=square)
-    objective = objective_of(model, centroids, mu)
-    # The box alone allows no more than box and symmetry: where that suffices nothing is searched.
-    suffices = objective <= _box_minimum(region, counts, sums, mu) + square + slack
-    if not suffices and (
-        objective > region.optimal_centroids(counts, sums, mu)[1] + square + slack
-    ):
-        raise RuleViolation(
-            "dual-value",
-            "the centroids are not those that are best for the counts and means",
-            "/centroids",
-        )
-    value = payload.value
-    if value > objective + slack:
-        raise RuleViolation(
-            "dual-value", "the value contradicts the centroids: they reach a lower one", "/value"
-        )
-    for together in part.n * np.eye(len(counts)):
-        # All points in one cluster: its cost is known from the cells.
-        everything = together[:, None] * mean
-        if value <= _box_minimum(region, together, everything, mu) + square + slack:
-            continue
-        if value > region.optimal_centroids(together, everything, mu)[1] + square + slack:
+
+    def __init__(
+        self,
+        region: Region,
+        origin: NDArray[np.float64],
+        part: DualPart,
+        payload: DualAnswer,
+        noise: float,
+    ) -> None:
+        self.region, self.part, self.payload, self.noise = region, part, payload, noise
+        self.counts = payload.counts.astype(np.float64)
+        self.mean, self.means = part.mean - origin, payload.means - origin
+        self.centroids, self.mu = payload.centroids - origin, part.multipliers
+        self.sums = self.counts[:, None] * self.means
+        #: The sum of the squares of all points.
+        self.square = part.scatter + part.n * float(self.mean @ self.mean)
+        assignment = SiteAssignment(counts=payload.counts, sums=self.sums, square=self.square)
+        self.objective = assignment.objective(self.centroids, self.mu)
+        reach, pull = float(np.maximum(-region.lower, region.upper).max()), np.abs(self.mu).sum()
+        #: Rounding error of a cost.
+        self.slack = _TOLERANCE * (self.square + pull * reach) + SLACK * part.n * reach**2
+        self.slack += noise * (part.n * reach + pull)
+
+    def check_assignment(self) -> None:
+        """Check counts and means against number, mean and scatter of the points."""
+        n = self.part.n
+        size = np.abs(self.mean).max(initial=0.0) + np.abs(self.means).max(initial=0.0)
+        difference = np.abs(self.sums.sum(axis=0) - n * self.mean)
+        tolerance = n * (10 * SLACK * max(size, 1.0) + self.noise)
+        if self.payload.counts.sum() != n or (difference > tolerance).any():
             raise RuleViolation(
-                "dual-value", "the value exceeds what the declared bounds allow", "/value"
+                "assignment", "the clusters do not add up to the site's cells", "/counts"
             )
-    if value < np.minimum(mu * region.boxes.lower, mu * region.boxes.upper).sum() - slack:
-        raise RuleViolation(
-            "dual-value", "the value is lower than any points could make it", "/value"
-        )
+        if float(self.counts @ (self.means**2).sum(axis=1)) > self.square + self.slack:
+            raise RuleViolation(
+                "assignment", "the clusters' means lie farther apart than all points do", "/means"
+            )
+
+    def check_centroids(self) -> None:
+        """Check that the centroids are in the region, and the best ones for the assignment."""
+        if self.region.violation(self.centroids) > _VIOLATION * self.region.tolerance:
+            raise RuleViolation(
+                "symmetry", "the centroids break the session's symmetry form", "/centroids"
+            )
+        if self._exceeds_minimum(self.objective, self.counts, self.sums):
+            raise RuleViolation(
+                "dual-value",
+                "the centroids are not the best ones for the counts and means",
+                "/centroids",
+            )
+
+    def check_value(self) -> None:
+        """Check the value against the centroids, the declared bounds and the points."""
+        value = self.payload.value
+        if value > self.objective + self.slack:
+            raise RuleViolation(
+                "dual-value",
+                "the value contradicts the centroids: they reach a lower one",
+                "/value",
+            )
+        # The cost of all points in one cluster is known from the cells.
+        for counts in self.part.n * np.eye(len(self.counts)):
+            if self._exceeds_minimum(value, counts, counts[:, None] * self.mean):
+                raise RuleViolation(
+                    "dual-value", "the value exceeds what the declared bounds allow", "/value"
+                )
+        if value < least_value(self.region, self.mu) - self.slack:
+            raise RuleViolation(
+                "dual-value", "the value is lower than any points could make it", "/value"
+            )
+
+    def _exceeds_minimum(
+        self, value: float, counts: NDArray[np.float64], sums: NDArray[np.float64]
+    ) -> bool:
+        """Return whether a value is larger than the least cost of an assignment in the region."""
+        limit = self.square + self.slack
+        # The minimum in the box alone is a lower one, and cheap.
+        weights, slopes = counts[:, None], self.mu - 2.0 * sums
+        lower, upper = self.region.centroid_bounds
+        best = box_minimiser(weights, -slopes, lower, upper, lower)
+        if value <= float((weights * best**2 + slopes * best).sum()) + limit:
+            return False
+        least = self.region.optimal_centroids(counts, sums, self.mu)[1]
+        return bool(value > least + limit)
 
 
-def _box_minimum(
-    region: Region,
-    counts: NDArray[np.float64],
-    sums: NDArray[np.float64],
-    mu: NDArray[np.float64],
-) -> float:
-    """Return the least of ``sum_k n_k|m_k|^2 - 2 s_k.m_k + mu_k.m_k`` in the box alone."""
-    n_rows, slopes = counts[:, None], mu - 2.0 * sums
-    lower, upper = region.boxes
-    corner = np.where(slopes > 0, lower, upper)
-    inner = -slopes / np.where(n_rows > 0, 2.0 * n_rows, 1.0)
-    best = np.clip(np.where(n_rows > 0, inner, corner), lower, upper)
-    return float((n_rows * best**2 + slopes * best).sum())
+def least_value(region: Region, mu: NDArray[np.float64]) -> float:
+    """Return the optimum of a node problem without points: no points have a lower one."""
+    lower, upper = region.centroid_bounds
+    return float(np.minimum(mu * lower, mu * upper).sum())

@@ -1,24 +1,30 @@
-"""How `dual` moves its multipliers from round to round: the paper's three rules and one more.
+"""Rules that update the multipliers of `dual` after each dual round.
 
-What the paper says (Yfantis et al., section IV)
-    The dual function ``d(lambda)``, the sum over sites of their optimal node problems (eq. 12), is
-    concave and a lower bound of the clustering problem for every lambda. ``subgradient`` follows
-    the violation of consensus (eq. 16 to 18); ``bundle_trust`` maximises the cutting-plane model of
-    the last tau rounds within a trust region (eq. 19 to 25); ``quasi_newton`` puts a quadratic
-    model of BFGS curvature under the same cuts (eq. 26 to 32).
+The dual function ``d(lambda)``, the sum over sites of their optimal node problems (equation 12 of
+[1]_), is concave and a lower bound of the clustering problem for every lambda. The rules of the
+paper's section IV:
 
-Where this departs from it
-    Constraint 32c is reverse convex as printed. Here the lower of model and cuts is maximised,
-    which is concave. The BFGS update is skipped where it would leave B indefinite or unusable: at a
-    kink, subgradients need not turn against the step.
+- ``subgradient`` follows the violation of consensus (equations 16 to 18);
+- ``bundle_trust`` maximises the cutting-plane model of the last tau rounds within a trust region
+  (equations 19 to 25);
+- ``quasi_newton`` adds a quadratic model with BFGS curvature to the cuts (equations 26 to 32).
 
-``quadratic_bundle``
-    Every site sends the counts and sums of its optimal assignment: what that assignment costs is
-    then known for every lambda, not only along a plane. The master maximises the sum of the known
-    assignments' costs (:func:`~fedclust.methods.dual.cone_program.best_of_model`); a finite number
-    of assignments makes it end at the exact optimum of the dual.
+Two details differ from the paper. Constraint 32c is reverse convex as printed; this module
+maximises the lower of model and cuts, which is concave. The BFGS update is skipped where it would
+leave B indefinite or badly scaled, which can happen where a step crosses a kink.
 
-Everything here is a pure function of a state that is stored between rounds.
+A fourth rule, ``quadratic_bundle``, uses that every site sends the counts and sums of its optimal
+assignment: they give the assignment's cost for every lambda, not only a plane. The rule maximises
+the sum over sites of the least cost of a known assignment
+(:func:`~fedclust.methods.dual.cone_program.maximise_bundle`). There are finitely many assignments,
+so it ends at the exact optimum of the dual.
+
+All functions are pure; the state is stored between rounds.
+
+References
+----------
+.. [1] Yfantis, Wagner & Ruskowski, "Federated K-means clustering via dual decomposition-based
+   distributed optimization".
 """
 
 from __future__ import annotations
@@ -31,23 +37,27 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
-from fedclust.methods.dual.cone_program import Piece, best_of_model, best_step
+from fedclust.methods.dual.cone_program import (
+    AssignmentCost,
+    maximise_bundle,
+    maximise_cutting_planes,
+)
 from fedclust.methods.dual.feasible_set import Region
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntVector
 from fedclust.schema.model import Model
 
 __all__ = [
-    "Advice",
     "Ascent",
     "DualRound",
+    "Proposal",
     "Rule",
-    "SiteModel",
-    "advance",
-    "begin",
-    "enter",
+    "SiteAssignment",
+    "add_assignments",
     "known_cost",
-    "learn",
-    "multipliers",
+    "propose_in_region",
+    "site_multipliers",
+    "start_ascent",
+    "update_multipliers",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -55,59 +65,66 @@ BoolArray = NDArray[np.bool_]
 Rule: TypeAlias = Literal["subgradient", "bundle_trust", "quasi_newton", "quadratic_bundle"]
 Reason: TypeAlias = Literal["", "residual", "converged", "stalled"]
 
-#: Part of the value by which the best bound may lie below the master's: the node solvers and the
-#: master stop at about a tenth of it.
+#: Relative distance of the best bound and the model's maximum at which the rule has converged. The
+#: node solvers and the cone solver stop at about a tenth of it.
 _CONVERGED = 1e-6
-#: Curvature that BFGS may claim, as a part of a unit of lambda: beyond it a kink was crossed.
-_STEEPEST = 1e6
-#: Difference of two sums, as a part of their size, that is rounding and no other assignment.
-_SAME = 1e-9
+#: Largest curvature in a BFGS update, per unit of lambda; beyond it the step crossed a kink.
+_MAX_CURVATURE = 1e6
+#: Relative difference of two sums up to which they belong to the same assignment.
+_SAME_SUMS = 1e-9
 
 
-class SiteModel(Model):
-    """A site's optimal assignment: ``sum_k n_k |m_k|^2 - 2 s_k . m_k + square`` is its cost.
+class SiteAssignment(Model):
+    """An assignment of a site's points; it costs ``sum_k n_k |m_k|^2 - 2 s_k . m_k + square``.
 
     Attributes
     ----------
     counts : (K,) int64
+        n, persons in each cluster.
     sums : (K, d) float64
+        s, sums of each cluster's points, weighted by persons.
     square : float
-        Sum of all points' squared lengths. All three are weighted by persons.
+        Squared lengths of all points, weighted by persons and added up.
     """
 
     counts: IntVector
     sums: FloatMatrix
     square: FiniteFloat
 
+    def objective(self, centroids: FloatArray, mu: FloatArray) -> float:
+        """Return the cost with centroids and multipliers (K, d), all relative to one origin."""
+        square = self.counts @ (centroids**2).sum(axis=1) + self.square
+        return float(square + ((mu - 2.0 * self.sums) * centroids).sum())
+
 
 class DualRound(Model):
-    """What the sites answered to one lambda.
+    """The sites' answers to one lambda.
 
     Attributes
     ----------
     lambdas : (S - 1, K, d) float64
-        Multipliers of the links of the chain of sites in name order, eq. 8 to 10.
+        Multipliers of the links between neighbouring sites in name order, equations 8 to 10.
     centroids : (S, K, d) float64
     value : float
         The sum of the sites' proven bounds: a lower bound.
     objective : float
-        The sum of what the sites' answers cost, at least ``value``. Above it only where a node
-        problem was stopped early; cuts pass through it.
-    models : tuple of SiteModel, one for each site in name order
+        The sum of the costs of the sites' answers, at least ``value``. It is larger only where a
+        node problem was stopped early. Cuts pass through it.
+    models : tuple of SiteAssignment, one for each site in name order
     """
 
     lambdas: FloatTensor3
     centroids: FloatTensor3
     value: FiniteFloat
     objective: FiniteFloat
-    models: tuple[SiteModel, ...]
+    models: tuple[SiteAssignment, ...]
 
 
-class _Known(Model):
-    """An assignment that a site has sent, and the last round in which the master used it."""
+class _KnownAssignment(Model):
+    """An assignment that a site has sent; ``used``: the last round in which it was active."""
 
     site: int
-    model: SiteModel
+    model: SiteAssignment
     used: int
 
 
@@ -118,27 +135,27 @@ class _Cut(Model):
 
 
 class Ascent(Model):
-    """A rule's whole memory.
+    """The state of an update rule.
 
     Attributes
     ----------
     rule : str
     n_sites, n_clusters, n_features : int
     step : float
-        alpha_0 of eq. 18 and 37.
+        alpha_0 of equations 18 and 37.
     memory : int
-        tau of eq. 19; of ``quadratic_bundle``, how many assignments of a site are kept. Those in
-        use are kept always.
+        tau of equation 19; for ``quadratic_bundle`` the number of assignments kept for each site.
+        Active assignments are always kept.
     residual : float
-        Norm of the consensus violation (eq. 38) at which the paper's rules end.
+        Norm of the consensus violation (equation 38) at which the paper's rules end.
     rounds : int
-        Rounds taken so far.
+        Rounds processed so far.
     lambdas : (S - 1, K, d) float64
-        What the next round is asked for.
+        The multipliers of the next round.
     best : float or None
         The largest value so far: the lower bound.
     curvature : (n, n) float64 or None
-        B of eq. 26, of ``quasi_newton``.
+        B of equation 26, for ``quasi_newton``.
     """
 
     rule: Rule
@@ -153,80 +170,79 @@ class Ascent(Model):
     best: FiniteFloat | None
     curvature: FloatMatrix | None
     cuts: tuple[_Cut, ...]
-    known: tuple[_Known, ...]
+    known: tuple[_KnownAssignment, ...]
 
 
 @dataclass(frozen=True)
-class Advice:
-    """What to ask next.
+class Proposal:
+    """The multipliers that a rule proposes for the next round.
 
     Attributes
     ----------
     lambdas : (S - 1, K, d) float64
-    model_value : float or None
-        Of ``quadratic_bundle``: the maximum of its model, above which the dual function has no
-        value. None for ``reference``, whose region the model only relaxes, and where the solver
-        stopped short.
-    consensus : (K, d) float64 or None
-        The master's primal point: centroids worth a try.
-    apart : (K, d) float64 or None
-        Of ``quadratic_bundle``: along which coordinates the sites' assignments disagree most.
     finished : bool
     reason : {"", "residual", "converged", "stalled"}
         ``residual``: the sites agree; ``converged``: the best value is the model's maximum;
-        ``stalled``: the sites said nothing new, as at a node limit.
+        ``stalled``: the sites sent nothing new, for example at a node limit.
+    model_value : float or None
+        The maximum of the model of ``quadratic_bundle``, an upper limit of the dual function. None
+        for the symmetry form "reference", where the model only relaxes the region, and where the
+        solver missed its accuracy.
+    consensus : (K, d) float64 or None
+        The primal point of ``quadratic_bundle``: candidate centroids.
+    disagreement : (K, d) float64 or None
+        How much the sites' assignments disagree about each coordinate (``quadratic_bundle``).
     """
 
     lambdas: FloatArray
-    model_value: float | None
-    consensus: FloatArray | None
-    apart: FloatArray | None
-    finished: bool
-    reason: Reason
+    finished: bool = False
+    reason: Reason = ""
+    model_value: float | None = None
+    consensus: FloatArray | None = None
+    disagreement: FloatArray | None = None
 
 
-# --- what a round says ----------------------------------------------------------------------------
+def site_multipliers(lambdas: FloatArray) -> FloatArray:
+    """Return every site's multipliers.
+
+    Parameters
+    ----------
+    lambdas : (S - 1, K, d) float64
+        Multipliers of the links between neighbouring sites.
+
+    Returns
+    -------
+    (S, K, d) float64
+        mu_i = A_i^T lambda, equations 9 and 11.
+    """
+    zero = np.zeros((1, *lambdas.shape[1:]))
+    return np.asarray(np.concatenate([lambdas, zero]) - np.concatenate([zero, lambdas]))
 
 
-def multipliers(lambdas: FloatArray) -> FloatArray:
-    """Return mu (S, K, d) with mu_i = A_i^T lambda: what each site is told, eq. 9 and 11."""
-    none = np.zeros((1, *lambdas.shape[1:]))
-    return np.asarray(np.concatenate([lambdas, none]) - np.concatenate([none, lambdas]))
-
-
-def _slopes(centroids: FloatArray) -> FloatArray:
-    """Return (S - 1, K, d): the subgradient of eq. 16."""
-    return np.asarray(centroids[:-1] - centroids[1:])
-
-
-# --- the rules ------------------------------------------------------------------------------------
-
-
-def begin(
+def start_ascent(
     rule: Rule,
-    n_sites: int,
-    n_clusters: int,
-    n_features: int,
+    shape: tuple[int, int, int],
     *,
     step: float = 0.5,
     memory: int = 50,
     residual: float = 1e-2,
 ) -> Ascent:
-    """Return the state before the first round: lambda 0, B_0 = -I (Table I).
+    """Return the state before the first round: lambda is 0, and B_0 = -I (Table I).
 
     Parameters
     ----------
     rule : {"subgradient", "bundle_trust", "quasi_newton", "quadratic_bundle"}
-    n_sites, n_clusters, n_features : int
+    shape : tuple of int
+        Numbers of sites S, clusters K and columns d.
     step : float
-        Initial step, or squared radius of the trust region; not of ``quadratic_bundle``.
+        Initial step length, or squared radius of the trust region; not for ``quadratic_bundle``.
     memory : int
-        Rounds that cuts are kept for; of ``quadratic_bundle``, a site's assignments that are.
+        Rounds for which cuts are kept; for ``quadratic_bundle`` assignments kept for each site.
     residual : float
         Consensus violation at which the paper's rules end.
     """
-    shape = (n_sites - 1, n_clusters, n_features)
-    size = int(np.prod(shape))
+    n_sites, n_clusters, n_features = shape
+    lambdas = np.zeros((n_sites - 1, n_clusters, n_features))
     return Ascent(
         rule=rule,
         n_sites=n_sites,
@@ -236,123 +252,131 @@ def begin(
         memory=memory,
         residual=residual,
         rounds=0,
-        lambdas=np.zeros(shape),
+        lambdas=lambdas,
         best=None,
-        curvature=-np.eye(size) if rule == "quasi_newton" else None,
+        curvature=-np.eye(lambdas.size) if rule == "quasi_newton" else None,
         cuts=(),
         known=(),
     )
 
 
-def advance(ascent: Ascent, round_: DualRound, region: Region) -> tuple[Ascent, Advice]:
-    """Take one round in and say where to go next.
+def update_multipliers(
+    ascent: Ascent, dual_round: DualRound, region: Region
+) -> tuple[Ascent, Proposal]:
+    """Process the answers of one dual round and propose the next multipliers.
 
     Parameters
     ----------
     ascent : Ascent
-    round_ : DualRound
+    dual_round : DualRound
     region : Region
-        What the sites' centroids are confined to; ``quadratic_bundle`` alone reads it.
+        The feasible set of the sites' centroids; only ``quadratic_bundle`` needs it.
 
     Returns
     -------
     Ascent
-        To be stored; ``rounds`` has grown by 1.
-    Advice
+        The new state; ``rounds`` has grown by 1.
+    Proposal
 
     Raises
     ------
     MissingExtra
-        If the rule needs the convex solver and it is not installed.
+        If the rule needs clarabel and it is not installed.
     """
-    slopes = _slopes(round_.centroids)
-    cuts = ascent.cuts
+    # The subgradient, equation 16.
+    slopes = np.asarray(dual_round.centroids[:-1] - dual_round.centroids[1:])
+    cuts, value = ascent.cuts, dual_round.value
     if ascent.rule in ("bundle_trust", "quasi_newton"):
-        cut = _Cut(lambdas=round_.lambdas, slopes=slopes, value=round_.objective)
+        cut = _Cut(lambdas=dual_round.lambdas, slopes=slopes, value=dual_round.objective)
         cuts = (*cuts, cut)[-ascent.memory :]
     ascent = ascent.model_copy(
         update={
             "rounds": ascent.rounds + 1,
-            "lambdas": round_.lambdas,
-            "best": round_.value if ascent.best is None else max(ascent.best, round_.value),
-            "curvature": _curved(ascent, round_, slopes),
+            "lambdas": dual_round.lambdas,
+            "best": value if ascent.best is None else max(ascent.best, value),
+            "curvature": _bfgs_update(ascent, dual_round, slopes),
             "cuts": cuts,
-            "known": _learned(ascent, round_.models),
+            "known": _extend_known(ascent, dual_round.models),
         }
     )
     if ascent.rule == "quadratic_bundle":
-        return _by_quadratics(ascent, region, slopes=slopes)
+        return _propose_by_bundle(ascent, region, slopes)
     if np.linalg.norm(slopes) <= ascent.residual:
-        lambdas = ascent.lambdas
-        return ascent, Advice(lambdas, None, None, None, finished=True, reason="residual")
-    return _go(ascent, ascent.lambdas + _step(ascent, slopes))
+        return ascent, Proposal(ascent.lambdas, finished=True, reason="residual")
+    if ascent.rule == "subgradient":
+        return _move(ascent, _subgradient_step(ascent, slopes))
+    return _move(ascent, _cutting_plane_step(ascent, slopes))
 
 
-def learn(ascent: Ascent, models: Sequence[SiteModel]) -> Ascent:
-    """Take in assignments that sites told outside of a dual round, as of the primal's centroids.
+def add_assignments(ascent: Ascent, assignments: Sequence[SiteAssignment]) -> Ascent:
+    """Add assignments that are known from outside a dual round, for example from a primal round.
 
-    Any assignment of a site's points bounds its part of the dual function, the best one or
-    not: the quadratic master is tighter for it, and needs fewer rounds. Other rules forget it.
+    Any assignment of a site's points, optimal or not, bounds the site's part of the dual function:
+    it tightens the model of ``quadratic_bundle`` and saves rounds. Other rules ignore it.
 
     Parameters
     ----------
     ascent : Ascent
-    models : sequence of SiteModel, one for each site in name order
+    assignments : sequence of SiteAssignment
+        One for each site in name order.
     """
-    return ascent.model_copy(update={"known": _learned(ascent, models)})
+    return ascent.model_copy(update={"known": _extend_known(ascent, assignments)})
 
 
-def enter(ascent: Ascent, region: Region, bound: float) -> tuple[Ascent, Advice]:
-    """Begin in another region, of ``quadratic_bundle``: with every assignment that is known.
+def propose_in_region(ascent: Ascent, region: Region, bound: float) -> tuple[Ascent, Proposal]:
+    """Propose multipliers for another region, from all known assignments (``quadratic_bundle``).
 
-    What an assignment costs it costs for any centroids, so that the model holds in any part of
-    the region too.
+    An assignment's cost does not depend on the region, so the model holds in every subdomain.
 
     Parameters
     ----------
     ascent : Ascent
     region : Region
     bound : float
-        Proven of it already; that of a region that holds it, for example.
+        A proven lower bound of the region, for example that of a region that contains it.
+
+    Returns
+    -------
+    Ascent
+    Proposal
     """
-    return _by_quadratics(ascent.model_copy(update={"best": bound}), region, slopes=None)
+    return _propose_by_bundle(ascent.model_copy(update={"best": bound}), region, None)
 
 
 def known_cost(ascent: Ascent, centroids: FloatArray) -> float:
-    """Return what centroids (K, d) cost at most by the assignments that are known.
+    """Return an upper bound of the cost of centroids (K, d), from the known assignments.
 
-    Infinite where nothing is known of some site.
+    It is infinite where no assignment of some site is known.
     """
     least = np.full(ascent.n_sites, np.inf)
     for known in ascent.known:
-        piece = _piece(known.site, known.model)
-        cost = piece.counts @ ((centroids - piece.centres) ** 2).sum(axis=1) + piece.rest
+        assignment = _assignment_cost(known)
+        squares = ((centroids - assignment.means) ** 2).sum(axis=1)
+        cost = assignment.counts @ squares + assignment.within
         least[known.site] = min(least[known.site], float(cost))
     return float(least.sum())
 
 
-def _go(ascent: Ascent, lambdas: FloatArray) -> tuple[Ascent, Advice]:
-    ascent = ascent.model_copy(update={"lambdas": lambdas})
-    return ascent, Advice(lambdas, None, None, None, finished=False, reason="")
+# --- The paper's rules ----------------------------------------------------------------------------
 
 
-# --- the paper's rules ----------------------------------------------------------------------------
+def _move(ascent: Ascent, step: FloatArray) -> tuple[Ascent, Proposal]:
+    lambdas = ascent.lambdas + step
+    return ascent.model_copy(update={"lambdas": lambdas}), Proposal(lambdas)
 
 
-def _length(ascent: Ascent) -> float:
-    """Return alpha of eq. 18 and 37."""
+def _step_length(ascent: Ascent) -> float:
+    """Return alpha of equations 18 and 37."""
     return float(ascent.step / np.sqrt(ascent.rounds))
 
 
-def _along(ascent: Ascent, slopes: FloatArray) -> FloatArray:
-    """Return the step of eq. 17."""
-    return np.asarray(_length(ascent) * slopes)
+def _subgradient_step(ascent: Ascent, slopes: FloatArray) -> FloatArray:
+    """Return the step (S - 1, K, d) of equation 17."""
+    return np.asarray(_step_length(ascent) * slopes)
 
 
-def _step(ascent: Ascent, slopes: FloatArray) -> FloatArray:
-    """Return one of the paper's steps from the current lambda: (S - 1, K, d)."""
-    if ascent.rule == "subgradient":
-        return _along(ascent, slopes)
+def _cutting_plane_step(ascent: Ascent, slopes: FloatArray) -> FloatArray:
+    """Return the step (S - 1, K, d) of equation 24 or, with curvature, of equation 32."""
     heights = np.array(
         [
             cut.value + float((cut.slopes * (ascent.lambdas - cut.lambdas)).sum())
@@ -360,109 +384,102 @@ def _step(ascent: Ascent, slopes: FloatArray) -> FloatArray:
         ]
     )
     curvature = ascent.curvature
-    found = best_step(
+    step = maximise_cutting_planes(
         np.array([cut.slopes.ravel() for cut in ascent.cuts]),
         heights - ascent.cuts[-1].value,
-        float(np.sqrt(_length(ascent))),
+        float(np.sqrt(_step_length(ascent))),
         slope=None if curvature is None else slopes.ravel(),
         curvature=curvature,
     )
-    return _along(ascent, slopes) if found is None else found.reshape(slopes.shape)
+    return _subgradient_step(ascent, slopes) if step is None else step.reshape(slopes.shape)
 
 
-def _curved(ascent: Ascent, round_: DualRound, slopes: FloatArray) -> FloatArray | None:
-    """Return B after the step from the last round to this one, eq. 27 to 29."""
+def _bfgs_update(ascent: Ascent, dual_round: DualRound, slopes: FloatArray) -> FloatArray | None:
+    """Return B after the step from the last round to this one, equations 27 to 29."""
     old = ascent.curvature
     if old is None or not ascent.cuts:
         return old
     last = ascent.cuts[-1]
-    s = (round_.lambdas - last.lambdas).ravel()
+    s = (dual_round.lambdas - last.lambdas).ravel()
     y = (slopes - last.slopes).ravel()
-    turn = float(y @ s)
-    # Concave: y.s <= 0. At 0, B would lose its sign; far beyond, a kink lies on the way.
-    if turn >= 0.0 or y @ y > -_STEEPEST * turn or -turn * _STEEPEST < s @ s:
+    product = float(y @ s)
+    # Concave: y.s <= 0. At 0, B would lose its sign; a very large curvature comes from a kink.
+    if product >= 0.0 or y @ y > -_MAX_CURVATURE * product or -product * _MAX_CURVATURE < s @ s:
         return old
-    bent = old @ s
-    new = old + np.outer(y, y) / turn - np.outer(bent, bent) / float(s @ bent)
+    image = old @ s
+    new = old + np.outer(y, y) / product - np.outer(image, image) / float(s @ image)
     return np.asarray((new + new.T) / 2)
 
 
-# --- the quadratic bundle -------------------------------------------------------------------------
+# --- The quadratic bundle -------------------------------------------------------------------------
 
 
-def _by_quadratics(
-    ascent: Ascent, region: Region, *, slopes: FloatArray | None
-) -> tuple[Ascent, Advice]:
-    """Ask for the maximum of the model of all assignments that the sites have sent.
-
-    ``slopes`` are of the last round in this region, if there was one.
-    """
-    asked = ascent.lambdas
-    pieces = [_piece(known.site, known.model) for known in ascent.known]
-    optimum = best_of_model(pieces, region, ascent.n_sites)
+def _propose_by_bundle(
+    ascent: Ascent, region: Region, slopes: FloatArray | None
+) -> tuple[Ascent, Proposal]:
+    """Propose the maximiser of the model; ``slopes`` of the last round in this region, if any."""
+    assignments = [_assignment_cost(known) for known in ascent.known]
+    optimum = maximise_bundle(assignments, region, ascent.n_sites)
     if optimum is None:
-        return _go(ascent, asked if slopes is None else asked + _along(ascent, slopes))
+        if slopes is None:
+            return ascent, Proposal(ascent.lambdas)
+        return _move(ascent, _subgradient_step(ascent, slopes))
     exact = np.isfinite(optimum.error)
     best = -np.inf if ascent.best is None else ascent.best
     reason: Reason = ""
     if exact and best >= optimum.value - _CONVERGED * abs(best) - optimum.error:
         reason = "converged"
-    elif slopes is not None and np.array_equal(optimum.lambdas, asked):
+    elif slopes is not None and np.array_equal(optimum.lambdas, ascent.lambdas):
         reason = "stalled"
-    bounding = exact and region.symmetry != "reference"
-    advice = Advice(
+    proposal = Proposal(
         lambdas=optimum.lambdas,
-        model_value=optimum.value if bounding else None,
-        consensus=optimum.consensus,
-        apart=optimum.apart,
         finished=bool(reason),
         reason=reason,
+        model_value=optimum.value if exact and region.symmetry != "reference" else None,
+        consensus=optimum.consensus,
+        disagreement=optimum.disagreement,
     )
-    ascent = ascent.model_copy(
-        update={"lambdas": optimum.lambdas, "known": _in_use(ascent, optimum.active)}
-    )
-    return ascent, advice
+    known = _forget_unused(ascent, optimum.active)
+    return ascent.model_copy(update={"lambdas": optimum.lambdas, "known": known}), proposal
 
 
-def _piece(site: int, model: SiteModel) -> Piece:
+def _assignment_cost(known: _KnownAssignment) -> AssignmentCost:
+    model = known.model
     counts = model.counts.astype(np.float64)
-    centres = model.sums / np.maximum(counts, 1.0)[:, None]
-    rest = model.square - float((model.sums * centres).sum())
-    return Piece(site, counts, centres, max(rest, 0.0))
+    means = model.sums / np.maximum(counts, 1.0)[:, None]
+    within = model.square - float((model.sums * means).sum())
+    return AssignmentCost(known.site, counts, means, max(within, 0.0))
 
 
-def _learned(ascent: Ascent, models: Sequence[SiteModel]) -> tuple[_Known, ...]:
-    """Add the assignments that are new."""
+def _extend_known(
+    ascent: Ascent, assignments: Sequence[SiteAssignment]
+) -> tuple[_KnownAssignment, ...]:
     if ascent.rule != "quadratic_bundle":
         return ()
     known = list(ascent.known)
-    for site, model in enumerate(models):
-        if not any(site == old.site and _alike(model, old.model) for old in known):
-            known.append(_Known(site=site, model=model, used=ascent.rounds + 1))
+    for site, model in enumerate(assignments):
+        if not any(site == old.site and _is_same(model, old.model) for old in known):
+            known.append(_KnownAssignment(site=site, model=model, used=ascent.rounds + 1))
     return tuple(known)
 
 
-def _alike(one: SiteModel, other: SiteModel) -> bool:
-    """Whether two assignments cost the same everywhere, rounding of sums apart."""
+def _is_same(one: SiteAssignment, other: SiteAssignment) -> bool:
+    """Return whether two assignments have the same cost everywhere, up to rounding of sums."""
     if not np.array_equal(one.counts, other.counts):
         return False
     size = max(1e-300, float(np.abs(other.sums).max(initial=0.0)))
-    return float(np.abs(one.sums - other.sums).max(initial=0.0)) <= _SAME * size
+    return float(np.abs(one.sums - other.sums).max(initial=0.0)) <= _SAME_SUMS * size
 
 
-def _in_use(ascent: Ascent, active: BoolArray) -> tuple[_Known, ...]:
-    """Keep the assignments in use and, of each site, the ``memory`` that were so last."""
+def _forget_unused(ascent: Ascent, active: BoolArray) -> tuple[_KnownAssignment, ...]:
+    """Keep the active assignments and each site's ``memory`` most recently used ones."""
     known = [
-        old.model_copy(update={"used": ascent.rounds}) if used else old
-        for old, used in zip(ascent.known, active, strict=True)
+        old.model_copy(update={"used": ascent.rounds}) if is_active else old
+        for old, is_active in zip(ascent.known, active, strict=True)
     ]
-    kept: set[int] = set()
+    kept = set(np.flatnonzero(active).tolist())
     for site in range(ascent.n_sites):
         own = [index for index, old in enumerate(known) if old.site == site]
         own.sort(key=lambda index: (-known[index].used, index))
         kept.update(own[: ascent.memory])
-    return tuple(
-        old
-        for index, (old, used) in enumerate(zip(known, active, strict=True))
-        if used or index in kept
-    )
+    return tuple(known[index] for index in sorted(kept))

@@ -1,15 +1,19 @@
-"""Small separable quadratic programs, exactly, with a proven bound: centroids of fixed labels.
+"""Separable quadratic programs over a box and half-spaces, solved with a proven lower bound.
 
-What it says and cites
-    Minimise ``sum_i w_i x_i^2 - b_i x_i`` over a box and half-spaces. Goldfarb & Idnani, "A
-    numerically stable dual method for solving strictly convex quadratic programs", 1983, finds the
-    constraints that bind. Weights may be 0 (a cluster without rows has only a linear cost): such
-    coordinates get a small weight about where they last were, again and again, until the proven
-    bound meets the value (Rockafellar, "Monotone operators and the proximal point algorithm",
-    1976; on a linear cost it ends after finitely many steps, mostly one).
+The centroids of fixed labels minimise ``sum_i w_i x_i^2 - b_i x_i`` over a box and half-spaces. The
+dual active-set method of [1]_ finds the binding constraints. A cluster without points has weight 0
+and a linear cost: its coordinates get a small weight around their last position, repeatedly, until
+the proven bound meets the value [2]_. With a linear cost this ends after finitely many rounds,
+mostly after one.
 
-The bound needs no trust in any of that: for any multipliers of the half-spaces that are not
-negative, the Lagrangian's minimum over the box is closed form and below every feasible value.
+The bound does not depend on the solver's accuracy: for any non-negative multipliers of the
+half-spaces, the Lagrangian's minimum over the box has a closed form and is a lower bound.
+
+References
+----------
+.. [1] Goldfarb & Idnani, "A numerically stable dual method for solving strictly convex quadratic
+   programs", Mathematical Programming 1983.
+.. [2] Rockafellar, "Monotone operators and the proximal point algorithm", 1976.
 """
 
 from __future__ import annotations
@@ -19,48 +23,61 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Halfspaces", "Minimum", "box_minimum", "minimise"]
+__all__ = ["Halfspaces", "Minimum", "box_minimiser", "minimise"]
 
 FloatArray = NDArray[np.float64]
-#: Steps of the active set: each adds or drops a constraint, and few are ever needed.
-_STEPS = 1000
-#: Proximal rounds for coordinates without weight.
-_ROUNDS = 30
+#: Limit of active-set steps. Each step adds or drops a constraint; few are ever needed.
+_MAX_STEPS = 1000
+#: Limit of proximal rounds for coordinates without weight.
+_MAX_PROXIMAL_ROUNDS = 30
+#: Relative distance of value and bound at which the proximal rounds end.
+_CLOSED_GAP = 1e-12
 
 
 class Halfspaces(NamedTuple):
-    """``normals @ x >= offsets``: normals (m, N), offsets (m,)."""
+    """The set ``normals @ x >= offsets``: normals (m, N), offsets (m,)."""
 
     normals: FloatArray
     offsets: FloatArray
 
 
 class Minimum(NamedTuple):
-    """The minimiser (N,), the cost there, and a proven lower bound of all feasible costs."""
+    """A minimiser (N,), its cost, and a proven lower bound of all feasible costs."""
 
     point: FloatArray
     value: float
     bound: float
 
 
-def box_minimum(
-    weights: FloatArray, linear: FloatArray, lower: FloatArray, upper: FloatArray, home: FloatArray
+def box_minimiser(
+    weights: FloatArray,
+    linear: FloatArray,
+    lower: FloatArray,
+    upper: FloatArray,
+    default: FloatArray,
 ) -> FloatArray:
-    """Return the minimiser (N,) of ``w x^2 - b x`` over the box; ``home`` where all are alike.
+    """Return the minimiser of ``w x^2 - b x`` over a box, coordinate by coordinate.
 
     Parameters
     ----------
     weights, linear : (N,) float64
-        w, any sign, and b. With a weight below 0 the cost is concave: an end of the interval.
-    lower, upper, home : (N,) float64
+        w, of any sign, and b. Where w is negative the cost is concave and an end of the interval is
+        the minimiser.
+    lower, upper : (N,) float64
+    default : (N,) float64
+        The value of coordinates without any cost.
+
+    Returns
+    -------
+    (N,) float64
     """
     convex = weights > 0
     inner = linear / np.where(convex, 2.0 * weights, 1.0)
     ends = np.where(
         weights * lower**2 - linear * lower <= weights * upper**2 - linear * upper, lower, upper
     )
-    flat = np.where((weights == 0) & (linear == 0), home, ends)
-    return np.clip(np.where(convex, inner, flat), lower, upper)
+    corner = np.where((weights == 0) & (linear == 0), default, ends)
+    return np.clip(np.where(convex, inner, corner), lower, upper)
 
 
 def minimise(
@@ -69,10 +86,10 @@ def minimise(
     lower: FloatArray,
     upper: FloatArray,
     halfspaces: Halfspaces,
-    home: FloatArray,
+    default: FloatArray,
     tolerance: float,
 ) -> Minimum:
-    """Return the minimum of ``sum w x^2 - b x`` over the box and the half-spaces.
+    """Minimise ``sum w x^2 - b x`` over a box and half-spaces.
 
     Parameters
     ----------
@@ -80,94 +97,93 @@ def minimise(
         w, not negative, and b.
     lower, upper : (N,) float64
     halfspaces : Halfspaces
-        With the box, they leave a point.
-    home : (N,) float64
-        Where coordinates without cost belong: the nearest feasible point to it is returned.
+        Their intersection with the box is not empty.
+    default : (N,) float64
+        Coordinates without cost take the feasible value nearest to it.
     tolerance : float
-        By how much a half-space may be missed, in the units of ``normals @ x``.
+        Accepted violation of a half-space, in the units of ``normals @ x``.
+
+    Returns
+    -------
+    Minimum
     """
     normals, offsets = halfspaces
-    point = box_minimum(weights, linear, lower, upper, home)
+    point = box_minimiser(weights, linear, lower, upper, default)
     value = float(weights @ point**2 - linear @ point)
     if (normals @ point >= offsets - tolerance).all():
         return Minimum(point, value, value)
-    size = len(weights)
     empty = weights == 0
     width = max(float((upper - lower).max()), 1e-300)
     pull = max(float(np.abs(linear[empty]).max(initial=0.0)) / width, float(weights.max())) * 1e-4
     proximal = np.where(empty, pull if pull > 0 else 1.0, weights)
-    eye = np.eye(size)
-    all_normals = np.vstack([normals, eye, -eye])
-    all_offsets = np.concatenate([offsets, lower, -upper])
-    best = Minimum(point, np.inf, -np.inf)
-    near = home
-    for _ in range(_ROUNDS):
-        target = np.where(empty, linear + 2.0 * proximal * near, linear)
-        found, duals = _active_set(proximal, target, all_normals, all_offsets, tolerance)
-        found = np.clip(found, lower, upper)
-        value = float(weights @ found**2 - linear @ found)
-        pushed = linear + duals[: len(offsets)] @ normals
-        inner = box_minimum(weights, pushed, lower, upper, home)
-        bound = float(weights @ inner**2 - pushed @ inner + duals[: len(offsets)] @ offsets)
-        best = Minimum(found, value, max(bound, best.bound))
-        size_of_terms = float(weights @ found**2 + np.abs(linear * found).sum())
-        if value - best.bound <= 1e-12 * size_of_terms or not empty.any():
+    eye = np.eye(len(weights))
+    constraints = Halfspaces(
+        np.vstack([normals, eye, -eye]), np.concatenate([offsets, lower, -upper])
+    )
+    best_bound, center = -np.inf, default
+    for _ in range(_MAX_PROXIMAL_ROUNDS):
+        target = np.where(empty, linear + 2.0 * proximal * center, linear)
+        point, duals = _active_set(proximal, target, constraints, tolerance)
+        point = np.clip(point, lower, upper)
+        value = float(weights @ point**2 - linear @ point)
+        duals = duals[: len(offsets)]
+        lagrangian = linear + duals @ normals
+        inner = box_minimiser(weights, lagrangian, lower, upper, default)
+        bound = float(weights @ inner**2 - lagrangian @ inner + duals @ offsets)
+        best_bound = max(bound, best_bound)
+        magnitude = float(weights @ point**2 + np.abs(linear * point).sum())
+        if value - best_bound <= _CLOSED_GAP * magnitude or not empty.any():
             break
-        near = found
-    return Minimum(best.point, best.value, min(best.bound, best.value))
+        center = point
+    return Minimum(point, value, min(best_bound, value))
 
 
 def _active_set(
-    weights: FloatArray,
-    linear: FloatArray,
-    normals: FloatArray,
-    offsets: FloatArray,
-    tolerance: float,
+    weights: FloatArray, linear: FloatArray, halfspaces: Halfspaces, tolerance: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return minimiser (N,) and multipliers (m,) of a strictly convex separable program.
-
-    The dual method: start without constraints, take up the one missed most, drop those whose
-    multiplier would fall below 0.
-    """
+    """Return minimiser (N,) and multipliers (m,) of a strictly convex separable program."""
+    normals, offsets = halfspaces
     inverse = 0.5 / weights
     point = inverse * linear
     active: list[int] = []
     duals = np.zeros(len(offsets))
-    for _ in range(_STEPS):
-        missed = normals @ point - offsets
-        missed[active] = 0.0
-        new = int(missed.argmin())
-        if missed[new] >= -0.01 * tolerance:
+    for _ in range(_MAX_STEPS):
+        slack = normals @ point - offsets
+        slack[active] = 0.0
+        new = int(slack.argmin())
+        if slack[new] >= -0.01 * tolerance:
             break
-        rise = 0.0
+        new_dual = 0.0
         while True:
-            held = normals[active]
-            moved = inverse * normals[new]
+            active_normals = normals[active]
+            direction = inverse * normals[new]
             if active:
-                share = np.linalg.lstsq((held * inverse) @ held.T, held @ moved, rcond=None)[0]
-                moved = moved - inverse * (share @ held)
+                gram = (active_normals * inverse) @ active_normals.T
+                share = np.linalg.lstsq(gram, active_normals @ direction, rcond=None)[0]
+                direction = direction - inverse * (share @ active_normals)
             else:
                 share = np.empty(0)
-            slope = float(moved @ normals[new])
+            slope = float(direction @ normals[new])
             gap = float(offsets[new] - normals[new] @ point)
-            # Along a direction that the held constraints leave no room for, only multipliers move.
-            full = gap / slope if slope > 1e-12 * float(inverse @ normals[new] ** 2) else np.inf
+            # Where the active constraints block the direction, only multipliers can move.
+            blocked = slope <= 1e-12 * float(inverse @ normals[new] ** 2)
+            full_step = np.inf if blocked else gap / slope
             limits = [
-                duals[at] / part if part > 1e-14 else np.inf
-                for at, part in zip(active, share, strict=True)
+                duals[index] / part if part > 1e-14 else np.inf
+                for index, part in zip(active, share, strict=True)
             ]
-            first = min(limits, default=np.inf)
-            step = min(full, first)
+            dual_step = min(limits, default=np.inf)
+            step = min(full_step, dual_step)
             if not np.isfinite(step):
                 return point, duals
             duals[active] -= step * share
-            rise += step
-            if np.isfinite(full):
-                point = point + step * moved
-            if full <= first:
+            new_dual += step
+            if np.isfinite(full_step):
+                point = point + step * direction
+            if full_step <= dual_step:
                 active.append(new)
-                duals[new] = rise
+                duals[new] = new_dual
                 break
-            gone = active.pop(limits.index(first))
-            duals[gone] = 0.0
+            dropped = active.pop(limits.index(dual_step))
+            duals[dropped] = 0.0
     return point, np.maximum(duals, 0.0)

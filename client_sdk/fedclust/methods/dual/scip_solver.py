@@ -1,15 +1,19 @@
-"""The node problem of `dual` as a mixed-integer program in SCIP: slow, and what ours is checked by.
+"""The node problem of `dual` as a mixed-integer program in SCIP: slow, for comparison.
 
-What it says and cites
-    Yfantis et al., "Federated K-means clustering via dual decomposition-based distributed
-    optimization", equations 2, 3 and 36. A row has one distance instead of one for every cluster
-    (equation 2c with the same left side for all k), which is as exact and relaxes no less; M of a
-    row is its greatest squared distance from the box (equation 3, for the declared box).
+Equations 2, 3 and 36 of [1]_. A point has one distance variable instead of one for every cluster
+(equation 2c with the same left side for all k), which is as exact and relaxes no less. M of a point
+is its greatest squared distance from the box (equation 3, for the declared box).
+
+References
+----------
+.. [1] Yfantis, Wagner & Ruskowski, "Federated K-means clustering via dual decomposition-based
+   distributed optimization".
 """
 
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +25,7 @@ __all__ = ["scip_solution"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-#: By how much SCIP may miss a constraint; of each row's distance so much is subtracted.
+#: Violation of constraints that SCIP accepts; the bound is lowered by as much for each point.
 _TOLERANCE = 1e-8
 
 
@@ -33,18 +37,28 @@ def scip_solution(
     labels: IntArray,
     node_limit: int,
 ) -> tuple[IntArray, float, int, bool]:
-    """Return labels, a proven lower bound, the nodes visited and whether SCIP calls it optimal.
+    """Solve equation 14 for one site.
 
     Parameters
     ----------
     rows : (n, d) float64
-        At least one.
+        At least one point.
     weights : (n,) int64
     mu : (K, d) float64
     region : Region
     labels : (n,) int64
-        Of a known solution; those returned cost no more, but for tolerances.
+        Returned if SCIP finds no solution.
     node_limit : int
+
+    Returns
+    -------
+    labels : (n,) int64
+    bound : float
+        Proven lower bound.
+    n_nodes : int
+        Nodes visited.
+    complete : bool
+        Whether SCIP proved the optimum.
 
     Raises
     ------
@@ -57,14 +71,11 @@ def scip_solution(
         raise MissingExtra("the node solver scip") from None
     n, d = rows.shape
     clusters = range(len(mu))
-    # About the middle of the box and in units of its widest half side: SCIP's tolerances are
-    # absolute.
-    middle = 0.5 * (region.lower + region.upper)
+    # In units of the box's half width, because SCIP's tolerances are absolute.
+    center = 0.5 * (region.lower + region.upper)
     unit = max(float((0.5 * (region.upper - region.lower)).max()), 1e-300)
-    points = (rows - middle) / unit
+    points = (rows - center) / unit
     half = 0.5 * (region.upper - region.lower) / unit
-    pull = mu / unit
-    about = (region.references - middle) / unit
     farthest = ((np.abs(points) + half) ** 2).sum(axis=1)
 
     model = Model()
@@ -73,8 +84,8 @@ def scip_solution(
     model.setParam("limits/nodes", node_limit)
     model.setParam("limits/gap", 1e-8)
     model.setParam("parallel/maxnthreads", 1)
-    lows, highs = ((bound - middle) / unit for bound in region.boxes)
-    m = [[model.addVar(lb=lows[k, c], ub=highs[k, c]) for c in range(d)] for k in clusters]
+    lower, upper = ((bound - center) / unit for bound in region.centroid_bounds)
+    m = [[model.addVar(lb=lower[k, c], ub=upper[k, c]) for c in range(d)] for k in clusters]
     w = [[model.addVar(vtype="B") for _ in clusters] for _ in range(n)]
     distance = [model.addVar(lb=0.0, ub=float(most)) for most in farthest]
     for j in range(n):
@@ -82,30 +93,37 @@ def scip_solution(
         for k in clusters:
             square = quicksum((points[j, c] - m[k][c]) * (points[j, c] - m[k][c]) for c in range(d))
             model.addCons(square - farthest[j] * (1 - w[j][k]) <= distance[j])
-    for k, other in permutations(clusters, 2):
-        line = about[k] - about[other]
-        if region.symmetry == "pairwise" and k < other:
-            model.addCons(quicksum(line[c] * (m[k][c] - m[other][c]) for c in range(d)) >= 0)
-        elif region.symmetry == "cells":
-            offset = 0.5 * float(about[k] @ about[k] - about[other] @ about[other])
-            model.addCons(quicksum(line[c] * m[k][c] for c in range(d)) >= offset)
-        elif region.symmetry == "reference":
-            # Written out: the squares of the reference cancel.
-            squares = quicksum(m[k][c] * m[k][c] - m[other][c] * m[other][c] for c in range(d))
-            turn = quicksum(2.0 * about[k, c] * (m[k][c] - m[other][c]) for c in range(d))
-            model.addCons(squares - turn <= 0)
-    linear = quicksum(pull[k, c] * m[k][c] for k in clusters for c in range(d))
+    _add_symmetry(model, m, (region.references - center) / unit, region.symmetry)
+    linear = quicksum(mu[k, c] / unit * m[k][c] for k in clusters for c in range(d))
     cost = quicksum(int(weights[j]) * distance[j] for j in range(n))
     model.setObjective(cost + linear, "minimize")
     model.optimize()
-    found = labels
     best = model.getBestSol()
     if best is not None and model.getNSols():
-        found = np.array([[best[var] for var in row] for row in w]).argmax(axis=1)
+        labels = np.array([[best[var] for var in row] for row in w]).argmax(axis=1)
     bound = float(model.getDualbound()) - _TOLERANCE * float(weights @ np.maximum(farthest, 1.0))
     return (
-        found.astype(np.int64),
-        bound * unit**2 + float(mu.sum(axis=0) @ middle),
+        labels.astype(np.int64),
+        bound * unit**2 + float(mu.sum(axis=0) @ center),
         int(model.getNTotalNodes()),
         model.getStatus() in ("optimal", "gaplimit"),
     )
+
+
+def _add_symmetry(model: Any, m: list[list[Any]], references: FloatArray, symmetry: str) -> None:
+    """Add the symmetry form's constraints on the centroid variables ``m``."""
+    from pyscipopt import quicksum
+
+    n_clusters, d = references.shape
+    for k, other in permutations(range(n_clusters), 2):
+        line = references[k] - references[other]
+        if symmetry == "pairwise" and k < other:
+            model.addCons(quicksum(line[c] * (m[k][c] - m[other][c]) for c in range(d)) >= 0)
+        elif symmetry == "cells":
+            squares = references[k] @ references[k] - references[other] @ references[other]
+            model.addCons(quicksum(line[c] * m[k][c] for c in range(d)) >= 0.5 * float(squares))
+        elif symmetry == "reference":
+            # Equation 36 expanded; the squares of the reference cancel.
+            squares = quicksum(m[k][c] * m[k][c] - m[other][c] * m[other][c] for c in range(d))
+            turn = quicksum(2.0 * references[k, c] * (m[k][c] - m[other][c]) for c in range(d))
+            model.addCons(squares - turn <= 0)

@@ -1,29 +1,21 @@
-"""dual at the coordinator: dual and primal rounds, bounds, and splitting of the region."""
+"""The coordinator's steps in ``dual``: dual and primal rounds, and the splitting of the domain."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, FiniteFloat
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.finalize import raw_result
+from fedclust.methods.common.kmeans_rounds import Step
+from fedclust.methods.dual.certificate import SPLITTABLE, finish
 from fedclust.methods.dual.config import Config
-from fedclust.methods.dual.domain_splitting import (
-    Splitting,
-    Whole,
-    begin_splitting,
-    proceed,
-    taken_in,
-)
-from fedclust.methods.dual.feasible_set import CERTIFIED, Region
+from fedclust.methods.dual.domain_splitting import next_query, record_bound, start_splitting
 from fedclust.methods.dual.messages import (
     CELLS,
     DUAL,
-    MOST_CANDIDATES,
+    MAX_CANDIDATES,
     PRIMAL,
     AnyPayload,
     AnyTask,
@@ -34,115 +26,46 @@ from fedclust.methods.dual.messages import (
     PrimalAnswer,
     PrimalPart,
     PrimalTask,
-    digest_of,
-    objective_of,
+    multiplier_digest,
 )
 from fedclust.methods.dual.multiplier_update import (
-    Advice,
     Ascent,
     DualRound,
-    SiteModel,
-    advance,
-    begin,
+    Proposal,
+    SiteAssignment,
+    add_assignments,
     known_cost,
-    learn,
-    multipliers,
+    site_multipliers,
+    start_ascent,
+    update_multipliers,
 )
-from fedclust.methods.dual.primal_step import Step, cost_of, lloyd_step
-from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector
+from fedclust.methods.dual.primal_step import lloyd_step, step_from_cells, total_cost
+from fedclust.methods.dual.state import SiteTotals, State, require
 from fedclust.numeric.canonical import round_to_tolerance
 from fedclust.numeric.distances import squared_distances
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import best_partitions
 from fedclust.schema.errors import MethodFailure
-from fedclust.schema.model import Model
-from fedclust.schema.result import Bounds, Result, relative_gap
+from fedclust.schema.result import relative_gap
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
 from fedclust.schema.task import Contribution, Done, Next, Task, payloads_of
 
-_Known = TypeVar("_Known")
+__all__ = ["State", "aggregate", "finish", "start"]
 
-#: Relative: a polishing step that gains less ends the polishing; costs no farther apart are one.
-_SAME = 1e-9
-#: Partitions of the local cells from which the polishing starts as well.
-_STARTS = 8
-#: Relative gap at which a box is done with even if none is allowed: the dual's own accuracy.
-_CLOSED = 2e-6
-#: Of the points' own scatter: less than this of a cost is rounding.
+FloatArray = NDArray[np.float64]
+
+#: Relative difference of two costs up to which they are equal: a polishing step that gains less
+#: ends the polishing.
+_SAME_COST = 1e-9
+#: Partitions of the local cells from which the polishing starts.
+_N_STARTS = 8
+#: Least relative gap to which a box is closed: the accuracy of the dual bound.
+_LEAST_GAP = 2e-6
+#: Rounding error of a cost, relative to the points' scatter.
 _ROUNDING = 1e-12
-#: Where the dual rule is at its end.
-_SPLITTABLE = ("converged", "stalled")
-
-
-# --- Aggregation ----------------------------------------------------------------------------------
-
-
-class Extent(Model):
-    """All points of a site: persons, mean (d,), and squared distances from it, added up."""
-
-    n: int
-    mean: FloatVector
-    scatter: FiniteFloat
-
-    @classmethod
-    def of(cls, cells: DualCells) -> Extent:
-        n = int(cells.counts.sum())
-        mean = cells.counts @ cells.means / n
-        away = ((cells.means - mean) ** 2).sum(axis=1)
-        return cls(n=n, mean=mean, scatter=float(cells.costs.sum() + cells.counts @ away))
-
-    def square(self, origin: NDArray[np.float64]) -> float:
-        """Return the sum of all points' squared distances from ``origin`` (d,)."""
-        return self.scatter + self.n * float(((self.mean - origin) ** 2).sum())
-
-
-class State(Model):
-    """What a session keeps between rounds.
-
-    Attributes
-    ----------
-    phase : {"cells", "dual", "primal"}
-        What the open round asks.
-    seed : int
-    sites : dict of site to Extent
-        The chain, sorted; empty until the first centroids are known.
-    references : (K, d) float64 or None
-    lambdas : (S - 1, K, d) float64 or None
-        Multipliers of the links, of the open or the next dual round.
-    ascent : Ascent or None
-        Of the update rule.
-    iterations, limited : int
-        Dual rounds that were closed, and how many met a node limit.
-    lower, upper : float or None
-        The best bounds so far.
-    best : (K, d) float64 or None
-        The centroids of ``upper``.
-    candidates : (C, K, d) float64
-        Centroids that the open or next primal round measures.
-    optima : (m,) float64
-        What the ends of polishing cost, so that none is gone to twice.
-    ended : str
-        Why no further dual round of the whole region is opened; empty until then.
-    splitting : Splitting or None
-        Its boxes, once it is cut.
-    """
-
-    phase: Literal["cells", "dual", "primal"]
-    seed: int
-    sites: dict[str, Extent] = Field(default_factory=dict)
-    references: FloatMatrix | None = None
-    lambdas: FloatTensor3 | None = None
-    ascent: Ascent | None = None
-    iterations: int = 0
-    limited: int = 0
-    lower: float | None = None
-    upper: float | None = None
-    best: FloatMatrix | None = None
-    candidates: FloatTensor3 = np.zeros((0, 0, 0))
-    optima: FloatVector = np.zeros(0)
-    ended: str = ""
-    splitting: Splitting | None = None
+#: Defaults of the paper's rules.
+_STEP, _RESIDUAL = 0.5, 1e-2
 
 
 def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
@@ -155,412 +78,338 @@ def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
 def aggregate(
     state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Config]
 ) -> Next[State, AnyTask] | Done:
-    """Close a round; contributions sorted by site."""
+    """Close a round.
+
+    Parameters
+    ----------
+    state : State
+    contributions : sequence of Contribution
+        Sorted by site.
+    config : RunConfig
+
+    Returns
+    -------
+    Next or Done
+
+    Raises
+    ------
+    MethodFailure
+        If a site sent no cells.
+    """
     if state.phase == "cells":
-        return _references(state, payloads_of(contributions, DualCells), config)
+        return _close_cells(state, payloads_of(contributions, DualCells), config)
     answered = {c.site for c in contributions if c.payload is not None}
     if not set(state.sites) <= set(config.roster) & answered:
-        # Bounds of fewer sites would be those of another question.
-        return Done(finish(_ended(state, "site_left"), config))
+        # Bounds over fewer sites would belong to another problem.
+        return Done(finish(state.end("site_left"), config))
     if state.phase == "dual":
         return _close_dual(state, payloads_of(contributions, DualAnswer), config)
     return _close_primal(state, payloads_of(contributions, PrimalAnswer), config)
 
 
-def _references(
-    state: State, sent: Mapping[str, DualCells], config: RunConfig[Config]
+# --- Cells ----------------------------------------------------------------------------------------
+
+
+def _close_cells(
+    state: State, cells: Mapping[str, DualCells], config: RunConfig[Config]
 ) -> Next[State, AnyTask]:
-    """Cluster the sites' cells: the references, and where polishing starts."""
+    """Cluster the sites' cells: this gives the references and the starts of the polishing."""
     options = config.options
-    silent = [site for site in config.roster if site not in sent]
-    if silent:
+    n_missing = len(set(config.roster) - set(cells))
+    if n_missing:
         raise MethodFailure(
             "site_without_points",
-            f"dual needs an answer of every site, and {len(silent)} had none, as a site with "
+            f"dual needs an answer of every site, and {n_missing} had none, as a site with "
             "fewer persons than min_group_size: create the session without such sites",
         )
-    counts = np.concatenate([cells.counts for cells in sent.values()])
-    means = np.concatenate([cells.means for cells in sent.values()])[counts > 0]
-    lower, upper = scaled_bounds(config)
-    starts = [
-        np.clip(each, lower, upper)
-        for each in best_partitions(
-            means,
-            counts[counts > 0].astype(np.float64),
-            options.n_clusters,
-            server_rng(state.seed, "dual-references"),
-            _STARTS,
-        )
-    ]
+    starts = _cluster_cells(cells, options.n_clusters, state.seed, config)
     references = starts[0]
-    sites = {site: Extent.of(sent[site]) for site in sorted(config.roster)}
-    n_clusters, d = references.shape
-    step = 0.5 if options.step is None else options.step
-    residual = 1e-2 if options.residual is None else options.residual
-    ascent = begin(options.update, len(sites), n_clusters, d, step=step, residual=residual)
-    steps = {site: Step.of_cells(sent[site], references) for site in sites}
-    following = state.model_copy(
+    sites = {site: SiteTotals.from_cells(cells[site]) for site in sorted(config.roster)}
+    shape = (len(sites), *references.shape)
+    ascent = start_ascent(
+        options.update,
+        shape,
+        step=_STEP if options.step is None else options.step,
+        residual=_RESIDUAL if options.residual is None else options.residual,
+    )
+    candidates = starts if options.polished else starts[:0]
+    state = state.model_copy(
         update={
             "sites": sites,
             "references": references,
-            "lambdas": np.zeros((len(sites) - 1, n_clusters, d)),
-            "ascent": _learnt(ascent, steps, sites, references.mean(axis=0)),
-            "candidates": np.array(starts if options.polished else starts[:0]).reshape(
-                -1, n_clusters, d
-            ),
+            "lambdas": ascent.lambdas,
+            "candidates": np.array(candidates).reshape(-1, *references.shape),
         }
     )
-    return _open_dual(following, {})
+    steps = {site: step_from_cells(cells[site], references) for site in sites}
+    return _open_dual(_add_steps(state, ascent, steps), {})
+
+
+def _cluster_cells(
+    cells: Mapping[str, DualCells], n_clusters: int, seed: int, config: RunConfig[Config]
+) -> list[FloatArray]:
+    """Return the best sets of centroids (K, d) of all sites' cells."""
+    counts = np.concatenate([own.counts for own in cells.values()])
+    means = np.concatenate([own.means for own in cells.values()])[counts > 0]
+    weights = counts[counts > 0].astype(np.float64)
+    rng = server_rng(seed, "dual-references")
+    lower, upper = scaled_bounds(config)
+    found = best_partitions(means, weights, n_clusters, rng, _N_STARTS)
+    return [np.clip(centroids, lower, upper) for centroids in found]
+
+
+def _add_steps(state: State, ascent: Ascent, steps: Mapping[str, Step]) -> State:
+    """Add to the update rule the assignments of Lloyd steps, numbered as the references are."""
+    origin, assignments = state.origin, []
+    for site, totals in state.sites.items():
+        counts = steps[site].counts
+        sums = np.where((counts > 0)[:, None], steps[site].sums - counts[:, None] * origin, 0.0)
+        square = totals.square(origin)
+        assignments.append(SiteAssignment(counts=counts, sums=sums, square=square))
+    return state.model_copy(update={"ascent": add_assignments(ascent, assignments)})
+
+
+# --- Dual rounds ----------------------------------------------------------------------------------
 
 
 def _open_dual(state: State, metrics: Mapping[str, float]) -> Next[State, AnyTask]:
-    own = multipliers(_known(state.lambdas))
     parts = {
         site: DualPart(
             multipliers=mu,
-            digest=digest_of(mu),
-            n=extent.n,
-            mean=extent.mean,
-            scatter=extent.scatter,
+            digest=multiplier_digest(mu),
+            n=totals.n,
+            mean=totals.mean,
+            scatter=totals.scatter,
         )
-        for mu, (site, extent) in zip(own, state.sites.items(), strict=True)
+        for mu, (site, totals) in zip(
+            site_multipliers(require(state.lambdas)), state.sites.items(), strict=True
+        )
     }
     box = None if state.splitting is None else state.splitting.current
     task = DualTask(
-        references=_known(state.references),
-        origin=_origin(state),
+        references=require(state.references),
+        origin=state.origin,
         lower=None if box is None else box.lower,
         upper=None if box is None else box.upper,
     )
-    following = state.model_copy(update={"phase": "dual"})
-    return Next(following, Task(DUAL, task, per_site=parts), metrics)
-
-
-def _origin(state: State) -> NDArray[np.float64]:
-    return np.asarray(_known(state.references).mean(axis=0))
-
-
-def _known(value: _Known | None) -> _Known:
-    if value is None:
-        raise ValueError("the round before has to be closed first")
-    return value
+    state = state.model_copy(update={"phase": "dual"})
+    return Next(state, Task(DUAL, task, per_site=parts), metrics)
 
 
 def _close_dual(
     state: State, answers: Mapping[str, DualAnswer], config: RunConfig[Config]
 ) -> Next[State, AnyTask] | Done:
-    closed = _read_answers(state, answers)
-    metrics: dict[str, float] = {}
-    # No inertia is negative, whatever the multipliers.
-    told = max(closed.value, 0.0)
+    dual_round = _dual_round(state, answers)
+    # No inertia is negative, whatever the multipliers are.
+    bound = max(dual_round.value, 0.0)
     if state.splitting is not None:
-        state = state.model_copy(update={"splitting": taken_in(state.splitting, told)})
-        told = _known(state.splitting).bound
-    metrics["lower_bound"] = told
+        splitting = record_bound(state.splitting, bound)
+        state = state.model_copy(update={"splitting": splitting})
+        bound = splitting.bound
+    metrics = {"lower_bound": bound}
     state = state.model_copy(
         update={
             "iterations": state.iterations + 1,
             "limited": state.limited + any(answer.limited for answer in answers.values()),
-            "lower": told if state.lower is None else max(state.lower, told),
+            "lower": bound if state.lower is None else max(state.lower, bound),
         }
     )
     if state.splitting is not None:
-        return _close_part(state, closed, config, metrics)
-    state, consensus = _moved(state, closed, config)
-    # The mean of the sites' centroids, eq. 33.
-    lower, upper = scaled_bounds(config)
-    tried = [np.clip(closed.centroids.mean(axis=0) + _origin(state), lower, upper)]
+        return _close_box_round(state, dual_round, config, metrics)
+    state, consensus = _update_rule(state, dual_round, config)
+    # The mean of the sites' centroids, equation 33.
+    mean = np.clip(dual_round.centroids.mean(axis=0) + state.origin, *scaled_bounds(config))
+    candidates = [mean]
     if config.options.polished:
-        tried += [] if consensus is None else [consensus]
-        tried += [*state.candidates]
-    state = state.model_copy(update={"candidates": np.array(tried[:MOST_CANDIDATES])})
+        candidates += [] if consensus is None else [consensus]
+        candidates += [*state.candidates]
+    state = state.model_copy(update={"candidates": np.array(candidates[:MAX_CANDIDATES])})
     return _open_primal(state, metrics)
 
 
-def _ended(state: State, because: str) -> State:
-    return state.model_copy(update={"ended": because})
-
-
-def _read_answers(state: State, answers: Mapping[str, DualAnswer]) -> DualRound:
-    """Return what the sites answered, about the origin."""
-    origin, lambdas = _origin(state), _known(state.lambdas)
-    centroids, models = [], []
+def _dual_round(state: State, answers: Mapping[str, DualAnswer]) -> DualRound:
+    """Return the sites' answers relative to the origin."""
+    origin, lambdas = state.origin, require(state.lambdas)
+    centroids, assignments = [], []
     value = objective = 0.0
-    for mu, (site, extent) in zip(multipliers(lambdas), state.sites.items(), strict=True):
+    for mu, (site, totals) in zip(site_multipliers(lambdas), state.sites.items(), strict=True):
         answer = answers[site]
         sums = answer.counts[:, None] * (answer.means - origin)
-        model = SiteModel(counts=answer.counts, sums=sums, square=extent.square(origin))
+        square = totals.square(origin)
+        assignment = SiteAssignment(counts=answer.counts, sums=sums, square=square)
         centroids.append(answer.centroids - origin)
-        models.append(model)
+        assignments.append(assignment)
         value += answer.value
-        objective += max(answer.value, objective_of(model, centroids[-1], mu))
+        objective += max(answer.value, assignment.objective(centroids[-1], mu))
     return DualRound(
         lambdas=lambdas,
         centroids=np.array(centroids),
         value=value,
         objective=objective,
-        models=tuple(models),
+        models=tuple(assignments),
     )
 
 
-def _learnt(
-    ascent: Ascent,
-    steps: Mapping[str, Step],
-    sites: Mapping[str, Extent],
-    origin: NDArray[np.float64],
-) -> Ascent:
-    """Tell the rule of assignments that sites told elsewhere."""
-    models = []
-    for site, extent in sites.items():
-        counts = steps[site].counts
-        sums = np.where((counts > 0)[:, None], steps[site].sums - counts[:, None] * origin, 0.0)
-        models.append(SiteModel(counts=counts, sums=sums, square=extent.square(origin)))
-    return learn(ascent, models)
-
-
-def _moved(
-    state: State, closed: DualRound, config: RunConfig[Config]
-) -> tuple[State, NDArray[np.float64] | None]:
-    """Move the multipliers by the session's rule; return the master's centroids, if it has any."""
+def _update_rule(
+    state: State, dual_round: DualRound, config: RunConfig[Config]
+) -> tuple[State, FloatArray | None]:
+    """Update the multipliers; return the rule's primal centroids (K, d), if it has any."""
     options = config.options
     if len(state.sites) == 1:
-        return _ended(state, "dual_optimum"), None
-    whole = _whole(state, config)
-    ascent, advice = advance(_known(state.ascent), closed, whole.region)
-    ended: str = advice.reason if advice.finished else ""
+        return state.end("dual_optimum"), None
+    domain = state.domain(config)
+    ascent, proposal = update_multipliers(require(state.ascent), dual_round, domain.region)
+    ended: str = proposal.reason if proposal.finished else ""
     if not ended and state.iterations >= options.iterations:
         ended = "iterations"
-    following = state.model_copy(
-        update={"ascent": ascent, "lambdas": advice.lambdas, "ended": ended}
-    )
-    if advice.consensus is None:
-        return following, None
-    return following, np.clip(advice.consensus + whole.origin, *scaled_bounds(config))
+    update = {"ascent": ascent, "lambdas": proposal.lambdas, "ended": ended}
+    consensus = proposal.consensus
+    if consensus is not None:
+        consensus = np.clip(consensus + domain.origin, *scaled_bounds(config))
+    return state.model_copy(update=update), consensus
 
 
-def _whole(state: State, config: RunConfig[Config]) -> Whole:
-    origin = _origin(state)
-    lower, upper = scaled_bounds(config)
-    references = _known(state.references) - origin
-    region = Region(lower - origin, upper - origin, references, config.options.symmetry)
-    return Whole(region, origin)
+# --- Primal rounds --------------------------------------------------------------------------------
 
 
 def _open_primal(state: State, metrics: Mapping[str, float]) -> Next[State, AnyTask]:
     task = PrimalTask(centroids=state.candidates)
-    parts = {site: PrimalPart(n=extent.n) for site, extent in state.sites.items()}
-    following = state.model_copy(update={"phase": "primal"})
-    return Next(following, Task(PRIMAL, task, per_site=parts), metrics)
+    parts = {site: PrimalPart(n=totals.n) for site, totals in state.sites.items()}
+    state = state.model_copy(update={"phase": "primal"})
+    return Next(state, Task(PRIMAL, task, per_site=parts), metrics)
 
 
 def _close_primal(
     state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig[Config]
 ) -> Next[State, AnyTask] | Done:
     options = config.options
-    state, further, least = _measured(state, answers, config)
-    lower, upper = _known(state.lower), _known(state.upper)
+    state, candidates, least = _measure_candidates(state, answers, config)
+    lower, upper = require(state.lower), require(state.upper)
     gap = relative_gap(lower, upper)
     metrics = {"upper_bound": least, "inertia": least, "gap": gap}
-    state = state.model_copy(
-        update={"candidates": np.array(further).reshape(-1, *state.candidates.shape[1:])}
-    )
+    shape = (-1, *state.candidates.shape[1:])
+    state = state.model_copy(update={"candidates": np.array(candidates).reshape(shape)})
     if gap <= options.gap:
-        return Done(finish(_ended(state, "gap"), config), metrics)
-    if further:
+        return Done(finish(state.end("gap"), config), metrics)
+    if candidates:
         return _open_primal(state, metrics)
     if state.splitting is not None:
-        return _go_on_in_parts(state, config, metrics, None)
+        return _continue_splitting(state, config, metrics, None)
     if not state.ended:
         return _open_dual(state, metrics)
-    if state.ended in _SPLITTABLE and options.splits:
-        n_clusters = len(_known(state.references))
-        boxes = begin_splitting(*scaled_bounds(config), n_clusters, lower)
-        following = state.model_copy(update={"splitting": boxes})
-        return _go_on_in_parts(following, config, metrics, None)
+    if state.ended in SPLITTABLE and options.splits:
+        n_clusters = len(require(state.references))
+        splitting = start_splitting(*scaled_bounds(config), n_clusters, lower)
+        state = state.model_copy(update={"splitting": splitting})
+        return _continue_splitting(state, config, metrics, None)
     return Done(finish(state, config), metrics)
 
 
-# --- Closing the gap ------------------------------------------------------------------------------
-
-
-def _close_part(
-    state: State, closed: DualRound, config: RunConfig[Config], metrics: dict[str, float]
-) -> Next[State, AnyTask] | Done:
-    """Close a dual round of one box; a primal one follows where the master has found better."""
-    box = _known(_known(state.splitting).current)
-    whole = _whole(state, config)
-    ascent, advice = advance(_known(state.ascent), closed, whole.part(box))
-    state = state.model_copy(update={"ascent": ascent})
-    if advice.consensus is not None and config.options.polished:
-        # Known assignments cost no less than the best: a proven upper bound, without a round.
-        cost = known_cost(ascent, advice.consensus)
-        if cost < _known(state.upper) * (1.0 - _SAME):
-            better = np.clip(advice.consensus + whole.origin, *scaled_bounds(config))
-            return _open_primal(state.model_copy(update={"candidates": better[None]}), metrics)
-    return _go_on_in_parts(state, config, metrics, advice)
-
-
-def _go_on_in_parts(
-    state: State, config: RunConfig[Config], metrics: dict[str, float], advice: Advice | None
-) -> Next[State, AnyTask] | Done:
-    """Ask about the next box; end where none is left, or nothing more can be done."""
-    options = config.options
-    goal = _known(state.upper) * (1.0 - max(options.gap, _CLOSED))
-    # Points that lie on their centroids cost some rounding: no bound comes nearer to that.
-    goal -= _ROUNDING * sum(extent.scatter for extent in state.sites.values())
-    splitting, ascent, ask = proceed(
-        _known(state.splitting),
-        _known(state.ascent),
-        _whole(state, config),
-        goal=goal,
-        most=options.splits,
-        advice=advice,
-    )
-    lower = metrics["lower_bound"] = max(_known(state.lower), splitting.bound)
-    metrics["gap"] = relative_gap(lower, _known(state.upper))
-    state = state.model_copy(update={"splitting": splitting, "ascent": ascent, "lower": lower})
-    if ask.lambdas is None:
-        because = "gap" if metrics["gap"] <= options.gap else ask.reason
-        return Done(finish(_ended(state, because), config), metrics)
-    if state.iterations >= options.iterations:
-        return Done(finish(_ended(state, "iterations"), config), metrics)
-    return _open_dual(state.model_copy(update={"lambdas": ask.lambdas}), metrics)
-
-
-def _measured(
+def _measure_candidates(
     state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig[Config]
-) -> tuple[State, list[NDArray[np.float64]], float]:
-    """Keep the best candidate; return what a Lloyd step makes of those that it improves.
+) -> tuple[State, list[FloatArray], float]:
+    """Keep the best candidate, and take a Lloyd step from each.
 
-    And the least that any of these, or of the candidates, costs.
+    Returns
+    -------
+    state : State
+    candidates : list of (K, d) float64
+        Improved by the step, and worth another one.
+    least : float
+        The least cost of a candidate, before or after its step.
     """
-    further: list[NDArray[np.float64]] = []
+    improved: list[FloatArray] = []
     costs: list[float] = []
-    for i, centroids in enumerate(state.candidates):
-        own = {site: Step.of(answers[site], i) for site in state.sites}
-        cost = cost_of(own)
-        if cost < min(costs, default=np.inf) * (1.0 - _SAME):
-            state = _with_assignments(state, own, centroids, config)
+    for candidate, centroids in enumerate(state.candidates):
+        steps = {site: answers[site].step(candidate) for site in state.sites}
+        cost = total_cost(steps)
+        if cost < min(costs, default=np.inf) * (1.0 - _SAME_COST):
+            state = _learn_candidate(state, steps, centroids, config)
         costs.append(cost)
-        state = _kept(state, cost, centroids)
+        state = _keep_best(state, cost, centroids)
         if not config.options.polished:
             continue
-        moved, reached = lloyd_step(own, centroids, config)
-        costs.append(reached)
-        state = _kept(state, reached, moved)
-        if (np.abs(state.optima - reached) <= _SAME * reached).any():
+        moved, new_cost = lloyd_step(steps, centroids, config)
+        costs.append(new_cost)
+        state = _keep_best(state, new_cost, moved)
+        if (np.abs(state.optima - new_cost) <= _SAME_COST * new_cost).any():
             continue
-        if reached >= cost * (1.0 - _SAME):
-            state = state.model_copy(update={"optima": np.append(state.optima, reached)})
+        if new_cost >= cost * (1.0 - _SAME_COST):
+            state = state.model_copy(update={"optima": np.append(state.optima, new_cost)})
         else:
-            further.append(moved)
-    return state, further, min(costs)
+            improved.append(moved)
+    return state, improved, min(costs)
 
 
-def _with_assignments(
-    state: State,
-    steps: Mapping[str, Step],
-    centroids: NDArray[np.float64],
-    config: RunConfig[Config],
+def _learn_candidate(
+    state: State, steps: Mapping[str, Step], centroids: FloatArray, config: RunConfig[Config]
 ) -> State:
-    """Let the quadratic bundle know what a measured candidate assigns, numbered as references."""
+    """Add a candidate's assignment to the quadratic bundle."""
     if config.options.update != "quadratic_bundle":
         return state
-    # Imported here: it takes a while, and a site does without.
+    # Imported here because it is slow to import, and sites do not need it.
     from scipy.optimize import linear_sum_assignment
 
-    squares = squared_distances(_known(state.references), centroids)
+    squares = squared_distances(require(state.references), centroids)
     order = linear_sum_assignment(round_to_tolerance(squares))[1]
-    numbered = {site: own.numbered(order) for site, own in steps.items()}
-    ascent = _learnt(_known(state.ascent), numbered, state.sites, _origin(state))
-    return state.model_copy(update={"ascent": ascent})
+    renumbered = {
+        site: Step(counts=step.counts[order], sums=step.sums[order], costs=step.costs[order])
+        for site, step in steps.items()
+    }
+    return _add_steps(state, require(state.ascent), renumbered)
 
 
-def _kept(state: State, cost: float, centroids: NDArray[np.float64]) -> State:
+def _keep_best(state: State, cost: float, centroids: FloatArray) -> State:
     if state.upper is not None and cost >= state.upper:
         return state
-    # Of candidates that differ by rounding, the first.
-    better = state.upper is None or cost < state.upper * (1.0 - _SAME)
-    return state.model_copy(update={"upper": cost, "best": centroids if better else state.best})
+    # Among candidates that differ by rounding, the first one stays.
+    is_better = state.upper is None or cost < state.upper * (1.0 - _SAME_COST)
+    return state.model_copy(update={"upper": cost, "best": centroids if is_better else state.best})
 
 
-# --- Convergence ----------------------------------------------------------------------------------
+# --- Splitting the domain -------------------------------------------------------------------------
 
 
-def finish(state: State, config: RunConfig[Config]) -> Result:
-    """Return the best centroids that were measured, with the bounds; else the references."""
-    centroids = state.best if state.best is not None else state.references
-    if centroids is None:
-        raise MethodFailure("no_centroids", "no round of the method was closed: raise max_rounds")
-    result = raw_result(
-        centroids, config, stopped_because=state.ended, warnings=_warnings(state, config)
-    )
-    return result.model_copy(update={"bounds": _bounds(state, config)})
+def _close_box_round(
+    state: State, dual_round: DualRound, config: RunConfig[Config], metrics: dict[str, float]
+) -> Next[State, AnyTask] | Done:
+    """Close a dual round of one box; a primal round follows if better centroids are known."""
+    box = require(require(state.splitting).current)
+    domain = state.domain(config)
+    region = domain.restrict(box)
+    ascent, proposal = update_multipliers(require(state.ascent), dual_round, region)
+    state = state.model_copy(update={"ascent": ascent})
+    if proposal.consensus is not None and config.options.polished:
+        # The cost under known assignments is an upper bound that needs no round.
+        cost = known_cost(ascent, proposal.consensus)
+        if cost < require(state.upper) * (1.0 - _SAME_COST):
+            better = np.clip(proposal.consensus + domain.origin, *scaled_bounds(config))
+            return _open_primal(state.model_copy(update={"candidates": better[None]}), metrics)
+    return _continue_splitting(state, config, metrics, proposal)
 
 
-def _bounds(state: State, config: RunConfig[Config]) -> Bounds:
+def _continue_splitting(
+    state: State, config: RunConfig[Config], metrics: dict[str, float], proposal: Proposal | None
+) -> Next[State, AnyTask] | Done:
+    """Open a dual round of the next box; end the session if there is none."""
     options = config.options
-    n_clusters = len(_known(state.references))
-    proves = options.symmetry in CERTIFIED
-    statement = _CERTIFIED.format(
-        k=n_clusters,
-        points="rows" if config.policy.protection == "none" else "weighted points",
-        note="" if config.policy.protection == "none" else _OF_POINTS,
+    target = require(state.upper) * (1.0 - max(options.gap, _LEAST_GAP))
+    # Points that lie on their centroids have a cost by rounding, which no bound reaches.
+    target -= _ROUNDING * sum(totals.scatter for totals in state.sites.values())
+    splitting, ascent, query = next_query(
+        require(state.splitting),
+        require(state.ascent),
+        state.domain(config),
+        target=target,
+        max_splits=options.splits,
+        proposal=proposal,
     )
-    return Bounds(
-        lower=state.lower,
-        upper=state.upper,
-        certified=proves and state.lower is not None,
-        statement=statement if proves else _NOT_CERTIFIED,
-        n_clusters=n_clusters,
-        iterations=state.iterations,
-        limited=state.limited,
-        splits=0 if state.splitting is None else state.splitting.splits,
-    )
-
-
-_CERTIFIED = (
-    "No {k} centroids within the declared bounds have a lower inertia than the lower bound, over "
-    "the {points} of all sites, imputed values included: it is the sum of what every site proved "
-    "for its part; where the region was cut, the least of these sums.{note}"
-)
-_OF_POINTS = (
-    " The points are the records of the sites' protected tables, weighted by persons: of the rows "
-    "themselves the bounds prove nothing."
-)
-_NOT_CERTIFIED = (
-    "Bound not certified: this symmetry form may cut off the best centroids, so that the lower "
-    "bound can lie above what they cost. Use pairwise for a proof."
-)
-
-
-def _warnings(state: State, config: RunConfig[Config]) -> tuple[str, ...]:
-    found = []
-    told = len(_known(state.references))
-    if told < config.options.n_clusters:
-        found.append(
-            f"the bounds hold for {told} clusters, not for the {config.options.n_clusters} that "
-            "were asked for: the sites could tell no more cells to begin with"
-        )
-    if state.lower is None or state.upper is None:
-        found.append("the session ended before its first bounds: allow more rounds")
-        return tuple(found)
-    gap = relative_gap(state.lower, state.upper)
-    if gap > config.options.gap:
-        if state.ended == "splits":
-            found.append(f"a gap of {gap:.2%} is left: allow more splits, or more nodes")
-        elif (
-            state.ended in _SPLITTABLE
-            and state.splitting is None
-            and config.options.symmetry in CERTIFIED
-        ):
-            found.append(
-                f"a gap of {gap:.2%} is left that no multipliers close; splits does, by cutting "
-                "the region of the centroids"
-            )
-    if state.limited:
-        found.append(
-            f"in {state.limited} of {state.iterations} dual rounds a site's search ended at its "
-            "node limit: raise node_limit. The bound is proven, but lower than need be"
-        )
-    return tuple(found)
+    lower = metrics["lower_bound"] = max(require(state.lower), splitting.bound)
+    metrics["gap"] = relative_gap(lower, require(state.upper))
+    state = state.model_copy(update={"splitting": splitting, "ascent": ascent, "lower": lower})
+    if query.lambdas is None:
+        reason = "gap" if metrics["gap"] <= options.gap else query.reason
+        return Done(finish(state.end(reason), config), metrics)
+    if state.iterations >= options.iterations:
+        return Done(finish(state.end("iterations"), config), metrics)
+    return _open_dual(state.model_copy(update={"lambdas": query.lambdas}), metrics)
