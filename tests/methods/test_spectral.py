@@ -14,8 +14,9 @@ from sklearn.manifold import spectral_embedding
 from fedclust import engine
 from fedclust.engine import Plan
 from fedclust.methods import spectral
-from fedclust.methods.spectral import client, messages
+from fedclust.methods.spectral import client, embedding, landmark_clustering, messages
 from fedclust.methods.spectral import graph as spectral_graph
+from fedclust.methods.spectral.landmark_clustering import agreement, cluster_landmarks, is_dense
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
@@ -52,7 +53,7 @@ def _moons(
 
 def _right(result: SimulationResult, truth: dict[str, NDArray[np.int64]]) -> float:
     found = np.concatenate([result.labels_[site] for site in truth])
-    return spectral_graph.agreement(found, np.concatenate(list(truth.values())))
+    return agreement(found, np.concatenate(list(truth.values())))
 
 
 def _config(**options: Any) -> RunConfig:
@@ -71,7 +72,7 @@ def _config(**options: Any) -> RunConfig:
 
 def test_the_self_tuning_graph_is_what_its_formula_says() -> None:
     points = np.random.default_rng(0).normal(size=(40, 3))
-    graph = spectral_graph.knn_graph(points, 4).toarray()
+    graph = spectral_graph.self_tuning_graph(points, 4)[0].toarray()
 
     squares = ((points[:, None] - points[None]) ** 2).sum(axis=2)
     order = np.argsort(squares, axis=1)[:, 1:5]
@@ -86,7 +87,7 @@ def test_the_self_tuning_graph_is_what_its_formula_says() -> None:
 def test_eigenvalues_are_the_laplacians(n: int) -> None:
     """In a full matrix and by inverse iteration alike."""
     sites, _ = _moons(n // 2, 1, 3)
-    graph = spectral_graph.knn_graph(sites["s0"], 10)
+    graph, _ = spectral_graph.self_tuning_graph(sites["s0"], 10)
     found = spectral_graph.spectrum(graph, 4, np.random.default_rng(0))
 
     roots = 1.0 / np.sqrt(graph.sum(axis=1))
@@ -101,7 +102,7 @@ def test_eigenvalues_are_the_laplacians(n: int) -> None:
 
 def test_equal_eigenvalues_of_parts_are_all_found() -> None:
     parts = [np.random.default_rng(i).normal(100.0 * i, 1.0, (30, 2)) for i in range(3)]
-    graph = spectral_graph.knn_graph(np.concatenate(parts), 5)
+    graph, _ = spectral_graph.self_tuning_graph(np.concatenate(parts), 5)
     found = spectral_graph.spectrum(graph, 4, np.random.default_rng(0))
 
     assert (found.values[:3] == 0).all()
@@ -112,12 +113,12 @@ def test_equal_eigenvalues_of_parts_are_all_found() -> None:
 
 def test_rows_are_embedded_as_scikit_learn_embeds_them() -> None:
     X = _moons(60, 1, 1)[0]["s0"]
-    _, vectors = spectral_graph.embed(X, 3, np.random.default_rng(0), gamma=20.0, neighbours=5)
+    _, vectors = embedding.embed(X, 3, np.random.default_rng(0), gamma=20.0, neighbours=5)
 
     graph = spectral_graph.rbf_graph(X, 20.0).toarray()
     theirs = spectral_embedding(graph, n_components=3, drop_first=False, random_state=0)
     theirs *= np.sqrt(len(X)) / np.linalg.norm(theirs, axis=0)
-    flips = spectral_graph.signs(theirs, vectors)
+    flips = embedding.align_by_sign(theirs, vectors)
     np.testing.assert_allclose(vectors @ flips, theirs, atol=1e-5)
     np.testing.assert_allclose((vectors**2).sum(axis=0), len(X))
 
@@ -126,33 +127,33 @@ def test_rows_are_embedded_as_scikit_learn_embeds_them() -> None:
 def test_nystroem_places_new_rows_beside_their_likes(gamma: float | None) -> None:
     X = _moons(200, 1, 5)[0]["s0"]
     rng = np.random.default_rng(0)
-    known, vectors = spectral_graph.embed(X, 2, rng, gamma=gamma, neighbours=10)
-    placed = spectral_graph.nystroem(known, X + 1e-6, gamma=gamma, neighbours=10)
+    known, vectors = embedding.embed(X, 2, rng, gamma=gamma, neighbours=10)
+    placed = embedding.nystroem(known, X + 1e-6, gamma=gamma, neighbours=10)
     assert np.abs(placed - vectors).max() < 0.2
     # Far from all, weights vanish; a place is found all the same.
-    assert np.isfinite(spectral_graph.nystroem(known, X + 1e4, gamma=gamma, neighbours=10)).all()
+    assert np.isfinite(embedding.nystroem(known, X + 1e4, gamma=gamma, neighbours=10)).all()
 
 
 def test_nystroem_is_the_mean_of_neighbours_over_the_eigenvalue() -> None:
     X = _moons(50, 1, 5)[0]["s0"]
-    known, vectors = spectral_graph.embed(X, 3, np.random.default_rng(0), gamma=9.0, neighbours=5)
+    known, vectors = embedding.embed(X, 3, np.random.default_rng(0), gamma=9.0, neighbours=5)
     new = np.array([[0.3, 0.2], [1.5, -0.4]])
     weights = np.exp(-9.0 * ((new[:, None] - X[None]) ** 2).sum(axis=2))
     wanted = (weights / weights.sum(axis=1, keepdims=True)) @ vectors / known.values
-    placed = spectral_graph.nystroem(known, new, gamma=9.0, neighbours=5)
+    placed = embedding.nystroem(known, new, gamma=9.0, neighbours=5)
     np.testing.assert_allclose(placed, wanted, atol=1e-9)
 
 
 def test_a_large_rbf_graph_is_sampled_and_tells_clusters_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spectral_graph, "MOST_JOINED", 400)
+    monkeypatch.setattr(embedding, "MAX_RBF_POINTS", 400)
     sites, truth = _moons(1_000, 1, 2)
-    basis, vectors = spectral_graph.embed(
+    basis, vectors = embedding.embed(
         sites["s0"], 2, np.random.default_rng(0), gamma=50.0, neighbours=10
     )
     assert len(basis.points) == 400
-    assert spectral_graph.agreement((vectors[:, 1] > 0).astype(np.int64), truth["s0"]) == 1.0
+    assert agreement((vectors[:, 1] > 0).astype(np.int64), truth["s0"]) == 1.0
 
 
 def test_signs_and_rotations_are_undone() -> None:
@@ -161,10 +162,10 @@ def test_signs_and_rotations_are_undone() -> None:
     flips = np.diag([1.0, -1.0, -1.0])
     turn, _ = np.linalg.qr(rng.normal(size=(3, 3)))
 
-    np.testing.assert_array_equal(spectral_graph.signs(reference, reference @ flips), flips)
-    one = spectral_graph.signs(reference[:1], reference[:1] @ flips)
+    np.testing.assert_array_equal(embedding.align_by_sign(reference, reference @ flips), flips)
+    one = embedding.align_by_sign(reference[:1], reference[:1] @ flips)
     np.testing.assert_array_equal(one, flips)
-    back = spectral_graph.rotation(reference, reference @ turn)
+    back = embedding.align_by_rotation(reference, reference @ turn)
     np.testing.assert_allclose(reference @ turn @ back, reference, atol=1e-12)
 
 
@@ -176,12 +177,12 @@ def test_landmarks_between_two_thin_clusters_are_left_out_and_no_others() -> Non
     line = np.column_stack([np.linspace(0.0, 10.0, 101), np.zeros(101)])
     thin = np.column_stack([np.linspace(0.0, 10.0, 81), np.full(81, 2.0)])
     bridge = np.array([[2.0, 1.0], [5.0, 0.9], [8.0, 1.1]])
-    kept = spectral_graph.dense(np.concatenate([line, thin, bridge]))
+    kept = is_dense(np.concatenate([line, thin, bridge]))
 
     assert not kept[-3:].any()
     assert kept[2:99].all()
     assert kept[103:180].all()
-    assert spectral_graph.dense(line[:5]).all()
+    assert is_dense(line[:5]).all()
 
 
 def test_few_points_are_landmarks_and_many_are_merged_into_weighted_means() -> None:
@@ -227,10 +228,10 @@ def test_a_neighbour_count_whose_parts_do_not_last_is_not_taken(
         outcome[:] = next(found)
         return SimpleNamespace(values=np.zeros(3), vectors=np.zeros((40, 3)))
 
-    monkeypatch.setattr(spectral_graph, "spectrum", next_spectrum)
-    monkeypatch.setattr(spectral_graph, "relative_gap", lambda *_: outcome[0])
-    monkeypatch.setattr(spectral_graph, "cluster_vectors", lambda *_: outcome[1])
-    chosen = spectral_graph.cluster_landmarks(points, 2, (3, 4, 5, 6), np.random.default_rng(0))
+    monkeypatch.setattr(landmark_clustering, "spectrum", next_spectrum)
+    monkeypatch.setattr(landmark_clustering, "relative_gap", lambda *_: outcome[0])
+    monkeypatch.setattr(landmark_clustering, "_cluster_vectors", lambda *_: outcome[1])
+    chosen = cluster_landmarks(points, 2, np.random.default_rng(0), counts=(3, 4, 5, 6))
     assert (chosen.neighbours, chosen.gap) == (4, 0.8)
     np.testing.assert_array_equal(chosen.labels, lasting)
 
@@ -251,7 +252,7 @@ def test_landmarks_find_moons_however_rows_are_dealt_out(uneven: bool) -> None:
     assert result.quality_.simplified_silhouette is None
     # A late site's rows, and new ones, go by the landmarks.
     late, known = _moons(50, 1, 9)
-    assert spectral_graph.agreement(result.predict(late["s0"]), known["s0"]) == 1.0
+    assert agreement(result.predict(late["s0"]), known["s0"]) == 1.0
 
 
 @pytest.mark.parametrize("alignment", ["sign", "procrustes"])
@@ -310,9 +311,9 @@ def test_a_site_labels_new_rows_by_nystroem() -> None:
     new, known = _moons(40, 1, 8)
     placed = engine.label(plan, step.result, new["s0"], memory["s1"], "s1")
 
-    same = spectral_graph.agreement(own, truth["s1"])
+    same = agreement(own, truth["s1"])
     assert same == 1.0
-    joined = spectral_graph.agreement(np.append(own, placed), np.append(truth["s1"], known["s0"]))
+    joined = agreement(np.append(own, placed), np.append(truth["s1"], known["s0"]))
     assert joined == 1.0
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fedclust.methods.overlap_oneshot.gaussians import draw_proxies
-from fedclust.methods.spectral.graph import rotation, spectrum
+from fedclust.methods.spectral.embedding import align_by_rotation
+from fedclust.methods.spectral.graph import spectrum
 from fedclust.numeric.canonical import (
     break_distance_ties,
     canonical_eigenbasis,
@@ -139,8 +140,8 @@ def test_a_rotation_that_anchors_do_not_determine_is_the_identity() -> None:
     rng = np.random.default_rng(4)
     own = np.column_stack([rng.normal(size=(8, 2)), np.zeros(8)])
     about = np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
-    np.testing.assert_allclose(rotation(own @ about, own), about, atol=1e-9)
-    np.testing.assert_allclose(rotation(np.zeros((1, 3)), own[:1]), np.eye(3), atol=1e-12)
+    np.testing.assert_allclose(align_by_rotation(own @ about, own), about, atol=1e-9)
+    np.testing.assert_allclose(align_by_rotation(np.zeros((1, 3)), own[:1]), np.eye(3), atol=1e-12)
 
 
 def test_proxies_do_not_depend_on_the_signs_of_principal_axes(

@@ -1,21 +1,24 @@
 """spectral: clusters of any shape, by the eigenvectors of neighbourhood graphs.
 
-What it says and cites
-    Hernandez-Pereira, Fontenla-Romero, Guijarro-Berdinas & Perez-Sanchez, "Federated learning
-    approach for spectral clustering", ESANN 2021. Every site finds the eigenvectors of its own
-    graph and clusters its points among them; the coordinator clusters the sites' centroids. Since
-    eigenvectors are known up to their sign, one site sends an anchor and the anchor's entries,
-    and the others flip theirs to agree (Algorithm 1).
+The paper [1]_: every site finds the eigenvectors of its own graph and clusters its points among
+them; the coordinator clusters the sites' centroids. The sign of an eigenvector is arbitrary, so one
+site sends an anchor and the eigenvectors' values there, and the others flip theirs to agree
+(Algorithm 1).
 
-``alignment: sign`` is that algorithm, except for the anchor: the paper sends a record, a site here
-the mean of points near one another. ``none`` is the paper's naive variant. ``procrustes`` uses
-several such anchors and an orthogonal rotation: where eigenvalues nearly coincide, eigenvectors
-turn and do not just flip. All three need sites that hold all clusters.
+``alignment: sign`` is that algorithm, except that the paper's anchor is a record and here it is the
+mean of points near one another. ``none`` is the paper's naive variant. ``procrustes`` uses several
+anchors and an orthogonal rotation, because eigenvectors of nearly equal eigenvalues rotate instead
+of only flipping. All three need sites that hold all clusters.
 
 ``alignment: landmarks``, the default, does not: sites send their points, or means of small cells of
-them, and the graph is built once, at the coordinator, over the landmarks of all sites. Landmarks
-between two clusters would join them; they lie more sparsely than their neighbours, and are left out
-of the graph (:func:`spectral_graph.dense`).
+them, and the coordinator builds one graph over the landmarks of all sites. Landmarks between two
+clusters would join them. They are sparser than their neighbours, and are left out of the graph
+(:func:`fedclust.methods.spectral.landmark_clustering.is_dense`).
+
+References
+----------
+.. [1] Hernandez-Pereira, Fontenla-Romero, Guijarro-Berdinas & Perez-Sanchez, "Federated learning
+   approach for spectral clustering", ESANN 2021.
 """
 
 from __future__ import annotations

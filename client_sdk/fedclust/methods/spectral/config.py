@@ -1,4 +1,4 @@
-"""What the analyst chooses in ``spectral``."""
+"""Options of ``spectral``: one model for each alignment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pydantic import Field, FiniteFloat, RootModel
 from fedclust.methods.common.options import Options, variants
 from fedclust.schema.options import MethodOptions
 
-_ANCHORS = 16
+#: Anchors of the Procrustes alignment by default, or K if that is more.
+_N_ANCHORS = 16
 
 Clusters = Annotated[int, Field(ge=1, le=1_000)]
 Neighbours = Annotated[int, Field(ge=1, le=1_000)]
@@ -17,17 +18,17 @@ AnchorCount = Annotated[int, Field(ge=1, le=100)]
 
 
 class LandmarksConfig(Options, title="SpectralLandmarksConfig"):
-    """What the analyst chooses where the graph is built over the landmarks of all sites.
+    """Options of the graph over the landmarks of all sites.
 
     Attributes
     ----------
     n_clusters : int
         Number of clusters K.
     landmarks : int
-        The most that a site sends. With 60, cells of a site's points reach across gaps.
+        Largest number of landmarks of a site. Use at least 60: larger cells reach across gaps.
     neighbours : int or None
-        Neighbours of a landmark in the self-tuning graph. None: the count of the surest outcome
-        among 5 to 25.
+        Neighbours of a landmark in the self-tuning graph. None: the count between 5 and 25 with the
+        most reliable outcome.
     """
 
     alignment: Literal["landmarks"]
@@ -47,10 +48,10 @@ class LandmarksConfig(Options, title="SpectralLandmarksConfig"):
 
 
 class EigenConfig(MethodOptions):
-    """What the analyst chooses where each site has a graph of its own.
+    """Options of the variants in which each site has a graph of its own.
 
-    Nothing is evaluated: sites count in their last round, and no site could tell another's clusters
-    apart.
+    There is no evaluation: sites count in their last round, and no site could tell another's
+    clusters apart.
 
     Attributes
     ----------
@@ -59,7 +60,7 @@ class EigenConfig(MethodOptions):
     neighbours : int
         Neighbours of a point in the self-tuning graph.
     gamma : float or None
-        An RBF graph exp(-gamma |x - y|^2) in the place of the self-tuning one.
+        Replaces the self-tuning graph by an RBF graph exp(-gamma |x - y|^2).
     """
 
     n_clusters: Clusters
@@ -68,7 +69,7 @@ class EigenConfig(MethodOptions):
 
     @property
     def n_anchors(self) -> int:
-        """The most anchors that the reference site sends."""
+        """The largest number of anchors of the reference site."""
         return 0
 
     @property
@@ -78,23 +79,23 @@ class EigenConfig(MethodOptions):
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """The phases of a session: without anchors the eigenvectors alone."""
+        """The phases of a session; without anchors only the eigenvectors."""
         return ("anchors", "eigen") if self.n_anchors else ("eigen",)
 
 
 class NaiveConfig(EigenConfig, title="SpectralNaiveConfig"):
-    """What the analyst chooses where eigenvectors are taken as they come, the paper's variant."""
+    """Options without alignment: eigenvectors keep their signs, the paper's naive variant."""
 
     alignment: Literal["none"]
 
 
 class SignConfig(EigenConfig, title="SpectralSignConfig"):
-    """What the analyst chooses where an anchor tells which eigenvectors to flip, as in the paper.
+    """Options of the paper's alignment: anchors determine which eigenvectors to flip.
 
     Attributes
     ----------
     anchors : int
-        The most that the reference site sends.
+        Largest number of anchors of the reference site.
     """
 
     alignment: Literal["sign"]
@@ -102,17 +103,17 @@ class SignConfig(EigenConfig, title="SpectralSignConfig"):
 
     @property
     def n_anchors(self) -> int:
-        """The most anchors that the reference site sends."""
+        """The largest number of anchors of the reference site."""
         return self.anchors
 
 
 class ProcrustesConfig(EigenConfig, title="SpectralProcrustesConfig"):
-    """What the analyst chooses where anchors tell how to turn eigenvectors.
+    """Options of the Procrustes alignment: anchors determine how to rotate eigenvectors.
 
     Attributes
     ----------
     anchors : int or None
-        The most that the reference site sends. None: 16 or K, whichever is more.
+        Largest number of anchors of the reference site. None: the larger of 16 and K.
     """
 
     alignment: Literal["procrustes"]
@@ -120,8 +121,8 @@ class ProcrustesConfig(EigenConfig, title="SpectralProcrustesConfig"):
 
     @property
     def n_anchors(self) -> int:
-        """The most anchors that the reference site sends."""
-        return self.anchors or max(_ANCHORS, self.n_clusters)
+        """The largest number of anchors of the reference site."""
+        return self.anchors or max(_N_ANCHORS, self.n_clusters)
 
 
 EigenVariants: TypeAlias = SignConfig | NaiveConfig | ProcrustesConfig

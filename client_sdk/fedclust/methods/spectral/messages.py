@@ -1,4 +1,4 @@
-"""What the sites of ``spectral`` are asked and answer, and how both ends check it."""
+"""The messages of ``spectral``, and their checks at both ends."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 from pydantic import Field
 
 from fedclust.methods.common.cluster_sums import check_sizes
+from fedclust.methods.common.kmeans_rounds import GROUP_SUMS
 from fedclust.methods.spectral.config import EigenConfig, LandmarksConfig, Variants
-from fedclust.methods.spectral.graph import MOST_JOINED
+from fedclust.methods.spectral.embedding import MAX_RBF_POINTS
 from fedclust.numeric.arrays import FloatMatrix, IntVector
 from fedclust.protection.message_checks import check_empty, check_means, check_shape
 from fedclust.schema.errors import RuleViolation
@@ -18,14 +19,14 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
 from fedclust.schema.task import Disclosure, Phase, SiteTask
 
-#: Of what eigenvectors allow: rounding may exceed it by this share.
+#: Relative rounding error of means of eigenvectors.
 _SLACK = 1e-6
 
 # --- Payloads -------------------------------------------------------------------------------------
 
 
 class LandmarksTask(Model):
-    """Cluster your points by yourself into at most ``n_cells`` small cells."""
+    """Cluster your own points into at most ``n_cells`` small cells."""
 
     n_cells: Annotated[int, Field(ge=1)]
 
@@ -36,9 +37,9 @@ class Landmarks(Model):
     Attributes
     ----------
     counts : (m,) int64
-        Persons.
+        Persons in each cell.
     means : (m, d) float64
-        Scaled.
+        Mean of each cell, scaled.
     """
 
     counts: IntVector
@@ -46,13 +47,13 @@ class Landmarks(Model):
 
 
 class AnchorPart(Model):
-    """A site's own part; ``anchors``: whether it is the reference and sends them."""
+    """A site's own part; ``anchors``: whether it is the reference site, which sends anchors."""
 
     anchors: bool = False
 
 
 class AnchorsTask(Model):
-    """Send at most ``n_anchors`` anchors and where they lie among your first K eigenvectors."""
+    """Send at most ``n_anchors`` anchors and the values of your first K eigenvectors there."""
 
     n_anchors: Annotated[int, Field(ge=1)]
 
@@ -63,11 +64,11 @@ class Anchors(Model):
     Attributes
     ----------
     counts : (A,) int64
-        Persons.
+        Persons behind each anchor.
     means : (A, d) float64
-        Scaled: each is the mean of points near one another.
+        The anchors, scaled: each is the mean of a small cell of points.
     vectors : (A, K) float64
-        What the site's eigenvectors are at the anchors.
+        Values of the site's eigenvectors at the anchors.
     """
 
     counts: IntVector
@@ -76,13 +77,14 @@ class Anchors(Model):
 
 
 class EigenTask(Model):
-    """Find your eigenvectors, make them agree with the reference's, and cluster your points there.
+    """Find your eigenvectors, align them with the reference's, and cluster your points by them.
 
     Attributes
     ----------
     anchors : (A, d) float64 or None
-        Scaled. None: nothing is made to agree.
+        Scaled. None: no alignment.
     vectors : (A, K) float64 or None
+        Values of the reference site's eigenvectors at the anchors.
     """
 
     anchors: FloatMatrix | None = None
@@ -95,11 +97,11 @@ class Eigen(Model):
     Attributes
     ----------
     counts : (K,) int64
-        Persons.
+        Persons in each cluster.
     means : (K, d) float64
-        Of the features, scaled.
+        Mean of each cluster's points, scaled.
     vectors : (K, K) float64
-        Of the aligned eigenvectors, over the same points.
+        Mean of the aligned eigenvectors over the same points.
     """
 
     counts: IntVector
@@ -109,7 +111,7 @@ class Eigen(Model):
 
 AnyTask: TypeAlias = LandmarksTask | AnchorsTask | EigenTask
 AnyPayload: TypeAlias = Landmarks | Anchors | Eigen
-_OF_GROUPS = "Sums over whole groups of your protected table."
+
 _OF_GRAPH = (
     "Follows from your protected table: from how near its records are to one another. With "
     "alignment: landmarks nothing of the kind is sent."
@@ -131,14 +133,14 @@ PHASES = (
                 field="counts",
                 shape="up to 200 numbers, or as many as the session says",
                 meaning="How many of your persons are in each small cell of your own clustering.",
-                identifies=_OF_GROUPS,
+                identifies=GROUP_SUMS,
             ),
             Disclosure(
                 field="means",
                 shape="as many x d numbers",
                 meaning="The mean of each column over each cell, scaled.",
                 identifies=(
-                    _OF_GROUPS + " A cell may be a single group. Part of the result, without your "
+                    GROUP_SUMS + " A cell may be a single group. Part of the result, without your "
                     "name."
                 ),
             ),
@@ -158,13 +160,13 @@ PHASES = (
                 field="counts",
                 shape="A numbers",
                 meaning="How many of your persons are behind each anchor; 0 unless you are asked.",
-                identifies=_OF_GROUPS,
+                identifies=GROUP_SUMS,
             ),
             Disclosure(
                 field="means",
                 shape="A x d numbers",
                 meaning="The mean of each column over these, scaled.",
-                identifies=_OF_GROUPS + _TO_ALL,
+                identifies=GROUP_SUMS + _TO_ALL,
             ),
             Disclosure(
                 field="vectors",
@@ -188,13 +190,13 @@ PHASES = (
                 field="counts",
                 shape="K numbers",
                 meaning="How many of your persons are in each of your clusters.",
-                identifies=_OF_GROUPS,
+                identifies=GROUP_SUMS,
             ),
             Disclosure(
                 field="means",
                 shape="K x d numbers",
                 meaning="The mean of each column over these, scaled.",
-                identifies=_OF_GROUPS,
+                identifies=GROUP_SUMS,
             ),
             Disclosure(
                 field="vectors",
@@ -208,28 +210,25 @@ PHASES = (
 
 
 def check_task(task: SiteTask[AnyTask], config: RunConfig[Variants]) -> None:
-    """Refuse another number of landmarks or anchors than the definition names."""
-    options, asked = config.options, task.common
-    if isinstance(options, LandmarksConfig):
-        if isinstance(asked, LandmarksTask):
-            _check_number(asked.n_cells, options.landmarks, "n_cells")
-            return
-    elif isinstance(asked, EigenTask):
-        _check_anchors(asked, options, len(config.columns))
-        return
-    elif isinstance(asked, AnchorsTask) and options.n_anchors:
-        _check_number(asked.n_anchors, options.n_anchors, "n_anchors")
-        return
-    raise RuleViolation("task", f"the definition has no phase {task.phase!r}", "/phase")
+    """Refuse phases, landmarks and anchors that differ from the definition."""
+    match config.options, task.common:
+        case LandmarksConfig() as options, LandmarksTask() as common:
+            _check_number(common.n_cells, options.landmarks, "n_cells")
+        case EigenConfig() as options, EigenTask() as common:
+            _check_eigen_task(common, options, len(config.columns))
+        case EigenConfig(n_anchors=n_anchors), AnchorsTask() as common if n_anchors:
+            _check_number(common.n_anchors, n_anchors, "n_anchors")
+        case _:
+            raise RuleViolation("task", f"the definition has no phase {task.phase!r}", "/phase")
 
 
-def _check_number(asked: int, wanted: int, field: str) -> None:
-    if asked != wanted:
-        raise RuleViolation("task", f"the definition says {wanted}", f"/parameters/{field}")
+def _check_number(asked: int, defined: int, field: str) -> None:
+    if asked != defined:
+        raise RuleViolation("task", f"the definition says {defined}", f"/parameters/{field}")
 
 
-def _check_anchors(task: EigenTask, options: EigenConfig, d: int) -> None:
-    """Refuse more anchors than the definition names, or none where it has any."""
+def _check_eigen_task(task: EigenTask, options: EigenConfig, d: int) -> None:
+    """Refuse more anchors than the definition names, or none where it names some."""
     if task.anchors is None or task.vectors is None:
         if options.n_anchors or task.anchors is not None or task.vectors is not None:
             raise RuleViolation("task", "the task lacks anchors or vectors", "/parameters/anchors")
@@ -240,25 +239,31 @@ def _check_anchors(task: EigenTask, options: EigenConfig, d: int) -> None:
 
 
 def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Variants]) -> None:
-    """Check an answer at either end: shapes, counts, bounds."""
-    d, k = len(config.columns), config.options.n_clusters
+    """Check an answer at either end: shapes, counts and bounds.
+
+    Raises
+    ------
+    RuleViolation
+        With the rule, and a JSON pointer to the field that breaks it.
+    """
+    d, n_clusters = len(config.columns), config.options.n_clusters
     match task.common:
-        case LandmarksTask(n_cells=most):
-            n_cells = min(max(len(payload.counts), 1), most)
+        case LandmarksTask(n_cells=limit):
+            n_cells = min(max(len(payload.counts), 1), limit)
         case AnchorsTask(n_anchors=n_anchors):
             n_cells = n_anchors
         case EigenTask():
-            n_cells = k
+            n_cells = n_clusters
     check_shape(payload.counts, (n_cells,), "/counts")
     check_shape(payload.means, (n_cells, d), "/means")
-    # Every site but the reference sends no anchors.
+    # Every site except the reference sends no anchors.
     if payload.counts.any() or not isinstance(payload, Anchors):
         check_sizes(payload.counts, config)
     check_empty(payload.counts, payload.means, "/means")
     check_means(payload.counts, payload.means, *scaled_bounds(config), "/means")
     if isinstance(payload, Landmarks):
         return
-    check_shape(payload.vectors, (n_cells, k), "/vectors")
+    check_shape(payload.vectors, (n_cells, n_clusters), "/vectors")
     check_empty(payload.counts, payload.vectors, "/vectors")
     if isinstance(payload, Eigen):
         if isinstance(config.options, EigenConfig):
@@ -267,20 +272,20 @@ def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Varian
         raise RuleViolation("anchors", "another site is the reference", "/counts")
 
 
-def _check_vectors(sent: Eigen, options: EigenConfig) -> None:
-    """Refuse means larger than K vectors of length sqrt(m) allow, m points and anchors.
+def _check_vectors(payload: Eigen, options: EigenConfig) -> None:
+    """Refuse means larger than K vectors of length sqrt(m) allow, for m points and anchors.
 
-    Nystroem's formula, for more points than a full graph takes, gives no such bound.
+    Nystroem's formula, which places points outside of a full graph's sample, gives no such limit.
     """
-    vertices = int(sent.counts.sum()) + options.n_anchors
-    if options.gamma is not None and vertices > MOST_JOINED:
+    n_vertices = int(payload.counts.sum()) + options.n_anchors
+    if options.gamma is not None and n_vertices > MAX_RBF_POINTS:
         return
-    most = options.n_clusters * vertices * (1.0 + _SLACK)
-    wrong = np.flatnonzero((sent.vectors**2).sum(axis=1) > most)
-    if wrong.size:
-        cell = int(wrong[0])
+    limit = options.n_clusters * n_vertices * (1.0 + _SLACK)
+    too_large = np.flatnonzero((payload.vectors**2).sum(axis=1) > limit)
+    if too_large.size:
+        cell = int(too_large[0])
         raise RuleViolation(
             "vectors",
-            f"cell {cell}: no mean of eigenvectors of this many persons is as large",
+            f"cell {cell}: no mean of eigenvectors over this many persons is as large",
             f"/vectors/{cell}",
         )

@@ -1,17 +1,21 @@
-"""spectral at the coordinator: the graph of landmarks, or the sites' eigenvectors."""
+"""The coordinator's steps in ``spectral``: the graph of landmarks, or the sites' eigenvectors."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
-from fedclust.methods.spectral.client import EIGEN_N_INIT
 from fedclust.methods.spectral.config import EigenConfig, LandmarksConfig, Variants
-from fedclust.methods.spectral.graph import NEIGHBOURS, Partition, cluster_landmarks, dense
+from fedclust.methods.spectral.landmark_clustering import (
+    EIGEN_N_INIT,
+    LandmarkClustering,
+    cluster_landmarks,
+    is_dense,
+)
 from fedclust.methods.spectral.messages import (
     AnchorPart,
     Anchors,
@@ -32,27 +36,24 @@ from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Next, Task, payloads_of
 
-#: Below either, the result says that it may be wrong; see docs/methods/spectral.md for how often
-#: the warning is raised where it should be, and where it should not.
-_SURE_GAP = 0.9
-_SURE_AGREEMENT = 0.7
-#: Sites whose clusters do not go to different global ones, from this share on.
-_CONFUSED = 0.1
+#: Below either of these the result gets a warning. docs/methods/spectral.md shows how often the
+#: warning is right.
+_RELIABLE_GAP = 0.9
+_RELIABLE_AGREEMENT = 0.7
+#: Share of sites whose own clusters fall together, from which the result gets a warning.
+_CONFUSED_SHARE = 0.1
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-# --- Aggregation ----------------------------------------------------------------------------------
-
-
 class State(Model):
-    """What a session keeps between rounds.
+    """The state of a session between rounds.
 
     Attributes
     ----------
     phase : {"landmarks", "anchors", "eigen"}
-        What the open round asks.
+        The phase of the open round.
     seed : int
     asked : tuple of str
         Sites that were asked for anchors so far.
@@ -68,8 +69,7 @@ def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]
     options = config.options
     if isinstance(options, LandmarksConfig):
         task = LandmarksTask(n_cells=options.landmarks)
-        state = State(phase="landmarks", seed=seed)
-        return state, Task("landmarks", task)
+        return State(phase="landmarks", seed=seed), Task("landmarks", task)
     if not options.n_anchors:
         return State(phase="eigen", seed=seed), Task("eigen", EigenTask())
     return _ask_reference(State(phase="anchors", seed=seed), config.roster, options)
@@ -78,77 +78,100 @@ def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]
 def _ask_reference(
     state: State, roster: Sequence[str], options: EigenConfig
 ) -> tuple[State, Task[AnyTask]]:
-    """Ask the first site by name that was not asked before."""
-    left = [site for site in roster if site not in state.asked]
-    if not left:
+    """Ask the first site by name that was not asked before for anchors."""
+    remaining = [site for site in roster if site not in state.asked]
+    if not remaining:
         raise MethodFailure(
             "no_anchors",
             "no site has two persons near each other, whose mean could be an anchor: invite larger "
             "sites, or use alignment: landmarks",
         )
-    parts = {site: AnchorPart(anchors=site == left[0]) for site in roster}
+    reference = remaining[0]
+    parts = {site: AnchorPart(anchors=site == reference) for site in roster}
     task = Task("anchors", AnchorsTask(n_anchors=options.n_anchors), per_site=parts)
-    return state.model_copy(update={"asked": (*state.asked, left[0])}), task
+    return state.model_copy(update={"asked": (*state.asked, reference)}), task
 
 
 def aggregate(
     state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Variants]
 ) -> Next[State, AnyTask] | Done:
-    """Close a round; contributions sorted by site."""
+    """Close a round.
+
+    Parameters
+    ----------
+    state : State
+    contributions : sequence of Contribution
+        Sorted by site.
+    config : RunConfig
+
+    Returns
+    -------
+    Next or Done
+
+    Raises
+    ------
+    MethodFailure
+        If no site can send an anchor.
+    """
     options = config.options
     if isinstance(options, LandmarksConfig):
-        sent = payloads_of(contributions, Landmarks).values()
-        return _by_landmarks(state, sent, config, options)
+        landmarks = list(payloads_of(contributions, Landmarks).values())
+        return _cluster_landmarks(state.seed, landmarks, config, options)
     if state.phase == "anchors":
-        return _with_anchors(state, contributions, config.roster, options)
-    return _by_eigenvectors(state, contributions, config, options)
+        anchors = payloads_of(contributions, Anchors).get(state.asked[-1])
+        return _close_anchors(state, anchors, config.roster, options)
+    return _cluster_eigenvectors(state.seed, payloads_of(contributions, Eigen), config, options)
 
 
-def _by_landmarks(
-    state: State,
-    sent: Collection[Landmarks],
-    config: RunConfig[Variants],
-    options: LandmarksConfig,
+# --- Landmarks ------------------------------------------------------------------------------------
+
+
+def _cluster_landmarks(
+    seed: int, sent: Sequence[Landmarks], config: RunConfig[Variants], options: LandmarksConfig
 ) -> Done:
     counts = np.concatenate([landmarks.counts for landmarks in sent]).astype(np.float64)
-    # -0.0 would be another value to tell points apart by.
+    # Adding 0 turns -0.0 into 0.0, so that equal points have equal bytes.
     means = np.concatenate([landmarks.means for landmarks in sent]) + 0.0
     points = _graph_points(means, options.n_clusters)
-    rng = server_rng(state.seed, "spectral-landmarks")
-    found = cluster_landmarks(points, options.n_clusters, NEIGHBOURS, rng, options.neighbours)
-    # Landmarks that took no part in the graph count for the cluster that their rows will take.
-    places = nearest_centroid(means, points)
-    # A landmark of the graph keeps its own cluster, even where rounding makes another one equal.
-    own = {point.tobytes(): place for place, point in enumerate(points)}
-    places = np.array(
-        [own.get(mean.tobytes(), place) for mean, place in zip(means, places, strict=True)]
-    )
-    centroids = _cluster_means(means, counts, found.labels[places])
+    rng = server_rng(seed, "spectral-landmarks")
+    found = cluster_landmarks(points, options.n_clusters, rng, options.neighbours)
+    labels = found.labels[_graph_places(means, points)]
     raw = raw_result(
-        centroids, config, stopped_because="finished", warnings=_doubts(found)
-    ).model_copy(
+        _cluster_means(means, counts, labels),
+        config,
+        stopped_because="finished",
+        warnings=_warn_if_unreliable(found),
+    )
+    metrics = {"eigengap": found.gap, "agreement": found.agreement}
+    result = raw.model_copy(
         update={
             "prototypes": points,
             "prototype_labels": tuple(int(label) for label in found.labels),
-            "extra": {
-                "neighbours": found.neighbours,
-                "eigengap": found.gap,
-                "agreement": found.agreement,
-            },
+            "extra": {"neighbours": found.neighbours, **metrics},
         }
     )
-    return Done(raw, {"eigengap": found.gap, "agreement": found.agreement})
+    return Done(result, metrics)
 
 
 def _graph_points(means: FloatArray, n_clusters: int) -> FloatArray:
-    """Return the distinct landmarks (M, d) of the graph: the dense ones, if more than K are left.
+    """Return the distinct landmarks (M, d) of the graph: the dense ones, if these are more than K.
 
-    By value: nothing tells whose they are, and no order of sites is left in the result.
+    They are sorted by value, so that the result does not reveal their sites.
     """
     points = means[first_occurrences(means)]
     points = points[np.lexsort(points.T[::-1])]
-    kept = points[dense(points)]
+    kept = points[is_dense(points)]
     return kept if len(kept) > n_clusters else points
+
+
+def _graph_places(means: FloatArray, points: FloatArray) -> IntArray:
+    """Return the graph's point (m,) of each landmark: its own, or the nearest if it has none."""
+    places = nearest_centroid(means, points)
+    # By value, because rounding may make another point as near as the landmark's own.
+    own = {point.tobytes(): place for place, point in enumerate(points)}
+    return np.array(
+        [own.get(mean.tobytes(), place) for mean, place in zip(means, places, strict=True)]
+    )
 
 
 def _cluster_means(means: FloatArray, counts: FloatArray, labels: IntArray) -> FloatArray:
@@ -159,106 +182,100 @@ def _cluster_means(means: FloatArray, counts: FloatArray, labels: IntArray) -> F
     return sums / mass[:, None]
 
 
-def _doubts(found: Partition) -> tuple[str, ...]:
-    """Return the warning that this result may be wrong, where there is reason."""
-    if found.gap >= _SURE_GAP and found.agreement >= _SURE_AGREEMENT:
+def _warn_if_unreliable(found: LandmarkClustering) -> tuple[str, ...]:
+    if found.gap >= _RELIABLE_GAP and found.agreement >= _RELIABLE_AGREEMENT:
         return ()
-    doubt = (
+    warning = (
         f"The clusters may be wrong: relative eigengap {found.gap:.2f}, and other neighbour counts "
         f"agree on {found.agreement:.0%} of the landmarks. Try another number of clusters, larger "
         "sites, or a smaller min_group_size."
     )
-    return (doubt,)
+    return (warning,)
 
 
-def _with_anchors(
-    state: State, contributions: Sequence[Contribution], roster: Sequence[str], options: EigenConfig
+# --- The paper's variants -------------------------------------------------------------------------
+
+
+def _close_anchors(
+    state: State, anchors: Anchors | None, roster: Sequence[str], options: EigenConfig
 ) -> Next[State, AnyTask]:
-    reference = payloads_of(contributions, Anchors).get(state.asked[-1])
-    if reference is None or not reference.counts.any():
-        following, task = _ask_reference(state, roster, options)
-        return Next(following, task)
-    filled = reference.counts > 0
-    common = EigenTask(anchors=reference.means[filled], vectors=reference.vectors[filled])
-    following = state.model_copy(update={"phase": "eigen"})
-    return Next(following, Task("eigen", common))
+    """Pass the reference site's anchors on to all sites; ask another site if it has none."""
+    if anchors is None or not anchors.counts.any():
+        state, task = _ask_reference(state, roster, options)
+        return Next(state, task)
+    filled = anchors.counts > 0
+    common = EigenTask(anchors=anchors.means[filled], vectors=anchors.vectors[filled])
+    return Next(state.model_copy(update={"phase": "eigen"}), Task("eigen", common))
 
 
-def _by_eigenvectors(
-    state: State,
-    contributions: Sequence[Contribution],
-    config: RunConfig[Variants],
-    options: EigenConfig,
+def _cluster_eigenvectors(
+    seed: int, sent: Mapping[str, Eigen], config: RunConfig[Variants], options: EigenConfig
 ) -> Done:
-    by_site = payloads_of(contributions, Eigen)
-    sent = list(by_site.values())
-    counts = np.concatenate([eigen.counts for eigen in sent])
-    filled = counts > 0
-    vectors = np.concatenate([eigen.vectors for eigen in sent])[filled]
-    means = np.concatenate([eigen.means for eigen in sent])[filled]
-    # Each centroid weighs the same, as in Algorithm 1.
-    centres = weighted_kmeans(
-        vectors,
-        np.ones(len(vectors)),
-        options.n_clusters,
-        server_rng(state.seed, "spectral-eigen"),
-        EIGEN_N_INIT,
-    )
-    labels = nearest_centroid(vectors, centres)
-    used, labels = np.unique(labels, return_inverse=True)
-    labels = labels.reshape(-1).astype(np.int64)
-    centroids = _cluster_means(means, counts[filled].astype(np.float64), labels)
-    # Clusters with one mean would be one to the engine.
-    firsts, cells = merge_equal_centroids(centroids)
-    numbers = _numbers(centroids[firsts])[cells]
-    owners = np.repeat(np.arange(len(sent)), [len(eigen.counts) for eigen in sent])[filled]
-    parts = np.zeros((len(sent), len(firsts)), dtype=np.int64)
-    np.add.at(parts, (owners, numbers[labels]), counts[filled])
+    all_counts = np.concatenate([eigen.counts for eigen in sent.values()])
+    filled = all_counts > 0
+    counts = all_counts[filled]
+    vectors = np.concatenate([eigen.vectors for eigen in sent.values()])[filled]
+    means = np.concatenate([eigen.means for eigen in sent.values()])[filled]
+    # Each centroid has the same weight, as in Algorithm 1.
+    rng = server_rng(seed, "spectral-eigen")
+    centres = weighted_kmeans(vectors, np.ones(len(vectors)), options.n_clusters, rng, EIGEN_N_INIT)
+    used, places = np.unique(nearest_centroid(vectors, centres), return_inverse=True)
+    labels = places.reshape(-1).astype(np.int64)
+    # The engine requires distinct centroids, so clusters with equal means are merged.
+    centroids = _cluster_means(means, counts.astype(np.float64), labels)
+    distinct, merged_into = merge_equal_centroids(centroids)
+    numbers = _sorted_numbers(centroids[distinct])[merged_into]
+    owners = np.repeat(np.arange(len(sent)), [len(eigen.counts) for eigen in sent.values()])[filled]
+    site_sizes = np.zeros((len(sent), len(distinct)), dtype=np.int64)
+    np.add.at(site_sizes, (owners, numbers[labels]), counts)
     raw = raw_result(
-        centroids[firsts][np.argsort(numbers[firsts])],
+        centroids[distinct][np.argsort(numbers[distinct])],
         config,
         stopped_because="finished",
-        warnings=_confusion(owners, labels),
-    ).model_copy(
+        warnings=_warn_if_confused(owners, labels),
+    )
+    result = raw.model_copy(
         update={
-            "sizes": tuple(int(n) for n in parts.sum(axis=0)),
+            "sizes": tuple(site_sizes.sum(axis=0).tolist()),
             "site_sizes": {
-                site: tuple(int(n) for n in own) for site, own in zip(by_site, parts, strict=True)
+                site: tuple(own.tolist()) for site, own in zip(sent, site_sizes, strict=True)
             },
             "extra": {"centres": centres[used], "clusters": numbers},
         }
     )
-    return Done(raw)
+    return Done(result)
 
 
-def _numbers(centroids: FloatArray) -> IntArray:
-    """Return the number (K,) that each of distinct centroids has once they are sorted."""
+def _sorted_numbers(centroids: FloatArray) -> IntArray:
+    """Return the number (K,) that each of distinct centroids gets when they are sorted."""
     numbers = np.empty(len(centroids), dtype=np.int64)
     numbers[np.lexsort(centroids.T[::-1])] = np.arange(len(centroids))
     return numbers
 
 
-def _confusion(sites: IntArray, labels: IntArray) -> tuple[str, ...]:
-    """Return a warning where clusters that a site tells apart fall together."""
-    together = [
+def _warn_if_confused(sites: IntArray, labels: IntArray) -> tuple[str, ...]:
+    """Return a warning if clusters that a site separates fall together."""
+    fall_together = [
         len(np.unique(labels[sites == site])) < np.count_nonzero(sites == site)
         for site in np.unique(sites)
     ]
-    share = float(np.mean(together))
-    if share <= _CONFUSED:
+    share = float(np.mean(fall_together))
+    if share <= _CONFUSED_SHARE:
         return ()
-    doubt = (
+    warning = (
         f"The clusters may be wrong: {share:.0%} of the sites have clusters of their own that fall "
         "together here, so their eigenvectors do not agree. Use alignment: landmarks."
     )
-    return (doubt,)
-
-
-# --- Convergence ----------------------------------------------------------------------------------
+    return (warning,)
 
 
 def finish(state: State, config: RunConfig[Variants]) -> Result:
-    """Fail: a session that is stopped before its last round has no clusters yet."""
+    """Fail: a session that is stopped before its last round has no clusters yet.
+
+    Raises
+    ------
+    MethodFailure
+    """
     del state, config
     raise MethodFailure(
         "too_few_rounds",
