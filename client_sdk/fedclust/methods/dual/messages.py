@@ -18,7 +18,7 @@ from pydantic import FiniteFloat
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import check_sizes
-from fedclust.methods.common.kmeans_rounds import CellsTask
+from fedclust.methods.common.kmeans_rounds import CellsTask, disclosure
 from fedclust.methods.dual.config import Config
 from fedclust.methods.dual.feasible_set import CentroidBounds, Region
 from fedclust.methods.dual.multiplier_update import SiteAssignment
@@ -29,7 +29,7 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import CentroidTask, Disclosure, Phase, SiteTask
+from fedclust.schema.task import CentroidTask, Phase, SiteTask
 
 #: Names of the phases.
 CELLS, DUAL, PRIMAL = "cells", "dual", "primal"
@@ -183,11 +183,10 @@ PHASES = (
         needs_all=True,
         discloses=(
             *kmeans_rounds.CELLS.discloses,
-            Disclosure(
-                field="costs",
-                shape="K numbers",
-                meaning="How far the records of each cell lie from its mean, squared and added up.",
-                identifies=kmeans_rounds.GROUP_SUMS,
+            disclosure(
+                "costs",
+                "K numbers",
+                "How far the records of each cell lie from its mean, squared and added up.",
             ),
         ),
     ),
@@ -201,43 +200,32 @@ PHASES = (
         needs_all=True,
         ends_with_site=True,
         discloses=(
-            Disclosure(
-                field="digest",
-                shape="64 characters",
-                meaning="Which multipliers the answer belongs to.",
-                identifies="Nothing.",
+            disclosure(
+                "digest", "64 characters", "Which multipliers the answer belongs to.", "Nothing."
             ),
-            Disclosure(
-                field="counts",
-                shape="K numbers",
-                meaning="How many of your persons are in each cluster of your best assignment.",
-                identifies=kmeans_rounds.GROUP_SUMS,
+            disclosure(
+                "counts",
+                "K numbers",
+                "How many of your persons are in each cluster of your best assignment.",
             ),
-            Disclosure(
-                field="means",
-                shape="K x d numbers",
-                meaning="The mean of each column over these, scaled.",
-                identifies=kmeans_rounds.GROUP_SUMS,
-            ),
-            Disclosure(
-                field="centroids",
-                shape="K x d numbers",
-                meaning="Your problem's centroids. They follow from counts, means and the "
+            disclosure("means", "K x d numbers", "The mean of each column over these, scaled."),
+            disclosure(
+                "centroids",
+                "K x d numbers",
+                "Your problem's centroids. They follow from counts, means and the "
                 "multipliers. The sites before and after yours in the order of names can compute "
                 "them: the first and the last site learn their one neighbour's exactly.",
-                identifies=kmeans_rounds.GROUP_SUMS,
             ),
-            Disclosure(
-                field="value",
-                shape="one number",
-                meaning="How well your points can be clustered at best with these multipliers.",
-                identifies=kmeans_rounds.GROUP_SUMS,
+            disclosure(
+                "value",
+                "one number",
+                "How well your points can be clustered at best with these multipliers.",
             ),
-            Disclosure(
-                field="limited",
-                shape="yes or no",
-                meaning="Whether the search for it ended at its node limit.",
-                identifies="How hard the problem is; no person.",
+            disclosure(
+                "limited",
+                "yes or no",
+                "Whether the search for it ended at its node limit.",
+                "How hard the problem is; no person.",
             ),
         ),
     ),

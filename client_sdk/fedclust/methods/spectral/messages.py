@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from fedclust.methods.common.cluster_sums import check_sizes
-from fedclust.methods.common.kmeans_rounds import GROUP_SUMS
+from fedclust.methods.common.kmeans_rounds import GROUP_SUMS, disclosure
 from fedclust.methods.spectral.config import EigenConfig, LandmarksConfig, Variants
 from fedclust.methods.spectral.embedding import MAX_RBF_POINTS
 from fedclust.numeric.arrays import FloatMatrix, IntVector
@@ -17,7 +17,7 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import Disclosure, Phase, SiteTask
+from fedclust.schema.task import Phase, SiteTask
 
 #: Relative rounding error of means of eigenvectors.
 _SLACK = 1e-6
@@ -129,17 +129,16 @@ PHASES = (
         task=LandmarksTask,
         payload=Landmarks,
         discloses=(
-            Disclosure(
-                field="counts",
-                shape="up to 200 numbers, or as many as the session says",
-                meaning="How many of your persons are in each small cell of your own clustering.",
-                identifies=GROUP_SUMS,
+            disclosure(
+                "counts",
+                "up to 200 numbers, or as many as the session says",
+                "How many of your persons are in each small cell of your own clustering.",
             ),
-            Disclosure(
-                field="means",
-                shape="as many x d numbers",
-                meaning="The mean of each column over each cell, scaled.",
-                identifies=(
+            disclosure(
+                "means",
+                "as many x d numbers",
+                "The mean of each column over each cell, scaled.",
+                (
                     GROUP_SUMS + " A cell may be a single group. Part of the result, without your "
                     "name."
                 ),
@@ -156,23 +155,22 @@ PHASES = (
         site_part=AnchorPart,
         payload=Anchors,
         discloses=(
-            Disclosure(
-                field="counts",
-                shape="A numbers",
-                meaning="How many of your persons are behind each anchor; 0 unless you are asked.",
-                identifies=GROUP_SUMS,
+            disclosure(
+                "counts",
+                "A numbers",
+                "How many of your persons are behind each anchor; 0 unless you are asked.",
             ),
-            Disclosure(
-                field="means",
-                shape="A x d numbers",
-                meaning="The mean of each column over these, scaled.",
-                identifies=GROUP_SUMS + _TO_ALL,
+            disclosure(
+                "means",
+                "A x d numbers",
+                "The mean of each column over these, scaled.",
+                GROUP_SUMS + _TO_ALL,
             ),
-            Disclosure(
-                field="vectors",
-                shape="A x K numbers",
-                meaning="Where the anchors lie among the eigenvectors of your points' graph.",
-                identifies=_OF_GRAPH + _TO_ALL,
+            disclosure(
+                "vectors",
+                "A x K numbers",
+                "Where the anchors lie among the eigenvectors of your points' graph.",
+                _OF_GRAPH + _TO_ALL,
             ),
         ),
     ),
@@ -186,23 +184,15 @@ PHASES = (
         task=EigenTask,
         payload=Eigen,
         discloses=(
-            Disclosure(
-                field="counts",
-                shape="K numbers",
-                meaning="How many of your persons are in each of your clusters.",
-                identifies=GROUP_SUMS,
+            disclosure(
+                "counts", "K numbers", "How many of your persons are in each of your clusters."
             ),
-            Disclosure(
-                field="means",
-                shape="K x d numbers",
-                meaning="The mean of each column over these, scaled.",
-                identifies=GROUP_SUMS,
-            ),
-            Disclosure(
-                field="vectors",
-                shape="K x K numbers",
-                meaning="The mean of your eigenvectors over the same points.",
-                identifies=_OF_GRAPH,
+            disclosure("means", "K x d numbers", "The mean of each column over these, scaled."),
+            disclosure(
+                "vectors",
+                "K x K numbers",
+                "The mean of your eigenvectors over the same points.",
+                _OF_GRAPH,
             ),
         ),
     ),
