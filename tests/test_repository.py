@@ -162,7 +162,7 @@ STUMBLING = re.compile(
 def test_pages_avoid_words_that_make_a_reader_stop() -> None:
     """Rendered text is left out: it is written elsewhere."""
     pages = set(tracked(".md")) - {ROOT / "docs" / "results.md"}
-    pages -= {ROOT / "docs" / "adding-a-method.md", *(ROOT / "docs" / "methods").glob("*.md")}
+    pages -= set((ROOT / "docs" / "methods").glob("*.md"))
     found = []
     for page in pages:
         blocks = r"<!-- (\w+): begin -->.*?<!-- \1: end -->"

@@ -67,13 +67,27 @@ TRIED: dict[str, Tried] = {
 }
 
 #: Every method with every one of its variants, and a name for the pair.
-ALL = [(name, options) for name, tried in TRIED.items() for options in tried.variants]
-IDS = ["-".join([name, *(f"{k}={v}" for k, v in options.items())]) for name, options in ALL]
-
+ALL: list[tuple[str, dict[str, Any]]] = []
+IDS: list[str] = []
 #: Sessions that compare several K, of every method that does.
 KS = (2, 3, 5)
-SWEEPS = [(name, {"n_clusters": list(KS)}) for name in TRIED if METHODS[name].sweeps]
-SWEEP_IDS = [f"{name}-sweep" for name, _ in SWEEPS]
+SWEEPS: list[tuple[str, dict[str, Any]]] = []
+SWEEP_IDS: list[str] = []
+
+
+def add(name: str, tried: Tried) -> None:
+    """Let the tests that hold for every method run ``name`` as well."""
+    TRIED[name] = tried
+    for options in tried.variants:
+        ALL.append((name, options))
+        IDS.append("-".join([name, *(f"{key}={value}" for key, value in options.items())]))
+    if METHODS[name].sweeps:
+        SWEEPS.append((name, {"n_clusters": list(KS)}))
+        SWEEP_IDS.append(f"{name}-sweep")
+
+
+for _name, _tried in list(TRIED.items()):
+    add(_name, _tried)
 
 
 def busy(method: str) -> dict[str, Any]:

@@ -1,0 +1,128 @@
+"""The method of docs/adding-a-method.md, taken from the page and installed as a distribution."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.consortium import Consortium
+from support.plugins import install
+from support.processes import SERVICE, clean_environment
+from support.purpose import PURPOSE
+from support.server import ServerProcess
+from support.timeouts import TIMEOUT_S
+
+ROOT = Path(__file__).parents[2]
+#: A block of code below the line that begins with its file's name.
+BLOCK = re.compile(
+    r"^`([\w/]+\.(?:py|toml))`(?:(?!```).)*?\n```(?:python|toml)\n(.*?)```",
+    re.DOTALL | re.MULTILINE,
+)
+SITES = {"ada": 60, "brno": 50, "cadiz": 55}
+#: Some of the tests that hold for every method.
+SHARED = ("tests/e2e/test_same_bytes.py", "tests/simulate/test_any_rows.py")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the page's distribution is installed, and the rows of three sites."""
+    place = tmp_path_factory.mktemp("damped")
+    files = dict(BLOCK.findall((ROOT / "docs" / "adding-a-method.md").read_text("utf-8")))
+    project = tomllib.loads(files.pop("pyproject.toml"))["project"]
+    methods = project["entry-points"]["fedclust.methods"]
+    install(place, project["name"], methods, files, project["version"])
+    rng = np.random.default_rng(5)
+    for name, n in SITES.items():
+        rows = 8.0 * rng.integers(0, 3, (n, 1)) + rng.normal(size=(n, 2))
+        np.savetxt(place / f"{name}.csv", rows, "%.17g", ",", header="x,y", comments="")
+    return place
+
+
+def environment(place: Path) -> dict[str, str]:
+    return clean_environment({"PYTHONPATH": str(place)})
+
+
+def command(place: Path, *arguments: str, **env: str) -> str:
+    """Run ``fedclust`` in an interpreter of its own, and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fedclust.cli", *arguments],
+        env={**environment(place), **env},
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_command_and_service_find_a_method_of_another_distribution(place: Path) -> None:
+    """A session over HTTP gives what ``simulate`` does, and consent tells what leaves."""
+    sites = [f"--site={name}={place / name}.csv" for name in SITES]
+    study = ["--clusters=3", "--features=x,y", "--seed=7"]
+    command(place, "simulate", "damped", *study, *sites, "--report=a.json")
+    server = ServerProcess(
+        place / "server", env=environment(place), command=(sys.executable, "-c", f"{SERVICE}\n")
+    )
+    try:
+        server.start()
+        consortium = Consortium.found(server.base_url, server.operator_token, tuple(SITES))
+        coordinator = {"FEDCLUST_COORDINATOR": server.base_url}
+        analyst = {**coordinator, "FEDCLUST_TOKEN": consortium.analyst_token}
+        asked = ["--algorithm=damped", f"--sites={','.join(SITES)}", f"--purpose={PURPOSE}"]
+        command(place, "session", "create", "far", *study, *asked, **analyst)
+
+        def take_part(name: str) -> str:
+            folder, token = str(place / name), consortium.site_tokens[name]
+            own = {"FEDCLUST_STATE_DIR": folder, "FEDCLUST_JOURNAL_DIR": folder}
+            asked = ["participate", "far", f"--data={name}.csv", "--yes", "--full"]
+            try:
+                settings = {**coordinator, **own, "FEDCLUST_TOKEN": token}
+                return command(place, *asked, "--give-up-after=20", **settings)
+            except AssertionError:
+                server.kill()  # the other sites would wait for this one
+                raise
+
+        with ThreadPoolExecutor() as pool:
+            screens = [" ".join(said.split()) for said in pool.map(take_part, SITES)]
+        command(place, "session", "result", "far", "--report=b.json", **analyst)
+    finally:
+        server.kill()
+    for said in screens:
+        assert "Each site assigns its points to the nearest centroid and adds them up." in said
+        assert "The sum of each column over these, scaled." in said
+    in_process, over_http = (
+        json.loads((place / name).read_text()) for name in ("a.json", "b.json")
+    )
+    assert len(over_http["clusters"]) == 3
+    assert over_http["clusters"] == in_process["clusters"]
+    assert over_http["history"] == in_process["history"]
+
+
+def test_the_shared_tests_of_methods_hold_for_it(place: Path) -> None:
+    """As the page says: in a pytest of its own, with the module that names its variants."""
+    page = (ROOT / "docs" / "adding-a-method.md").read_text("utf-8")
+    (module,) = re.findall(r"`try_damped\.py`.*?```python\n(.*?)```", page, re.DOTALL)
+    (place / "try_damped.py").write_text(module, "utf-8")
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    path = os.pathsep.join([str(ROOT / "tests"), str(place)])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "try_damped", "-k", "damped", *SHARED],
+        env={**own, "PYTHONPATH": path},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
