@@ -65,74 +65,46 @@ class EdgeMiddleware:
         attach_context(scope, context)
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=context.request_id)
-        inner: Scope = scope
-        if context.head:
-            inner = {**scope, "method": "GET"}
-        started = time.perf_counter()
-        streaming: float | None = None
-
-        def answered(status: int) -> None:
-            seconds, route = time.perf_counter() - started, _template(inner)
-            self.metrics.requested(scope["method"], route, status, seconds)
-            _write_line("request", scope["method"], route, inner, status, seconds, context)
-
-        def began(status: int) -> None:
-            nonlocal streaming
-            if context.stream:
-                streaming = time.perf_counter()
-                answered(status)
-                self.metrics.stream_began()
-
-        exchange = _Exchange(scope, receive, send, context, self.body_limit, began, self.drains)
+        exchange = _Exchange(self, scope, receive, send, context)
         try:
-            await self._answer(inner, exchange, context)
+            await self._answer(exchange)
         except ClientDisconnect:
             exchange.status = 499
         finally:
-            if streaming is None:
-                answered(exchange.status)
-            else:
-                seconds = time.perf_counter() - streaming
-                self.metrics.stream_ended(seconds)
-                route = _template(inner)
-                _write_line("stream_ended", "GET", route, inner, exchange.status, seconds, context)
+            exchange.ended()
 
-    async def _answer(self, scope: Scope, exchange: _Exchange, context: RequestContext) -> None:
-        headers = Headers(scope=scope)
-        kind, budget, caller = self.budgets.of(scope, token_of(headers))
-        refusal = self._refused_unread(headers)
+    async def _answer(self, exchange: _Exchange) -> None:
+        kind, budget, caller = self.budgets.of(exchange.scope, token_of(exchange.headers))
+        refusal = self._refused_unread(exchange.headers)
         if refusal is None and caller is not None:
             refusal = budget.enter(caller)
             if refusal is not None:
                 self.metrics.over_budget(kind)
         if refusal is not None:
-            response = problems.refused(refusal, context.request_id)
-            await response(scope, exchange.receive, exchange.send)
+            await exchange.refuse(refusal)
             return
         try:
-            await self._call(scope, exchange, context)
+            await self._call(exchange)
         finally:
             if caller is not None:
                 budget.leave(caller)
 
-    async def _call(self, scope: Scope, exchange: _Exchange, context: RequestContext) -> None:
+    async def _call(self, exchange: _Exchange) -> None:
         try:
-            await self.app(scope, exchange.receive, exchange.send)
+            await self.app(exchange.scope, exchange.receive, exchange.send)
         except ClientDisconnect:
             raise
         except asyncio.CancelledError:
-            if not exchange.status:  # the shutdown's grace time is over
-                exchange.hurry()
-                response = problems.refused(_ending(), context.request_id)
-                await response(scope, exchange.receive, exchange.send)
-                return
-            raise
-        except Exception as error:
-            if exchange.status:  # part of an answer is sent, so the connection has to close
-                problems.log_failure(error)
+            if exchange.status:
                 raise
-            response = problems.failed(context.request_id, error)
-            await response(scope, exchange.receive, exchange.send)
+            exchange.hurry()  # the shutdown's grace time is over
+            detail = "The coordinator restarts; send it again."
+            await exchange.refuse(Refusal("unavailable", detail, retry_after_s=2))
+        except Exception as error:
+            problems.log_failure(error)
+            if exchange.status:  # part of an answer is sent, so the connection has to close
+                raise
+            await exchange.refuse(problems.FAILED)
 
     def _refused_unread(self, headers: Headers) -> Refusal | None:
         if "content-encoding" in headers:
@@ -148,10 +120,6 @@ def too_large(limit: int) -> Refusal:
     return Refusal("body-too-large", f"Send at most {limit} bytes.")
 
 
-def _ending() -> Refusal:
-    return Refusal("unavailable", "The coordinator restarts; send it again.", retry_after_s=2)
-
-
 class _Exchange:
     """One request and its response; reads and drops the rest of a refused body.
 
@@ -162,27 +130,46 @@ class _Exchange:
 
     def __init__(
         self,
+        edge: EdgeMiddleware,
         scope: Scope,
         receive: Receive,
         send: Send,
         context: RequestContext,
-        body_limit: int,
-        began: Callable[[int], None],
-        drains: asyncio.Semaphore,
     ) -> None:
-        headers = Headers(scope=scope)
-        self._receive, self._send, self._context, self._began = receive, send, context, began
-        self._drains = drains
-        self._path: str = scope["path"]
-        self._https = scope.get("scheme") == "https"
-        self._left = 2 * body_limit
+        self._edge, self._receive, self._send, self._context = edge, receive, send, context
+        self._method: str = scope["method"]
+        #: The application's part of the request; it adds its route.
+        self.scope: Scope = {**scope, "method": "GET"} if context.head else scope
+        self.headers = headers = Headers(scope=scope)
+        self.status = 0
+        self._left = 2 * edge.body_limit
         self._more = "expect" not in headers and (
             headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         )
         # A proxy may have used the other of the two headers to find the body's end; then the bytes
         # after it can be another client's request (RFC 9112, 6.3).
         self._ambiguous = "content-length" in headers and "transfer-encoding" in headers
-        self.status = 0
+        self._started = time.perf_counter()
+        self._streaming: float | None = None
+
+    async def refuse(self, refusal: Refusal) -> None:
+        """Answer with a refusal."""
+        response = problems.refused(refusal, self._context.request_id)
+        await response(self.scope, self.receive, self.send)
+
+    def ended(self) -> None:
+        """Count and log the request, or the end of its stream."""
+        if self._streaming is None:
+            self._answered()
+            return
+        seconds = time.perf_counter() - self._streaming
+        self._edge.metrics.stream_ended(seconds)
+        self._write_line("stream_ended", seconds)
+
+    def _answered(self) -> None:
+        seconds = time.perf_counter() - self._started
+        self._edge.metrics.requested(self._method, self._route, self.status, seconds)
+        self._write_line("request", seconds)
 
     def hurry(self) -> None:
         """Do not read the rest of the body."""
@@ -199,16 +186,20 @@ class _Exchange:
             await self._drain()
             self.status = message["status"]
             self._add_headers(MutableHeaders(scope=message))
-            self._began(self.status)
+            if self._context.stream:
+                self._streaming = time.perf_counter()
+                self._answered()
+                self._edge.metrics.stream_began()
         elif self._context.head:
             message = {**message, "body": b""}
         await self._send(message)
 
     async def _drain(self) -> None:
-        if not self._more or self._left <= 0 or self._drains.locked():
+        drains = self._edge.drains
+        if not self._more or self._left <= 0 or drains.locked():
             return
         try:
-            async with self._drains, asyncio.timeout(_DRAIN_SECONDS):
+            async with drains, asyncio.timeout(_DRAIN_SECONDS):
                 while self._more and self._left > 0:
                     self._left -= len((await self.receive()).get("body", b""))
         except TimeoutError:
@@ -221,39 +212,31 @@ class _Exchange:
             headers["Connection"] = "close"
         for name, value in _HEADERS.items():
             headers.setdefault(name, value)
-        if self._path.startswith("/v1/"):
+        if self.scope["path"].startswith("/v1/"):
             headers.setdefault("Cache-Control", "no-store")
-        if self._https:
+        if self.scope.get("scheme") == "https":
             headers.setdefault("Strict-Transport-Security", _HSTS)
 
+    @property
+    def _route(self) -> str:
+        """The route's template. A path may hold anything, so it must not appear in logs."""
+        fallback = "docs" if "endpoint" in self.scope else "unknown"
+        return str(getattr(self.scope.get("route"), "path", fallback))
 
-def _template(scope: Scope) -> str:
-    """Return the route's template. A path may hold anything, so it must not appear in logs."""
-    fallback = "docs" if "endpoint" in scope else "unknown"
-    return str(getattr(scope.get("route"), "path", fallback))
-
-
-def _write_line(
-    event: str,
-    method: str,
-    route: str,
-    scope: Scope,
-    status: int,
-    seconds: float,
-    context: RequestContext,
-) -> None:
-    fields: dict[str, Any] = {
-        "method": method,
-        "route": route,
-        "status": status,
-        "ms": round(1000 * seconds, 1),
-    }
-    if context.actor is not None:
-        fields["role"], fields["actor"] = context.actor.role.value, context.actor.name
-    fields |= dict(_named(scope.get("path_params", {}).items()))
-    quiet = route in {"/healthz", "/readyz", "/metrics"} and status < 400
-    write: Callable[..., Any] = log.debug if quiet else log.info
-    write(event, **fields)
+    def _write_line(self, event: str, seconds: float) -> None:
+        route, actor = self._route, self._context.actor
+        fields: dict[str, Any] = {
+            "method": self._method,
+            "route": route,
+            "status": self.status,
+            "ms": round(1000 * seconds, 1),
+        }
+        if actor is not None:
+            fields["role"], fields["actor"] = actor.role.value, actor.name
+        fields |= dict(_named(self.scope.get("path_params", {}).items()))
+        quiet = route in {"/healthz", "/readyz", "/metrics"} and self.status < 400
+        write: Callable[..., Any] = log.debug if quiet else log.info
+        write(event, **fields)
 
 
 def _named(params: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, str]]:

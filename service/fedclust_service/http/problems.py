@@ -23,6 +23,14 @@ E = TypeVar("E", bound=Exception)
 NOT_FOUND = "There is nothing here that this token may see; check the address and the name."
 
 
+#: The refusal for an unexpected error.
+FAILED = Refusal(
+    "internal",
+    "The coordinator failed; its operator finds the cause by the request id. Try again.",
+    retry_after_s=5,
+)
+
+
 def not_found() -> Refusal:
     """Return the refusal for what does not exist or may not be seen."""
     return Refusal("not-found", NOT_FOUND)
@@ -124,10 +132,3 @@ def allowed_methods(request: Request) -> list[str]:
 def log_failure(error: Exception) -> None:
     """Log an unexpected error's type and place; its text may repeat a value."""
     log.error("request_failed", exc_info=error)
-
-
-def failed(request_id: str, error: Exception) -> Response:
-    """Answer an unexpected error."""
-    log_failure(error)
-    detail = "The coordinator failed; its operator finds the cause by the request id. Try again."
-    return refused(Refusal("internal", detail, retry_after_s=5), request_id)
