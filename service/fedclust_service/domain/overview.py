@@ -34,6 +34,7 @@ class SiteOverview:
 class RoundOverview:
     """A round without its task."""
 
+    id: int
     number: int
     phase: str
     state: RoundState

@@ -22,14 +22,15 @@ from fedclust_service.domain.overview import (
     SiteOverview,
 )
 from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import ParticipationState, Session, SessionState
+from fedclust_service.domain.session import ParticipationState, SessionState
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository
+from fedclust_service.store.sessions import to_session
 
 REFUSED = "submission.refused"
 _SESSION = [c for c in tables.sessions.c if c.name not in {"definition", "scrubbed_at"}]
 _NO_DEFINITION = literal(b"").label("definition")
-_AT = ("number", "phase", "state", "opened_at", "deadline", "overdue_since")
+_AT = ("id", "number", "phase", "state", "opened_at", "deadline", "overdue_since")
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _ROUNDS: BindParameter[Any] = bindparam("rounds", expanding=True)
 
@@ -41,7 +42,7 @@ def _latest_rounds() -> Select[*tuple[Any, ...]]:
         .where(t.c.session_id.in_(_IDS))
         .group_by(t.c.session_id)
     )
-    return select(t.c.id, t.c.session_id, *(t.c[name] for name in _AT)).where(
+    return select(t.c.session_id, *(t.c[name] for name in _AT)).where(
         tuple_(t.c.session_id, t.c.number).in_(newest)
     )
 
@@ -86,16 +87,12 @@ class OverviewQueries(Repository):
             query = query.where(t.c.name == name)
         rows = [dict(row) for row in self._rows(query)]
         scrubbed = {row["id"]: row.pop("scrubbed_at") for row in rows}
-        found = [Session(**{**row, "state": SessionState(row["state"])}) for row in rows]
-        ids = [each.id for each in found]
-        rounds = self._latest(ids)
+        found = [to_session(row) for row in rows]
+        rounds = self._latest([each.id for each in found])
         sites = self._sites({each.id: each.name for each in found}, rounds)
         return [
             SessionOverview(
-                session=each,
-                scrubbed_at=scrubbed[each.id],
-                round=rounds[each.id][1] if each.id in rounds else None,
-                sites=tuple(sites.get(each.id, ())),
+                each, scrubbed[each.id], rounds.get(each.id), tuple(sites.get(each.id, ()))
             )
             for each in found
         ]
@@ -103,32 +100,24 @@ class OverviewQueries(Repository):
     def attendance(self, ids: Sequence[int]) -> dict[int, Attendance]:
         """Return each session's latest round and which of its sites were asked and answered."""
         rounds = self._latest(ids)
-        latest = [round_id for round_id, _ in rounds.values()]
+        latest = [each.id for each in rounds.values()]
         sites: dict[int, list[Presence]] = {each: [] for each in ids}
         for session, site, state, released, answer in self._all(_PRESENT, ids=ids, rounds=latest):
             there = Presence(site, ParticipationState(state), released is False, answer is not None)
             sites[session].append(there)
-        return {
-            each: Attendance(rounds[each][1] if each in rounds else None, tuple(sites[each]))
-            for each in ids
-        }
+        return {each: Attendance(rounds.get(each), tuple(sites[each])) for each in ids}
 
-    def _latest(self, ids: Sequence[int]) -> dict[int, tuple[int, RoundOverview]]:
-        """Return each session's latest round and its id."""
-        return {
-            row["session_id"]: (
-                row["id"],
-                RoundOverview(
-                    **{**{name: row[name] for name in _AT}, "state": RoundState(row["state"])}
-                ),
-            )
-            for row in self._all(_LATEST, ids=ids).mappings()
-        }
+    def _latest(self, ids: Sequence[int]) -> dict[int, RoundOverview]:
+        found = {}
+        for row in self._rows(_LATEST, ids=ids):
+            shown = {name: row[name] for name in _AT}
+            shown["state"] = RoundState(row["state"])
+            found[row["session_id"]] = RoundOverview(**shown)
+        return found
 
     def _sites(
-        self, names: dict[int, str], rounds: dict[int, tuple[int, RoundOverview]]
+        self, names: dict[int, str], rounds: dict[int, RoundOverview]
     ) -> dict[int, list[SiteOverview]]:
-        latest = {session: round_id for session, (round_id, _) in rounds.items()}
         seen, refusals = self._last_seen(), self._refusals(names)
         answers, tasks = _answers(names).subquery(), _tasks(names).subquery()
         p = tables.participations
@@ -147,9 +136,9 @@ class OverviewQueries(Repository):
         )
         found: dict[int, list[SiteOverview]] = {}
         for row in self._all(query):
-            session, current = row.session_id, latest.get(row.session_id)
-            answered = current is not None and row.answered_in == current
-            found.setdefault(session, []).append(
+            current = rounds.get(row.session_id)
+            answered = current is not None and row.answered_in == current.id
+            found.setdefault(row.session_id, []).append(
                 SiteOverview(
                     site=row.site,
                     state=ParticipationState(row.state),
@@ -157,11 +146,11 @@ class OverviewQueries(Repository):
                     table_id=row.table_id,
                     separate_groups=row.separate_groups,
                     last_seen_at=seen.get(row.site),
-                    asked=answered or (current is not None and row.asked_in == current),
+                    asked=answered or (current is not None and row.asked_in == current.id),
                     answered=answered,
                     bytes_in=int(row.bytes_in or 0),
                     bytes_out=int(row.bytes_out or 0),
-                    refusals=refusals.get((names[session], row.site), 0),
+                    refusals=refusals.get((names[row.session_id], row.site), 0),
                 )
             )
         return found
