@@ -39,6 +39,11 @@ class Opened:
     made: tuple[str, ...] = ()
     operator_token: str | None = None
 
+    def lines(self) -> list[str]:
+        """Return what was created, with the operator token if there is one."""
+        token = self.operator_token
+        return [*self.made, *([] if token is None else [f"operator token (shown once): {token}"])]
+
     def __enter__(self) -> Opened:
         return self
 

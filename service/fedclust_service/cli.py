@@ -13,16 +13,13 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from fedclust_service import logging
 from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.settings import Settings, SettingsError, load_settings
-
-if TYPE_CHECKING:
-    from fedclust_service.bootstrap import Opened
 
 app = typer.Typer(
     name="fedclust-service",
@@ -130,20 +127,14 @@ def init(settings: Settings, token_out: TokenOut = None) -> None:
 
     _only_warnings(settings)
     with _new_file(token_out) as written, open_coordinator(settings, serving=False) as opened:
-        _print_made(opened, written)
+        for line in opened.lines() if written is None else opened.made:
+            _say(line)
+        if written is not None and opened.operator_token is not None:
+            print(opened.operator_token, file=written)
         if opened.operator_token is None:
             _say("an operator exists already; `fedclust-service operator-token` makes a token")
         elif token_out is not None:
             _say(f"wrote an operator token to {token_out}")
-
-
-def _print_made(opened: Opened, written: TextIO | None = None) -> None:
-    for line in opened.made:
-        _say(line)
-    if opened.operator_token is not None and written is not None:
-        print(opened.operator_token, file=written)
-    elif opened.operator_token is not None:
-        _say(f"operator token (shown once): {opened.operator_token}")
 
 
 def _only_warnings(settings: Settings) -> None:
@@ -262,7 +253,8 @@ def restore(
         made = copies.restore(source, settings.store_url)
     _say(f"{made.path}: {made.size} bytes, schema {made.migration}")
     with open_coordinator(settings, serving=False) as opened:
-        _print_made(opened)
+        for line in opened.lines():
+            _say(line)
         with explain_store_errors(settings):
             co = opened.coordinator
             trail.record(co, "restore.record", "database.restored", backup=made.sha256)

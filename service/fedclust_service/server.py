@@ -181,10 +181,8 @@ def serve(
     try:
         opened = open_coordinator(settings, serving=True, accept_clock=accept_clock)
         try:
-            for line in opened.made:
+            for line in opened.lines():
                 say(line)
-            if opened.operator_token is not None:
-                say(f"operator token (shown once): {opened.operator_token}")
             with explain_store_errors(settings):
                 _run(settings, opened.coordinator, connections, listener, context, say, ready_file)
         finally:

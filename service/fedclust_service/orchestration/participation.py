@@ -13,7 +13,7 @@ from fedclust.wire.models import Definition, ParticipationInfo
 from fedclust.wire.models import Participation as JoinRequest
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.access import Actor, absent, require
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.refusal import Refusal, broken_rule
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import (
     PARTICIPATION_TRANSITIONS,
@@ -239,8 +239,7 @@ def _check_band(body: JoinRequest) -> None:
     try:
         band_limits(body.size_band)
     except RuleViolation as violation:
-        error = FieldError(pointer="/size_band", rule=violation.rule, message=violation.message)
-        raise Refusal("invalid", "Declare one of the bands.", [error]) from None
+        raise broken_rule(violation, "Declare one of the bands.", "/size_band") from None
 
 
 def _info(session: Session, own: Participation) -> ParticipationInfo:
