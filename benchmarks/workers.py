@@ -29,7 +29,7 @@ from _report import write  # noqa: E402
 from support.api_caller import ApiCaller  # noqa: E402
 from support.consortium import Consortium  # noqa: E402
 from support.databases import PostgresServer  # noqa: E402
-from support.links import Balancer  # noqa: E402
+from support.proxies import Balancer  # noqa: E402
 from support.server import ServerProcess, running_server  # noqa: E402
 
 WORKERS = (1, 2, 3)

@@ -19,9 +19,9 @@ from fedclust.wire.codec import sha256, to_tree
 from support.api_caller import ApiCaller
 from support.consortium import Consortium, columns
 from support.crash import POLICY, SESSION, D, K, rows, shared
+from support.proxies import Exchange, recorded
 from support.server import ServerProcess, running_server, service
 from support.timeouts import TIMEOUT_S, eventually
-from support.wiretap import Exchange, Wiretap
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by POSIX")
 CONFIG = {"n_clusters": K}
@@ -55,7 +55,7 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
     data = rows()
     reference = simulate("lloyd", data, config=CONFIG, policy=SHORT, features=columns(D), seed=7)
     copy = tmp_path / "copy.db"
-    with running_server(tmp_path / "server") as server, Wiretap(server.base_url) as tap:
+    with running_server(tmp_path / "server") as server, recorded(server.base_url) as tap:
         people = Consortium.found(server.base_url, server.operator_token, tuple(data))
         people.create(SESSION, D, algorithm="lloyd", config=CONFIG, policy=SHORT)
         fourth, tenth = threading.Event(), threading.Event()

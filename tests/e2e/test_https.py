@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import socket
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,9 +17,10 @@ from fedclust.errors import ProxyError, TLSError, UsageError
 from support import processes
 from support.certificates import Authority, self_signed
 from support.consortium import Consortium
-from support.forward_proxy import ForwardProxy
 from support.processes import COMMAND, clean_environment
+from support.proxies import TcpProxy, read_head
 from support.server import ServerProcess, running_server, service
+from support.timeouts import TIMEOUT_S
 
 SITES = ("north", "south", "west")
 #: A test fails in seconds where it would otherwise wait for a coordinator to come back.
@@ -43,6 +46,40 @@ def tls_server(
     if client_ca is not None:
         flags += ["--tls-client-ca", str(client_ca)]
     return running_server(directory, *flags)
+
+
+class ForwardProxy(TcpProxy):
+    """A hospital's forward proxy: CONNECT only, with a user name and a password.
+
+    ``tunnels`` lists the targets that were asked for, in order; ``refused`` counts the refusals.
+    """
+
+    def __init__(self, user: str, password: str) -> None:
+        self._expected = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+        self.tunnels: list[str] = []
+        self.refused = 0
+        super().__init__()
+        self.address = f"127.0.0.1:{self.port}"
+
+    def connect(self, client: socket.socket) -> socket.socket:
+        first, *lines = read_head(client).decode("latin-1").split("\r\n")
+        method, target, _ = first.split(" ", 2)
+        headers = {name.lower(): value for name, _, value in (s.partition(": ") for s in lines)}
+        if method != "CONNECT":
+            client.sendall(b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n")
+            raise ConnectionRefusedError
+        if headers.get("proxy-authorization") != self._expected:
+            self.refused += 1
+            client.sendall(
+                b"HTTP/1.1 407 Proxy Authentication Required\r\n"
+                b"Proxy-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n"
+            )
+            raise ConnectionRefusedError
+        self.tunnels.append(target)
+        host, _, port = target.rpartition(":")
+        server = socket.create_connection((host, int(port)), TIMEOUT_S)
+        client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        return server
 
 
 def whoami(server: ServerProcess, options: Options, host: str = "localhost") -> str:

@@ -14,10 +14,10 @@ from fedclust import simulate
 from fedclust.report.tables import centroid_table
 from fedclust.site.result import SiteResult
 from fedclust.wire.codec import to_tree
+from support.api_caller import ApiCaller
 from support.consortium import Consortium, declared
 from support.crash import shared
 from support.databases import in_turn
-from support.handmade import HandmadeSite
 from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS
 from support.server import ServerProcess, running_server
 
@@ -46,7 +46,7 @@ def server(tmp_path: Path, database_url: str) -> Iterator[ServerProcess]:
     in_turn(ALL + SWEEPS, IDS + SWEEP_IDS),
     indirect=["database_url"],
 )
-def test_sdk_in_binary_and_handmade_clients_in_json_give_what_simulate_gives(
+def test_the_sdk_in_binary_and_plain_http_in_json_give_what_simulate_gives(
     server: ServerProcess, tmp_path: Path, case: tuple[str, dict[str, Any]]
 ) -> None:
     method, options = case
@@ -72,22 +72,10 @@ def test_sdk_in_binary_and_handmade_clients_in_json_give_what_simulate_gives(
     assert shared(consortium.result("binary").result) == shared(to_tree(expected.result_))
 
     consortium.create("json", 3, **session)
-    sites = [
-        HandmadeSite(server.base_url, consortium.site_tokens[name], name, "json", data[name])
-        for name in data
-    ]
-    try:
-        for site in sites:
-            site.join()
-        while True:
-            views = [site.await_task() for site in sites]
-            if views[0]["status"] == "ended":
-                break
-            for index in rng.permutation(len(sites)):
-                sites[index].answer(views[index])
-    finally:
-        for site in sites:
-            site.close()
+    api = ApiCaller(server.base_url, "", tokens=dict(consortium.site_tokens), data=data)
+    for name in data:
+        api.join(name, "json", table_id=None)
+    assert api.finish("json", list(data), rng=rng) == "completed"
     assert shared(consortium.result("json").result) == shared(to_tree(expected.result_))
 
 

@@ -19,6 +19,7 @@ import pytest
 from fedclust.site.cohorts import CohortStore
 from support.consortium import Consortium
 from support.method_variants import TRIED
+from support.proxies import RecordingProxy, recorded
 from support.same_table import (
     PERSON,
     SiteFile,
@@ -29,7 +30,6 @@ from support.same_table import (
     told_by,
 )
 from support.server import running_server
-from support.wiretap import Wiretap
 
 ME = "me"
 OTHERS = ("alpha", "beta")
@@ -43,7 +43,7 @@ class World:
     """A coordinator, what passes on the way to it, the rows of its sites, and their state."""
 
     consortium: Consortium
-    tap: Wiretap
+    tap: RecordingProxy
     rows: dict[str, pd.DataFrame]
     place: Path
 
@@ -93,7 +93,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, World
 
 def world(stack: ExitStack, file: SiteFile, place: Path) -> World:
     server = stack.enter_context(running_server(place / "server"))
-    tap = stack.enter_context(Wiretap(server.base_url))
+    tap = stack.enter_context(recorded(server.base_url))
     consortium = Consortium.found(server.base_url, server.operator_token, (ME, *OTHERS))
     rows = {ME: file.frame()}
     for seed, name in enumerate(OTHERS):

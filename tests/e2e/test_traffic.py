@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from support.consortium import Consortium
+from support.proxies import recorded
 from support.server import running_server
-from support.wiretap import Wiretap
 
 
 def test_a_site_makes_two_requests_a_round(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_a_site_makes_two_requests_a_round(tmp_path: Path) -> None:
     data = {name: rng.random((60, 3)) for name in ("north", "south", "west")}
     with (
         running_server(tmp_path / "server") as server,
-        Wiretap(server.base_url) as tap,
+        recorded(server.base_url) as tap,
     ):
         consortium = Consortium.found(server.base_url, server.operator_token, tuple(data))
         consortium.create("counted", 3, config={"n_clusters": 3}, policy={"max_rounds": 8})

@@ -29,7 +29,7 @@ from fedclust.site.cohorts import CohortStore
 from fedclust.wire import codec, models
 from fedclust.wire.submissions import BINARY, read_submission
 from support.fake_coordinator import EPOCH, FakeCoordinator, in_json
-from support.over_http import served
+from support.proxies import served
 
 P = 5
 D = 6

@@ -10,6 +10,7 @@ api.put("north", "heart", 1, body)
 
 from __future__ import annotations
 
+import json
 import ssl
 import uuid
 from collections.abc import Sequence
@@ -105,35 +106,38 @@ class ApiCaller:
         return {
             "definition_sha256": info["definition_sha256"],
             "consents": {"protection_none": info["definition"]["policy"]["protection"] == "none"},
-            "features": [feature["name"] for feature in FEATURES],
+            "features": [feature["name"] for feature in info["definition"]["features"]],
             "size_band": size_band(len(self._rows(site))),
             "table_id": uuid.uuid5(uuid.NAMESPACE_DNS, site).hex,
             "sdk_version": __version__,
             "methods": {name: [method.version] for name, method in METHODS.items()},
         }
 
-    def join(self, site: str, session: str) -> Any:
-        """Let a site join."""
-        body = self.participation(site, session)
+    def join(self, site: str, session: str, **changes: Any) -> Any:
+        """Let a site join, with changes to what it joins with."""
+        body = self.participation(site, session) | changes
         return self.ok("PUT", f"/v1/sessions/{session}/participation", site, json=body)
 
-    def task(self, site: str, session: str) -> Any:
-        """Return a site's task in binary, decoded."""
-        response = self.request(
-            "GET", f"/v1/sessions/{session}/task", site, headers={"Accept": BINARY}
-        )
+    def task(self, site: str, session: str, media: str = BINARY) -> Any:
+        """Return what a site is asked, decoded."""
+        headers = {"Accept": media}
+        response = self.request("GET", f"/v1/sessions/{session}/task", site, headers=headers)
         assert response.status_code == 200, response.text
-        return codec.decode(response.content)
+        return codec.decode(response.content) if media == BINARY else response.json()
 
     def answer(self, site: str, session: str, media: str = JSON) -> bytes:
-        """Return the honest answer of a site to its open task."""
-        task = self.task(site, session)["task"]
+        """Return the honest answer of a site to its open task; both in ``media``."""
+        task = self.task(site, session, media)["task"]
         info = self.request("GET", f"/v1/sessions/{session}", site)
         plan = plan_of(read_definition(codec.canonical_json(info.json()["definition"])))
         number, phase = task["common"]["round"], task["phase"]
+        common, part = task["common"], task["site"]
+        if media == JSON:
+            common, part = _from_json(engine.phase(plan, phase), common, part)
+        assert codec.task_digest(common, part) == task["digest"]
         payload, memory = engine.local_step(
             plan,
-            engine.read_task(plan, task["common"], task["site"]),
+            engine.read_task(plan, common, part),
             data_of(plan, self._rows(site)),
             site=site,
             round_number=number,
@@ -153,11 +157,20 @@ class ApiCaller:
             "PUT", path, site, content=body, headers={"Content-Type": media, **headers}
         )
 
-    def finish(self, session: str, sites: Sequence[str], media: str = JSON) -> str:
-        """Answer honestly as these sites until the session has ended; return its state."""
+    def finish(
+        self,
+        session: str,
+        sites: Sequence[str],
+        media: str = JSON,
+        rng: np.random.Generator | None = None,
+    ) -> str:
+        """Answer honestly as these sites until the session has ended; return its state.
+
+        They answer in the order given, or in each round in one that ``rng`` draws.
+        """
         etags: dict[str, str] = {}
         while True:
-            for site in sites:
+            for site in sites if rng is None else rng.permutation(sites).tolist():
                 headers = {"If-None-Match": etags[site]} if site in etags else {}
                 path = f"/v1/sessions/{session}/task?wait=25"
                 response = self.request("GET", path, site, headers=headers)
@@ -176,6 +189,18 @@ class ApiCaller:
 
     def _rows(self, site: str) -> NDArray[np.float64]:
         return self.data[site] if site in self.data else rows_of(site)
+
+
+def _from_json(phase: Any, common: dict[str, Any], part: Any) -> tuple[dict[str, Any], Any]:
+    """Return a task that was read as JSON as the binary form gives it, with arrays."""
+    parameters = phase.task.model_validate_json(json.dumps(common["parameters"]))
+    space = common["space"] and {
+        name: np.array(value, dtype=np.float64) if isinstance(value, list) else value
+        for name, value in common["space"].items()
+    }
+    if part is not None:
+        part = codec.to_tree(phase.site_part.model_validate_json(json.dumps(part)))
+    return {**common, "parameters": codec.to_tree(parameters), "space": space}, part
 
 
 def rows_of(site: str) -> NDArray[np.float64]:

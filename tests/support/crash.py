@@ -1,7 +1,7 @@
 """A session of 20 rounds during which coordinator and sites are killed at random moments.
 
 Used by the tests with few kills, and by ``benchmarks/crash.py`` with many. Everything that is
-claimed is checked against what a wiretap between them saw, and against ``simulate``.
+claimed is checked against what a proxy between them recorded, and against ``simulate``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,9 +24,9 @@ from fedclust.wire.models import ResultDocument
 from support.consortium import Command, Consortium, declared, read_labels, write_csv
 from support.ledgers import body_lines
 from support.method_variants import TRIED, busy
+from support.proxies import Exchange, RecordingProxy, recorded
 from support.server import ServerProcess, running_server
 from support.timeouts import TIMEOUT_S
-from support.wiretap import Exchange, Wiretap
 
 SESSION = "shaken"
 SIZES = {"berlin": 2880, "oslo": 2160, "porto": 3600, "turin": 1800}
@@ -110,7 +111,7 @@ def shake(
         running_server(
             directory / "server", "--lease-s", "1", env={"FEDCLUST_DATABASE_URL": database_url}
         ) as server,
-        Wiretap(server.base_url) as tap,
+        recorded(server.base_url) as tap,
     ):
         consortium = Consortium.found(server.base_url, server.operator_token, tuple(data))
         session = {"algorithm": method, "config": config, "policy": POLICY}
@@ -156,7 +157,7 @@ class _Killer:
 
     def __init__(
         self,
-        tap: Wiretap,
+        tap: RecordingProxy,
         server: ServerProcess,
         sites: dict[str, Command],
         victims: list[str],
@@ -177,8 +178,9 @@ class _Killer:
             kills = self._report.coordinator_kills
             while self._open <= 0 and kills == self._report.coordinator_kills:
                 assert self._moved.wait(TIMEOUT_S)
-            # What has waited while the coordinator was killed is lost with its connection.
-            self._open -= kills == self._report.coordinator_kills
+            if kills != self._report.coordinator_kills:
+                raise httpx.ReadError("lost with the connection to the coordinator that was killed")
+            self._open -= 1
             self._moved.notify_all()
 
     def _let_pass(self, requests: float) -> None:

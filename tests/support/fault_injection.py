@@ -36,8 +36,8 @@ from support.consortium import Consortium, columns, declared
 from support.crash import D, K, rows, shared
 from support.databases import PostgresServer
 from support.history import Fault, History, Key, Request, violations
-from support.links import Balancer, Link
 from support.processes import WRONG_TIME
+from support.proxies import Balancer, Link
 from support.purpose import PURPOSE
 from support.rounds import data_of
 from support.server import ServerProcess
