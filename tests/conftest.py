@@ -1,4 +1,7 @@
-"""Fixtures that several folders of tests share. Databases: see `support.databases`."""
+"""Fixtures that several folders of tests share. Databases: see `support.databases`.
+
+What only tests with a database or a clock need is imported in its fixture: others start faster.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,19 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from fedclust.site import cohorts
-from fedclust_service.store import Store
-from support.clock import ManualClock
-from support.databases import BOTH, PostgresServer, SqliteFiles
+
+if TYPE_CHECKING:
+    from fedclust_service.store import Store
+    from support.clock import ManualClock
+    from support.databases import PostgresServer, SqliteFiles
+
+DATABASES = ("sqlite", "postgresql")
 
 # The same examples in every run, and no limits of time: a machine with other work to do is slow,
 # not wrong. `make bench long_checks` looks for other examples.
@@ -54,12 +62,16 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 @pytest.fixture
 def clock() -> ManualClock:
     """Return a clock that the test moves."""
+    from support.clock import ManualClock
+
     return ManualClock()
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """Return the test run's PostgreSQL server."""
+    from support.databases import PostgresServer
+
     server = PostgresServer()
     yield server
     server.stop()
@@ -68,6 +80,8 @@ def postgres_server() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def sqlite_files(tmp_path_factory: pytest.TempPathFactory) -> SqliteFiles:
     """Return the maker of SQLite files."""
+    from support.databases import SqliteFiles
+
     return SqliteFiles(tmp_path_factory.mktemp("sqlite-template"))
 
 
@@ -85,14 +99,14 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     postgres_server.drop(name)
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(params=DATABASES)
 def database_url(request: pytest.FixtureRequest) -> str:
     """Return the address of a migrated database, on each kind."""
     fixture = "sqlite_url" if request.param == "sqlite" else "postgres_url"
     return str(request.getfixturevalue(fixture))
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(params=DATABASES)
 def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Return the address of a database without tables, on each kind."""
     if request.param == "sqlite":
@@ -108,6 +122,8 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
 @pytest.fixture
 def store(database_url: str, clock: ManualClock) -> Iterator[Store]:
     """Return an open store on each kind of database."""
+    from fedclust_service.store import Store
+
     opened = Store.open(database_url, clock)
     yield opened
     opened.close()
