@@ -13,7 +13,7 @@ from fedclust.cli import options
 from fedclust.cli.help_text import EXIT_CODES
 from fedclust.errors import UsageError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "fedclust-agent.service"
 pytestmark = pytest.mark.skipif(not UNIT.exists(), reason="not the repository's tree")
 
