@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from _report import write  # noqa: E402
-from support.crash import Shaken, shake  # noqa: E402
+from e2e.random_kills import KillReport, run_with_kills  # noqa: E402
 from support.databases import PostgresServer, SqliteFiles  # noqa: E402
 
 
@@ -27,14 +27,14 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        shaken = {"SQLite": _shake(folder / "sqlite", _sqlite(folder), options)}
+        reports = {"SQLite": _run(folder / "sqlite", _sqlite(folder), options)}
         postgres = PostgresServer()
         try:
             url = postgres.url(postgres.create())
-            shaken["PostgreSQL"] = _shake(folder / "postgres", url, options)
+            reports["PostgreSQL"] = _run(folder / "postgres", url, options)
         finally:
             postgres.stop()
-    rows = [{"database": database, **asdict(report)} for database, report in shaken.items()]
+    rows = [{"database": database, **asdict(report)} for database, report in reports.items()]
     write("crash", rows)
     print("same final bytes as simulate; nothing acknowledged was lost; nothing differed")
 
@@ -43,9 +43,9 @@ def _sqlite(folder: Path) -> str:
     return SqliteFiles(folder).create(folder)
 
 
-def _shake(folder: Path, url: str, options: argparse.Namespace) -> Shaken:
+def _run(folder: Path, url: str, options: argparse.Namespace) -> KillReport:
     folder.mkdir(exist_ok=True)
-    return shake(
+    return run_with_kills(
         folder,
         database_url=url,
         coordinator_kills=options.kills,

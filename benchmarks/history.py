@@ -1,8 +1,8 @@
 """Run three coordinators on one PostgreSQL under random faults and check what sites have seen.
 
 For each seed: workers are killed, stopped and disconnected, connections to sites are cut, and the
-machines' clocks are hours apart (``tests/support/fault_injection.py``). A model checks what sites
-and database have seen (``tests/support/history.py``). Prints a line per seed and every violation,
+machines' clocks are hours apart (``tests/e2e/fault_injection.py``). A model checks what sites and
+database have seen (``tests/e2e/session_history.py``). Prints a line per seed and every violation,
 and fails if there is one. ``--seed N --seeds 1`` replays one seed. Threads and processes run at
 their own pace, so the same faults may hit other requests.
 """
@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from _report import write  # noqa: E402
+from e2e.fault_injection import LEASE_S, STILL_S, FaultReport, run_with_faults  # noqa: E402
+from e2e.session_history import wakes  # noqa: E402
 from support.databases import PostgresServer  # noqa: E402
-from support.fault_injection import LEASE_S, STILL_S, FaultReport, run_with_faults  # noqa: E402
-from support.history import wakes  # noqa: E402
 
 
 def main() -> int:

@@ -12,15 +12,15 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from fedclust_service.http.examples import FILE  # noqa: E402
-from support.examples import make  # noqa: E402  # found through the line above
-from support.story import tell  # noqa: E402
+from method_bodies import record_methods  # noqa: E402  # found through the line above
+from operation_bodies import record_operations  # noqa: E402
 
 
 def main() -> None:
     """Run a session and keep its bodies."""
     with tempfile.TemporaryDirectory() as place:
-        files = make(Path(place) / "methods")
-        story = tell(Path(place) / "story")
+        files = record_methods(Path(place) / "methods")
+        story = record_operations(Path(place) / "story")
     FILE.write_text(json.dumps(story, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
     shutil.rmtree(HERE / "examples", ignore_errors=True)
     for name, content in files.items():

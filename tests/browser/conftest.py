@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from operation_bodies import SITES
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
-from support.story import SITES
 from support.timeouts import TIMEOUT_S
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
-from support.story import SESSION
+from operation_bodies import SESSION
 
 from .conftest import Registered, Watched
 

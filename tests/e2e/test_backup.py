@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from e2e.random_kills import POLICY, SESSION, D, K, rows, shared
 from fedclust import errors, simulate
 from fedclust.client import Client
 from fedclust.site import Site, SiteResult
 from fedclust.wire.codec import sha256, to_tree
 from support.api_caller import ApiCaller
 from support.consortium import Consortium, columns
-from support.crash import POLICY, SESSION, D, K, rows, shared
 from support.proxies import Exchange, recorded
 from support.server import ServerProcess, running_server, service
 from support.timeouts import TIMEOUT_S, eventually

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.crash import ROUNDS, shake
+from e2e.random_kills import ROUNDS, run_with_kills
 from support.method_variants import SWEEPS, TRIED
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
@@ -32,7 +32,7 @@ def test_kill_9_changes_nothing(tmp_path: Path, database_url: str, method: str) 
     # A session of three rounds is over after some 40 requests.
     short = TRIED[method].few
     coordinator_kills, site_kills, requests_between = (2, 2, 5) if short else (3, 2, 20)
-    report = shake(
+    report = run_with_kills(
         tmp_path,
         method,
         database_url=database_url,
@@ -50,7 +50,7 @@ def test_kill_9_changes_nothing(tmp_path: Path, database_url: str, method: str) 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_kill_9_changes_nothing_in_a_sweep(tmp_path: Path, database_url: str) -> None:
     (options,) = [options for name, options in SWEEPS if name == "kfed"]
-    report = shake(
+    report = run_with_kills(
         *(tmp_path, "kfed", {**options, "refine": 1}),
         database_url=database_url,
         coordinator_kills=1,

@@ -17,12 +17,12 @@ from typing import Any
 import httpx
 import pytest
 
+from e2e.random_kills import POLICY, SESSION, D, K, rows
 from fedclust import errors
 from fedclust.cli.main import main as fedclust
 from fedclust.client import Client
 from fedclust.site import Site
 from support.consortium import Consortium
-from support.crash import POLICY, SESSION, D, K, rows
 from support.ledgers import body_lines
 from support.server import ServerProcess, running_server, service
 from support.timeouts import TIMEOUT_S, eventually

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from e2e.fault_injection import KINDS, run_with_faults
+from e2e.session_history import Fault, History, Request, violations, wakes
 from support.databases import PostgresServer
-from support.fault_injection import KINDS, run_with_faults
-from support.history import Fault, History, Request, violations, wakes
 
 SITES = ("north", "south", "west")
 ROUNDS = 2

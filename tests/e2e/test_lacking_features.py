@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from e2e.random_kills import shared
 from fedclust import Site, simulate
 from fedclust.client import Client
 from fedclust.engine.preparation import Moments
@@ -22,7 +23,6 @@ from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Participation
 from fedclust.wire.submissions import BINARY, write_submission
 from support.consortium import Consortium, columns
-from support.crash import shared
 from support.method_variants import ALL, IDS
 from support.server import ServerProcess, running_server
 from support.timeouts import TIMEOUT_S

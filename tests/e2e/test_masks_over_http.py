@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from e2e.random_kills import shared
 from fedclust import simulate
 from fedclust.client import Client
 from fedclust.errors import Invalid
 from fedclust.wire.codec import to_tree
 from fedclust.wire.models import Consents, Participation, SessionInfo
 from support.consortium import Consortium, columns
-from support.crash import shared
 from support.server import running_server
 
 METHODS = ("overlap", "overlap_oneshot")

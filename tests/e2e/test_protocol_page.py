@@ -17,9 +17,9 @@ import pytest
 
 from fedclust.wire import codec
 from fedclust_service.http.examples import recorded
+from operation_bodies import SITES
 from support.api_caller import ApiCaller
 from support.server import running_server
-from support.story import SITES
 from support.timeouts import TIMEOUT_S
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")

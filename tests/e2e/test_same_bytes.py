@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from e2e.random_kills import shared
 from fedclust import simulate
 from fedclust.report.tables import centroid_table
 from fedclust.site.result import SiteResult
 from fedclust.wire.codec import to_tree
 from support.api_caller import ApiCaller
 from support.consortium import Consortium, declared
-from support.crash import shared
 from support.databases import in_turn
 from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS
 from support.server import ServerProcess, running_server

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from e2e.random_kills import POLICY, SESSION, D, rows, shared
 from fedclust import simulate
 from fedclust.methods.lloyd import METHOD
 from fedclust.wire.codec import canonical_json, sha256, to_tree
 from fedclust_service.store import migrate
 from support.api_caller import ApiCaller
 from support.consortium import Command, Consortium, columns, write_csv
-from support.crash import POLICY, SESSION, D, rows, shared
 from support.server import running_server, service
 from support.timeouts import eventually
 

@@ -10,6 +10,7 @@ import pytest
 
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
+from support.contract_watch import Watch, watched_coordinator
 from support.local_coordinator import LocalCoordinator, local_coordinator
 
 SITES = ("north", "south", "west")
@@ -60,3 +61,12 @@ def live(tmp_path: Path) -> Iterator[Running]:
     clock = ManualClock()
     with local_coordinator(tmp_path, clock=clock, threads=True) as local:
         yield Running(local, populate(local), clock)
+
+
+@pytest.fixture
+def watch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Watch]:
+    """Return a watch over a coordinator on SQLite, or on the database that the test names."""
+    fixtures = {"sqlite": "sqlite_url", "postgresql": "postgres_url"}
+    url = request.getfixturevalue(fixtures[getattr(request, "param", "sqlite")])
+    with watched_coordinator(tmp_path / "coordinator", url) as watching:
+        yield watching

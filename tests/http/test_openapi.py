@@ -32,10 +32,10 @@ from fedclust.wire.submissions import BINARY, JSON, read_head, read_submission
 from fedclust_service.http import describe
 from fedclust_service.http.app import api_routes, openapi_text
 from fedclust_service.http.examples import recorded
+from method_bodies import SITE, SITES, record_methods, session_of
+from operation_bodies import record_operations
 from support.api_caller import ApiCaller
-from support.examples import SITE, SITES, make, session_of
 from support.local_coordinator import local_coordinator
-from support.story import tell
 
 ROOT = Path(__file__).resolve().parents[2] / "openapi"
 EXAMPLES = ROOT / "examples"
@@ -287,7 +287,7 @@ def test_links_lead_to_operations_with_parameters_of_theirs() -> None:
 
 def test_the_examples_are_one_story(tmp_path: Path) -> None:
     """Recorded anew they are the same, to the last bits of numbers and the hashes over them."""
-    alike(tell(tmp_path), recorded(), "story")
+    alike(record_operations(tmp_path), recorded(), "story")
 
 
 def test_changes_are_told() -> None:
@@ -370,7 +370,7 @@ def test_no_example_is_left_over() -> None:
 
 def test_a_fresh_run_gives_the_examples(tmp_path: Path) -> None:
     """To the last bits, which differ between numerical platforms, and the hashes over them."""
-    made = make(tmp_path)
+    made = record_methods(tmp_path)
     committed = {
         path.relative_to(EXAMPLES).as_posix(): path.read_bytes()
         for path in EXAMPLES.rglob("*")

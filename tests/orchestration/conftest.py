@@ -11,10 +11,10 @@ import structlog
 from fedclust.methods.registry import METHODS
 from fedclust_service.orchestration import definitions
 from fedclust_service.store import Store
-from support import counting_method
+from orchestration import counting_method
+from orchestration.direct_api import DirectApi
 from support.clock import ManualClock
-from support.direct_api import DirectApi
-from support.logs import through_logging
+from support.local_coordinator import through_logging
 
 
 @pytest.fixture(autouse=True)

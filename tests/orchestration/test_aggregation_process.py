@@ -35,9 +35,10 @@ from fedclust_service.orchestration.aggregation_process import AggregationProces
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.store import StoreUnavailable
-from support import counting_method, rounds
+from orchestration import counting_method
+from orchestration.direct_api import ANALYST, DirectApi
+from support import rounds
 from support.clock import ManualClock
-from support.direct_api import ANALYST, DirectApi
 from support.purpose import PURPOSE
 from support.store_rows import latest_state
 from support.timeouts import TIMEOUT_S, eventually
@@ -50,7 +51,7 @@ sys.path.insert(0, {tests!r})
 from fedclust.schema.errors import MethodFailure
 from fedclust.methods.registry import METHODS
 from fedclust_service.orchestration import aggregation_process
-from support import counting_method
+from orchestration import counting_method
 METHODS[counting_method.NAME] = counting_method.method()
 def hook():
     {hook}

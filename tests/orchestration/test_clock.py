@@ -14,18 +14,37 @@ from pathlib import Path
 import pytest
 
 from fedclust_service.bootstrap import open_coordinator
-from fedclust_service.clock import SETTLING_S, ClockFault, StoreClock
+from fedclust_service.clock import SETTLING_S, ClockFault, Machine, StoreClock
 from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.orchestration.sweeper import sweep
 from fedclust_service.settings import load_settings
 from fedclust_service.store import Store, StoreUnavailable, Tx
+from orchestration.direct_api import SITES, DirectApi
 from support.api_caller import ApiCaller
-from support.clock import BEGIN, ManualClock, ManualMachine, SetMachine
-from support.direct_api import SITES, DirectApi
+from support.clock import BEGIN, ManualClock, ManualMachine
 from support.local_coordinator import local_coordinator
 
 HOUR, DAY = 3_600.0, 86_400.0
 RETENTION_DAYS = 30
+
+
+class SetMachine(Machine):
+    """This machine with its clock set ahead; time passes as it does, and faster when told to."""
+
+    def __init__(self, ahead_s: float = 0.0) -> None:
+        self.ahead_s, self._skipped_s = ahead_s, 0.0
+
+    def wall(self) -> datetime:
+        """Return the time of day."""
+        return super().wall() + timedelta(seconds=self.ahead_s + self._skipped_s)
+
+    def monotonic(self) -> float:
+        """Return the seconds that have passed."""
+        return super().monotonic() + self._skipped_s
+
+    def skip(self, seconds: float) -> None:
+        """Let time pass that did not."""
+        self._skipped_s += seconds
 
 
 @contextlib.contextmanager

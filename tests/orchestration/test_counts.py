@@ -9,9 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from fedclust_service.connections import Connections
 from fedclust_service.metrics import Metrics
 from fedclust_service.orchestration.sweeper import sweep
-from support import counting_method
+from orchestration import counting_method
+from orchestration.direct_api import SITES, DirectApi
 from support.clock import ManualClock
-from support.direct_api import SITES, DirectApi
 
 
 def read(metrics: Metrics) -> dict[str, float]:

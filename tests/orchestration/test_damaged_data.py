@@ -28,9 +28,9 @@ from fedclust_service.orchestration.aggregation import task_digests
 from fedclust_service.orchestration.damage import DataDamaged
 from fedclust_service.orchestration.sweeper import sweep
 from fedclust_service.store import tables
+from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site
 from support.clock import ManualClock
 from support.damage import change_stored, two_bytes_changed
-from support.direct_api import ANALYST, OPERATOR, DirectApi, site
 from support.timeouts import TIMEOUT_S
 
 MARK = "stored_data_damaged"

@@ -23,9 +23,9 @@ from fedclust_service.orchestration import (
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.store import Store, StoreUnavailable
-from support import counting_method
+from orchestration import counting_method
+from orchestration.direct_api import ANALYST, DirectApi, site
 from support.clock import ManualClock
-from support.direct_api import ANALYST, DirectApi, site
 from support.timeouts import TIMEOUT_S, eventually
 
 

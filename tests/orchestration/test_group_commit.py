@@ -22,8 +22,8 @@ from fedclust_service.orchestration import principals, submissions
 from fedclust_service.orchestration.submissions import Body, Submitted
 from fedclust_service.orchestration.unit_of_work import UnitOfWork
 from fedclust_service.store import Store, StoreUnavailable, Tx
+from orchestration.direct_api import OPERATOR, DirectApi, site
 from support.clock import ManualClock
-from support.direct_api import OPERATOR, DirectApi, site
 from support.timeouts import TIMEOUT_S, eventually
 
 SITES = ("a", "b", "c", "d", "e")
@@ -258,8 +258,8 @@ from fedclust.wire.submissions import BINARY
 from fedclust_service.clock import StoreClock
 from fedclust_service.orchestration import submissions
 from fedclust_service.store import Store
-from support import counting_method
-from support.direct_api import DirectApi, site
+from orchestration import counting_method
+from orchestration.direct_api import DirectApi, site
 
 METHODS[counting_method.NAME] = counting_method.method()
 url, when = sys.argv[1:]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fedclust_service import logging
-from support import counting_method
-from support.direct_api import DirectApi
+from orchestration import counting_method
+from orchestration.direct_api import DirectApi
 
 
 def test_a_failed_aggregation_is_located_and_its_words_are_not_repeated(

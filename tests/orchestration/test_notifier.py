@@ -10,8 +10,8 @@ import pytest
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.orchestration.notifier import Notifier
 from fedclust_service.store import Store
+from orchestration.direct_api import DirectApi
 from support.clock import ManualClock
-from support.direct_api import DirectApi
 from support.timeouts import TIMEOUT_S
 
 

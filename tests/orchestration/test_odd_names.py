@@ -19,7 +19,7 @@ from fedclust_service.orchestration import (
     submissions,
 )
 from fedclust_service.orchestration.submissions import Body
-from support.direct_api import ANALYST, OPERATOR, DirectApi, site
+from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site
 
 NAMES = ["", "\x00", "heart\x00", "Heart", "é" * 40, "x" * 64, "\ud800", "heart\n", "'; --"]
 NUMBERS = [0, -1, 2, 2**31, 2**63, 10**30]

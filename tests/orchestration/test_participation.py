@@ -12,9 +12,9 @@ from fedclust.wire.models import Consents
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, rounds, sessions
 from fedclust_service.orchestration.provenance import server_version
-from support import counting_method
+from orchestration import counting_method
+from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site, unlike
 from support.clock import ManualClock
-from support.direct_api import ANALYST, OPERATOR, DirectApi, site, unlike
 
 
 def refused(direct: DirectApi, who: str = "north", **changes: Any) -> Refusal:

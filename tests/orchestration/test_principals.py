@@ -13,8 +13,8 @@ from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.tokens import SecretKeys, TokenText, new_token
 from fedclust_service.orchestration import principals as use
+from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site
 from support.clock import ManualClock
-from support.direct_api import ANALYST, OPERATOR, DirectApi, site
 from support.timeouts import TIMEOUT_S, eventually
 
 DAY = 86_400

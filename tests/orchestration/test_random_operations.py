@@ -25,9 +25,9 @@ from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState
 from fedclust_service.orchestration import participation, rounds, sessions
 from fedclust_service.orchestration.sweeper import sweep
-from support import counting_method
+from orchestration import counting_method
+from orchestration.direct_api import ANALYST, DirectApi, site
 from support.clock import ManualClock
-from support.direct_api import ANALYST, DirectApi, site
 from support.store_rows import latest_state
 
 NAMES = ("a", "b", "c", "d", "e")

@@ -9,7 +9,7 @@ from fedclust.wire.models import SessionPatch
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, results, sessions
-from support.direct_api import ANALYST, OPERATOR, DirectApi, actor, site
+from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, actor, site
 
 
 def refused(direct: DirectApi, who: object) -> Refusal:

@@ -14,8 +14,8 @@ from fedclust_service.domain.session import Session
 from fedclust_service.orchestration import participation, rounds, sessions, sweeper
 from fedclust_service.orchestration.sweeper import sweep
 from fedclust_service.store import Tx
+from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, site
 from support.clock import ManualClock
-from support.direct_api import ANALYST, OPERATOR, DirectApi, site
 
 FOUR = ("a", "b", "c", "d")
 HOUR = 3600

@@ -13,9 +13,9 @@ from fedclust.wire.models import SessionPatch
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, rounds, session_start, sessions
-from support import counting_method
+from orchestration import counting_method
+from orchestration.direct_api import ANALYST, OPERATOR, DirectApi, actor, site
 from support.clock import ManualClock
-from support.direct_api import ANALYST, OPERATOR, DirectApi, actor, site
 
 
 def refusal(call: Any, *args: Any, **given: Any) -> Refusal:

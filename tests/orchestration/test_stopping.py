@@ -9,8 +9,8 @@ import pytest
 from fedclust_service.domain.round import Round, RoundState
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.store import StoreUnavailable
-from support import counting_method
-from support.direct_api import DirectApi
+from orchestration import counting_method
+from orchestration.direct_api import DirectApi
 from support.timeouts import TIMEOUT_S, eventually
 
 

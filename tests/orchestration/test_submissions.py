@@ -11,9 +11,9 @@ from fedclust.wire.codec import sha256
 from fedclust.wire.submissions import BINARY, JSON, write_submission
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.orchestration import participation, sessions
-from support import counting_method
+from orchestration import counting_method
+from orchestration.direct_api import ANALYST, DirectApi, site
 from support.clock import ManualClock
-from support.direct_api import ANALYST, DirectApi, site
 
 
 def refused(

@@ -17,7 +17,7 @@ from fedclust.protection.table import (
     form_table,
     group_persons,
 )
-from support.drawn_sites import sites
+from protection.drawn_sites import sites
 
 
 def _formed(sources: list[SourceColumn], p: int) -> tuple[ProtectedTable, NDArray[np.int64]]:

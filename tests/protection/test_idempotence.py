@@ -19,7 +19,7 @@ from fedclust.protection.table import (
     group_persons,
     release_blocks,
 )
-from support.drawn_sites import sites
+from protection.drawn_sites import sites
 
 FloatArray = NDArray[np.float64]
 

@@ -40,25 +40,6 @@ class ManualMachine(Machine):
             self._wall += timedelta(seconds=seconds)
 
 
-class SetMachine(Machine):
-    """This machine with its clock set ahead; time passes as it does, and faster when told to."""
-
-    def __init__(self, ahead_s: float = 0.0) -> None:
-        self.ahead_s, self._skipped_s = ahead_s, 0.0
-
-    def wall(self) -> datetime:
-        """Return the time of day."""
-        return super().wall() + timedelta(seconds=self.ahead_s + self._skipped_s)
-
-    def monotonic(self) -> float:
-        """Return the seconds that have passed."""
-        return super().monotonic() + self._skipped_s
-
-    def skip(self, seconds: float) -> None:
-        """Let time pass that did not."""
-        self._skipped_s += seconds
-
-
 class ManualClock(StoreClock):
     """A store's time that tests move. It follows its machine, on PostgreSQL too."""
 

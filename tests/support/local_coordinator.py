@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import structlog
 
-from fedclust_service import server
+from fedclust_service import logging, server
 from fedclust_service.clock import StoreClock
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.settings import Settings, load_settings
 from support.api_caller import NOBODY
-from support.logs import through_logging
 from support.timeouts import TIMEOUT_S
 
 
@@ -89,3 +89,13 @@ def local_coordinator(
         local._stack.close()
         end()
         opened.close()
+
+
+def through_logging() -> None:
+    """Send structlog's records to the standard library's logging and its current handlers."""
+    structlog.configure(
+        processors=[*logging._shared(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )

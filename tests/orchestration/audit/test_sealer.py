@@ -8,8 +8,8 @@ from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.orchestration.unit_of_work import commit
 from fedclust_service.store import Store
+from orchestration.direct_api import DirectApi
 from support.clock import ManualClock
-from support.direct_api import DirectApi
 from support.timeouts import TIMEOUT_S, eventually
 
 

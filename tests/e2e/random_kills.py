@@ -28,7 +28,7 @@ from support.proxies import Exchange, RecordingProxy, recorded
 from support.server import ServerProcess, running_server
 from support.timeouts import TIMEOUT_S
 
-SESSION = "shaken"
+SESSION = "killed"
 SIZES = {"berlin": 2880, "oslo": 2160, "porto": 3600, "turin": 1800}
 K, D, ROUNDS = 8, 4, 20
 POLICY = {"min_group_size": 3, "max_rounds": ROUNDS, "scaling": "standard"}
@@ -57,7 +57,7 @@ def _of_sweep(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @dataclass
-class Shaken:
+class KillReport:
     """What happened, for the benchmark's table."""
 
     coordinator_kills: int = 0
@@ -70,7 +70,7 @@ class Shaken:
     seconds: float = 0.0
 
 
-def shake(
+def run_with_kills(
     directory: Path,
     method: str = "lloyd",
     options: dict[str, Any] | None = None,
@@ -80,7 +80,7 @@ def shake(
     site_kills: int,
     seed: int,
     requests_between: int,
-) -> Shaken:
+) -> KillReport:
     """Run the session and check it.
 
     Parameters
@@ -105,7 +105,7 @@ def shake(
     reference = simulate(method, data, config=config, policy=POLICY, features=features, seed=7)
     long = reference.result_.stopped_because == "max_rounds"
     assert long or TRIED[method].few or options is not None, "the run is to be long"
-    report = Shaken()
+    report = KillReport()
     # A killed worker's lease on PostgreSQL is waited for.
     with (
         running_server(
@@ -163,7 +163,7 @@ class _Killer:
         victims: list[str],
         rng: np.random.Generator,
         requests_between: int,
-        report: Shaken,
+        report: KillReport,
     ) -> None:
         self._tap, self._server, self._sites = tap, server, sites
         self._victims, self._rng, self._report = victims, rng, report
@@ -228,7 +228,7 @@ def _ledger(directory: Path) -> dict[int, str]:
 
 
 def _check_submissions(
-    puts: list[Exchange], consortium: Consortium, document: ResultDocument, report: Shaken
+    puts: list[Exchange], consortium: Consortium, document: ResultDocument, report: KillReport
 ) -> dict[tuple[int, str], str]:
     names = {token: name for name, token in consortium.site_tokens.items()}
     stored = document.provenance.submissions

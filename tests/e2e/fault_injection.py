@@ -3,7 +3,7 @@
 Workers are killed and started again, stopped for longer than a lease, cut off from their database,
 or cannot reach it for longer than a lease; connections of sites are cut; the machines' clocks are
 hours apart. One session runs before all faults and one after them; in between, several run at once
-until all faults are done. `support.history` judges what was seen.
+until all faults are done. `e2e.session_history` judges what was seen.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.engine import make_url
 
+from e2e.random_kills import D, K, rows, shared
+from e2e.session_history import Fault, History, Key, Request, violations
 from fedclust import __version__, engine, simulate
 from fedclust.definition import plan_of, read_definition
 from fedclust.methods.registry import METHODS
@@ -33,9 +35,7 @@ from fedclust_service.clock import StoreClock
 from fedclust_service.store import Store, Tx
 from support.api_caller import NOBODY
 from support.consortium import Consortium, columns, declared
-from support.crash import D, K, rows, shared
 from support.databases import PostgresServer
-from support.history import Fault, History, Key, Request, violations
 from support.processes import WRONG_TIME
 from support.proxies import Balancer, Link
 from support.purpose import PURPOSE

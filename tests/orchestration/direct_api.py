@@ -28,7 +28,7 @@ from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.core import Limits
 from fedclust_service.orchestration.submissions import Body
 from fedclust_service.store import AlreadyExists, Store
-from support import counting_method
+from orchestration import counting_method
 from support.purpose import PURPOSE
 from support.store_rows import latest_state
 

@@ -1,7 +1,7 @@
-"""One session's story over real HTTP, operation by operation: the examples of ``openapi.json``.
+"""Record one session over real HTTP, operation by operation: the examples of ``openapi.json``.
 
-Everything that differs from one telling to the next is made the same: tokens, the platform, and
-the clock, which stands still.
+What differs between two runs is made the same: tokens, the platform, and the clock, which stands
+still.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ PLACES = {"bytes_in": -3, "size": -2}
 
 
 def definition() -> dict[str, Any]:
-    """Return the body of the session that the story is about."""
+    """Return the body of the session."""
     return ApiCaller("", "").definition(SESSION, list(SITES))
 
 
-def tell(place: Path) -> dict[str, Any]:
+def record_operations(place: Path) -> dict[str, Any]:
     """Run the session in a coordinator below ``place``; return bodies by operation."""
     with local_coordinator(place, clock=ManualClock(), threads=True) as local:
         api = ApiCaller(local.base_url, local.operator_token)
         api.tokens["operator"] = local.operator_token
-        return _Story(api).tell()
+        return _Recorder(api).record()
 
 
-class _Story:
+class _Recorder:
     def __init__(self, api: ApiCaller) -> None:
         self.api = api
-        self.told: dict[str, Any] = {}
+        self.bodies: dict[str, Any] = {}
         self._routes = {
             route.operation_id: (next(iter(route.methods or {"GET"})), route.path)
             for route in api_routes()
         }
 
-    def tell(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         api = self.api
         api.register("sites", "south", "west")
         self._do("create_site", "operator", {"name": "north", "title": "North Hospital"})
@@ -82,12 +82,12 @@ class _Story:
         self._read_all()
         api.define("ada", "given-up", list(SITES))
         self._do("cancel_session", "ada", session="given-up")
-        return dict(sorted(self.told.items()))
+        return dict(sorted(self.bodies.items()))
 
     def _read_all(self) -> None:
         """Record whatever else can be read and has an end."""
         for name, (method, path) in self._routes.items():
-            if name in self.told or method != "GET" or path == "/metrics":
+            if name in self.bodies or method != "GET" or path == "/metrics":
                 continue
             if path.endswith("/events"):
                 continue
@@ -101,7 +101,7 @@ class _Story:
         query: str = "",
         session: str = SESSION,
     ) -> str:
-        """Do an operation of the story; return the token that it issued, if any."""
+        """Do an operation and record it; return the token that it issued, if any."""
         method, template = self._routes[operation]
         path = template.format(
             session=session,
@@ -116,14 +116,14 @@ class _Story:
         response = self.api.request(method, path, caller, **keywords)
         assert response.is_success, f"{operation}: {response.status_code} {response.text}"
         answer = response.json()
-        self.told[operation] = {"responses": {str(response.status_code): _same(answer)}}
+        self.bodies[operation] = {"responses": {str(response.status_code): _same(answer)}}
         if body is not None:
-            self.told[operation]["request"] = body
+            self.bodies[operation]["request"] = body
         return str(answer.get("token", ""))
 
 
 def _same(value: Any, name: str = "") -> Any:
-    """Return what every telling gives."""
+    """Return a value as every run gives it."""
     if name == "platform":
         return dict.fromkeys(value, "example")
     if name == "aggregation_s" and value is not None:

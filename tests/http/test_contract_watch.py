@@ -1,71 +1,14 @@
-"""Hostile requests, a short seeded run of them; ``make bench hostile`` is the long one."""
+"""The watch over answers finds what it is for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from sqlalchemy import text
 
-from support.api_caller import ApiCaller
-from support.hostile import MARK, Sent, Watch, fuzz, hostile_bodies, populate
-from support.server import running_server
-
-BODIES, FUZZED = 160, 240
+from support.contract_watch import MARK, Sent, Watch
 
 
-@pytest.fixture(scope="module")
-def watch(
-    tmp_path_factory: pytest.TempPathFactory, module_database_url: str
-) -> Iterator[tuple[ApiCaller, Watch]]:
-    """Return a coordinator in a process of its own and a watch over it."""
-    place: Path = tmp_path_factory.mktemp("hostile")
-    env = {"FEDCLUST_DATABASE_URL": module_database_url}
-    with running_server(place / "coordinator", env=env) as server:
-        api = ApiCaller(server.base_url, server.operator_token)
-        populate(api, "target")
-        watching = Watch(api, module_database_url)
-        yield api, watching
-        watching.close()
-
-
-@pytest.fixture(scope="module")
-def module_database_url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a migrated SQLite database."""
-    from support.databases import SqliteFiles
-
-    place = tmp_path_factory.mktemp("database")
-    return SqliteFiles(place).create(place)
-
-
-def test_hostile_bodies_are_refused_as_the_contract_says(watch: tuple[ApiCaller, Watch]) -> None:
-    api, watching = watch
-    for sent in hostile_bodies(api, "target", BODIES, seed=3):
-        watching.send(sent)
-    assert watching.findings.faults == {}
-    refused = sum(n for status, n in watching.findings.statuses.items() if status >= 400)
-    assert refused > 0.9 * BODIES, watching.findings.statuses
-    assert {400, 415, 422} <= watching.findings.statuses.keys()
-    assert len(watching.findings.operations) >= 10
-
-
-def test_what_schemathesis_makes_is_answered_as_the_contract_says(
-    watch: tuple[ApiCaller, Watch],
-) -> None:
-    api, watching = watch
-    before = watching.findings.requests
-    fuzz(api, watching, FUZZED, seed=3)
-    assert watching.findings.requests - before == FUZZED
-    assert watching.findings.faults == {}
-    assert {200, 201, 403, 404} <= watching.findings.statuses.keys()
-
-
-# --- the watch sees what it is for ----------------------------------------------------------------
-
-
-def test_a_changed_title_is_in_the_audit_trail(watch: tuple[ApiCaller, Watch]) -> None:
-    api, watching = watch
+def test_a_changed_title_is_in_the_audit_trail(watch: Watch) -> None:
+    api, watching = watch.api, watch
 
     def entries() -> list[str]:
         with watching._engine.connect() as connection:
@@ -79,9 +22,9 @@ def test_a_changed_title_is_in_the_audit_trail(watch: tuple[ApiCaller, Watch]) -
 
 
 def test_an_excluded_site_is_refused_the_result_as_the_description_says(
-    watch: tuple[ApiCaller, Watch],
+    watch: Watch,
 ) -> None:
-    api, watching = watch
+    api, watching = watch.api, watch
     api.define("bob", "without-oslo", ["lima", "oslo", "rome"], start="manual")
     api.ok("DELETE", "/v1/sessions/without-oslo/participation/oslo", "bob")
     before = dict(watching.findings.faults)
@@ -90,8 +33,8 @@ def test_an_excluded_site_is_refused_the_result_as_the_description_says(
     assert watching.findings.faults == before
 
 
-def test_a_watch_finds_each_kind_of_fault(watch: tuple[ApiCaller, Watch]) -> None:
-    api, good = watch
+def test_a_watch_finds_each_kind_of_fault(watch: Watch) -> None:
+    api, good = watch.api, watch
     watching = Watch(api, str(good._engine.url))
     problem = {"content-type": "application/problem+json"}
     watching.judge("get_site", 500, "{}", problem, [])
@@ -117,8 +60,8 @@ def test_a_watch_finds_each_kind_of_fault(watch: tuple[ApiCaller, Watch]) -> Non
     watching.close()
 
 
-def test_the_words_of_the_description_are_no_echo(watch: tuple[ApiCaller, Watch]) -> None:
-    api, good = watch
+def test_the_words_of_the_description_are_no_echo(watch: Watch) -> None:
+    api, good = watch.api, watch
     watching = Watch(api, str(good._engine.url))
     problem = {"content-type": "application/problem+json"}
     watching.judge(

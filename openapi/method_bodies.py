@@ -31,7 +31,7 @@ def session_of(method: str, variant: int = 0) -> str:
     return f"{method.replace('_', '-')}-{2026 + variant}"
 
 
-def make(place: Path) -> dict[str, bytes]:
+def record_methods(place: Path) -> dict[str, bytes]:
     """Run the sessions in a coordinator below ``place``; return file names and contents."""
     files: dict[str, bytes] = {}
     with local_coordinator(place, clock=ManualClock(), threads=True) as local:
