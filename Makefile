@@ -54,6 +54,7 @@ openapi: $(DEV_STAMP)
 docs: $(DEV_STAMP)
 	$(BIN)/python docs/render.py
 	$(BIN)/python docs/states.py > docs/states.md
+	$(BIN)/python docs/map.py
 
 # The words after `bench` name parts: benchmarks/<part>.py. Without any, all of them run.
 ifeq (bench,$(firstword $(MAKECMDGOALS)))

@@ -225,8 +225,9 @@ def test_declared_versions_hold_here() -> None:
         assert requirement.specifier.contains(installed), f"{line}: {installed} is installed"
 
 
-def _renderer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_render", ROOT / "docs" / "render.py")
+def _script(path: str) -> ModuleType:
+    """Return a script of the repository as a module."""
+    spec = importlib.util.spec_from_file_location(path.replace("/", "_"), ROOT / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -235,10 +236,26 @@ def _renderer() -> ModuleType:
 
 
 def test_rendered_parts_of_the_documentation_are_current() -> None:
-    renderer = _renderer()
+    renderer = _script("docs/render.py")
     for page in {page for page, _ in renderer.blocks()}:
         text = (ROOT / "docs" / page).read_text("utf-8")
         assert renderer.render(page, text) == text, f"{page}: run `make docs`"
+
+
+def test_the_map_shows_which_package_imports_which() -> None:
+    drawer = _script("docs/map.py")
+    drawn = drawer.draw(drawer.imports()).svg + "\n"
+    assert drawer.FIGURE.read_text("utf-8") == drawn, "run `make docs`"
+    assert "docs/figures/map.svg" in (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+
+
+def test_the_files_that_contributing_names_exist() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    roots = "benchmarks|client_sdk|deploy|docs|migrations|openapi|service|tests"
+    named = set(re.findall(rf"`((?:{roots})/[\w./]*)[`:]", page))
+    assert len(named) > 20
+    made_by_runs = "benchmarks/results/"
+    assert [name for name in named - {made_by_runs} if not (ROOT / name).exists()] == []
 
 
 def test_every_method_has_a_page() -> None:
