@@ -101,13 +101,10 @@ def separation(rows: Mapping[str, FloatArray], labels: Mapping[str, IntArray]) -
     (17.7, 1.0)
     """
     labelled = _labelled_rows(rows, labels)
-    all_rows = np.concatenate([X for X, _ in labelled.values()])
+    all_rows, all_labels = map(np.concatenate, zip(*labelled.values(), strict=True))
     if not len(all_rows):
         raise ValueError("no row has a cluster")
-    clusters, dense = np.unique(
-        np.concatenate([own for _, own in labelled.values()]), return_inverse=True
-    )
-    dense = dense.reshape(-1)
+    clusters, dense = np.unique(all_labels, return_inverse=True)
     ends = np.cumsum([len(own) for _, own in labelled.values()])[:-1]
     dense_by_site = dict(zip(labelled, np.split(dense, ends), strict=True))
     k = len(clusters)
@@ -118,15 +115,9 @@ def separation(rows: Mapping[str, FloatArray], labels: Mapping[str, IntArray]) -
     k_site = {site: int(row.sum()) for site, row in zip(labelled, held, strict=True)}
     k_prime = max(k_site.values())
     m0 = float((np.broadcast_to(sizes, counts.shape)[held] / counts[held]).max())
-    first, second = np.triu_indices(k, 1)
-    together = held.astype(np.int64)
-    active = (together.T @ together)[first, second] > 0
-    gaps = np.sqrt(((means[first] - means[second]) ** 2).sum(axis=1))
-    # ||A - C|| / sqrt(n_r) + ||A - C|| / sqrt(n_s), a factor of both requirements.
-    unit = spread / np.sqrt(sizes[first]) + spread / np.sqrt(sizes[second])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(unit > 0, gaps / (np.sqrt(m0) * unit), np.inf)
-    pairs = np.stack([first, second], axis=1).astype(np.int64)
+    pairs = np.stack(np.triu_indices(k, 1), axis=1).astype(np.int64)
+    active = np.array([(held[:, r] & held[:, s]).any() for r, s in pairs], dtype=np.bool_)
+    ratio = _pair_separation(pairs, sizes, means, spread, m0)
     return Separation(
         k=k,
         clusters=clusters.astype(np.int64),
@@ -139,11 +130,20 @@ def separation(rows: Mapping[str, FloatArray], labels: Mapping[str, IntArray]) -
         inactive=clusters[pairs[~active]],
         active_separation=ratio[active] / k_prime,
         inactive_separation=ratio[~active] / np.sqrt(k_prime),
-        bad_rows={
-            site: _count_bad_rows(X, dense_by_site[site]) for site, (X, _) in labelled.items()
-        },
+        bad_rows={site: _count_bad_rows(*own) for site, own in labelled.items()},
         rows={site: len(X) for site, (X, _) in labelled.items()},
     )
+
+
+def _pair_separation(
+    pairs: IntArray, sizes: IntArray, means: FloatArray, spread: float, m0: float
+) -> FloatArray:
+    """Return the factor (p,) of both separations of pairs (p, 2): k' is 1 in it."""
+    first, second = pairs.T
+    gaps = np.sqrt(((means[first] - means[second]) ** 2).sum(axis=1))
+    unit = spread / np.sqrt(sizes[first]) + spread / np.sqrt(sizes[second])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(unit > 0, gaps / (np.sqrt(m0) * unit), np.inf)
 
 
 def _labelled_rows(

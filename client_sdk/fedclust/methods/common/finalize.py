@@ -116,28 +116,17 @@ def complete_result(
     if sizes is None:
         sizes, site_sizes = raw.sizes, raw.site_sizes
     firsts, clusters = merge_equal_centroids(raw.centroids, raw.mask)
-    distinct = raw.centroids[firsts]
     mask = None if raw.mask is None else raw.mask[firsts]
-    order = tolerant_lexsort(_values_and_mask(distinct, mask))
-    new_number = np.empty(len(order), dtype=np.int64)
-    new_number[order] = np.arange(len(order))
-    warnings = tuple(update.pop("warnings", ())) + raw.warnings
-    if n_clusters is not None and len(distinct) < n_clusters:
-        warning = (
-            f"{len(distinct)} distinct centroids were found where {n_clusters} were asked for: "
-            "the sites' answers hold no more."
-        )
-        warnings = (*warnings, warning)
-    centroids = distinct[order] + 0.0
-    original = raw.centroids_original[firsts][order]
-    if mask is not None:
-        mask = mask[order]
-        centroids, original = np.where(mask, centroids, 0.0), np.where(mask, original, 0.0)
+    order = tolerant_lexsort(_values_and_mask(raw.centroids[firsts], mask))
+    new_number = np.argsort(order)
+    warnings = (
+        *update.pop("warnings", ()),
+        *raw.warnings,
+        *_too_few_warning(len(firsts), n_clusters),
+    )
     return raw.model_copy(
         update={
-            "centroids": _freeze(centroids),
-            "centroids_original": _freeze(original),
-            "mask": None if mask is None else _freeze(mask),
+            **_select_centroids(raw, firsts[order]),
             **_sort_prototypes(raw, new_number[clusters]),
             "sizes": None if sizes is None else tuple(sizes[k] for k in order),
             "site_sizes": {
@@ -153,6 +142,29 @@ def complete_result(
             **update,
         }
     )
+
+
+def _too_few_warning(n_found: int, n_clusters: int | None) -> tuple[str, ...]:
+    if n_clusters is None or n_found >= n_clusters:
+        return ()
+    warning = (
+        f"{n_found} distinct centroids were found where {n_clusters} were asked for: "
+        "the sites' answers hold no more."
+    )
+    return (warning,)
+
+
+def _select_centroids(raw: Result, chosen: IntArray) -> dict[str, Any]:
+    """Return the chosen centroids, their values in own units and their mask; 0 where unknown."""
+    mask = None if raw.mask is None else _freeze(raw.mask[chosen])
+    centroids, original = raw.centroids[chosen] + 0.0, raw.centroids_original[chosen]
+    if mask is not None:
+        centroids, original = np.where(mask, centroids, 0.0), np.where(mask, original, 0.0)
+    return {
+        "centroids": _freeze(centroids),
+        "centroids_original": _freeze(original),
+        "mask": mask,
+    }
 
 
 def _sort_profile(profile: Profile, order: IntArray) -> Profile:

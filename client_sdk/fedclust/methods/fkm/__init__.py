@@ -1,16 +1,14 @@
-"""fkm: federated k-means, which aligns the sites' clusters by clustering their means.
+"""fkm: federated k-means, which matches the sites' clusters by clustering their means.
 
-What it says and cites
-    Garst & Reinders, "Federated K-means clustering", arXiv 2310.01195 (2023). Every site
-    sends the means of its own clusters, as many as it has; the coordinator clusters the means,
-    weighted by their counts, and sends the outcome back as the sites' next start. Sites may hold
-    any part of the clusters. As published it restarts the coordinator's k-means in every round,
-    and on clusters that overlap it stays at what it started with: 40 rounds in place of 10 give
-    .007 of ARI (ALGORITHMS).
+Garst & Reinders, "Federated K-means clustering", arXiv 2310.01195, 2023. Every site sends the means
+of its own clusters; it may hold any of the clusters. The coordinator clusters the means, weighted
+by their counts, and sends the result back as the sites' next start. As published, the coordinator
+restarts its k-means in every round. If clusters overlap, the result stays near the first one: 40
+rounds instead of 10 improve the ARI by .007.
 
-``variant: paper`` is Algorithm 1 as the authors' program runs it. ``variant: default`` spends the
-rounds on the start: several partitions of the sites' cells, each carried on by exact Lloyd steps in
-the same rounds, of which the better half goes on every few rounds.
+``variant: paper`` is Algorithm 1 as the authors' program runs it. ``variant: default`` starts from
+several partitions of the sites' cells. Each continues by exact Lloyd steps in the same rounds, and
+every few rounds the worse half is dropped.
 """
 
 from __future__ import annotations

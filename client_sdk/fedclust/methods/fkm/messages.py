@@ -176,7 +176,5 @@ def _check_steps(centroids: NDArray[np.float64], payload: Steps, config: RunConf
         except RuleViolation as error:
             _, field, *rest = error.pointer.split("/")
             raise RuleViolation(
-                error.rule,
-                f"candidate {i}: {error.message}",
-                "/".join(["", field, str(i), *rest]),
+                error.rule, f"candidate {i}: {error.message}", "/".join(["", field, str(i), *rest])
             ) from None

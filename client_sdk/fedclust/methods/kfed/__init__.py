@@ -1,18 +1,16 @@
 """kfed: k-FED, clustering in one round from the means of the sites' own clusters.
 
-What it says and cites
-    Dennis, Li & Smith, "Heterogeneity for the win: one-shot federated clustering", ICML 2021
-    (PMLR 139). Every site clusters its own points and sends the means. The coordinator clusters the
-    means, and each local cluster, whole, goes where its mean went (Definition 3.3). What a site
-    holds of few clusters it can tell apart more easily than anyone could who sees all: where no
-    site has more than sqrt(K) of the K clusters, pairs that never meet at a site need less
-    separation than central k-means asks for (Theorem 3.1).
+Dennis, Li & Smith, "Heterogeneity for the win: one-shot federated clustering", ICML 2021 (PMLR
+139). Every site clusters its own points and sends the means. The coordinator clusters the means,
+and each local cluster gets the cluster of its mean (Definition 3.3). A site that holds few clusters
+separates them more easily than a central k-means of all: if no site has more than sqrt(K) of the K
+clusters, pairs that never occur at one site need less separation (Theorem 3.1).
 
-``variant: paper`` is Algorithms 1 and 2 as published, except at sites with no more rows than k',
-whose rows would be their own means: such a site makes fewer cells. ``variant: default`` replaces
-the parts that fail on uneven sites: it uses k-means with restarts instead of one seeding and its
-1/3 rule, more cells than clusters, cells weighted by their counts at the coordinator, several
-starts there, and labels by the nearest centroid. ``refine`` adds exact Lloyd rounds.
+``variant: paper`` is Algorithms 1 and 2 as published, with one exception: a site with at most k'
+rows makes fewer cells, because otherwise its rows would be its means. ``variant: default`` replaces
+what fails on uneven sites. It uses k-means with restarts instead of one seeding and its 1/3 rule,
+more cells than clusters, cells weighted by their counts, several starts at the coordinator, and
+labels by the nearest centroid. ``refine`` adds exact Lloyd rounds.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """lloyd: exact distributed Lloyd, the baseline that the federated k-means papers compare with.
 
-What it says and cites
-    Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982). A k-means step
-    needs of each site only the sum, the count and the cost of every cluster, so its distributed
-    form equals the central one on all sites' points from the same start: same labels, centres to
-    rounding.
+Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28, 1982. A k-means step needs
+only the sum, the count and the cost of every cluster at each site. The distributed form therefore
+equals central k-means on all sites' points from the same start: the same labels, and centroids
+equal up to rounding.
 
-The start is ``given``, or (``cells``) the weighted k-means of all sites' local cell means.
+The start is ``given``, or (``cells``) the weighted k-means of all sites' cell means.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
 """overlap: k-means of sites that have different, overlapping features, in several rounds.
 
-What it says and cites
-    Maritan & Schenato, "Distributed clustering in partially overlapping feature spaces", 2025,
-    Algorithm 1. Every site clusters its own points by its own features. The coordinator groups the
-    local centroids where features overlap (``meta_clustering``) and merges each group, feature by
-    feature. Then, F times: a site takes the global centroids that any of its points is nearest to,
-    runs a few Lloyd iterations from them, and sends its centroids, matched with the global ones;
-    the coordinator moves the global centroids towards what was sent.
+Maritan & Schenato, "Distributed clustering in partially overlapping feature spaces", 2025,
+Algorithm 1. Every site clusters its own points by its own features. The coordinator groups the
+local centroids by the features that they share (``meta_clustering``) and merges each group, feature
+by feature. F federated rounds follow. In each a site takes the global centroids that any of its
+points is nearest to, runs a few Lloyd iterations from them, and sends its centroids, matched with
+the global ones. The coordinator moves the global centroids towards them.
 
-Where the paper is wrong or silent, the reading here is: ``min(1, .)`` in equations 1 and 4 is
-``max(1, .)``; weights are persons, counted for each feature, so that order does not matter; a
-global centroid that no site matched keeps its place, and so does each feature that no site
-reports; one that is reported for the first time is taken whole. Methods A and B: see
+Corrections, and what the paper leaves open: ``min(1, .)`` in equations 1 and 4 is ``max(1, .)``.
+Weights are persons, counted for each feature, so that the order of merging does not matter. A
+global centroid that no site matched keeps its place, and so does a feature that no site reports. A
+feature reported for the first time takes the reported value. For Methods A and B see
 ``meta_clustering``.
 """
 

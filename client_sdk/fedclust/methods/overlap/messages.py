@@ -22,15 +22,7 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import CentroidTask, Phase, SiteTask
 
-__all__ = [
-    "PHASES",
-    "AnyTask",
-    "Cells",
-    "FederatedTask",
-    "cells_task",
-    "check",
-    "check_task",
-]
+__all__ = ["PHASES", "AnyTask", "Cells", "FederatedTask", "cells_task", "check", "check_task"]
 
 
 class FederatedTask(CentroidTask):

@@ -111,9 +111,5 @@ def finish(state: State, config: RunConfig[Config]) -> Result:
     # Without ``missing: mask`` every site has every feature, and nothing is unknown.
     mask = state.mask if config.policy.missing == "mask" else None
     return raw_result(
-        state.centroids,
-        config,
-        mask=mask,
-        stopped_because="finished",
-        warnings=state.warnings,
+        state.centroids, config, mask=mask, stopped_because="finished", warnings=state.warnings
     )

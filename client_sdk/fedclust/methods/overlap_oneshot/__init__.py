@@ -1,19 +1,18 @@
 """overlap_oneshot: sites with different, overlapping features, clustered in one round.
 
-What it says and cites
-    Maritan & Schenato, "Distributed clustering in partially overlapping feature spaces", 2025,
-    Algorithm 2. Every site clusters its own points by its own features and sends each cluster as
-    a Gaussian. The coordinator draws as many proxies from each (``gaussians``), lets them attract
-    each other over the features that both know, and merges groups of clusters by the greatest
-    force (``agglomeration``) until K are left. A site's own rows follow their local cluster.
+Maritan & Schenato, "Distributed clustering in partially overlapping feature spaces", 2025,
+Algorithm 2. Every site clusters its own points by its own features and sends each cluster as a
+Gaussian. The coordinator draws the same number of proxies from each (``gaussians``), computes
+attractive forces between them over shared features, and merges the groups of clusters of greatest
+force (``agglomeration``) until K are left. A site's own rows follow their local cluster.
 
-A Gaussian's variances are those of the cell's points plus the variance within groups: the share
-that the site releases of each column, the same in all of its cells. Full covariances cannot be
-completed like this, so they need exact records (``protection: none``).
+A Gaussian's variances are those of the cell's points plus the variance within groups, which the
+site releases as a share for each column, the same in all cells. Full covariances cannot be
+completed in this way, so they need exact records (``protection: none``).
 
-Where the paper is wrong or silent: see ``agglomeration``; where K is not given, the tree of merges
-is cut where the simplified silhouette is best. Draws come from the session's seed and the site's
-name, so that no site's proxies depend on who else takes part.
+For corrections of the paper see ``agglomeration``. If K is not given, the merge tree is cut at the
+best simplified silhouette. Draws depend on the session's seed and the site's name: a site's proxies
+do not depend on which other sites take part.
 """
 
 from __future__ import annotations
