@@ -22,7 +22,7 @@ def _points(rng: np.random.Generator, m: int, d: int, offset: float = 0.0) -> Po
 
 @pytest.mark.parametrize("offset", [0.0, 1e7])
 @pytest.mark.parametrize("step", [7, 4096])
-def test_sums_are_those_of_repeated_rows(
+def test_weighted_sums_equal_sums_over_repeated_rows(
     offset: float, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_CACHE_POINTS", step)
@@ -55,7 +55,7 @@ def test_means_far_from_the_origin_keep_their_digits() -> None:
     np.testing.assert_allclose(found.means[0] - 1e12, (points.X - 1e12).mean(axis=0), atol=2e-4)
 
 
-def test_nobody_anywhere_is_zero() -> None:
+def test_sums_without_points_are_zero() -> None:
     points = _points(np.random.default_rng(2), 9, 2)
     found = cluster_sums(points, np.full(9, -1), np.ones((3, 2)))
 
@@ -87,7 +87,7 @@ def test_counts_are_zero_or_at_least_p_and_within_the_band(
 
 
 @given(st.lists(st.lists(st.floats(-1e3, 1e3), max_size=6), min_size=1, max_size=5))
-def test_moments_merge_to_those_of_all_sets_together(sets: list[list[float]]) -> None:
+def test_merged_moments_are_those_of_the_union(sets: list[list[float]]) -> None:
     merged = no_moments((1,))
     for values in sets:
         x = np.array(values)

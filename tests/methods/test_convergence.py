@@ -37,7 +37,7 @@ def test_two_rounds_without_improvement_converge_on_the_best() -> None:
     assert _best(judged) == 1.0
 
 
-def test_an_improvement_in_between_starts_the_count_again() -> None:
+def test_an_improvement_restarts_the_count() -> None:
     config = _config("a")
     rounds: list[dict[str, float | None]] = [{"a": 10.0}, {"a": 10.0}, {"a": 5.0}, {"a": 5.0}]
 
@@ -75,7 +75,7 @@ def test_without_a_quorum_in_the_policy_every_joined_site_must_share() -> None:
     assert _best(judged) == 0.0
 
 
-def test_a_roster_change_restarts_the_best_ever() -> None:
+def test_a_roster_change_discards_the_best_round() -> None:
     judgement = _play([{"a": 1.0, "b": 1.0}, {"a": 2.0, "b": 2.0}], _config("a", "b"))
     assert judgement.stale == 1
     changed = judge(judgement, np.full((1, 1), 7.0), {"a": 4.0, "b": 4.0}, _config("a"), 1e-6)
@@ -93,7 +93,7 @@ def test_after_a_site_joined_there_is_no_best_until_it_answers() -> None:
     assert _best(judgement) == 1.0
 
 
-def test_a_site_that_never_has_anything_to_send_does_not_keep_a_session_from_converging() -> None:
+def test_a_site_that_always_answers_empty_does_not_prevent_convergence() -> None:
     rounds: list[dict[str, float | None]] = [{"a": 1.0, "b": 1.0, "tiny": None}] * 3
 
     assert _play(rounds, _config("a", "b", "tiny")).converged
@@ -107,7 +107,7 @@ def test_a_site_without_a_cost_in_one_of_two_rounds_is_not_compared() -> None:
 
 
 @given(st.lists(st.lists(st.floats(0, 1e9), min_size=2, max_size=2), min_size=1, max_size=12))
-def test_with_everyone_answering_the_best_is_the_cheapest(costs: list[list[float]]) -> None:
+def test_if_all_sites_answer_the_best_round_has_the_least_cost(costs: list[list[float]]) -> None:
     judged = _play([{"a": a, "b": b} for a, b in costs], _config("a", "b"))
     totals = [a + b for a, b in costs]
 

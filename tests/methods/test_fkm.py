@@ -56,7 +56,7 @@ def _answer(task: SiteTask, config: RunConfig, points: Points = POINTS) -> Any:
 # --- default variant: the site --------------------------------------------------------------------
 
 
-def test_each_candidate_gets_the_step_that_lloyd_makes_of_it() -> None:
+def test_each_candidate_makes_a_lloyd_step() -> None:
     config = _config()
     centroids = np.array([[[0.0, 0], [9, 5]], [[2, 2], [0, 99]], [[8, 5], [1, 0]]])
     payload = _answer(_candidates(centroids), config)
@@ -157,7 +157,7 @@ def _going_on(step: Next | Done) -> list[int]:
     return [int(candidate[1, 1]) for candidate in moved]
 
 
-def test_the_better_half_goes_on_every_third_round_and_only_then() -> None:
+def test_the_worse_half_is_dropped_every_third_round() -> None:
     costs = [5.0, 1.0, 4.0, 2.0, 3.0]
     second = _aggregate(_state(5, closed=1), costs)
     third = _aggregate(_state(5, closed=2), costs)
@@ -167,7 +167,7 @@ def test_the_better_half_goes_on_every_third_round_and_only_then() -> None:
     assert third.metrics["inertia"] == 3.0
 
 
-def test_candidates_of_one_inertia_are_one() -> None:
+def test_candidates_of_equal_inertia_are_merged() -> None:
     assert _going_on(_aggregate(_state(3), [2.0, 2.0 * (1 + 1e-11), 2.0 * (1 + 1e-7)])) == [0, 2]
 
 
@@ -183,7 +183,7 @@ def test_the_best_ever_is_kept_when_the_leader_gets_worse() -> None:
     np.testing.assert_allclose(third.result.centroids, [[1.0, 0.0], [9.0, 1.0]])
 
 
-def test_it_goes_on_while_a_candidate_gains_on_the_best() -> None:
+def test_a_session_continues_while_a_candidate_improves() -> None:
     first = _aggregate(_state(2), [3.0, 9.0])
     assert isinstance(first, Next)
     second = _aggregate(first.state, [3.0, 8.0])
@@ -205,7 +205,7 @@ def test_a_site_that_answers_empty_costs_nothing_and_moves_nothing() -> None:
 # --- paper variant --------------------------------------------------------------------------------
 
 
-def test_seeds_are_points_and_count_who_is_nearest_to_them() -> None:
+def test_seeds_are_points_and_count_the_nearest_persons() -> None:
     rng = np.random.default_rng(1)
     points = weighted(rng.uniform(1, 9, (30, 2)), rng.integers(5, 9, 30))
     payload = _answer(SEEDS, _config(variant="paper", n_clusters=4), points)
@@ -232,7 +232,7 @@ def test_heavy_points_are_drawn_more_often() -> None:
     assert drawn.count(3.0) >= 36
 
 
-def test_means_are_of_one_partition_and_counts_of_the_next() -> None:
+def test_counts_are_of_the_partition_by_the_new_means() -> None:
     """The points at 5.1 and 5.2 move to the upper mean, and that at 4.9 is then nearer to it."""
     points = weighted(
         [[0.0, 0], [0, 1], [4.9, 0], [5.1, 0], [5.1, 1], [5.2, 0]], [5, 6, 5, 7, 5, 8]
@@ -247,7 +247,7 @@ def test_means_are_of_one_partition_and_counts_of_the_next() -> None:
 
 
 @pytest.mark.parametrize(("drop_below", "counts"), [(1, [6, 1]), (2, [6, 0]), (7, None)])
-def test_means_of_too_few_are_dropped(drop_below: int, counts: list[int] | None) -> None:
+def test_means_of_too_few_persons_are_dropped(drop_below: int, counts: list[int] | None) -> None:
     points = weighted([[0.0, 0], [1, 0], [9, 0]], [3, 3, 1])
     config = _config(1, variant="paper", drop_below=drop_below)
     payload = _answer(_means([[0, 0], [10, 0]]), config, points)
@@ -255,7 +255,7 @@ def test_means_of_too_few_are_dropped(drop_below: int, counts: list[int] | None)
     assert (None if payload is None else payload.counts.tolist()) == counts
 
 
-def test_an_empty_centre_that_is_kept_moves_to_the_farthest_point() -> None:
+def test_an_empty_cluster_that_is_kept_takes_the_farthest_point() -> None:
     X = np.array([[0.0, 0], [0.1, 0], [0, 0.2], [6, 0], [5, 0]])
     centroids = np.array([[0.0, 0], [50, 0], [60, 0]])
 
@@ -271,7 +271,7 @@ def test_an_empty_centre_that_is_kept_moves_to_the_farthest_point() -> None:
     np.testing.assert_allclose(np.sort(payload.means[:, 0]), [0.1 / 3, 5.0, 6.0], rtol=1e-12)
 
 
-def test_centres_keep_their_order_from_round_to_round() -> None:
+def test_centroids_keep_their_order_between_rounds() -> None:
     before = np.array([[0.0, 0], [5, 5], [9, 9]])
     after, shift = fkm.server.match_centroids(
         np.array([[9.0, 8], [0, 1], [5, 7], [70, 70]]), before
@@ -282,7 +282,7 @@ def test_centres_keep_their_order_from_round_to_round() -> None:
 
 
 @pytest.mark.parametrize("max_rounds", [None, 50])
-def test_the_paper_variant_clusters_so_many_times_and_no_more(max_rounds: int | None) -> None:
+def test_the_paper_variant_has_a_fixed_number_of_rounds(max_rounds: int | None) -> None:
     sites = {s: np.random.default_rng(i).normal(size=(40, 2)) for i, s in enumerate("abc")}
     options = {"n_clusters": 3, "variant": "paper", "rounds": 4}
     result = simulate("fkm", sites, config=options, policy={**BARE, "max_rounds": max_rounds})
@@ -311,7 +311,7 @@ def test_options_of_the_other_variant_and_other_variants_are_refused(options: An
         _config(**options)
 
 
-def test_the_variant_is_the_default_one_where_none_is_named() -> None:
+def test_options_without_a_variant_are_those_of_the_default() -> None:
     assert isinstance(_config().options, DefaultConfig)
     assert isinstance(_config(variant="paper").options, PaperConfig)
     sites = {s: np.random.default_rng(i).normal(size=(40, 2)) for i, s in enumerate("abc")}
@@ -386,7 +386,7 @@ def test_three_distinct_rows_and_any_number_of_clusters(options: dict[str, Any],
 
 
 @pytest.mark.parametrize("options", VARIANTS)
-def test_sites_of_fewer_than_p_and_of_none_stop_nobody_and_label_locally(options: Any) -> None:
+def test_sites_with_few_or_no_persons_do_not_stop_a_session_and_label_locally(options: Any) -> None:
     rows, _ = _blobs(4, 20, seed=6)
     rows |= {"one": np.ones((1, 2)), "none": np.empty((0, 2)), "few": np.zeros((3, 2))}
     result = simulate(
@@ -402,7 +402,7 @@ def test_sites_of_fewer_than_p_and_of_none_stop_nobody_and_label_locally(options
 
 
 @pytest.mark.parametrize("options", VARIANTS)
-def test_sites_that_may_send_nothing_end_the_session_with_a_reason(options: dict[str, Any]) -> None:
+def test_a_session_without_contributions_fails_with_a_reason(options: dict[str, Any]) -> None:
     rows = {site: np.random.default_rng(7).normal(size=(4, 2)) for site in "abc"}
 
     with pytest.raises(MethodFailure, match="min_group_size"):

@@ -93,7 +93,7 @@ def test_a_site_sends_counts_and_means_of_its_own_clusters(variant: str, size: i
     np.testing.assert_array_equal(memory["kfed"], payload.means)
 
 
-def test_points_of_several_persons_count_as_that_many_rows() -> None:
+def test_points_are_weighted_by_persons() -> None:
     """Of both variants: a point of size 3 and the same row three times give the same cells."""
     rng = np.random.default_rng(1)
     rows = np.concatenate([c + rng.normal(size=(6, 2)) for c in CENTRES])
@@ -131,7 +131,7 @@ def test_three_distinct_rows_make_at_most_three_cells() -> None:
 
 
 @pytest.mark.parametrize("weights", [[1, 1, 1, 1], [1, 8, 3, 1]])
-def test_one_plain_plus_plus_draw_follows_its_formula(weights: list[int]) -> None:
+def test_plain_kmeans_plus_plus_draws_by_its_formula(weights: list[int]) -> None:
     """Of two seeds each pair is drawn as often as weights and squared distances say."""
     X = np.array([[0.0], [1.0], [3.0], [3.0]])
     mass = np.array(weights, dtype=float)
@@ -147,7 +147,7 @@ def test_one_plain_plus_plus_draw_follows_its_formula(weights: list[int]) -> Non
     assert len(local_cells.draw_seeds(X, np.array(weights), 9, rng)) == 3
 
 
-def test_the_third_rule_leaves_rows_between_two_seeds_out_of_the_first_centres(
+def test_the_third_rule_excludes_rows_between_two_seeds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Line 3: seeds at 0 and 12; the rows at 5 and 7 are in no S_r, those at 3 and 9 are."""
@@ -162,7 +162,7 @@ def test_the_third_rule_leaves_rows_between_two_seeds_out_of_the_first_centres(
     np.testing.assert_allclose(seen[0], [[1.5], [10.5]])
 
 
-def test_a_centre_without_rows_within_a_third_is_its_voronoi_cells_mean(
+def test_a_seed_without_rows_within_a_third_gets_its_voronoi_cells_mean(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two of the seeds are so near each other that even they themselves are in no S_r but one."""
@@ -193,7 +193,7 @@ def test_the_projection_keeps_the_distances_of_the_best_subspace(shape: tuple[in
     np.testing.assert_allclose(gaps[0], gaps[1], atol=1e-9)
 
 
-def test_only_directions_that_stand_out_of_noise_tell_clusters_apart() -> None:
+def test_only_directions_above_the_noise_separate_clusters() -> None:
     """Two far clusters span two directions; noise alone none, and the root of K is kept."""
     rng = np.random.default_rng(2)
     noise = rng.normal(size=(60, 40))
@@ -210,7 +210,7 @@ def test_only_directions_that_stand_out_of_noise_tell_clusters_apart() -> None:
     assert local_cells.count_directions(np.linalg.svd(padded, compute_uv=False), (60, 40), 2) == 2
 
 
-def test_many_small_cells_in_many_dimensions_mix_no_clusters() -> None:
+def test_small_cells_in_many_dimensions_do_not_mix_clusters() -> None:
     """Cells of two or three rows, six sd apart: by distance alone a tenth and more are mixed."""
     centres = np.zeros((4, 100))
     centres[np.arange(4), np.arange(4)] = 6.0 / np.sqrt(2.0)
@@ -269,7 +269,7 @@ def _aggregate(config: RunConfig, *payloads: Any) -> Next | Done:
     return kfed.server.aggregate(state, sent, config)
 
 
-def test_cells_weigh_as_many_persons_as_they_hold() -> None:
+def test_cells_are_weighted_by_persons() -> None:
     config = _config(labels="cells")
     outcome = _aggregate(config, _cells([30, 2], [[0, 0], [9, 0]]), _cells([10], [[1, 0]]), None)
 
@@ -281,7 +281,7 @@ def test_cells_weigh_as_many_persons_as_they_hold() -> None:
     assert {s: [place[k] for k in own] for s, own in mapping.items()} == {"a": [0, 1], "b": [0]}
 
 
-def test_the_papers_coordinator_starts_from_the_first_site_and_weighs_means_alike() -> None:
+def test_the_papers_coordinator_starts_from_the_first_site_with_equal_weights() -> None:
     """Farthest from {0, 4} is 30; Lloyd once leaves 9 with 4, to convergence likewise."""
     config = _config(variant="paper", local_clusters=2, n_clusters=3)
     sent = (_cells([30, 2], [[0, 0], [4, 0]]), _cells([10, 5], [[9, 0], [30, 0]]))
@@ -292,7 +292,7 @@ def test_the_papers_coordinator_starts_from_the_first_site_and_weighs_means_alik
     assert outcome.result.mapping == {"a": (0, 1), "b": (1, 2)}
 
 
-def test_one_step_of_lloyd_and_convergence_differ_where_a_mean_changes_place() -> None:
+def test_one_lloyd_step_and_convergence_differ_if_a_mean_changes_its_cluster() -> None:
     means = [[0, 0], [4, 0], [1.8, 0], [10, 0], [5.5, 0]]
     outcomes = {}
     for how in ("one", "converge"):
@@ -316,7 +316,7 @@ def test_one_step_of_lloyd_and_convergence_differ_where_a_mean_changes_place() -
     assert outcomes["converge"].mapping["a"] == (0, 0)
 
 
-def test_farthest_first_never_takes_one_place_twice() -> None:
+def test_farthest_first_takes_no_point_twice() -> None:
     means = np.array([[0.1, 0.3], [0.1, 0.3], [1e8, 0.3], [1e8, 0.3], [1e8 + 1, 0.3]])
     chosen = kfed.server.farthest_first(means, means[:2], 5)
 
@@ -331,7 +331,7 @@ def test_the_papers_variant_starts_from_no_more_cells_than_clusters() -> None:
 
 
 @pytest.mark.parametrize("variant", ["default", "paper"])
-def test_options_that_fit_are_taken(variant: str) -> None:
+def test_valid_options_are_accepted(variant: str) -> None:
     kfed.config.check_config(_config(variant=variant))
     kfed.config.check_config(_config(variant="paper", server_lloyd="one", local_clusters=2))
 
@@ -344,7 +344,7 @@ def _pooled_ari(result: SimulationResult, truth: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("variant", ["default", "paper"])
-def test_clusters_that_no_site_holds_all_of_are_found_in_one_round(variant: str) -> None:
+def test_one_round_finds_clusters_although_no_site_has_all(variant: str) -> None:
     sites, truth = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]])
     config = {"n_clusters": 4, "variant": variant, "evaluate": False}
     result = simulate("kfed", sites, config=config, policy=OPEN, seed=2)
@@ -359,7 +359,7 @@ def test_clusters_that_no_site_holds_all_of_are_found_in_one_round(variant: str)
         assert set(own) == set(result.labels_[site].tolist())
 
 
-def test_own_rows_go_with_their_cluster_and_new_rows_to_the_nearest_centroid() -> None:
+def test_own_rows_follow_their_cell_and_new_rows_the_nearest_centroid() -> None:
     """A local cluster straddles a border: its own rows stay together, the same rows anew do not."""
     sites, _ = _some_of([[0, 1, 2, 3], [0, 1], [2, 3]], n=40)
     config = {"n_clusters": 4, "variant": "paper", "local_clusters": 2}
@@ -372,7 +372,7 @@ def test_own_rows_go_with_their_cluster_and_new_rows_to_the_nearest_centroid() -
     assert result.predict(sites["a"]).tolist() == gaps.argmin(axis=1).tolist()
 
 
-def test_rows_with_missing_values_get_no_label_and_shift_nobody_elses() -> None:
+def test_rows_with_missing_values_get_no_label_and_shift_no_others() -> None:
     sites, truth = _some_of([[0, 1], [1, 2], [2, 3]])
     sites["b"][[0, 7, 39], 1] = np.nan
     config = {"n_clusters": 4}
@@ -429,7 +429,7 @@ def test_the_order_of_arrival_does_not_matter() -> None:
         assert runs[0].result_.mapping == runs[1].result_.mapping
 
 
-def test_a_site_that_comes_later_is_labelled_by_nearest_centroid_with_nobody_else() -> None:
+def test_a_site_that_joins_later_is_labelled_by_the_nearest_centroid_alone() -> None:
     sites, truth = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]])
     late = {site: sites[site] for site in "abc"}
     plan = Plan(
@@ -463,7 +463,7 @@ def test_a_site_that_joins_for_the_refinement_takes_part_in_it() -> None:
     assert late.counts.sum() == 40
 
 
-def test_a_row_goes_with_the_nearest_of_its_sites_own_cells() -> None:
+def test_a_row_gets_the_cluster_of_the_nearest_cell_of_its_site() -> None:
     """Also a row that took no part in a group's record, by what the site remembers alone."""
     config = {"n_clusters": 2, "local_clusters": 3, "labels": "cells", "evaluate": False}
     sites, _ = _some_of([[0, 1], [0, 1], [0, 1]], n=30)
@@ -505,7 +505,7 @@ def test_a_site_makes_only_the_cells_that_the_definition_names(options: dict[str
         )
 
 
-def test_a_session_has_as_many_rounds_as_its_options_name() -> None:
+def test_a_session_has_the_number_of_rounds_of_its_options() -> None:
     features = (Feature(name="x"),)
     for refine, limit, wanted in ((0, None, 1), (3, None, 4), (3, 2, 2)):
         options = kfed.config.Config(n_clusters=2, refine=refine).root
@@ -539,7 +539,7 @@ def test_the_evaluation_counts_every_row() -> None:
     assert result.quality_.n_rows == sum(len(rows) for rows in sites.values())
 
 
-def test_uneven_sites_are_where_the_default_differs_from_the_paper() -> None:
+def test_the_default_is_better_than_the_paper_on_uneven_sites() -> None:
     """ALGORITHMS asks for .95 over seeds on such sites; here less, over three seeds."""
     grid = np.array([(x, y) for x in (-7.5, -2.5, 2.5, 7.5) for y in (-7.5, -2.5, 2.5, 7.5)])
     found: dict[str, list[float]] = {"default": [], "paper": []}
@@ -571,12 +571,12 @@ def test_one_round_costs_little_more_than_central_k_means() -> None:
     assert gaps.sum() <= 1.03 * central
 
 
-def test_a_large_site_restarts_less_by_a_fixed_rule() -> None:
+def test_a_large_site_makes_fewer_restarts() -> None:
     assert local_kmeans.local_restarts(100, 30, 8) == 10
     assert local_kmeans.local_restarts(1_000_000, 100, 80) == 2
 
 
-def test_a_site_may_not_be_told_another_sites_mapping() -> None:
+def test_a_site_receives_no_other_sites_mapping() -> None:
     """Labels follow the site's own mapping alone, whoever else's a result holds."""
     sites, _ = _some_of([[0, 1], [1, 2], [2, 3]])
     options = kfed.config.Config(n_clusters=4, labels="cells").root

@@ -56,7 +56,7 @@ def test_a_tie_goes_to_the_lowest_centroid() -> None:
     assert _answer(_task([[1, 0], [9, 6], [9, 6]])).counts.tolist() == [17, 15, 0]
 
 
-def test_cells_are_a_sites_own_clusters_and_as_many_as_asked_for() -> None:
+def test_a_site_sends_its_own_clusters_padded_to_the_number_asked_for() -> None:
     rng = np.random.default_rng(4)
     centres = np.array([[1.0, 1.0], [4.0, 4.0], [8.0, 8.0]])
     points = weighted(np.repeat(centres, 6, axis=0) + rng.normal(size=(18, 2)) / 10, 5)
@@ -139,7 +139,7 @@ def _step(counts: Any, sums: Any, costs: Any) -> kmeans_rounds.Step:
     )
 
 
-def test_centroids_are_sums_over_counts_and_an_empty_one_keeps_its_place() -> None:
+def test_centroids_are_sums_over_counts_and_empty_ones_keep_their_place() -> None:
     state = lloyd.server.State(phase="lloyd", seed=0, centroids=np.array([[0.0, 0.0], [9.0, 9.0]]))
     contributions = [
         Contribution("a", _step([2, 0], [[2, 4], [0, 0]], [9, 0]), 2),
@@ -165,7 +165,7 @@ def test_centroids_are_sums_over_counts_and_an_empty_one_keeps_its_place() -> No
         ({"centroids": np.eye(2)}, "/centroids"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options: dict[str, Any], pointer: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], pointer: str) -> None:
     with pytest.raises(RuleViolation) as caught:
         lloyd.config.check_config(_config(**options))
     assert caught.value.pointer == pointer
@@ -206,7 +206,7 @@ def test_a_session_equals_central_lloyd_on_all_points(protection: str, seed: int
     assert result.stopped_because == "converged"
 
 
-def test_a_centre_nobody_has_rows_for_stays_where_it_was_given() -> None:
+def test_a_given_centroid_without_rows_keeps_its_place() -> None:
     rows = np.repeat([[1.0, 0.0], [2.0, 1.0], [3.0, 5.0]], 5, axis=0)
     start = np.array([[2.0, 2.0], [9.0, 99.0]])
     result = drive(_plan(2, "none", start), dict.fromkeys("abc", rows)).result

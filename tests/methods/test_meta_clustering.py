@@ -85,7 +85,7 @@ def test_merging_divides_by_the_rows_that_know_the_feature() -> None:
     assert not merged.means[1].any()
 
 
-def test_merging_gives_what_the_rows_themselves_give() -> None:
+def test_merging_gives_the_means_of_the_rows() -> None:
     """Equation 1, from rows; with one count a centroid it would depend on the order of merging."""
     rng = np.random.default_rng(1)
     rows = [rng.normal(size=(n, 3)) for n in (4, 9, 2)]
@@ -106,7 +106,7 @@ def test_merging_gives_what_the_rows_themselves_give() -> None:
         np.testing.assert_allclose(three.means, expected, rtol=1e-12)
 
 
-def test_ranges_leave_out_what_is_masked() -> None:
+def test_ranges_ignore_masked_entries() -> None:
     """A masked entry taken for 0 would make the ranges 12, 7 and 5."""
     points = _points([[10.0, -4.0, NAN], [12.0, -7.0, 5.0], [NAN, NAN, NAN]], [0, 1, 2])
     assert feature_ranges(points.values, points.mask).tolist() == [2.0, 3.0, 0.0]
@@ -124,20 +124,20 @@ def test_distances_are_those_of_equation_3(offset: float) -> None:
     assert np.allclose(np.diag(found), 0.0, atol=1e-9)
 
 
-def test_centroids_without_a_common_feature_are_infinitely_far_apart() -> None:
+def test_the_distance_without_a_common_feature_is_infinite() -> None:
     points = _points([[0.0, NAN], [NAN, 0.0], [1.0, 1.0]], [0, 1, 2])
     found = _squared_distances(points)
     assert found[0, 1] == found[1, 0] == np.inf
     assert np.isfinite(found[2]).all()
 
 
-def test_features_without_width_tell_nothing_apart() -> None:
+def test_features_without_range_give_distance_zero() -> None:
     points = _points([[3.0, 1.0], [3.0, NAN], [NAN, 1.0]], [0, 1, 2])
     found = _squared_distances(points)
     assert found[0].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_the_overlap_graph_falls_into_its_parts() -> None:
+def test_components_of_the_overlap_graph() -> None:
     masks = np.array([[1, 0, 0, 0], [0, 0, 1, 0], [1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1]])
     assert connected_components(masks.astype(bool)).tolist() == [0, 1, 0, 0, 1]
 
@@ -206,7 +206,7 @@ def test_groups_are_found_though_no_site_has_every_cluster() -> None:
     assert not warnings
 
 
-def test_no_site_is_in_a_group_twice_while_that_can_be() -> None:
+def test_no_site_is_in_a_group_twice_if_that_is_possible() -> None:
     """Two clusters of one site lie nearer to each other than either to its like elsewhere."""
     points = _points([[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1])
     found = agglomerate(points, 2)
@@ -223,7 +223,7 @@ def test_more_local_clusters_than_groups_attach_with_a_warning() -> None:
 
 
 @pytest.mark.parametrize("meta", ["agglomerative", "A", "B", "auto"])
-def test_what_shares_no_feature_stays_apart_and_it_is_said(meta: Any) -> None:
+def test_groups_without_a_common_feature_stay_separate_with_a_warning(meta: Any) -> None:
     """Disjoint features: zero-filled distances would merge the two halves."""
     points = _points([[1.0, NAN], [2.0, NAN], [NAN, 1.0], [NAN, 2.0]], [0, 0, 1, 1])
     grouping, warnings = group_centroids(points, 2, meta)
@@ -240,7 +240,7 @@ def test_no_more_groups_than_points() -> None:
 
 
 @pytest.mark.parametrize("meta", ["agglomerative", "A", "B"])
-def test_equal_points_everywhere_are_no_trouble(meta: Any) -> None:
+def test_equal_points_are_grouped(meta: Any) -> None:
     points = _points([[4.0, 4.0]] * 6, [0, 0, 1, 1, 2, 2])
     grouping, _ = group_centroids(points, 2, meta)
     assert 1 <= grouping.n_groups <= 2
@@ -287,14 +287,14 @@ def test_method_a_compares_with_the_merged_centroid_and_its_mask() -> None:
     assert method_a(points, 2).groups.tolist() == [0, 1, 0, 1, 1, 0]
 
 
-def test_method_a_says_when_no_site_has_all_clusters() -> None:
+def test_method_a_warns_if_no_site_has_all_clusters() -> None:
     points = _points([[0.0], [5.0], [5.1], [9.0], [9.1], [0.1]], [0, 0, 1, 1, 2, 2])
     grouping, warnings = group_centroids(points, 3, "A")
     assert grouping.groups.tolist() == [0, 1, 1, 2, 2, 0]
     assert "starts from a site with 3 clusters" in warnings[0]
 
 
-def test_method_a_attaches_what_is_left_of_a_site() -> None:
+def test_method_a_attaches_the_remaining_clusters_of_a_site() -> None:
     points = _points([[0.0], [9.0], [0.1], [0.2], [9.1]], [0, 0, 1, 1, 1])
     found = method_a(points, 2)
     assert found.groups.tolist() == [0, 1, 0, 0, 1]

@@ -108,7 +108,7 @@ def test_clusters_are_found_across_sites_with_different_features(meta: str) -> N
     assert result.stopped_because_ == "finished"
 
 
-def test_with_alpha_1_centroids_are_the_means_of_what_sites_see() -> None:
+def test_with_alpha_1_centroids_are_the_means_that_sites_send() -> None:
     """Equation 1 with max(1, .): for each feature over the rows of the sites that have it."""
     sites, _ = _federation()
     result = _run(sites, alpha=1.0)
@@ -118,7 +118,7 @@ def test_with_alpha_1_centroids_are_the_means_of_what_sites_see() -> None:
     np.testing.assert_allclose(result.cluster_centers_, expected, rtol=1e-10)
 
 
-def test_sites_may_lack_clusters_when_they_look_for_their_number() -> None:
+def test_sites_that_search_their_number_of_cells_may_lack_clusters() -> None:
     sites, truth = _federation(held={"a": [0, 1], "b": [1, 2], "c": [0, 2]})
     result = _run(sites, local_clusters="silhouette")
     assert _ari(result, truth) == 1.0
@@ -145,7 +145,7 @@ def test_more_local_clusters_than_clusters_warn() -> None:
     assert any("already" in warning for warning in result.warnings_)
 
 
-def test_a_feature_of_one_site_alone_is_named_in_a_warning() -> None:
+def test_a_warning_names_a_feature_that_only_one_site_has() -> None:
     sites, _ = _federation()
     for site in ("b", "c"):
         sites[site][:, 3] = np.nan
@@ -164,7 +164,7 @@ def test_sites_with_all_features_need_no_masks() -> None:
     assert _ari(result, truth) == 1.0
 
 
-def test_small_sites_stop_nobody() -> None:
+def test_small_sites_do_not_stop_a_session() -> None:
     sites, truth = _federation()
     sites["d"], sites["e"] = sites["a"][:1], sites["b"][:2]
     truth["d"], truth["e"] = truth["a"][:1], truth["b"][:2]
@@ -207,7 +207,7 @@ def test_a_site_with_fewer_points_than_clusters_sends_them_as_they_are() -> None
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_masked_session_ends_well_or_says_why(seed: int) -> None:
+def test_any_masked_session_completes_or_fails_with_a_reason(seed: int) -> None:
     """Few rows, repeated and missing values, yes/no features, masks that may not fit."""
     rng = np.random.default_rng(seed)
     kinds = rng.choice(["numeric", "binary"], size=4)
@@ -274,7 +274,7 @@ def test_sites_that_share_no_feature_are_refused_with_what_to_change() -> None:
         own_features.check_roster(_roster(a=[1, 1, 0, 0], b=[0, 1, 0, 0], c=[0, 0, 1, 1]))
 
 
-def test_a_feature_that_nobody_has_is_refused() -> None:
+def test_a_feature_that_no_site_has_is_refused() -> None:
     with pytest.raises(RuleViolation, match="no site has the features 'z'"):
         own_features.check_roster(_roster(a=[1, 1, 0, 0], b=[0, 1, 1, 0]))
 
@@ -335,14 +335,14 @@ def test_the_number_of_local_cells_has_the_best_silhouette() -> None:
     assert len(_cells(_points(X), 8, search=True).counts) == 3
 
 
-def test_points_that_stand_for_spread_groups_are_no_clusters_of_their_own() -> None:
+def test_points_of_wide_groups_do_not_count_as_clusters() -> None:
     """Each of four points alone has no distance from its mean: only its persons have."""
     X = [[0.0, 0, 0, 0], [0.4, 0, 0, 0], [9.0, 9, 0, 0], [9.4, 9, 0, 0]]
     alike = _points(X, [6, 6, 6, 6], np.array([0.05, 0.05, 0.0, 0.0]))
     assert len(_cells(alike, 4, search=True).counts) == 2
 
 
-def test_the_silhouette_is_that_of_persons_about_their_points() -> None:
+def test_the_silhouette_includes_the_variance_within_groups() -> None:
     points = _points([[0.0, 0.0], [2.0, 0.0], [8.0, 2.0]], [3, 5, 4], np.array([0.5, 0.2]))
     means = np.array([[1.0, 0.0], [8.0, 2.0]])
     between = [
@@ -369,7 +369,7 @@ def _improved(X: Any, centroids: Any, sizes: Any = None, iterations: int = 5) ->
     )[0]
 
 
-def test_globals_without_points_are_left_alone() -> None:
+def test_global_centroids_without_points_are_not_improved() -> None:
     X = [[0.0, 0, 0, 0], [1.0, 0, 0, 0], [10.0, 0, 0, 0]]
     sent = _improved(X, [[0.0, 0, 0, 5], [50.0, 0, 0, 5], [10.0, 0, 0, 5]], [3, 1, 7])
     assert sent is not None
@@ -377,7 +377,7 @@ def test_globals_without_points_are_left_alone() -> None:
     np.testing.assert_allclose(sent.means, [[0.25, 0, 0, 0], [0, 0, 0, 0], [10.0, 0, 0, 0]])
 
 
-def test_local_iterations_are_as_many_as_the_task_says() -> None:
+def test_a_site_runs_the_number_of_iterations_in_the_task() -> None:
     """Weighted Lloyd by hand, from global centroids that are known in some features only."""
     rng = np.random.default_rng(8)
     X, sizes = rng.normal(size=(60, 4)) * [1, 1, 1, 0], rng.integers(1, 9, 60)
@@ -402,13 +402,13 @@ def test_local_iterations_are_as_many_as_the_task_says() -> None:
             assert sent.counts[place] == sizes[labels == local].sum()
 
 
-def test_ties_go_to_the_first_global() -> None:
+def test_ties_go_to_the_first_global_centroid() -> None:
     sent = _improved([[1.0, 0, 0, 0]], [[0.0, 0, 0, 0], [2.0, 0, 0, 0], [2.0, 0, 0, 0]])
     assert sent is not None
     assert sent.counts.tolist() == [1, 0, 0]
 
 
-def test_matching_costs_least_in_all() -> None:
+def test_matching_has_the_least_total_cost() -> None:
     """Greedily 1.1 would take global 1, and 0.9 pay for it with global 2."""
     local = np.array([[1.1], [0.9]])
     centroids = np.array([[0.0], [1.0], [9.0]])
@@ -416,13 +416,13 @@ def test_matching_costs_least_in_all() -> None:
     assert found.tolist() == [1, 0]
 
 
-def test_a_global_that_shares_no_feature_is_matched_last() -> None:
+def test_a_global_centroid_that_shares_no_feature_is_matched_last() -> None:
     known = np.array([[False], [True]])
     found = overlap.client.match_centroids(np.array([[50.0]]), np.array([[0.0], [1.0]]), known)
     assert found.tolist() == [1]
 
 
-def test_a_site_that_shares_no_feature_with_any_global_answers_empty() -> None:
+def test_a_site_that_shares_no_feature_with_any_centroid_answers_empty() -> None:
     rows = np.random.default_rng(0).normal(size=(9, 4)) * [1, 1, 1, 0]
     known = np.array([[False, False, False, True]] * 2)
     task = overlap.messages.FederatedTask(
@@ -510,7 +510,7 @@ def test_a_site_refuses_what_the_definition_does_not_say(tasks: Any, says: str) 
         _site(_plan(), *tasks)
 
 
-def test_as_many_centroids_as_the_definition_names_where_all_features_are_everywhere() -> None:
+def test_without_masks_a_task_has_at_most_the_definitions_centroids() -> None:
     policy = Policy(missing="impute", protection="none", min_sites=1)
     with pytest.raises(RuleViolation, match="provides for 2 clusters"):
         _site(replace(_plan(), policy=policy), _federated(k=3))
@@ -519,7 +519,7 @@ def test_as_many_centroids_as_the_definition_names_where_all_features_are_everyw
 # --- the coordinator's step -----------------------------------------------------------------------
 
 
-def test_globals_move_by_alpha_towards_the_weighted_mean() -> None:
+def test_global_centroids_move_by_alpha_towards_the_weighted_mean() -> None:
     state = _state([[0.0, 0, 0, 0], [5.0, 5, 5, 5]])
     sent = _sent(
         a=([3, 4], [[1.0, 1, 1, 0], [5.0, 5, 5, 0]]), b=([9, 4], [[0.0, 3, 3, 3], [0, 5.0, 5, 5]])
@@ -531,7 +531,7 @@ def test_globals_move_by_alpha_towards_the_weighted_mean() -> None:
     np.testing.assert_allclose(moved.centroids[1], 5.0)
 
 
-def test_unmatched_globals_and_unreported_features_keep_their_values() -> None:
+def test_unmatched_centroids_and_unreported_features_keep_their_values() -> None:
     state = _state([[1.0, 2, 3, 4], [5.0, 6, 7, 8]])
     moved = _moved(state, _sent(a=([4, 0], [[1.0, 2, 13, 0], [0.0, 0, 0, 0]])))
     assert moved.centroids is not None
@@ -539,7 +539,7 @@ def test_unmatched_globals_and_unreported_features_keep_their_values() -> None:
     np.testing.assert_allclose(moved.centroids[0], [1, 2, 3 + 0.8 * 10, 4])
 
 
-def test_a_feature_reported_for_the_first_time_is_taken_whole() -> None:
+def test_a_feature_reported_for_the_first_time_takes_the_reported_value() -> None:
     state = _state([[1.0, 1, 1, 0]], [[True, True, True, False]])
     moved = _moved(state, _sent(b=([4], [[0.0, 1, 1, 6]])))
     assert moved.centroids is not None
@@ -604,7 +604,7 @@ def _check(counts: Any, means: Any, phase: str = "cells", **update: Any) -> None
 
 
 @pytest.mark.parametrize("phase", ["cells", "federated"])
-def test_an_honest_answer_passes(phase: str) -> None:
+def test_a_valid_message_is_accepted(phase: str) -> None:
     _check([3, 4], [[1.0, 2, 3, 0], [4.0, 5, 6, 0]], phase)
 
 
@@ -620,7 +620,7 @@ def test_an_honest_answer_passes(phase: str) -> None:
         ([3, 4], [[1.0, 2, 3, 0], [4.0, 51, 6, 0]], "bounds", "/means/1/1"),
     ],
 )
-def test_wrong_answers_are_refused_by_rule(
+def test_invalid_messages_are_refused_by_rule(
     phase: str, counts: Any, means: Any, rule: str, pointer: str
 ) -> None:
     with pytest.raises(RuleViolation) as caught:

@@ -72,13 +72,13 @@ def test_forces_are_equation_10(w: float) -> None:
         np.testing.assert_allclose([found.sums[a, b], found.sums[b, a]], expected, rtol=1e-9)
 
 
-def test_proxies_at_one_place_attract_by_the_floor() -> None:
+def test_the_force_between_equal_proxies_is_that_of_the_least_distance() -> None:
     found = cluster_forces([np.zeros((2, 3, 1))], [np.ones(1, dtype=np.bool_)], 2.0)
 
     assert found.sums[0, 1] == pytest.approx(MIN_DISTANCE**-2)
 
 
-def test_a_force_far_from_the_origin_is_the_same() -> None:
+def test_forces_do_not_depend_on_the_distance_from_the_origin() -> None:
     drawn, masks = _two_sites(1)
     moved = [np.where(mask, cells + 1e6, 0.0) for mask, cells in zip(masks, drawn, strict=True)]
 
@@ -118,7 +118,7 @@ def _greedy(between: Forces, sites: NDArray[np.int64] | None) -> list[set[frozen
 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_chains_of_neighbours_find_the_tree_of_the_greatest_forces(seed: int, apart: bool) -> None:
+def test_nearest_neighbour_chains_find_the_tree_of_greatest_forces(seed: int, apart: bool) -> None:
     rng = np.random.default_rng(seed)
     sites = rng.integers(0, 5, 24)
     # Some sites share no feature, and in some cases parts of them never meet.
@@ -161,7 +161,7 @@ def test_pairs_without_a_common_feature_do_not_count() -> None:
     assert build_merge_tree(made).cut(2).tolist() == [0, 1, 0, 1, 0, 1]
 
 
-def test_figure_7_the_force_heeds_the_near_part_of_a_long_cluster() -> None:
+def test_figure_7_the_near_part_of_a_long_cluster_decides() -> None:
     """A set beside a long cluster and a round one: mean distances take the round one."""
     rng = np.random.default_rng(3)
     line = np.column_stack([np.linspace(0.0, 10.0, 50), rng.normal(scale=0.1, size=50)])
@@ -236,7 +236,7 @@ def _silhouette(points: LocalCentroids, variances: FloatArray, groups: NDArray[n
     return float(total / points.counts.sum())
 
 
-def test_the_cut_is_the_best_of_all_by_the_definition_of_the_silhouette() -> None:
+def test_the_cut_has_the_best_silhouette_of_all_cuts() -> None:
     points, variances, drawn = _cells(7, 4)
     tree = build_merge_tree(cluster_forces(drawn, list(points.mask[::4]), 2.0))
     scores = {k: _silhouette(points, variances, tree.cut(k)) for k in range(2, len(points) + 1)}
@@ -397,7 +397,7 @@ def _variance(value: float) -> FloatArray:
     return variances
 
 
-def test_a_right_answer_passes() -> None:
+def test_a_valid_message_is_accepted() -> None:
     _check(_payload())
     _check(_payload(covariances=NONE), full=False)
     zeros = np.zeros((2, 3))
@@ -434,7 +434,7 @@ def test_a_right_answer_passes() -> None:
         ({"counts": np.array([20, 0])}, "empty-cell"),
     ],
 )
-def test_a_wrong_answer_is_refused_by_name(update: dict[str, Any], rule: str) -> None:
+def test_an_invalid_message_is_refused_by_rule(update: dict[str, Any], rule: str) -> None:
     with pytest.raises(RuleViolation) as refused:
         _check(_payload(**update))
 
@@ -454,14 +454,14 @@ def test_a_variance_beyond_the_bounds_is_refused() -> None:
     assert refused.value.pointer == "/variances/0/0"
 
 
-def test_covariances_that_nobody_asked_for_are_refused() -> None:
+def test_covariances_that_the_task_did_not_ask_for_are_refused() -> None:
     with pytest.raises(RuleViolation) as refused:
         _check(_payload(), full=False)
 
     assert refused.value.pointer == "/covariances"
 
 
-def test_values_in_features_that_the_site_has_not_got_are_refused() -> None:
+def test_values_in_features_that_the_site_lacks_are_refused() -> None:
     config = replace(_config(3), mask=np.array([1, 1, 0], bool))
     task = GaussiansTask(n_clusters=3, search=False, n_init=None, full=False)
     payload = _payload(covariances=NONE)
@@ -472,7 +472,7 @@ def test_values_in_features_that_the_site_has_not_got_are_refused() -> None:
     assert refused.value.rule == "mask"
 
 
-def test_covariances_that_fit_no_answer_are_refused_when_the_session_is_made() -> None:
+def test_covariances_too_large_for_a_message_are_refused_when_the_session_is_created() -> None:
     with pytest.raises(RuleViolation, match="fewer features"):
         check_config(_config(561, "none", covariance="full", n_clusters=20))
     check_config(_config(561, covariance="diagonal", n_clusters=20))
@@ -510,7 +510,7 @@ def _ask(config: RunConfig, *tasks: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "tasks", [[{}, {}], [{"n_clusters": 30}], [{"search": True}], [{"n_init": 7}], [{"full": True}]]
 )
-def test_a_site_answers_one_round_as_the_definition_says_it(tasks: list[dict[str, Any]]) -> None:
+def test_a_site_answers_one_round_that_follows_the_definition(tasks: list[dict[str, Any]]) -> None:
     config = _config(3, n_clusters=2)
     _ask(config, {})
 
@@ -523,7 +523,7 @@ def test_a_site_answers_one_round_as_the_definition_says_it(tasks: list[dict[str
 @pytest.mark.parametrize(
     ("options", "most"), [({}, MAX_FOUND_CLUSTERS), ({"n_clusters": 2}, 2 * 3)]
 )
-def test_a_site_measures_no_more_centroids_than_the_method_comes_to(
+def test_a_site_measures_no_more_centroids_than_the_method_can_find(
     options: dict[str, Any], most: int
 ) -> None:
     config = _config(3, **options)
@@ -595,7 +595,7 @@ def test_a_session_finds_the_clusters(n_clusters: int | None, protection: str, f
         assert (result.predict(rows, site=site) == result.labels_[site]).mean() > 0.97
 
 
-def test_clusters_of_one_site_are_kept_apart_or_not_as_asked() -> None:
+def test_cannot_link_decides_whether_clusters_of_one_site_are_merged() -> None:
     rng = np.random.default_rng(0)
     y = {site: rng.integers(0, 2, 90) for site in "abc"} | {"d": np.zeros(90, dtype=np.int64)}
     # Site d holds one cluster, and splits it.
@@ -608,7 +608,7 @@ def test_clusters_of_one_site_are_kept_apart_or_not_as_asked() -> None:
     assert said or len(set(apart.labels_["d"].tolist())) == 2
 
 
-def test_more_local_clusters_than_clusters_are_forced_together_with_a_warning() -> None:
+def test_forced_merges_of_one_sites_clusters_warn() -> None:
     X, _ = _hospitals(k=4)
 
     result = _run(X, n_clusters=2, local_clusters=4, cannot_link="on")
@@ -667,7 +667,7 @@ def test_a_site_with_fewer_points_than_cells_sends_as_many_as_it_has() -> None:
     assert (result.labels_["d"] >= 0).all()
 
 
-def test_each_site_has_proxies_of_its_own_whoever_else_takes_part() -> None:
+def test_a_sites_proxies_do_not_depend_on_other_sites() -> None:
     payload = Gaussians(
         counts=np.array([9]),
         means=np.zeros((1, 2)),
