@@ -39,7 +39,7 @@ FloatArray = NDArray[np.float64]
 
 
 class CellsTask(Model):
-    """Cluster your points by yourself into at most ``n_clusters`` cells, with ``n_init`` starts."""
+    """Cluster your own points into at most ``n_clusters`` cells, with ``n_init`` restarts."""
 
     n_clusters: Annotated[int, Field(ge=1)]
     n_init: Annotated[int, Field(ge=1)]
@@ -51,9 +51,9 @@ class Cells(Model):
     Attributes
     ----------
     counts : (K,) int64
-        Persons in each cell; 0 for the cells that are not there, whose means are 0.
+        Persons in each cell.
     means : (K, d) float64
-        Scaled.
+        Scaled; 0 in an empty cell.
     """
 
     counts: IntVector
@@ -61,7 +61,7 @@ class Cells(Model):
 
 
 class StepTask(CentroidTask):
-    """Assign your points to the nearest of ``centroids`` (K, d), scaled; ties to the lowest."""
+    """Assign your points to the nearest of ``centroids`` (K, d), scaled; ties go to the first."""
 
     centroids: FloatMatrix
 
@@ -76,7 +76,7 @@ class Step(Model):
     sums : (K, d) float64
         Scaled.
     costs : (K,) float64
-        Squared distances of the points from the task's centroid, added up.
+        Sums of squared distances of the points from the task's centroid.
     """
 
     counts: IntVector

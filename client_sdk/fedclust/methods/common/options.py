@@ -46,19 +46,19 @@ Tolerance = Annotated[FiniteFloat, Field(ge=0, lt=1)]
 
 
 class Options(MethodOptions):
-    """Options of a method whose result a final round can evaluate.
+    """Options of a method with a closing evaluation.
 
     Attributes
     ----------
     evaluate : bool
-        Whether a final round measures the quality of the centroids.
+        Whether the last round measures the quality of the centroids.
     """
 
     evaluate: bool = True
 
     @property
     def evaluated(self) -> bool:
-        """Whether a final round measures the quality of the centroids."""
+        """Whether the last round measures the quality of the centroids."""
         return self.evaluate
 
 

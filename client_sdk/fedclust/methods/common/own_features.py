@@ -65,9 +65,9 @@ class CellsTask(Model, title="OverlapCellsTask"):
     ----------
     n_clusters : int
     search : bool
-        Whether to make fewer where that has the better simplified silhouette.
+        Whether to choose the number of cells by the simplified silhouette.
     n_init : int or None
-        Restarts; None leaves them to the site.
+        Restarts; None: the site chooses.
     """
 
     n_clusters: Annotated[int, Field(ge=1)]

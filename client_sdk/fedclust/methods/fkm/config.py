@@ -1,4 +1,4 @@
-"""What the analyst chooses in ``fkm``."""
+"""The options of ``fkm``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from fedclust.methods.common.options import Restarts, SweptOptions, Tolerance, v
 
 
 class DefaultConfig(SweptOptions, title="FkmDefaultConfig"):
-    """What the analyst chooses in the default variant.
+    """Options of the default variant.
 
     Attributes
     ----------
     candidates : int
-        The most partitions that are carried on at once.
+        The most candidate clusterings that continue in parallel.
     halve_every : int
-        Rounds after which the better half of them goes on.
+        Rounds after which the worse half of the candidates is dropped.
     n_init : int
         Restarts of each site's local k-means.
     tol : float
@@ -42,20 +42,19 @@ class DefaultConfig(SweptOptions, title="FkmDefaultConfig"):
 
 
 class PaperConfig(SweptOptions, title="FkmPaperConfig"):
-    """What the analyst chooses in the paper's variant.
+    """Options of the paper's variant.
 
     Attributes
     ----------
     rounds : int
-        How often the coordinator clusters; a fixed number.
+        The fixed number of times that the coordinator clusters.
     drop_empty : bool
-        Whether a site drops the global centres that none of its points are nearest to (line 15).
-        False is for the paper's ablation.
+        Whether a site drops the global centroids that none of its points are nearest to (line 15).
+        False is the paper's ablation.
     drop_below : int
         A mean that fewer persons are nearest to is not sent.
     weighted : bool
-        Whether means weigh as much as they have persons (equation 1). False is for the paper's
-        ablation.
+        Whether means are weighted by persons (equation 1). False is the paper's ablation.
     """
 
     variant: Literal["paper"]

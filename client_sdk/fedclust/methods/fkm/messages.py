@@ -32,7 +32,7 @@ class MeansTask(CentroidTask):
 
 
 class CandidatesTask(CentroidTask):
-    """Assign your points to the nearest centroid, for each of several candidates by itself.
+    """Assign your points to the nearest centroid of each candidate.
 
     ``centroids`` (c, K, d) are scaled.
     """
@@ -50,7 +50,7 @@ class Steps(Model):
     sums : (c, K, d) float64
         Scaled.
     costs : (c, K) float64
-        Squared distances of the points from the candidate's centroid, added up.
+        Sums of squared distances of the points from the candidate's centroid.
     """
 
     counts: IntMatrix

@@ -1,4 +1,4 @@
-"""What the analyst chooses in ``kfed``."""
+"""The options of ``kfed``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ _MIN_PROJECTED_CELLS = 32
 
 
 class _KfedOptions(SweptOptions):
-    """What the analyst chooses in both variants.
+    """Options of both variants.
 
     Attributes
     ----------
     local_clusters : int or None
-        k', the most cells that a site makes of its points. None: 8 K, and the root of K, rounded
-        up, in the paper variant.
+        k', the most cells of a site. None: 8 K; in the paper variant sqrt(K), rounded up.
     refine : int
         Exact Lloyd rounds after the first.
     """
@@ -45,19 +44,18 @@ class _KfedOptions(SweptOptions):
 
 
 class DefaultConfig(_KfedOptions, title="KfedDefaultConfig"):
-    """What the analyst chooses in the default variant.
+    """Options of the default variant.
 
     Attributes
     ----------
     n_init : int or None
-        Restarts of each site's k-means. None: 10, fewer at a large site, by a fixed rule of its
-        size.
+        Restarts of each site's k-means. None: 10, fewer at a large site.
     projection : {"auto", "on", "off"}
-        Whether a site seeds its k-means in the space of those of its first singular vectors that
-        stand out of noise (:func:`directions`). ``auto``: from 32 cells on.
+        Whether a site runs its k-means among projections on its singular vectors above the noise
+        (:func:`count_directions`). ``auto``: from 32 cells on.
     labels : {"nearest", "cells"}
         How a site that took part labels its rows: by the nearest centroid, or by the cluster of its
-        nearest own cell (Definition 3.3). All other rows, and all rows after refinement, go by the
+        own nearest cell (Definition 3.3). All other rows, and all rows after refinement, get the
         nearest centroid.
     """
 
@@ -80,7 +78,7 @@ class DefaultConfig(_KfedOptions, title="KfedDefaultConfig"):
 
 
 class PaperConfig(_KfedOptions, title="KfedPaperConfig"):
-    """What the analyst chooses in the paper's variant.
+    """Options of the paper's variant.
 
     Attributes
     ----------
@@ -89,8 +87,8 @@ class PaperConfig(_KfedOptions, title="KfedPaperConfig"):
     labels : {"cells", "nearest"}
         As in the default variant.
     server_lloyd : {"converge", "one"}
-        Lloyd's heuristic at the coordinator until nothing changes, as the authors' program does, or
-        once (Algorithm 2, line 7).
+        Whether the coordinator runs Lloyd to convergence, as the authors' program does, or once
+        (Algorithm 2, line 7).
     """
 
     variant: Literal["paper"]

@@ -17,18 +17,18 @@ from fedclust.schema.task import Phase, SiteTask
 
 
 class CellsTask(Model, title="KfedCellsTask"):
-    """Cluster your points by yourself.
+    """Cluster your own points.
 
     Attributes
     ----------
     n_clusters : int
-        Into at most so many cells, k'.
+        The most cells, k'.
     variant : {"default", "paper"}
-        How; see :func:`own_cells` and :func:`algorithm_1`.
+        By :func:`restarted_cells`, or by :func:`algorithm_1`.
     n_init : int or None
-        Restarts, in the default variant; None: :func:`local_restarts`.
+        Restarts of the default variant; None: :func:`local_restarts`.
     project : bool
-        Whether to seed among the points' projections on their first singular vectors.
+        Whether to project the points on their first singular vectors to find cells.
     """
 
     n_clusters: Annotated[int, Field(ge=1)]

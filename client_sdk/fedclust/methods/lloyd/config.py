@@ -1,4 +1,4 @@
-"""What the analyst chooses in ``lloyd``."""
+"""The options of ``lloyd``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedclust.schema.scaling import own_bounds
 
 
 class Config(SweptOptions, title="LloydConfig"):
-    """What the analyst chooses.
+    """Options of ``lloyd``.
 
     Attributes
     ----------

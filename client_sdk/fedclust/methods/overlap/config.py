@@ -1,4 +1,4 @@
-"""What the analyst chooses in ``overlap``."""
+"""The options of ``overlap``."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from fedclust.methods.overlap.meta_clustering import Meta
 
 
 class Config(Options, title="OverlapConfig"):
-    """What the analyst chooses.
+    """Options of ``overlap``.
 
     Attributes
     ----------
     n_clusters : int
         Number of clusters K.
     local_clusters : int, "silhouette" or None
-        K_i, the most cells that a site makes of its points. None: K. ``silhouette``: from 2 to K,
-        the number that has the best simplified silhouette at each site, for sites that lack some
-        clusters.
+        K_i, the most cells of a site. None: K. ``silhouette``: the number from 2 to K with the best
+        simplified silhouette at each site, for sites that lack some clusters.
     n_init : int or None
-        Restarts of each site's k-means. None: 10, fewer at a large site, by a fixed rule.
+        Restarts of each site's k-means. None: 10, fewer at a large site.
     meta : {"agglomerative", "A", "B", "auto"}
-        How local clusters become global ones. ``auto`` chooses by the graph of the sites'
-        overlapping features and says why in a warning.
+        How local clusters are grouped to global ones. ``auto`` chooses by the graph of the sites'
+        overlapping features and gives the reason in a warning.
     rounds : int
         F, the federated rounds after the first.
     local_iterations : int
-        Lloyd iterations of a site in each of them.
+        Lloyd iterations of a site in each federated round.
     alpha : float
-        Step size: 1 takes what the sites send, less keeps some of what was.
+        Step size: 1 replaces the centroids by what the sites send, less moves them towards it.
     """
 
     n_clusters: Count

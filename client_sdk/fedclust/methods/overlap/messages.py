@@ -26,14 +26,14 @@ __all__ = ["PHASES", "AnyTask", "Cells", "FederatedTask", "cells_task", "check",
 
 
 class FederatedTask(CentroidTask):
-    """Run ``iterations`` Lloyd steps from those of the centroids that your points are nearest to.
+    """Run ``iterations`` Lloyd steps from the centroids that your points are nearest to.
 
     Attributes
     ----------
     centroids : (K, d) float64
         Scaled; 0 where unknown.
     mask : (K, d) bool
-        Where they are known.
+        The entries that are known.
     iterations : int
     """
 

@@ -1,4 +1,4 @@
-"""What the analyst chooses in ``overlap_oneshot``."""
+"""The options of ``overlap_oneshot``."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ _MAX_NUMBERS = 3_000_000
 
 
 class Config(Options, title="OverlapOneshotConfig"):
-    """What the analyst chooses.
+    """Options of ``overlap_oneshot``.
 
     Attributes
     ----------
     n_clusters : int or None
-        Number of clusters K. None: the cut of the tree of merges with the best simplified
-        silhouette, from 2 on.
+        Number of clusters K. None: the cut of the merge tree with the best simplified silhouette,
+        from 2 on.
     local_clusters : int, "silhouette" or None
-        K_i, the most cells that a site makes of its points. ``silhouette``: from 2 to K, or to 20
-        where K is to be found, the number that has the best simplified silhouette at each site.
-        None: K; ``silhouette`` where K is to be found.
+        K_i, the most cells of a site. ``silhouette``: the number from 2 to K (to 20 if K is None)
+        with the best simplified silhouette at each site. None: K; ``silhouette`` if K is None.
     n_init : int or None
-        Restarts of each site's k-means. None: 10, fewer at a large site, by a fixed rule.
+        Restarts of each site's k-means. None: 10, fewer at a large site.
     covariance : {"diagonal", "full"}
-        What a cell's Gaussian holds: variances, or a matrix (with ``protection: none`` alone).
+        Whether a Gaussian has variances, or a covariance matrix (only with ``protection: none``).
     proxies : int
         M, the points drawn from each Gaussian.
     w : float
         The power of the distance in forces.
     cannot_link : {"auto", "on", "off"}
-        Whether clusters of one site are kept apart as long as anything else can be merged: right
-        where sites do not split clusters, wrong where a site has fewer than it makes. ``auto``:
-        both are tried, and the better simplified silhouette decides. The paper has ``off``.
+        Whether clusters of one site are kept apart as long as any others can be merged. Right if
+        sites do not split clusters; wrong if a site has fewer clusters than cells. ``auto`` tries
+        both and takes the better simplified silhouette. The paper has ``off``.
     """
 
     n_clusters: Count | None = None

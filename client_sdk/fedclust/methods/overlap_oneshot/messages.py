@@ -29,11 +29,11 @@ class GaussiansTask(CellsTask, title="GaussiansTask"):
     Attributes
     ----------
     n_clusters : int
-        Into at most so many cells.
+        The most cells.
     search : bool
-        Whether to make fewer where that has the better simplified silhouette.
+        Whether to choose the number of cells by the simplified silhouette.
     n_init : int or None
-        Restarts; None leaves them to the site.
+        Restarts; None: the site chooses.
     full : bool
         Whether to send covariance matrices.
     """
@@ -49,9 +49,9 @@ class Gaussians(Cells):
     counts : (K_i,) int64
         Persons in each cell.
     means, variances : (K_i, d) float64
-        Scaled; 0 in the features that the site has not got.
+        Scaled; 0 in the features that the site lacks.
     covariances : (K_i, d_i, d_i) float64
-        Over the site's columns in their order. Of shape (0, 0, 0) where the task asks for none.
+        Over the site's columns in their order; shape (0, 0, 0) if the task asks for none.
     """
 
     variances: FloatMatrix
