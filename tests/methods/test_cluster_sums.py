@@ -1,4 +1,4 @@
-"""Weighted sums over clusters, and moments of sets, against the same rows written out."""
+"""Weighted sums over clusters, and moments of sets, against repeated rows."""
 
 from __future__ import annotations
 

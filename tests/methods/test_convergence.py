@@ -1,4 +1,4 @@
-"""Judging rounds: comparable rounds, the best ever, and when a session has converged."""
+"""Convergence: comparable rounds, the best round, and when a session has converged."""
 
 from __future__ import annotations
 

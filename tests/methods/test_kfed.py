@@ -1,4 +1,4 @@
-"""kfed: one round of local clusters, and where each of them belongs."""
+"""kfed: local cells, their clusters, labels, refinement, and whole sessions."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ def test_one_round_finds_clusters_although_no_site_has_all(variant: str) -> None
 
 
 def test_own_rows_follow_their_cell_and_new_rows_the_nearest_centroid() -> None:
-    """A local cluster straddles a border: its own rows stay together, the same rows anew do not."""
+    """A local cluster straddles a border: its own rows stay together, equal new rows do not."""
     sites, _ = _some_of([[0, 1, 2, 3], [0, 1], [2, 3]], n=40)
     config = {"n_clusters": 4, "variant": "paper", "local_clusters": 2}
     result = simulate("kfed", sites, config=config, policy=OPEN, seed=0)

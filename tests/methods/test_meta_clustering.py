@@ -1,4 +1,4 @@
-"""Meta-clustering and masked means against the printed formulas, computed the slow way."""
+"""Meta-clustering and masked means against a direct computation of the printed formulas."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_components_of_the_overlap_graph() -> None:
 
 
 def _slow_agglomeration(points: LocalCentroids, k: int) -> NDArray[np.int64]:
-    """Merge the nearest two permitted groups, measuring everything anew each time."""
+    """Merge the nearest two permitted groups, computing all distances each time."""
     ranges = feature_ranges(points.values, points.mask)
     groups: list[list[int]] = [[i] for i in range(len(points))]
     separate = True

@@ -162,7 +162,7 @@ def test_pairs_without_a_common_feature_do_not_count() -> None:
 
 
 def test_figure_7_the_near_part_of_a_long_cluster_decides() -> None:
-    """A set beside a long cluster and a round one: mean distances take the round one."""
+    """A set next to a long cluster and a round one: mean distances take the round one."""
     rng = np.random.default_rng(3)
     line = np.column_stack([np.linspace(0.0, 10.0, 50), rng.normal(scale=0.1, size=50)])
     beside = rng.normal([-0.8, 0.0], 0.2, (50, 2))

@@ -39,17 +39,17 @@ def local_step(
     options, asked = config.options, task.common
     match asked:
         case SeedsTask():
-            return _seeds(points, options.k, rng), memory
+            return _draw_seeds(points, options.k, rng), memory
         case MeansTask() if isinstance(options, PaperConfig):
-            return _means(asked, points, options), memory
+            return _update_means(asked, points, options), memory
         case CandidatesTask():
-            return _steps(asked, points), memory
+            return _step_candidates(asked, points), memory
         case kmeans_rounds.CellsTask():
             return kmeans_rounds.find_cells(asked, points, rng), memory
     raise TypeError("the task is of another variant")
 
 
-def _steps(task: CandidatesTask, points: Points) -> Steps:
+def _step_candidates(task: CandidatesTask, points: Points) -> Steps:
     steps = [kmeans_rounds.site_lloyd_step(centroids, points) for centroids in task.centroids]
     return Steps(
         counts=np.stack([step.counts for step in steps]),
@@ -58,18 +58,17 @@ def _steps(task: CandidatesTask, points: Points) -> Steps:
     )
 
 
-def _seeds(points: Points, n_clusters: int, rng: np.random.Generator) -> Cells:
-    """Algorithm 1, lines 3 to 5."""
+def _draw_seeds(points: Points, n_clusters: int, rng: np.random.Generator) -> Cells:
+    """Draw K points by k-means++ (Algorithm 1, lines 3 to 5)."""
     drawn = kmeans_plus_plus(points.X, points.sizes.astype(np.float64), n_clusters, rng)
     counts = cluster_sums(points, nearest_centroid(points.X, drawn), drawn).counts
     return kmeans_rounds.pad_cells(counts, drawn, n_clusters)
 
 
-def _means(task: MeansTask, points: Points, options: PaperConfig) -> Cells | None:
-    """Algorithm 1, lines 13 to 18.
+def _update_means(task: MeansTask, points: Points, options: PaperConfig) -> Cells | None:
+    """Do one k-means iteration from the global centroids (Algorithm 1, lines 13 to 18).
 
-    As in the authors' program the means are those of the points nearest to the global centres (one
-    iteration), and S_i counts the points nearest to these means.
+    As in the authors' program, S_i counts the points nearest to the new means.
     """
     centroids = task.centroids
     check_shape(centroids, (len(centroids), points.X.shape[1]), "/parameters/centroids")
@@ -80,9 +79,9 @@ def _means(task: MeansTask, points: Points, options: PaperConfig) -> Cells | Non
     means = sums.means[sums.counts > 0]
     counts = cluster_sums(points, nearest_centroid(points.X, means), means).counts
     kept = counts >= options.drop_below
-    return (
-        kmeans_rounds.pad_cells(counts[kept], means[kept], len(centroids)) if kept.any() else None
-    )
+    if not kept.any():
+        return None
+    return kmeans_rounds.pad_cells(counts[kept], means[kept], len(centroids))
 
 
 def fill_empty_clusters(
@@ -90,7 +89,7 @@ def fill_empty_clusters(
 ) -> NDArray[np.int64]:
     """Return labels (m,) that give each empty cluster the point farthest from its centroid.
 
-    As scikit-learn does, and so the authors' program where it does not drop empty clusters.
+    As scikit-learn does, which the authors' program uses.
     """
     labels = labels.copy()
     gaps = ((X - centroids[labels]) ** 2).sum(axis=1)
