@@ -90,14 +90,12 @@ def points_of(plan: Plan, sites: Sites) -> tuple[FloatArray, Any]:
     return np.concatenate([each.X for each in own]), np.concatenate([each.sizes for each in own])
 
 
-# --- bounds that hold -----------------------------------------------------------------------------
+# --- Valid bounds ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("symmetry", ["pairwise", "none"])
 @pytest.mark.parametrize("update", RULES)
-def test_every_round_of_a_certified_form_has_the_optimum_between_its_bounds(
-    update: str, symmetry: str
-) -> None:
+def test_certified_bounds_enclose_the_optimum_in_every_round(update: str, symmetry: str) -> None:
     for seed in range(2):
         sites = few(seed)
         X = pooled(sites)
@@ -120,8 +118,8 @@ def test_every_round_of_a_certified_form_has_the_optimum_between_its_bounds(
 
 @pytest.mark.parametrize("update", RULES)
 @pytest.mark.parametrize("seed", range(3))
-def test_the_bounds_hold_the_optimum_of_the_weighted_points(update: str, seed: int) -> None:
-    """What protection leaves of the rows: few points of 3 to 9 persons, two of them alike."""
+def test_bounds_enclose_the_optimum_of_weighted_points(update: str, seed: int) -> None:
+    """Protection leaves few points of 3 to 9 persons, two of them equal."""
     sites = few(seed, (15, 20, 12))
     policy = {"protection": "groups", "min_group_size": 3}
     plan = plan_for(sites, policy=policy, update=update, iterations=8)
@@ -147,7 +145,7 @@ def test_the_bounds_hold_the_optimum_of_the_weighted_points(update: str, seed: i
 
 
 @pytest.mark.parametrize("protection", ["groups", "none"])
-def test_points_count_where_the_declared_bounds_clip_them(protection: str) -> None:
+def test_points_are_clipped_to_the_declared_bounds(protection: str) -> None:
     """A released mean is rounded, which may take it out of the bounds of its rows."""
     rng = np.random.default_rng(0)
     sites = {name: 1.0 - rng.random((12, 2)) ** 4 * 0.01 for name in "abc"}
@@ -157,7 +155,7 @@ def test_points_count_where_the_declared_bounds_clip_them(protection: str) -> No
     assert result.bounds.lower is not None
 
 
-def test_where_clusters_are_far_apart_the_gap_closes() -> None:
+def test_the_gap_closes_for_clusters_far_apart() -> None:
     sites = blobs(np.array([[0.0, 0.0], [9.0, 3.0]]), (3, 4, 2), spread=0.3)
     found, result = run(sites)
     least, centroids = optimum(pooled(sites))
@@ -173,7 +171,7 @@ def test_where_clusters_are_far_apart_the_gap_closes() -> None:
 
 
 @pytest.mark.parametrize("update", RULES[1:])
-def test_the_papers_rules_measure_one_average_a_round_and_do_not_polish(update: str) -> None:
+def test_the_papers_rules_measure_the_average_and_do_not_polish(update: str) -> None:
     found, _ = run(few(1), update=update, iterations=4, gap=0.0, residual=0.0)
     assert [opened.phase for opened in found.rounds] == ["cells", *("dual", "primal") * 4]
     for opened in found.rounds[2::2]:
@@ -185,7 +183,7 @@ def test_the_papers_rules_measure_one_average_a_round_and_do_not_polish(update: 
 
 @pytest.mark.parametrize("update", RULES)
 @pytest.mark.parametrize(("offset", "box"), [(0.0, 1e5), (1e6, 2e6)])
-def test_far_bounds_and_far_rows_keep_the_bounds_in_order(
+def test_wide_boxes_and_distant_rows_keep_valid_bounds(
     update: str, offset: float, box: float
 ) -> None:
     sites = {site: rows + offset for site, rows in few(2).items()}
@@ -200,8 +198,8 @@ def test_far_bounds_and_far_rows_keep_the_bounds_in_order(
 
 
 @pytest.mark.parametrize("scaling", ["standard", "none"])
-def test_close_rows_far_from_zero_are_no_contradiction(scaling: str) -> None:
-    """Scaling leaves few digits of them: the means' last ones do not add up."""
+def test_close_rows_far_from_zero_pass_the_checks(scaling: str) -> None:
+    """Scaling leaves few digits, so the last digits of the means do not add up."""
     rng = np.random.default_rng(0)
     sites = {name: 1e6 + 1e-3 * rng.normal(size=(6, 2)) for name in "abc"}
     _, result = run(sites, box=(1e6 - 1.0, 1e6 + 1.0), policy={"scaling": scaling})
@@ -209,7 +207,7 @@ def test_close_rows_far_from_zero_are_no_contradiction(scaling: str) -> None:
     assert result.bounds.lower is not None
 
 
-def test_a_node_limit_that_is_hit_is_said_and_its_bound_holds() -> None:
+def test_a_node_limit_is_reported_and_its_bound_is_valid() -> None:
     sites = few(3, (6, 6, 5))
     least, _ = optimum(pooled(sites))
     _, result = run(sites, node_limit=3, iterations=4)
@@ -225,14 +223,14 @@ def test_a_node_limit_that_is_hit_is_said_and_its_bound_holds() -> None:
     assert whole.bounds.lower > result.bounds.lower
 
 
-# --- forms that are no certificate ----------------------------------------------------------------
+# --- Forms without a certificate ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("symmetry", ["cells", "reference", "pairwise"])
-def test_a_form_that_cuts_the_optimum_off_has_a_bound_above_it_and_says_so(
+def test_a_form_that_cuts_off_the_optimum_is_not_certified(
     monkeypatch: pytest.MonkeyPatch, symmetry: str
 ) -> None:
-    """Equation 36 and cells are more than symmetry breaking: the references lack a cluster here."""
+    """Equation 36 and cells exclude the optimum where the references lack a cluster."""
     sites = {
         site: np.array([[0.0 + shift], [4.0 + shift], [20.0 - shift]])
         for site, shift in zip("abc", (0.0, 0.1, 0.3), strict=True)
@@ -260,12 +258,12 @@ def test_a_form_that_cuts_the_optimum_off_has_a_bound_above_it_and_says_so(
         assert (own.diagonal() > own.min(axis=0 if symmetry == "reference" else 1) + 1e-9).any()
 
 
-# --- sites that leave, and the order of answers ---------------------------------------------------
+# --- Leaving sites, and the order of answers ------------------------------------------------------
 
 
 @pytest.mark.parametrize("phase", ["dual", "primal"])
-def test_a_site_that_answers_empty_ends_the_session_with_the_bounds_so_far(phase: str) -> None:
-    """Bounds of fewer sites would be those of another question."""
+def test_an_empty_answer_ends_the_session_with_the_bounds_so_far(phase: str) -> None:
+    """Bounds over fewer sites would belong to another problem."""
     sites = few(4)
     plan = plan_for(sites, update="subgradient", gap=0.0, residual=0.0, iterations=3)
     whole = drive(plan, sites)
@@ -282,14 +280,14 @@ def test_a_site_that_answers_empty_ends_the_session_with_the_bounds_so_far(phase
     assert step.result.bounds.lower == max(lower)
 
 
-def test_a_site_without_points_is_named_by_number_and_what_to_do() -> None:
+def test_sites_without_points_are_counted_in_the_error() -> None:
     sites = {**few(4), "d": np.zeros((2, 2))}
     policy = {"protection": "groups", "min_group_size": 3}
     with pytest.raises(MethodFailure, match="1 had none"):
         drive(plan_for(sites, policy=policy), sites)
 
 
-def test_the_order_of_answers_does_not_matter_and_reversed_names_say_the_same() -> None:
+def test_the_order_of_answers_and_sites_does_not_matter() -> None:
     sites = few(6)
     found, result = run(sites)
     plan = plan_for(sites)
@@ -313,7 +311,7 @@ def _site(contribution: Contribution) -> str:
     return contribution.site
 
 
-# --- odd data -------------------------------------------------------------------------------------
+# --- Degenerate data ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("update", RULES)
@@ -328,7 +326,7 @@ def test_one_site_proves_its_optimum_in_one_round(update: str) -> None:
 
 
 @pytest.mark.parametrize("update", RULES)
-def test_rows_that_are_all_equal_and_more_clusters_than_rows_cost_nothing(update: str) -> None:
+def test_equal_rows_and_more_clusters_than_rows_have_no_cost(update: str) -> None:
     same = dict.fromkeys("abc", np.full((3, 2), 1.5))
     fewer = {site: np.array([[float(i), 1.0]]) for i, site in enumerate("abc")}
     for sites, k in ((same, 2), (fewer, 5)):
@@ -339,7 +337,7 @@ def test_rows_that_are_all_equal_and_more_clusters_than_rows_cost_nothing(update
         assert result.bounds.upper == pytest.approx(0.0, abs=1e-9)
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- Refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -351,7 +349,7 @@ def test_rows_that_are_all_equal_and_more_clusters_than_rows_cost_nothing(update
         ("clarabel", {"update": "subgradient"}, ["site"]),
     ],
 )
-def test_what_is_not_installed_is_named_with_the_command(
+def test_a_missing_package_is_named_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch, missing: str, options: dict[str, Any], places: list[str]
 ) -> None:
     find = importlib.util.find_spec
@@ -376,8 +374,8 @@ def test_what_is_not_installed_is_named_with_the_command(
         )
 
 
-def test_a_value_that_the_box_rules_out_is_refused() -> None:
-    """Both clusters' means where all rows' mean is: they add up, and no rows cost as much."""
+def test_a_value_that_the_box_excludes_is_refused() -> None:
+    """Both clusters have the mean of all rows: they add up, but no rows cost as much."""
     sites = few(8)
     config = {"update": "subgradient", "symmetry": "none", "gap": 0.0, "residual": 0.0}
     plan = plan_for(sites, **config, iterations=3)
@@ -416,11 +414,11 @@ def test_a_value_that_the_box_rules_out_is_refused() -> None:
     assert "declared bounds" in caught.value.message
 
 
-# --- what is shown --------------------------------------------------------------------------------
+# --- Privacy --------------------------------------------------------------------------------------
 
 
-def test_no_site_is_shown_the_centroids_of_another() -> None:
-    """Rule 6: what goes down to all is averaged, or clustered, over sites; never one site's own."""
+def test_no_task_contains_the_centroids_of_a_site() -> None:
+    """Tasks contain averages or clusterings over sites, never one site's own centroids."""
     sites = few(3, (12, 11, 13))
     found = drive(plan_for(sites), sites)
     own: list[FloatArray] = []
@@ -430,8 +428,8 @@ def test_no_site_is_shown_the_centroids_of_another() -> None:
             common = next(iter(opened.tasks.values())).common
             for candidate in common.centroids:
                 shown += 1
-                for told in own:
-                    assert not _same_up_to_order(candidate, told)
+                for own_centroids in own:
+                    assert not _same_up_to_order(candidate, own_centroids)
         for answer in opened.payloads.values():
             if opened.phase == "dual":
                 own += [answer.centroids, answer.means]
@@ -444,7 +442,7 @@ def _same_up_to_order(one: FloatArray, other: FloatArray) -> bool:
     return bool((apart.min(axis=1) < 1e-9).all())
 
 
-def test_bounds_of_fewer_clusters_than_were_asked_for_say_so() -> None:
+def test_bounds_for_fewer_clusters_than_requested_are_reported() -> None:
     sites = {"a": np.ones((4, 2)), "b": np.full((4, 2), 3.0)}
     plan = plan_for(sites, n_clusters=4)
     bounds = drive(plan, sites).result.bounds
@@ -454,17 +452,17 @@ def test_bounds_of_fewer_clusters_than_were_asked_for_say_so() -> None:
     assert any("2 clusters, not for the 4" in line for line in drive(plan, sites).result.warnings)
 
 
-# --- what was consented to ------------------------------------------------------------------------
+# --- Consent --------------------------------------------------------------------------------------
 
 
-def _asked(phase: str) -> tuple[Plan, Any, Any]:
+def _task_of_phase(phase: str) -> tuple[Plan, Any, Any]:
     sites = few(6)
     plan = plan_for(sites, gap=0.0)
     opened = next(one for one in drive(plan, sites).rounds if one.phase == phase)
     return plan, opened.tasks["a"], data_of(plan, sites["a"])
 
 
-def _more(matrix: FloatArray) -> FloatArray:
+def _with_more_rows(matrix: FloatArray) -> FloatArray:
     return np.concatenate([matrix, matrix + 0.5], axis=-2)
 
 
@@ -473,18 +471,18 @@ def _more(matrix: FloatArray) -> FloatArray:
     [
         ("cells", lambda task: {"n_clusters": task.n_clusters + 1}),
         ("cells", lambda task: {"n_init": task.n_init + 1}),
-        ("dual", lambda task: {"references": _more(task.references)}),
+        ("dual", lambda task: {"references": _with_more_rows(task.references)}),
         ("dual", lambda task: {"references": task.references[:, :1]}),
         ("dual", lambda task: {"lower": task.references - 1, "upper": task.references + 1}),
-        ("primal", lambda task: {"centroids": _more(task.centroids)}),
+        ("primal", lambda task: {"centroids": _with_more_rows(task.centroids)}),
         ("primal", lambda task: {"centroids": np.repeat(task.centroids, 11, axis=0)}),
     ],
 )
 def test_a_task_beyond_the_definition_is_refused_at_the_site(phase: str, changes: Any) -> None:
-    plan, task, points = _asked(phase)
+    plan, task, points = _task_of_phase(phase)
     wrong = replace(task, common=task.common.model_copy(update=changes(task.common)))
     if phase == "dual" and len(wrong.common.references) > 2:
-        mu = _more(task.site.multipliers)
+        mu = _with_more_rows(task.site.multipliers)
         part = {"multipliers": mu, "digest": multiplier_digest(mu)}
         wrong = replace(wrong, site=task.site.model_copy(update=part))
     step: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
@@ -494,14 +492,14 @@ def test_a_task_beyond_the_definition_is_refused_at_the_site(phase: str, changes
     assert refused.value.rule in ("task", "shape")
 
 
-def test_more_dual_rounds_than_consented_and_cells_after_them_are_refused() -> None:
-    plan, task, points = _asked("dual")
-    cells = _asked("cells")[1]
+def test_more_dual_rounds_than_defined_and_late_cells_are_refused() -> None:
+    plan, task, points = _task_of_phase("dual")
+    cells = _task_of_phase("cells")[1]
     memory: dict[str, Any] = {}
     step: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
     iterations = plan.options.iterations  # type: ignore[attr-defined]
     for _ in range(iterations):
         _, memory = engine.local_step(plan, task, points, memory=memory, **step)
-    for late, said in ((task, f"{iterations} dual rounds"), (cells, "is over")):
-        with pytest.raises(RuleViolation, match=said):
+    for late, message in ((task, f"{iterations} dual rounds"), (cells, "is over")):
+        with pytest.raises(RuleViolation, match=message):
             engine.local_step(plan, late, points, memory=memory, **step)

@@ -1,4 +1,4 @@
-"""dual in parts: boxes that cover the region, and a gap that closes about the true optimum."""
+"""Domain splitting of dual: boxes cover the domain, and the gap closes around the optimum."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def plan_for(sites: dict[str, FloatArray], policy: dict[str, Any], **options: An
     d = next(iter(sites.values())).shape[1]
     features = tuple(Feature(name=f"x{j}", lower=-8.0, upper=8.0) for j in range(d))
     config = dual.config.Config(**{"n_clusters": 2, "evaluate": False, **options})
-    told = {"protection": "none", "min_sites": 1, "scaling": "none", "max_rounds": 1_000}
-    return Plan(dual.METHOD, config, features, Policy(**{**told, **policy}), seed=0)
+    defaults = {"protection": "none", "min_sites": 1, "scaling": "none", "max_rounds": 1_000}
+    return Plan(dual.METHOD, config, features, Policy(**{**defaults, **policy}), seed=0)
 
 
 def run(sites: dict[str, FloatArray], policy: dict[str, Any], **options: Any) -> Run:
@@ -111,7 +111,7 @@ def test_the_gap_closes_and_the_optimum_stays_between_the_bounds(
     assert cut > 1
 
 
-def test_the_gap_of_weighted_points_closes_too() -> None:
+def test_the_gap_of_weighted_points_closes() -> None:
     sites = sites_of(3, (18, 18, 20))
     policy = {"protection": "groups", "min_group_size": 3}
     plan = plan_for(sites, policy, splits=1_000, iterations=2_000)
@@ -128,7 +128,7 @@ def test_the_gap_of_weighted_points_closes_too() -> None:
     assert found.stopped_because == "gap"
 
 
-def test_a_gap_of_nothing_is_closed_to_the_accuracy_of_the_dual() -> None:
+def test_a_gap_of_0_closes_to_the_accuracy_of_the_dual() -> None:
     sites = sites_of(1, (5, 5, 5))
     found = run(sites, {}, splits=1_000, gap=0.0, iterations=2_000).result
     assert found is not None
@@ -139,7 +139,7 @@ def test_a_gap_of_nothing_is_closed_to_the_accuracy_of_the_dual() -> None:
     assert found.bounds.splits > 0
 
 
-def test_cuts_that_are_used_up_say_so_and_make_the_bound_no_worse() -> None:
+def test_used_up_splits_are_reported_and_never_lower_the_bound() -> None:
     sites = sites_of(1, (5, 5, 5))
     bounds = []
     for splits in range(4):
@@ -154,11 +154,11 @@ def test_cuts_that_are_used_up_say_so_and_make_the_bound_no_worse() -> None:
     assert bounds[-1] > bounds[0]
 
 
-def test_the_rounds_that_may_be_used_end_it_with_the_bound_so_far() -> None:
+def test_used_up_iterations_end_with_the_bound_so_far() -> None:
     sites = sites_of(1, (5, 5, 5))
-    whole = run(sites, {}, splits=1_000, gap=0.0, iterations=2_000)
-    assert whole.result is not None
-    dual_rounds = sum(opened.phase == "dual" for opened in whole.rounds)
+    complete = run(sites, {}, splits=1_000, gap=0.0, iterations=2_000)
+    assert complete.result is not None
+    dual_rounds = sum(opened.phase == "dual" for opened in complete.rounds)
     found = run(sites, {}, splits=1_000, gap=0.0, iterations=dual_rounds - 2).result
     assert found is not None
     assert found.stopped_because == "iterations"
@@ -168,7 +168,7 @@ def test_the_rounds_that_may_be_used_end_it_with_the_bound_so_far() -> None:
     assert (found.bounds.lower or 0.0) <= least * (1 + 1e-9)
 
 
-def test_every_box_that_sites_are_asked_about_is_a_part_and_answers_are_in_it() -> None:
+def test_answers_lie_in_the_box_of_their_round() -> None:
     sites = sites_of(0, (5, 5, 5))
     found = run(sites, {}, splits=20, gap=0.0)
     asked = 0
@@ -190,8 +190,8 @@ def test_every_box_that_sites_are_asked_about_is_a_part_and_answers_are_in_it() 
     assert asked > 5
 
 
-def test_rows_that_cost_nothing_are_done_with_without_any_cut() -> None:
-    """What rounding leaves of their cost is nothing that cuts could close."""
+def test_rows_without_cost_need_no_cuts() -> None:
+    """No cut can close the gap that rounding leaves."""
     rows = np.array([[0.1, 0.3], [2.7, 1.9]])
     sites = {name: rows[[0, 1, 0, 1]] for name in "ab"}
     found = run(sites, {}, n_clusters=3, splits=1_000, gap=0.0, iterations=2_000).result
@@ -201,18 +201,18 @@ def test_rows_that_cost_nothing_are_done_with_without_any_cut() -> None:
     assert found.bounds.iterations <= 6
 
 
-# --- boxes ----------------------------------------------------------------------------------------
+# --- Boxes ----------------------------------------------------------------------------------------
 
 
-def a_whole(symmetry: Any, seed: int = 0) -> Domain:
+def make_domain(symmetry: Any, seed: int = 0) -> Domain:
     rng = np.random.default_rng(seed)
     origin = rng.normal(size=2)
     region = Region(np.full(2, -2.0) - origin, np.full(2, 2.0) - origin, np.eye(2), symmetry)
     return Domain(region, origin)
 
 
-def told(seed: int = 0) -> Any:
-    """Return the memory of a master that knows some assignments of two sites."""
+def ascent_with_assignments(seed: int = 0) -> Any:
+    """Return the state of a quadratic bundle that knows some assignments of two sites."""
     rng = np.random.default_rng(seed)
     ascent = start_ascent("quadratic_bundle", (2, 2, 2))
     for _ in range(4):
@@ -231,12 +231,12 @@ def volume(boxes: Any) -> float:
     return float(sum(np.prod(box.upper - box.lower) for box in boxes))
 
 
-def test_cuts_cover_the_whole_region_and_do_not_overlap() -> None:
-    whole = a_whole("none")
+def test_boxes_cover_the_domain_without_overlap() -> None:
+    domain = make_domain("none")
     splitting = start_splitting(np.full(2, -2.0), np.full(2, 2.0), 2, 0.0)
-    ascent = told()
+    ascent = ascent_with_assignments()
     for _ in range(6):
-        splitting, ascent, ask = next_query(splitting, ascent, whole, target=1e9, max_splits=40)
+        splitting, ascent, ask = next_query(splitting, ascent, domain, target=1e9, max_splits=40)
         if ask.lambdas is None:
             break
         splitting = record_bound(splitting, 1.0)
@@ -251,29 +251,31 @@ def test_cuts_cover_the_whole_region_and_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_only_boxes_without_any_centroids_in_order_are_left_out(seed: int) -> None:
-    """Every point of the region, in its order, is in some box that is kept."""
-    whole = a_whole("pairwise", seed)
+def test_only_boxes_without_ordered_centroids_are_dropped(seed: int) -> None:
+    """Every ordered point of the region is in some kept box."""
+    domain = make_domain("pairwise", seed)
     rng = np.random.default_rng(seed)
     splitting = start_splitting(np.full(2, -2.0), np.full(2, 2.0), 2, 0.0)
-    splitting, _, _ = next_query(splitting, told(seed), whole, target=1e9, max_splits=8)
+    splitting, _, _ = next_query(
+        splitting, ascent_with_assignments(seed), domain, target=1e9, max_splits=8
+    )
     boxes = [*splitting.waiting, *splitting.settled]
     boxes += [] if splitting.current is None else [splitting.current]
     assert splitting.splits == 8
     for point in rng.uniform(-2.0, 2.0, size=(500, 2, 2)):
-        if whole.region.violation(point - whole.origin) > 0:
+        if domain.region.violation(point - domain.origin) > 0:
             continue
         assert any(((box.lower <= point) & (point <= box.upper)).all() for box in boxes)
 
 
-def test_a_half_without_any_centroids_in_order_is_left_out() -> None:
+def test_a_half_without_ordered_centroids_is_dropped() -> None:
     # In order where the first coordinate of centroid 0 is at least 1.5.
     lower = np.array([[-2.0, 0.5], [0.5, -0.6]])
     upper = np.array([[2.0, 0.6], [0.6, -0.5]])
     splitting = Splitting(waiting=(), current=Box(lower=lower, upper=upper, bound=0.0))
     region = Region(np.full(2, -2.0), np.full(2, 2.0), np.eye(2), "pairwise")
     after, _, _ = next_query(
-        *(splitting, told(), Domain(region, np.zeros(2))),
+        *(splitting, ascent_with_assignments(), Domain(region, np.zeros(2))),
         target=1e9,
         max_splits=1,
         proposal=NO_PROPOSAL,
@@ -282,7 +284,7 @@ def test_a_half_without_any_centroids_in_order_is_left_out() -> None:
     assert [float(box.lower[0, 0]) for box in boxes] == [0.0]
 
 
-def test_the_least_bound_of_all_boxes_is_the_bound_of_all() -> None:
+def test_the_bound_is_the_least_of_all_boxes() -> None:
     box = {"lower": np.zeros((2, 2)), "upper": np.ones((2, 2))}
     waiting = (Box(**box, bound=3.0), Box(**box, bound=2.0))
     splitting = Splitting(waiting=waiting, current=Box(**box, bound=1.0))
@@ -291,12 +293,12 @@ def test_the_least_bound_of_all_boxes_is_the_bound_of_all() -> None:
     assert record_bound(splitting, 0.5).bound == 1.0
 
 
-def test_a_master_without_advice_cuts_the_longest_side_in_the_middle() -> None:
+def test_without_a_consensus_the_widest_side_is_halved() -> None:
     splitting = start_splitting(np.array([-2.0, -1.0]), np.array([2.0, 1.0]), 2, 0.0)
     splitting = splitting.model_copy(update={"waiting": (), "current": splitting.waiting[0]})
     region = Region(np.array([-2.0, -1.0]), np.array([2.0, 1.0]), np.eye(2), "none")
     after, _, _ = next_query(
-        *(splitting, told(), Domain(region, np.zeros(2))),
+        *(splitting, ascent_with_assignments(), Domain(region, np.zeros(2))),
         target=1e9,
         max_splits=1,
         proposal=NO_PROPOSAL,
@@ -307,23 +309,23 @@ def test_a_master_without_advice_cuts_the_longest_side_in_the_middle() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_masters_value_of_a_part_is_at_least_that_of_the_whole(seed: int) -> None:
-    whole = a_whole("pairwise", seed)
-    ascent = told(seed)
-    _, everywhere = propose_in_region(ascent, whole.region, 0.0)
+def test_the_model_value_of_a_box_is_at_least_that_of_the_domain(seed: int) -> None:
+    domain = make_domain("pairwise", seed)
+    ascent = ascent_with_assignments(seed)
+    _, everywhere = propose_in_region(ascent, domain.region, 0.0)
     lower, upper = (np.tile(bound, (2, 1)) for bound in (np.full(2, -2.0), np.full(2, 2.0)))
     upper[0, 0] = 0.3
     _, part = propose_in_region(
-        ascent, whole.restrict(Box(lower=lower, upper=upper, bound=0.0)), 0.0
+        ascent, domain.restrict(Box(lower=lower, upper=upper, bound=0.0)), 0.0
     )
     assert everywhere.model_value is not None
     assert part.model_value is not None
     assert part.model_value >= everywhere.model_value - 1e-6 * abs(everywhere.model_value)
     assert part.consensus is not None
-    assert (part.consensus + whole.origin <= upper + 1e-6).all()
+    assert (part.consensus + domain.origin <= upper + 1e-6).all()
 
 
-def test_known_assignments_cost_no_less_than_the_rows_do() -> None:
+def test_the_known_cost_is_an_upper_bound() -> None:
     rng = np.random.default_rng(0)
     rows = [rng.normal(size=(9, 2)) for _ in range(3)]
     ascent = start_ascent("quadratic_bundle", (3, 2, 2))
@@ -349,7 +351,7 @@ def test_known_assignments_cost_no_less_than_the_rows_do() -> None:
             assert known_cost(ascent, centroids) <= direct * (1 + 1e-12)
 
 
-# --- what a site is told --------------------------------------------------------------------------
+# --- Checks at the site ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -362,7 +364,7 @@ def test_known_assignments_cost_no_less_than_the_rows_do() -> None:
         ("cells", np.full((2, 2), 0.0), np.full((2, 2), 1.0)),
     ],
 )
-def test_boxes_beyond_what_was_declared_are_refused_at_the_site(
+def test_boxes_beyond_the_declared_bounds_are_refused(
     symmetry: str, lower: FloatArray, upper: FloatArray | None
 ) -> None:
     rows = sites_of(0, (6, 6))
@@ -388,7 +390,7 @@ def test_boxes_beyond_what_was_declared_are_refused_at_the_site(
     assert refused.value.rule == "task"
 
 
-def test_a_centroid_outside_of_the_rounds_box_is_refused() -> None:
+def test_a_centroid_outside_its_box_is_refused() -> None:
     sites = sites_of(0, (5, 5, 5))
     found = run(sites, {}, splits=20, gap=0.0)
     plan = plan_for(sites, {}, splits=20, gap=0.0)

@@ -55,7 +55,7 @@ class Consortium:
         assert best is not None
         return best
 
-    def ask(self, lambdas: np.ndarray) -> DualRound:
+    def answer(self, lambdas: np.ndarray) -> DualRound:
         answers = [self.node(i, mu) for i, mu in enumerate(site_multipliers(lambdas))]
         value = sum(value for value, _, _ in answers)
         return DualRound(
@@ -73,17 +73,17 @@ class Consortium:
         shape = len(self.sites), self.n_clusters, self.d
         return start_ascent(rule, shape, memory=memory, residual=residual)
 
-    def climb(self, rule: Rule, rounds: int) -> tuple[Ascent, list[DualRound], list[Proposal]]:
+    def run(self, rule: Rule, rounds: int) -> tuple[Ascent, list[DualRound], list[Proposal]]:
         ascent = self.start(rule, residual=1e-9)
-        shown, advised = [], []
+        shown, proposals = [], []
         for _ in range(rounds):
-            round_ = self.ask(ascent.lambdas)
-            ascent, advice = update_multipliers(ascent, round_, self.region)
+            round_ = self.answer(ascent.lambdas)
+            ascent, proposal = update_multipliers(ascent, round_, self.region)
             shown.append(round_)
-            advised.append(advice)
-            if advice.finished:
+            proposals.append(proposal)
+            if proposal.finished:
                 break
-        return ascent, shown, advised
+        return ascent, shown, proposals
 
 
 def _consortium(
@@ -116,7 +116,7 @@ def _by_planes(consortium: Consortium, reach: float = 40.0) -> tuple[float, floa
     size, best = lambdas.size, -np.inf
     rows, limits = [], []
     for _ in range(400):
-        shown = consortium.ask(lambdas)
+        shown = consortium.answer(lambdas)
         slopes = (shown.centroids[:-1] - shown.centroids[1:]).ravel()
         best = max(best, shown.value)
         rows.append(np.r_[-slopes, 1.0])
@@ -133,11 +133,11 @@ def _by_planes(consortium: Consortium, reach: float = 40.0) -> tuple[float, floa
     return best, -found.fun
 
 
-# --- climbing -------------------------------------------------------------------------------------
+# --- Ascent ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_climbs_a_smooth_dual_to_the_pooled_scatter(rule: Rule) -> None:
+def test_every_rule_reaches_the_pooled_scatter_of_a_smooth_dual(rule: Rule) -> None:
     consortium, scatter = _one_cluster(3)
     rounds, part = {
         "subgradient": (60, 0.1),
@@ -145,7 +145,7 @@ def test_every_rule_climbs_a_smooth_dual_to_the_pooled_scatter(rule: Rule) -> No
         "quasi_newton": (40, 1e-4),
         "quadratic_bundle": (2, 1e-6),
     }[rule]
-    ascent, shown, _ = consortium.climb(rule, rounds)
+    ascent, shown, _ = consortium.run(rule, rounds)
     first = shown[0].value
     assert ascent.best is not None
     assert ascent.best <= scatter * (1 + 1e-9)
@@ -155,14 +155,14 @@ def test_every_rule_climbs_a_smooth_dual_to_the_pooled_scatter(rule: Rule) -> No
 
 @pytest.mark.parametrize("symmetry", SYMMETRIES)
 @pytest.mark.parametrize("seed", range(3))
-def test_the_quadratic_master_ends_at_the_optimum_and_is_never_below_it(
+def test_the_quadratic_bundle_ends_at_the_optimum_and_is_never_below_it(
     seed: int, symmetry: Symmetry
 ) -> None:
     consortium = _consortium(seed, symmetry)
     low, high = _by_planes(consortium)
-    ascent, _, advised = consortium.climb("quadratic_bundle", 30)
-    bounds = [advice.model_value for advice in advised]
-    assert advised[-1].reason == "converged"
+    ascent, _, proposals = consortium.run("quadratic_bundle", 30)
+    bounds = [proposal.model_value for proposal in proposals]
+    assert proposals[-1].reason == "converged"
     assert ascent.best == pytest.approx(low, abs=2e-6)
     for bound in bounds:
         assert bound is not None
@@ -171,10 +171,10 @@ def test_the_quadratic_master_ends_at_the_optimum_and_is_never_below_it(
 
 
 @pytest.mark.parametrize("rule", CUTTING)
-def test_three_sites_in_the_plane_come_near_the_same_optimum_by_planes(rule: Rule) -> None:
+def test_cutting_planes_come_near_the_optimum_of_three_sites(rule: Rule) -> None:
     consortium = _consortium(1, "cells", n_sites=3, d=2)
-    known = consortium.climb("quadratic_bundle", 30)[0].best
-    ascent, shown, _ = consortium.climb(rule, 30)
+    known = consortium.run("quadratic_bundle", 30)[0].best
+    ascent, shown, _ = consortium.run(rule, 30)
     first = shown[0].value
     assert known is not None
     assert ascent.best is not None
@@ -183,22 +183,22 @@ def test_three_sites_in_the_plane_come_near_the_same_optimum_by_planes(rule: Rul
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_certified_bound_stays_below_what_any_centroids_cost(seed: int) -> None:
+def test_a_certified_bound_is_below_the_cost_of_any_centroids(seed: int) -> None:
     consortium = _consortium(seed, "pairwise", n_sites=3, d=2)
     rows = np.vstack(consortium.sites)
-    ascent, _, advised = consortium.climb("quadratic_bundle", 30)
+    ascent, _, proposals = consortium.run("quadratic_bundle", 30)
     assert ascent.best is not None
     for centroids in np.random.default_rng(seed).uniform(-2, 2, (200, 2, 2)):
         cost = ((rows[:, None] - centroids) ** 2).sum(axis=2).min(axis=1).sum()
         assert ascent.best <= cost + 1e-9
-    consensus = advised[-1].consensus
+    consensus = proposals[-1].consensus
     assert consensus is not None
     assert consortium.region.violation(consensus) < 1e-6
 
 
-def test_any_assignment_tightens_the_master_and_none_makes_it_wrong() -> None:
+def test_any_assignment_tightens_the_model_and_keeps_it_valid() -> None:
     consortium = _consortium(2, "pairwise", n_sites=3, d=2)
-    low = consortium.climb("quadratic_bundle", 30)[0].best
+    low = consortium.run("quadratic_bundle", 30)[0].best
     assert low is not None
     plain = consortium.start("quadratic_bundle")
     rng = np.random.default_rng(0)
@@ -211,37 +211,37 @@ def test_any_assignment_tightens_the_master_and_none_makes_it_wrong() -> None:
                 counts=member.sum(axis=0), sums=member.T.astype(float) @ rows, square=square
             )
         )
-    taught = add_assignments(add_assignments(plain, models), models)
-    assert len(taught.known) == 3
+    extended = add_assignments(add_assignments(plain, models), models)
+    assert len(extended.known) == 3
     bounds = []
-    for ascent in (plain, taught):
-        round_ = consortium.ask(ascent.lambdas)
-        _, advice = update_multipliers(ascent, round_, consortium.region)
-        assert advice.model_value is not None
-        assert advice.model_value >= low - 1e-7
-        bounds.append(advice.model_value)
+    for ascent in (plain, extended):
+        round_ = consortium.answer(ascent.lambdas)
+        _, proposal = update_multipliers(ascent, round_, consortium.region)
+        assert proposal.model_value is not None
+        assert proposal.model_value >= low - 1e-7
+        bounds.append(proposal.model_value)
     assert bounds[1] < bounds[0] - 1e-6
     assert add_assignments(consortium.start("bundle_trust"), models).known == ()
 
 
-def test_sites_that_agree_have_no_residual_and_end_at_once() -> None:
+def test_sites_that_agree_end_after_one_round() -> None:
     rows = np.array([[-1.0], [-0.8], [1.0], [1.2]])
     region = Region(np.full(1, -2.0), np.full(1, 2.0), np.array([[-1.0], [1.0]]), "pairwise")
     consortium = Consortium([rows, rows, rows], region)
     for rule in RULES:
-        ascent, _, advised = consortium.climb(rule, 5)
-        assert len(advised) == 1
-        assert advised[0].reason == ("converged" if rule == "quadratic_bundle" else "residual")
+        ascent, _, proposals = consortium.run(rule, 5)
+        assert len(proposals) == 1
+        assert proposals[0].reason == ("converged" if rule == "quadratic_bundle" else "residual")
         assert ascent.best == pytest.approx(3 * 0.04)
 
 
-# --- what the models say --------------------------------------------------------------------------
+# --- Models of the dual function ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", CUTTING)
-def test_no_cut_lies_below_the_dual_function_anywhere(rule: Rule) -> None:
+def test_no_cut_is_below_the_dual_function(rule: Rule) -> None:
     consortium = _consortium(4, "pairwise", n_sites=3)
-    ascent, _, _ = consortium.climb(rule, 12)
+    ascent, _, _ = consortium.run(rule, 12)
     assert len(ascent.cuts) == 12
     for lambdas in np.random.default_rng(0).normal(0, 1.5, (40, *ascent.lambdas.shape)):
         heights = [
@@ -251,8 +251,8 @@ def test_no_cut_lies_below_the_dual_function_anywhere(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", CUTTING)
-def test_steps_keep_within_the_shrinking_trust_region(rule: Rule) -> None:
-    _, shown, _ = _consortium(4, n_sites=3).climb(rule, 15)
+def test_steps_stay_within_the_shrinking_trust_region(rule: Rule) -> None:
+    _, shown, _ = _consortium(4, n_sites=3).run(rule, 15)
     asked = np.array([round_.lambdas for round_ in shown])
     lengths = np.sqrt(((asked[1:] - asked[:-1]) ** 2).sum(axis=(1, 2, 3)))
     radii = np.sqrt(0.5 / np.sqrt(np.arange(1, len(shown))))
@@ -260,8 +260,8 @@ def test_steps_keep_within_the_shrinking_trust_region(rule: Rule) -> None:
     assert (lengths > 0).all()
 
 
-def test_curvature_stays_negative_where_kinks_are_crossed() -> None:
-    ascent, shown, _ = _consortium(2, n_sites=3).climb("quasi_newton", 25)
+def test_curvature_stays_negative_across_kinks() -> None:
+    ascent, shown, _ = _consortium(2, n_sites=3).run("quasi_newton", 25)
     turns = [
         float(((b.centroids[:-1] - b.centroids[1:]) - (a.centroids[:-1] - a.centroids[1:])).sum())
         for a, b in itertools.pairwise(shown)
@@ -289,7 +289,7 @@ def _after(first: np.ndarray, second: np.ndarray) -> tuple[Ascent, ...]:
     return tuple(states)
 
 
-def test_curvature_takes_the_turn_of_the_subgradient_and_keeps_its_sign() -> None:
+def test_curvature_follows_the_subgradient_and_keeps_its_sign() -> None:
     first = np.array([[0.4, -0.3], [0.2, 0.5]])
     start, after = _after(first, first / 3)
     assert start.curvature is not None
@@ -306,12 +306,12 @@ def test_curvature_takes_the_turn_of_the_subgradient_and_keeps_its_sign() -> Non
 
 
 @pytest.mark.parametrize("rule", CUTTING)
-def test_cuts_older_than_the_memory_are_gone(rule: Rule) -> None:
+def test_cuts_older_than_the_memory_are_dropped(rule: Rule) -> None:
     consortium = _consortium(4, n_sites=3)
     ascent = consortium.start(rule, memory=3)
     asked = []
     for _ in range(6):
-        round_ = consortium.ask(ascent.lambdas)
+        round_ = consortium.answer(ascent.lambdas)
         asked.append(round_.lambdas)
         ascent, _ = update_multipliers(ascent, round_, consortium.region)
     for cut, lambdas in zip(ascent.cuts, asked[-3:], strict=True):
@@ -329,7 +329,7 @@ def _height(
 
 @pytest.mark.parametrize("curved", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_step_is_that_of_another_solver(seed: int, curved: bool) -> None:
+def test_the_step_agrees_with_another_solver(seed: int, curved: bool) -> None:
     rng = np.random.default_rng(seed)
     slopes, offsets = rng.normal(size=(5, 3)), np.abs(rng.normal(size=5)) / 5
     offsets[-1] = 0.0
@@ -363,7 +363,7 @@ def _model(assignments: list[AssignmentCost], region: Region, lambdas: np.ndarra
 
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (1e3, 1e4)])
 @pytest.mark.parametrize("symmetry", SYMMETRIES)
-def test_the_masters_value_is_the_models_and_its_lambda_the_best(
+def test_the_bundle_optimum_is_the_models_maximum(
     symmetry: Symmetry, scale: float, shift: float
 ) -> None:
     rng = np.random.default_rng(7)
@@ -390,34 +390,34 @@ def test_the_masters_value_is_the_models_and_its_lambda_the_best(
         assert _model(assignments, region, best.lambdas + aside) <= best.value + slack
 
 
-# --- node limits ----------------------------------------------------------------------------------
+# --- Node limits ----------------------------------------------------------------------------------
 
 
-def test_bounds_that_a_node_limit_left_low_end_the_quadratic_bundle_instead_of_turning() -> None:
+def test_low_bounds_of_a_node_limit_stall_the_quadratic_bundle() -> None:
     consortium = _consortium(3, n_sites=3, d=2)
     ascent, reason = consortium.start("quadratic_bundle"), ""
     for _ in range(40):
-        round_ = consortium.ask(ascent.lambdas)
+        round_ = consortium.answer(ascent.lambdas)
         short = round_.model_copy(update={"value": round_.value - 0.1})
-        ascent, advice = update_multipliers(ascent, short, consortium.region)
-        reason = advice.reason
+        ascent, proposal = update_multipliers(ascent, short, consortium.region)
+        reason = proposal.reason
         if reason:
             break
     assert reason == "stalled"
-    assert advice.model_value is not None
-    assert ascent.best == pytest.approx(advice.model_value - 0.1, abs=1e-4)
+    assert proposal.model_value is not None
+    assert ascent.best == pytest.approx(proposal.model_value - 0.1, abs=1e-4)
 
 
-def test_cuts_pass_through_what_answers_cost_not_through_lower_bounds() -> None:
+def test_cuts_pass_through_costs_not_through_lower_bounds() -> None:
     consortium = _consortium(3)
-    round_ = consortium.ask(consortium.start("bundle_trust").lambdas)
+    round_ = consortium.answer(consortium.start("bundle_trust").lambdas)
     short = round_.model_copy(update={"value": round_.value - 0.1})
     ascent, _ = update_multipliers(consortium.start("bundle_trust"), short, consortium.region)
     assert ascent.cuts[0].value == round_.value
     assert ascent.best == round_.value - 0.1
 
 
-# --- the same for the same ------------------------------------------------------------------------
+# --- Reproducibility ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -425,43 +425,43 @@ def test_the_reversed_chain_finds_the_same_values(rule: Rule) -> None:
     consortium = _consortium(9, "cells", n_sites=3, d=2)
     back = Consortium(consortium.sites[::-1], consortium.region)
     rounds = 4
-    _, forward, _ = consortium.climb(rule, rounds)
-    _, backward, _ = back.climb(rule, rounds)
+    _, forward, _ = consortium.run(rule, rounds)
+    _, backward, _ = back.run(rule, rounds)
     values = [round_.value for round_ in forward]
     assert len(values) > 1
     np.testing.assert_allclose(values, [round_.value for round_ in backward], atol=1e-5)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_state_that_was_stored_goes_on_with_the_same_bits(rule: Rule) -> None:
+def test_a_stored_state_continues_with_the_same_bits(rule: Rule) -> None:
     consortium = _consortium(8, n_sites=3)
     straight = stored = consortium.start(rule)
     for _ in range(5):
-        round_ = consortium.ask(straight.lambdas)
-        straight, advice = update_multipliers(straight, round_, consortium.region)
+        round_ = consortium.answer(straight.lambdas)
+        straight, proposal = update_multipliers(straight, round_, consortium.region)
         read = decode_model(Ascent, encode_model(stored))
         stored, again = update_multipliers(read, round_, consortium.region)
-        assert advice.lambdas.tobytes() == again.lambdas.tobytes()
-        assert advice.model_value == again.model_value
+        assert proposal.lambdas.tobytes() == again.lambdas.tobytes()
+        assert proposal.model_value == again.model_value
         assert Ascent.model_validate_json(stored.model_dump_json()).model_dump_json() == (
             straight.model_dump_json()
         )
-        if advice.finished:
+        if proposal.finished:
             break
 
 
-def test_assignments_out_of_use_are_forgotten_beyond_the_memory() -> None:
+def test_unused_assignments_are_dropped_beyond_the_memory() -> None:
     consortium = _consortium(3, "none", n_sites=3, d=2)
     ascent = consortium.start("quadratic_bundle", memory=1)
     most = 0
     for _ in range(40):
-        round_ = consortium.ask(ascent.lambdas)
-        ascent, advice = update_multipliers(ascent, round_, consortium.region)
+        round_ = consortium.answer(ascent.lambdas)
+        ascent, proposal = update_multipliers(ascent, round_, consortium.region)
         most = max(most, len(ascent.known))
-        if advice.finished:
+        if proposal.finished:
             break
-    full = consortium.climb("quadratic_bundle", 40)[0]
-    assert advice.reason == "converged"
+    full = consortium.run("quadratic_bundle", 40)[0]
+    assert proposal.reason == "converged"
     assert ascent.best == pytest.approx(full.best, abs=1e-5)
     assert most < len(full.known)
 
@@ -469,14 +469,14 @@ def test_assignments_out_of_use_are_forgotten_beyond_the_memory() -> None:
 def test_one_site_alone_needs_no_multipliers() -> None:
     consortium = _consortium(2, n_sites=1)
     for rule in RULES:
-        ascent, _, advised = consortium.climb(rule, 3)
-        assert advised[-1].finished
+        ascent, _, proposals = consortium.run(rule, 3)
+        assert proposals[-1].finished
         assert ascent.best == pytest.approx(consortium.node(0, np.zeros((2, 1)))[0])
 
 
 def test_without_the_extra_the_install_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "clarabel", None)
     consortium = _consortium(2)
-    assert consortium.climb("subgradient", 2)[1]
+    assert consortium.run("subgradient", 2)[1]
     with pytest.raises(MissingExtra, match=r"pip install \"fedclust\[dual\]\""):
-        consortium.climb("bundle_trust", 2)
+        consortium.run("bundle_trust", 2)

@@ -102,7 +102,7 @@ def by_enumeration(
     ("seed", "n", "K", "d", "pull"),
     [(0, 5, 3, 2, 0.5), (1, 4, 3, 2, 4.0), (2, 5, 2, 3, 1.0), (3, 2, 3, 1, 1.0), (4, 4, 2, 2, 0.0)],
 )
-def test_the_optimum_is_that_of_all_labels_tried_one_by_one(
+def test_the_optimum_agrees_with_enumeration(
     symmetry: Symmetry, seed: int, n: int, K: int, d: int, pull: float
 ) -> None:
     rows, mu, references = problem(seed, n, K, d, pull)
@@ -118,10 +118,10 @@ def test_the_optimum_is_that_of_all_labels_tried_one_by_one(
 
 @pytest.mark.parametrize("symmetry", CONVEX)
 @pytest.mark.parametrize("seed", range(3))
-def test_weighted_rows_cost_what_all_their_labels_tried_one_by_one_do(
+def test_the_optimum_of_weighted_rows_agrees_with_enumeration(
     symmetry: Symmetry, seed: int
 ) -> None:
-    """Two of the rows are equal and of other weights: these may be told apart, and are not."""
+    """Enumeration may give two equal rows different labels; the solver never does."""
     rows, mu, references = problem(seed, 5, 2, 2, 3.0)
     rows[4] = rows[1]
     sizes = np.array([5, 9, 5, 7, 6])
@@ -135,7 +135,7 @@ def test_weighted_rows_cost_what_all_their_labels_tried_one_by_one_do(
 
 
 @pytest.mark.parametrize("symmetry", FORMS)
-def test_a_weight_is_that_many_rows(symmetry: Symmetry) -> None:
+def test_a_weight_counts_as_that_many_rows(symmetry: Symmetry) -> None:
     rows, mu, references = problem(3, 7, 3, 2, 2.0)
     sizes = np.array([1, 3, 2, 5, 1, 4, 2])
     region = region_of(symmetry, references)
@@ -146,8 +146,8 @@ def test_a_weight_is_that_many_rows(symmetry: Symmetry) -> None:
     assert np.array_equal(np.repeat(weighted.labels, sizes), repeated.labels)
 
 
-def part_of(region: Region, seed: int) -> Region:
-    """Return a random part of the region that leaves some centroids in the pairs' order."""
+def subdomain_of(region: Region, seed: int) -> Region:
+    """Return the region with a random subdomain that contains ordered centroids."""
     rng = np.random.default_rng(seed)
     # About centroids in order: a random box of each, cut off at the region's.
     inside = np.clip(region.references * 0.5, region.lower, region.upper)
@@ -164,12 +164,12 @@ def part_of(region: Region, seed: int) -> Region:
     ("seed", "n", "K", "d", "pull"),
     [(0, 5, 3, 2, 0.5), (1, 4, 3, 2, 4.0), (2, 5, 2, 3, 1.0), (3, 2, 3, 1, 1.0), (4, 4, 2, 2, 0.0)],
 )
-def test_in_a_part_of_the_region_too(
+def test_the_optimum_in_a_subdomain_agrees_with_enumeration(
     symmetry: Symmetry, seed: int, n: int, K: int, d: int, pull: float
 ) -> None:
     rows, mu, references = problem(seed, n, K, d, pull)
     whole = region_of(symmetry, references, origin=0.4)
-    part = part_of(whole, seed)
+    part = subdomain_of(whole, seed)
     found = solve_node(rows, mu, part, node_limit=100_000)
     assert found.complete
     assert found.value == pytest.approx(by_enumeration(rows, mu, part), abs=1e-7)
@@ -180,13 +180,13 @@ def test_in_a_part_of_the_region_too(
     # What a part costs at least is no less than what the whole does.
     assert found.bound >= solve_node(rows, mu, whole, node_limit=100_000).bound - 1e-9
     # And with what was kept of another part.
-    solve_node(rows, mu, part_of(whole, seed + 1), node_limit=100_000)
+    solve_node(rows, mu, subdomain_of(whole, seed + 1), node_limit=100_000)
     again = solve_node(rows, mu, part, node_limit=100_000)
     assert (again.value, again.bound) == (found.value, found.bound)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_under_equation_36_nothing_feasible_costs_less(seed: int) -> None:
+def test_no_feasible_centroids_cost_less_under_equation_36(seed: int) -> None:
     rows, mu, references = problem(seed, 4, 2, 2, 1.5)
     region = region_of("reference", references)
     found = solve_node(rows, mu, region, node_limit=20_000)
@@ -208,7 +208,7 @@ def test_under_equation_36_nothing_feasible_costs_less(seed: int) -> None:
 
 
 def test_equation_36_is_searched_beyond_its_relaxation() -> None:
-    """Two clusters pulled to where each is nearer to the other's reference than that one is."""
+    """The multipliers pull each cluster beyond the other's reference."""
     references = np.array([[-0.2, 0.0], [0.2, 0.0]])
     mu = np.array([[-4.0, 0.0], [-4.5, 0.0]])
     rows = np.array([[0.1, 0.1], [0.3, -0.1], [0.9, 0.2], [0.8, -0.2]])
@@ -222,7 +222,7 @@ def test_equation_36_is_searched_beyond_its_relaxation() -> None:
 
 
 @pytest.mark.parametrize("symmetry", FORMS)
-def test_a_bound_stays_one_however_early_the_search_ends(symmetry: Symmetry) -> None:
+def test_a_bound_is_valid_whenever_the_search_ends(symmetry: Symmetry) -> None:
     for seed, limit in product(range(3), (1, 3, 20)):
         rows, mu, references = problem(seed, 7, 3, 2, 1.0)
         region = region_of(symmetry, references)
@@ -239,7 +239,7 @@ def test_a_bound_stays_one_however_early_the_search_ends(symmetry: Symmetry) -> 
 
 
 @pytest.mark.parametrize("symmetry", FORMS)
-def test_neither_the_order_of_rows_nor_a_start_nor_what_was_kept_changes_bits(
+def test_row_order_start_and_cache_do_not_change_bits(
     symmetry: Symmetry,
 ) -> None:
     rows, mu, references = problem(5, 9, 3, 2, 0.3)
@@ -258,8 +258,8 @@ def test_neither_the_order_of_rows_nor_a_start_nor_what_was_kept_changes_bits(
     assert np.array_equal(moved.labels, found.labels[order])
 
 
-def test_without_a_pull_the_pairs_order_costs_nothing() -> None:
-    """Any centroids can be renamed into "pairwise"; cells may cut the optimum off."""
+def test_without_multipliers_the_pairwise_order_has_no_cost() -> None:
+    """Any centroids can be renumbered into "pairwise"; cells may cut off the optimum."""
     for seed in range(6):
         rows, _, references = problem(seed, 12, 4, 2, 0.0)
         mu = np.zeros((4, 2))
@@ -282,7 +282,7 @@ def test_without_a_pull_the_pairs_order_costs_nothing() -> None:
         np.column_stack([np.full(8, 0.3), np.linspace(-1, 1, 8)]),
         np.repeat(np.array([[-0.5, 0.0], [0.5, 0.5], [0.9, -0.9]]), 4, axis=0),
     ],
-    ids=["none", "one", "alike", "constant column", "duplicates"],
+    ids=["none", "one", "equal", "constant column", "duplicates"],
 )
 def test_few_and_equal_rows_are_solved(symmetry: Symmetry, rows: np.ndarray) -> None:
     _, mu, references = problem(8, 1, 3, 2, 0.3)
@@ -297,7 +297,7 @@ def test_few_and_equal_rows_are_solved(symmetry: Symmetry, rows: np.ndarray) -> 
         assert solve_node(rows, np.zeros((3, 2)), region).value == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_site_too_large_keeps_a_proven_bound() -> None:
+def test_a_search_at_its_node_limit_has_a_proven_bound() -> None:
     rows, mu, references = problem(9, 100, 4, 10, 1.0)
     for symmetry in ("cells", "pairwise"):
         found = solve_node(rows, mu, region_of(symmetry, references), node_limit=20_000)
@@ -326,7 +326,7 @@ def test_scip_agrees(symmetry: Symmetry, part: bool, weights: np.ndarray | None)
     pytest.importorskip("pyscipopt")
     rows, mu, references = problem(11, 6, 3, 2, 0.5 if weights is None else 4.0)
     whole = region_of(symmetry, references)
-    region = part_of(whole, 0) if part else whole
+    region = subdomain_of(whole, 0) if part else whole
     ours = solve_node(rows, mu, region, weights=weights)
     scip = solve_node(rows, mu, region, weights=weights, solver="scip", node_limit=50_000)
     assert ours.complete
@@ -338,7 +338,7 @@ def test_scip_agrees(symmetry: Symmetry, part: bool, weights: np.ndarray | None)
 
 @settings(max_examples=150)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(0, 6))
-def test_small_quadratic_programs_end_at_a_proven_minimum(seed: int, size: int, faces: int) -> None:
+def test_small_quadratic_programs_have_a_proven_minimum(seed: int, size: int, faces: int) -> None:
     rng = np.random.default_rng(seed)
     weights = rng.integers(0, 4, size).astype(float)
     linear = rng.normal(size=size) * rng.integers(0, 2, size)
@@ -354,7 +354,7 @@ def test_small_quadratic_programs_end_at_a_proven_minimum(seed: int, size: int, 
     assert found.value - 1e-8 <= found.bound <= found.value
 
 
-def test_a_centroid_that_nothing_pulls_stays_at_its_reference() -> None:
+def test_a_centroid_without_cost_stays_at_its_reference() -> None:
     references = np.array([[-0.5, 0.25], [0.5, -0.25]])
     sums, mu = np.zeros((2, 2)), np.zeros((2, 2))
     for symmetry in ("cells", "pairwise", "reference"):
@@ -378,7 +378,7 @@ def test_the_violation_is_a_distance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"lower": np.array([-1.0])}, "bounds must be vectors of one length"),
         ({"lower": np.array([2.0, -1.0])}, "the box is empty"),
@@ -405,18 +405,18 @@ def test_the_violation_is_a_distance() -> None:
         ),
     ],
 )
-def test_a_region_that_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
+def test_an_invalid_region_is_refused(change: dict[str, object], message: str) -> None:
     given = {
         "lower": np.full(2, -1.0),
         "upper": np.full(2, 1.0),
         "references": np.zeros((2, 2)),
         "symmetry": "cells",
     }
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         Region(**(given | change))  # type: ignore[arg-type]
 
 
-def test_what_does_not_agree_is_refused() -> None:
+def test_inconsistent_arguments_are_refused() -> None:
     rows, mu, references = problem(0, 5, 2, 2, 1.0)
     region = region_of("pairwise", references)
     with pytest.raises(ValueError, match="rows must lie"):
@@ -427,7 +427,9 @@ def test_what_does_not_agree_is_refused() -> None:
         solve_node(rows, mu, region, node_limit=0)
 
 
-def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_names_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows, mu, references = problem(0, 5, 2, 2, 1.0)
     region = region_of("pairwise", references)
     label_search._prepare.cache_clear()
@@ -442,7 +444,7 @@ def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch: pytest.Monk
         solve_node(rows, mu, region, solver="scip")
 
 
-def test_where_nothing_can_be_kept_it_is_compiled_all_the_same(
+def test_functions_are_compiled_without_a_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import numba

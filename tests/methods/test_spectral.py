@@ -51,7 +51,7 @@ def _moons(
     return sites, truth
 
 
-def _right(result: SimulationResult, truth: dict[str, NDArray[np.int64]]) -> float:
+def _share_correct(result: SimulationResult, truth: dict[str, NDArray[np.int64]]) -> float:
     found = np.concatenate([result.labels_[site] for site in truth])
     return agreement(found, np.concatenate(list(truth.values())))
 
@@ -67,10 +67,10 @@ def _config(**options: Any) -> RunConfig:
     )
 
 
-# --- graphs and eigenvectors ----------------------------------------------------------------------
+# --- Graphs and eigenvectors ----------------------------------------------------------------------
 
 
-def test_the_self_tuning_graph_is_what_its_formula_says() -> None:
+def test_the_self_tuning_graph_follows_its_formula() -> None:
     points = np.random.default_rng(0).normal(size=(40, 3))
     graph = spectral_graph.self_tuning_graph(points, 4)[0].toarray()
 
@@ -84,8 +84,8 @@ def test_the_self_tuning_graph_is_what_its_formula_says() -> None:
 
 
 @pytest.mark.parametrize("n", [300, 2_000])
-def test_eigenvalues_are_the_laplacians(n: int) -> None:
-    """In a full matrix and by inverse iteration alike."""
+def test_eigenvalues_belong_to_the_laplacian(n: int) -> None:
+    """In a dense matrix and by inverse iteration."""
     sites, _ = _moons(n // 2, 1, 3)
     graph, _ = spectral_graph.self_tuning_graph(sites["s0"], 10)
     found = spectral_graph.spectrum(graph, 4, np.random.default_rng(0))
@@ -100,7 +100,7 @@ def test_eigenvalues_are_the_laplacians(n: int) -> None:
         np.testing.assert_allclose(found.values, lowest, atol=1e-9)
 
 
-def test_equal_eigenvalues_of_parts_are_all_found() -> None:
+def test_equal_eigenvalues_of_components_are_all_found() -> None:
     parts = [np.random.default_rng(i).normal(100.0 * i, 1.0, (30, 2)) for i in range(3)]
     graph, _ = spectral_graph.self_tuning_graph(np.concatenate(parts), 5)
     found = spectral_graph.spectrum(graph, 4, np.random.default_rng(0))
@@ -111,7 +111,7 @@ def test_equal_eigenvalues_of_parts_are_all_found() -> None:
     assert spectral_graph.relative_gap(found.values, 2) == 0.0
 
 
-def test_rows_are_embedded_as_scikit_learn_embeds_them() -> None:
+def test_the_embedding_agrees_with_scikit_learn() -> None:
     X = _moons(60, 1, 1)[0]["s0"]
     _, vectors = embedding.embed(X, 3, np.random.default_rng(0), gamma=20.0, neighbours=5)
 
@@ -124,13 +124,13 @@ def test_rows_are_embedded_as_scikit_learn_embeds_them() -> None:
 
 
 @pytest.mark.parametrize("gamma", [None, 30.0])
-def test_nystroem_places_new_rows_beside_their_likes(gamma: float | None) -> None:
+def test_nystroem_places_new_rows_near_similar_ones(gamma: float | None) -> None:
     X = _moons(200, 1, 5)[0]["s0"]
     rng = np.random.default_rng(0)
     known, vectors = embedding.embed(X, 2, rng, gamma=gamma, neighbours=10)
     placed = embedding.nystroem(known, X + 1e-6, gamma=gamma, neighbours=10)
     assert np.abs(placed - vectors).max() < 0.2
-    # Far from all, weights vanish; a place is found all the same.
+    # Far from all vertices weights vanish, but rows still get a place.
     assert np.isfinite(embedding.nystroem(known, X + 1e4, gamma=gamma, neighbours=10)).all()
 
 
@@ -144,7 +144,7 @@ def test_nystroem_is_the_mean_of_neighbours_over_the_eigenvalue() -> None:
     np.testing.assert_allclose(placed, wanted, atol=1e-9)
 
 
-def test_a_large_rbf_graph_is_sampled_and_tells_clusters_apart(
+def test_a_sampled_rbf_graph_separates_clusters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(embedding, "MAX_RBF_POINTS", 400)
@@ -156,7 +156,7 @@ def test_a_large_rbf_graph_is_sampled_and_tells_clusters_apart(
     assert agreement((vectors[:, 1] > 0).astype(np.int64), truth["s0"]) == 1.0
 
 
-def test_signs_and_rotations_are_undone() -> None:
+def test_alignment_reverts_signs_and_rotations() -> None:
     rng = np.random.default_rng(0)
     reference = rng.normal(size=(6, 3))
     flips = np.diag([1.0, -1.0, -1.0])
@@ -169,11 +169,11 @@ def test_signs_and_rotations_are_undone() -> None:
     np.testing.assert_allclose(reference @ turn @ back, reference, atol=1e-12)
 
 
-# --- landmarks ------------------------------------------------------------------------------------
+# --- Landmarks ------------------------------------------------------------------------------------
 
 
-def test_landmarks_between_two_thin_clusters_are_left_out_and_no_others() -> None:
-    """Two lines of different density, a gap apart, and three means of what reaches across it."""
+def test_only_landmarks_between_thin_clusters_are_left_out() -> None:
+    """Two lines of different density, and three means in the gap between them."""
     line = np.column_stack([np.linspace(0.0, 10.0, 101), np.zeros(101)])
     thin = np.column_stack([np.linspace(0.0, 10.0, 81), np.full(81, 2.0)])
     bridge = np.array([[2.0, 1.0], [5.0, 0.9], [8.0, 1.1]])
@@ -185,7 +185,7 @@ def test_landmarks_between_two_thin_clusters_are_left_out_and_no_others() -> Non
     assert is_dense(line[:5]).all()
 
 
-def test_few_points_are_landmarks_and_many_are_merged_into_weighted_means() -> None:
+def test_few_points_are_landmarks_and_many_become_weighted_means() -> None:
     rng = np.random.default_rng(3)
     X = rng.normal(size=(30, 2))
     points = Points(X, rng.integers(5, 9, 30), np.zeros(2))
@@ -215,13 +215,13 @@ def test_a_site_sends_no_more_landmarks_than_half_its_rows() -> None:
         assert len(sent.counts) == most
 
 
-def test_a_neighbour_count_whose_parts_do_not_last_is_not_taken(
+def test_a_neighbour_count_with_unstable_components_is_not_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sparsest graph has K parts by accident: denser ones agree on other clusters."""
+    """The sparsest graph has K components by accident; denser ones agree on other clusters."""
     points = np.random.default_rng(0).normal(size=(40, 2))
-    by_accident, lasting = np.repeat([0, 1], [3, 37]), np.repeat([0, 1], 20)
-    found = iter([(1.0, by_accident), (0.8, lasting), (0.7, lasting), (0.1, by_accident)])
+    accidental, stable = np.repeat([0, 1], [3, 37]), np.repeat([0, 1], 20)
+    found = iter([(1.0, accidental), (0.8, stable), (0.7, stable), (0.1, accidental)])
     outcome: list[Any] = []
 
     def next_spectrum(*_: Any) -> Any:
@@ -233,19 +233,19 @@ def test_a_neighbour_count_whose_parts_do_not_last_is_not_taken(
     monkeypatch.setattr(landmark_clustering, "_cluster_vectors", lambda *_: outcome[1])
     chosen = cluster_landmarks(points, 2, np.random.default_rng(0), counts=(3, 4, 5, 6))
     assert (chosen.neighbours, chosen.gap) == (4, 0.8)
-    np.testing.assert_array_equal(chosen.labels, lasting)
+    np.testing.assert_array_equal(chosen.labels, stable)
 
 
-# --- sessions -------------------------------------------------------------------------------------
+# --- Sessions -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("uneven", [False, True])
-def test_landmarks_find_moons_however_rows_are_dealt_out(uneven: bool) -> None:
+def test_landmarks_find_moons_for_any_split_over_sites(uneven: bool) -> None:
     shares = [[0.6, 0.3, 0.05, 0.05], [0.02, 0.08, 0.3, 0.6]] if uneven else None
     sites, truth = _moons(400, 4, 0, shares)
     result = simulate("spectral", sites, config={"n_clusters": 2}, policy=POLICY, seed=1)
 
-    assert _right(result, truth) == 1.0
+    assert _share_correct(result, truth) == 1.0
     assert result.warnings_ == ()
     assert result.sizes_ is not None
     assert result.quality_ is not None
@@ -261,7 +261,7 @@ def test_eigenvectors_agree_where_sites_hold_all_clusters(alignment: str) -> Non
     config = {"n_clusters": 2, "alignment": alignment, "gamma": 50.0}
     result = simulate("spectral", sites, config=config, policy=POLICY, seed=1)
 
-    assert _right(result, truth) == 1.0
+    assert _share_correct(result, truth) == 1.0
     assert result.sizes_ == (600, 600)
     # Nobody but a site that took part has eigenvectors.
     assert (result.predict(sites["s0"]) == -1).all()
@@ -271,13 +271,15 @@ def test_eigenvectors_agree_where_sites_hold_all_clusters(alignment: str) -> Non
 
 
 def test_without_alignment_signs_spoil_the_result() -> None:
-    """The paper's naive variant: what the anchor is for."""
+    """The paper's naive variant needs an anchor."""
     shares = []
     for seed in range(4):
         sites, truth = _moons(400, 5, seed)
         config = {"n_clusters": 2, "alignment": "none", "gamma": 50.0}
         policy = {"scaling": "none", "protection": "none"}
-        shares.append(_right(simulate("spectral", sites, config=config, policy=policy), truth))
+        shares.append(
+            _share_correct(simulate("spectral", sites, config=config, policy=policy), truth)
+        )
     assert min(shares) < 0.8
 
 
@@ -317,14 +319,14 @@ def test_a_site_labels_new_rows_by_nystroem() -> None:
     assert joined == 1.0
 
 
-def test_clusters_that_are_not_there_are_doubted() -> None:
+def test_missing_clusters_get_a_warning() -> None:
     rng = np.random.default_rng(0)
     sites = {name: rng.normal(size=(150, 2)) for name in "abc"}
     result = simulate("spectral", sites, config={"n_clusters": 4}, policy=POLICY)
     assert any("may be wrong" in warning for warning in result.warnings_)
 
 
-def test_a_site_whose_clusters_fall_together_is_told_of() -> None:
+def test_sites_whose_clusters_fall_together_get_a_warning() -> None:
     rng = np.random.default_rng(0)
     means = np.array([[0.0, 1.0], [2.0, 3.0]])
     agreeing = np.array([[1.0, 1.0], [1.0, -1.0]])
@@ -359,7 +361,7 @@ def test_a_site_whose_clusters_fall_together_is_told_of() -> None:
     ],
 )
 def test_no_vector_sent_is_a_real_record(options: dict[str, Any], protection: str) -> None:
-    """Anchors too: the paper's is a record, and here not even where every row is a point."""
+    """The paper's anchor is a record; here it is not, even if every row is a point."""
     sites = breast_cancer()
     config = {"n_clusters": 3, **options}
     policy = {"protection": protection}
@@ -378,7 +380,7 @@ def test_no_vector_sent_is_a_real_record(options: dict[str, Any], protection: st
     assert n_vectors > 0
 
 
-def test_the_result_does_not_tell_whose_landmark_is_whose() -> None:
+def test_the_result_does_not_reveal_the_sites_of_landmarks() -> None:
     sites, _ = _moons(300, 3, 0)
     result = simulate("spectral", sites, config={"n_clusters": 2}, policy=POLICY).result_
     assert result.prototypes is not None
@@ -387,7 +389,7 @@ def test_the_result_does_not_tell_whose_landmark_is_whose() -> None:
     assert set(result.extra) == {"neighbours", "eigengap", "agreement"}
 
 
-def test_another_reference_is_asked_where_the_first_is_too_small() -> None:
+def test_another_reference_is_asked_if_the_first_is_too_small() -> None:
     sites, truth = _moons(300, 3, 0)
     sites["a"], truth["a"] = np.zeros((1, 2)), np.zeros(1, dtype=np.int64)
     config = {"n_clusters": 2, "alignment": "sign", "gamma": 50.0}
@@ -399,14 +401,14 @@ def test_another_reference_is_asked_where_the_first_is_too_small() -> None:
         simulate("spectral", sites, config=config, policy={**POLICY, "max_rounds": 2})
 
 
-def test_fewer_landmarks_than_clusters_are_all_clusters() -> None:
+def test_fewer_landmarks_than_clusters_are_clusters_of_their_own() -> None:
     sites = {name: np.random.default_rng(i).normal(size=(6, 2)) for i, name in enumerate("abc")}
     result = simulate("spectral", sites, config={"n_clusters": 5}, policy=POLICY)
     assert len(result.cluster_centers_) == 3
     assert any("3 distinct centroids" in warning for warning in result.warnings_)
 
 
-# --- refusals -------------------------------------------------------------------------------------
+# --- Refusals -------------------------------------------------------------------------------------
 
 
 def _landmarks(**update: Any) -> messages.Landmarks:
@@ -426,9 +428,7 @@ def _landmarks(**update: Any) -> messages.Landmarks:
         ({"counts": np.full(3, 9), "means": np.zeros((3, 2))}, "shape", "/counts"),
     ],
 )
-def test_landmarks_that_no_points_have_are_refused(
-    update: dict[str, Any], rule: str, pointer: str
-) -> None:
+def test_impossible_landmarks_are_refused(update: dict[str, Any], rule: str, pointer: str) -> None:
     task = SiteTask("landmarks", messages.LandmarksTask(n_cells=2))
     messages.check(task, _landmarks(), _config())
     with pytest.raises(RuleViolation) as refused:
@@ -454,7 +454,7 @@ def _eigen_task(n: int, k: int = 2) -> messages.EigenTask:
         ({"alignment": "sign"}, "eigen", _eigen_task(1, 3)),
     ],
 )
-def test_a_site_answers_only_what_its_definition_names(
+def test_a_task_beyond_the_definition_is_refused(
     options: dict[str, Any], phase: str, task: Any
 ) -> None:
     with pytest.raises(RuleViolation) as refused:
@@ -463,7 +463,7 @@ def test_a_site_answers_only_what_its_definition_names(
 
 
 @pytest.mark.parametrize("alignment", ["landmarks", "sign", "none", "procrustes"])
-def test_the_tasks_of_a_definition_are_answered(alignment: str) -> None:
+def test_the_tasks_of_a_definition_are_accepted(alignment: str) -> None:
     config = _config(alignment=alignment)
     _, task = spectral.server.start(config, 0)
     messages.check_task(SiteTask(task.phase, task.common), config)
@@ -486,7 +486,7 @@ def _anchors(counts: Any, means: Any, vectors: Any) -> messages.Anchors:
         (_anchors([0], [[0, 0]], [[1, 1]]), True, "empty-cell"),
     ],
 )
-def test_anchors_that_do_not_fit_are_refused(
+def test_inconsistent_anchors_are_refused(
     sent: messages.Anchors, reference: bool, rule: str
 ) -> None:
     config = _config(alignment="sign")
@@ -502,7 +502,7 @@ def test_anchors_that_do_not_fit_are_refused(
     assert refused.value.rule == rule
 
 
-def test_eigenvectors_larger_than_any_are_refused() -> None:
+def test_impossibly_large_eigenvectors_are_refused() -> None:
     config = _config(alignment="sign")
     task = SiteTask("eigen", messages.EigenTask())
     fields: dict[str, Any] = {"counts": np.array([10, 10]), "means": np.ones((2, 2))}
@@ -534,8 +534,8 @@ def test_the_order_of_sites_in_a_round_changes_nothing() -> None:
     assert outcomes[0].prototype_labels == outcomes[1].prototype_labels
 
 
-def test_a_cell_of_equal_rows_may_lie_far_out_among_eigenvectors() -> None:
-    """The graph joins distinct rows: three equal ones are one vertex, and their mean its entry."""
+def test_equal_rows_may_lie_far_out_among_eigenvectors() -> None:
+    """The graph has distinct rows: three equal ones are one vertex, and their mean is its entry."""
     sites = {
         "a": np.zeros((1, 3)),
         "b": np.zeros((1, 3)),

@@ -1,4 +1,4 @@
-"""What anchors and eigenvectors tell of a real record: a coordinator who chooses the question."""
+"""What a coordinator that chooses the anchors can learn about a real record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.rounds import data_of
 
 
 def _answers(X: Any, someone: Any, gamma: float | None) -> list[Any]:
-    """Return what a site answers whose anchor is a person's record, and whether it is asked for."""
+    """Return a site's anchors, and its eigenvectors when the anchor is a person's record."""
     options = spectral.config.Config(n_clusters=2, alignment="sign", gamma=gamma).root
     features = (Feature(name="x"), Feature(name="y"))
     policy = Policy(min_group_size=5, scaling="none")
@@ -46,10 +46,10 @@ def _answers(X: Any, someone: Any, gamma: float | None) -> list[Any]:
 
 
 @pytest.mark.parametrize("gamma", [None, 1.0, 1e4])
-def test_a_site_does_not_tell_whether_it_has_a_real_record_that_is_put_to_it(
+def test_answers_do_not_reveal_whether_a_site_holds_a_record(
     gamma: float | None,
 ) -> None:
-    """An anchor at somebody's record, and a graph that joins what is very near: is he there?"""
+    """The anchor is a person's record, and the graph joins only what is very near."""
     rng = np.random.default_rng(2)
     centres = rng.uniform(-9.0, 9.0, (16, 2))
     X = np.repeat(centres, 5, axis=0) + rng.normal(0.0, 0.02, (80, 2))

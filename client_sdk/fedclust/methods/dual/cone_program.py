@@ -130,19 +130,29 @@ def maximise_cutting_planes(
     ball[1:, :n] = -np.eye(n)
     program.add_cone(ball, np.r_[1.0, np.zeros(n)])
     if slope is not None and curvature is not None:
-        values, vectors = np.linalg.eigh(-curvature * (radius * radius / unit))
-        root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
-        # |root s|^2 <= 2 u with u = slope . s - v, as |(2 root s, 2u - 1)| <= 2u + 1.
-        rows = np.zeros((n + 2, n + 1))
-        rows[:2, :n] = -2.0 * slope * (radius / unit)
-        rows[:2, n] = 2.0
-        rows[2:, :n] = -2.0 * root
+        scaled = curvature * (radius * radius / unit)
+        rows = _curvature_cone(slope * (radius / unit), scaled)
         program.add_cone(rows, np.r_[1.0, -1.0, np.zeros(n)])
     solution = program.solve(_ACCURACY)
     if solution is None or not solution.converged:
         return None
     step = solution.primal[:n]
     return np.asarray(step * (radius / max(1.0, float(np.linalg.norm(step)))))
+
+
+def _curvature_cone(slope: FloatArray, curvature: FloatArray) -> FloatArray:
+    """Return the rows of v <= slope . s + s.B.s / 2 for the variables s and v.
+
+    With B = -root^T root and u = slope . s - v it is |(2 root s, 2u - 1)| <= 2u + 1.
+    """
+    n = len(slope)
+    values, vectors = np.linalg.eigh(-curvature)
+    root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+    rows = np.zeros((n + 2, n + 1))
+    rows[:2, :n] = -2.0 * slope
+    rows[:2, n] = 2.0
+    rows[2:, :n] = -2.0 * root
+    return rows
 
 
 def maximise_bundle(
@@ -176,51 +186,71 @@ def maximise_bundle(
         If clarabel is not installed.
     """
     n_clusters, d = region.references.shape
-    n_links, width = n_sites - 1, n_clusters * d
     # Units from the centroids' own bounds: the solver's error is relative to them.
     bounds = region.centroid_bounds
     least, most = bounds.lower.min(axis=0), bounds.upper.max(axis=0)
     center = (least + most) / 2
     length = float((most - least).max(initial=0.0)) / 2 or 1.0
-    mass = max(float(assignment.counts.sum()) for assignment in assignments)
-    energy = length * length * max(mass, 1.0)
-
-    # Variables of an assignment: weight, cost above ``within``, and centroids times weight.
-    stride = 2 + width
-    program = ConeProgram(stride * len(assignments))
-    constraints = _region_constraints(region, center, length)
-    weight_sums = np.zeros((n_sites, program.size))
-    agreement = np.zeros((n_links, width, program.size))
-    coordinates = np.arange(width)
-    for index, assignment in enumerate(assignments):
-        start = stride * index
-        program.cost[start : start + 2] = assignment.within / energy, 1.0
-        weight_sums[assignment.site, start] = 1.0
-        columns = start + 2 + coordinates
-        if assignment.site < n_links:
-            agreement[assignment.site, coordinates, columns] = 1.0
-        if assignment.site > 0:
-            agreement[assignment.site - 1, coordinates, columns] = -1.0
-        means = (assignment.means - center) / length
-        program.add_cone(_perspective(assignment.counts / max(mass, 1.0), means), start=start)
-        program.add_upper_limits(constraints, start=start)
-    program.add_equalities(weight_sums, np.ones(n_sites))
-    first = program.n_rows
-    program.add_equalities(agreement.reshape(-1, program.size))
+    mass = max(max(float(assignment.counts.sum()) for assignment in assignments), 1.0)
+    energy = length * length * mass
+    scaled = [_scale(assignment, center, length, mass) for assignment in assignments]
+    n_agreements = (n_sites - 1) * n_clusters * d
+    program = _bundle_program(scaled, _region_constraints(region, center, length), n_sites)
     solution = program.solve(_ACCURACY)
     if solution is None or not solution.converged:
         return None
-    variables = solution.primal.reshape(-1, stride)
+    variables = solution.primal.reshape(len(assignments), -1)
     weights, points = variables[:, 0], variables[:, 2:]
     consensus = points.sum(axis=0) / n_sites
+    lambdas = solution.dual[program.n_rows - n_agreements :] * (energy / length)
     return BundleOptimum(
-        lambdas=(solution.dual[first:] * (energy / length)).reshape(n_links, n_clusters, d),
+        lambdas=lambdas.reshape(n_sites - 1, n_clusters, d),
         value=solution.value * energy,
         error=_value_error(solution) * energy,
         consensus=center + length * consensus.reshape(n_clusters, d),
         active=weights > _ACTIVE_WEIGHT,
         disagreement=length**2 * _disagreement(assignments, weights, points, consensus),
     )
+
+
+def _scale(
+    assignment: AssignmentCost, center: FloatArray, length: float, mass: float
+) -> AssignmentCost:
+    return AssignmentCost(
+        assignment.site,
+        assignment.counts / mass,
+        (assignment.means - center) / length,
+        assignment.within / (length * length * mass),
+    )
+
+
+def _bundle_program(
+    assignments: Sequence[AssignmentCost], constraints: FloatArray, n_sites: int
+) -> ConeProgram:
+    """Return the program of scaled assignments; its last rows are the sites' agreement.
+
+    Variables of an assignment: weight, cost above ``within``, and centroids times weight.
+    """
+    width = assignments[0].means.size
+    stride = 2 + width
+    program = ConeProgram(stride * len(assignments))
+    weight_sums = np.zeros((n_sites, program.size))
+    agreement = np.zeros((n_sites - 1, width, program.size))
+    coordinates = np.arange(width)
+    for index, assignment in enumerate(assignments):
+        start = stride * index
+        program.cost[start : start + 2] = assignment.within, 1.0
+        weight_sums[assignment.site, start] = 1.0
+        columns = start + 2 + coordinates
+        if assignment.site < n_sites - 1:
+            agreement[assignment.site, coordinates, columns] = 1.0
+        if assignment.site > 0:
+            agreement[assignment.site - 1, coordinates, columns] = -1.0
+        program.add_cone(_perspective(assignment.counts, assignment.means), start=start)
+        program.add_upper_limits(constraints, start=start)
+    program.add_equalities(weight_sums, np.ones(n_sites))
+    program.add_equalities(agreement.reshape(-1, program.size))
+    return program
 
 
 def _value_error(solution: ConeSolution) -> float:

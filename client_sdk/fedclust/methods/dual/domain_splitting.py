@@ -187,20 +187,13 @@ def next_query(
     MissingExtra
         If clarabel is not installed.
     """
-    splits_before = splitting.splits
+    limit = min(max_splits, splitting.splits + _MAX_CUTS_AT_ONCE)
     while True:
-        if splitting.current is None:
-            if not splitting.waiting:
-                reached = splitting.bound >= target
-                return splitting, ascent, Query(None, "converged" if reached else "splits")
-            box = min(splitting.waiting, key=lambda box: box.bound)
-            if target > box.bound >= min((b.bound for b in splitting.settled), default=np.inf):
-                # A closed box already determines the bound of all.
-                return splitting, ascent, Query(None, "splits")
-            waiting = tuple(other for other in splitting.waiting if other is not box)
-            splitting = splitting.model_copy(update={"waiting": waiting, "current": box})
-        else:
-            box = splitting.current
+        splitting = _select_box(splitting, target)
+        box = splitting.current
+        if box is None:
+            reached = splitting.bound >= target
+            return splitting, ascent, Query(None, "converged" if reached else "splits")
         if box.bound >= target:
             splitting, proposal = _close_box(splitting, box), None
             continue
@@ -208,18 +201,28 @@ def next_query(
         answered = proposal is not None
         if proposal is None:
             ascent, proposal = propose_in_region(ascent, domain.restrict(box), box.bound)
-        splits_left = max_splits - splitting.splits
-        may_cut = splits_left and splitting.splits - splits_before < _MAX_CUTS_AT_ONCE
         unsolved = proposal.consensus is None
         hopeless = proposal.model_value is not None and proposal.model_value < target
         exhausted = answered and (proposal.finished or unsolved)
-        if not (exhausted or ((hopeless or unsolved) and may_cut)):
+        if not (exhausted or ((hopeless or unsolved) and splitting.splits < limit)):
             return splitting, ascent, Query(proposal.lambdas)
-        if splits_left:
+        if splitting.splits < max_splits:
             splitting = _cut_box(splitting, box, domain, proposal)
         else:
             splitting = _close_box(splitting, box)
         proposal = None
+
+
+def _select_box(splitting: Splitting, target: float) -> Splitting:
+    """Make the box with the least bound the current one; none if no more can be proven."""
+    if splitting.current is not None or not splitting.waiting:
+        return splitting
+    box = min(splitting.waiting, key=lambda box: box.bound)
+    if target > box.bound >= min((closed.bound for closed in splitting.settled), default=np.inf):
+        # A closed box already determines the bound of all.
+        return splitting
+    waiting = tuple(other for other in splitting.waiting if other is not box)
+    return splitting.model_copy(update={"waiting": waiting, "current": box})
 
 
 def _close_box(splitting: Splitting, box: Box) -> Splitting:

@@ -121,15 +121,7 @@ def solve_node(
     MissingExtra
         If numba is not installed, or pyscipopt for "scip".
     """
-    if mu.shape != region.references.shape or rows.shape[1:] != region.lower.shape:
-        raise ValueError("rows, mu and the region must agree in columns and clusters")
-    if len(mu) > _MAX_CLUSTERS:
-        raise ValueError(f"at most {_MAX_CLUSTERS} clusters are supported")
-    outside = np.maximum(region.lower - rows, rows - region.upper)
-    if outside.max(initial=0.0) > region.tolerance:
-        raise ValueError("rows must lie in the region's box")
-    if node_limit < 1:
-        raise ValueError("a node limit is at least 1")
+    _check_arguments(rows, mu, region, node_limit)
     if weights is None:
         weights = np.ones(len(rows), dtype=np.int64)
     problem = _Problem(rows, weights, np.array(mu, dtype=np.float64), region)
@@ -144,6 +136,18 @@ def solve_node(
     # Rounding may leave a proven bound above the value in its last bits.
     bound = min(found.bound - problem.slack, found.value)
     return replace(found, labels=labels[problem.places], bound=bound)
+
+
+def _check_arguments(rows: FloatArray, mu: FloatArray, region: Region, node_limit: int) -> None:
+    if mu.shape != region.references.shape or rows.shape[1:] != region.lower.shape:
+        raise ValueError("rows, mu and the region must agree in columns and clusters")
+    if len(mu) > _MAX_CLUSTERS:
+        raise ValueError(f"at most {_MAX_CLUSTERS} clusters are supported")
+    outside = np.maximum(region.lower - rows, rows - region.upper)
+    if outside.max(initial=0.0) > region.tolerance:
+        raise ValueError("rows must lie in the region's box")
+    if node_limit < 1:
+        raise ValueError("a node limit is at least 1")
 
 
 class _Candidate(NamedTuple):

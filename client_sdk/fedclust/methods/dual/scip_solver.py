@@ -65,42 +65,21 @@ def scip_solution(
     MissingExtra
         If pyscipopt is not installed.
     """
-    try:
-        from pyscipopt import Model, quicksum
-    except ImportError:
-        raise MissingExtra("the node solver scip") from None
-    n, d = rows.shape
-    clusters = range(len(mu))
     # In units of the box's half width, because SCIP's tolerances are absolute.
     center = 0.5 * (region.lower + region.upper)
     unit = max(float((0.5 * (region.upper - region.lower)).max()), 1e-300)
     points = (rows - center) / unit
     half = 0.5 * (region.upper - region.lower) / unit
     farthest = ((np.abs(points) + half) ** 2).sum(axis=1)
-
-    model = Model()
-    model.hideOutput()
-    model.setParam("numerics/feastol", _TOLERANCE)
-    model.setParam("limits/nodes", node_limit)
-    model.setParam("limits/gap", 1e-8)
-    model.setParam("parallel/maxnthreads", 1)
+    model = _new_model(node_limit)
     lower, upper = ((bound - center) / unit for bound in region.centroid_bounds)
-    m = [[model.addVar(lb=lower[k, c], ub=upper[k, c]) for c in range(d)] for k in clusters]
-    w = [[model.addVar(vtype="B") for _ in clusters] for _ in range(n)]
-    distance = [model.addVar(lb=0.0, ub=float(most)) for most in farthest]
-    for j in range(n):
-        model.addCons(quicksum(w[j]) == 1)
-        for k in clusters:
-            square = quicksum((points[j, c] - m[k][c]) * (points[j, c] - m[k][c]) for c in range(d))
-            model.addCons(square - farthest[j] * (1 - w[j][k]) <= distance[j])
-    _add_symmetry(model, m, (region.references - center) / unit, region.symmetry)
-    linear = quicksum(mu[k, c] / unit * m[k][c] for k in clusters for c in range(d))
-    cost = quicksum(int(weights[j]) * distance[j] for j in range(n))
-    model.setObjective(cost + linear, "minimize")
+    centroids = _add_centroids(model, lower, upper)
+    choices = _add_assignment(model, points, weights, centroids, mu / unit, farthest)
+    _add_symmetry(model, centroids, (region.references - center) / unit, region.symmetry)
     model.optimize()
     best = model.getBestSol()
     if best is not None and model.getNSols():
-        labels = np.array([[best[var] for var in row] for row in w]).argmax(axis=1)
+        labels = np.array([[best[choice] for choice in own] for own in choices]).argmax(axis=1)
     bound = float(model.getDualbound()) - _TOLERANCE * float(weights @ np.maximum(farthest, 1.0))
     return (
         labels.astype(np.int64),
@@ -108,6 +87,50 @@ def scip_solution(
         int(model.getNTotalNodes()),
         model.getStatus() in ("optimal", "gaplimit"),
     )
+
+
+def _new_model(node_limit: int) -> Any:
+    try:
+        from pyscipopt import Model
+    except ImportError:
+        raise MissingExtra("the node solver scip") from None
+    model = Model()
+    model.hideOutput()
+    model.setParam("numerics/feastol", _TOLERANCE)
+    model.setParam("limits/nodes", node_limit)
+    model.setParam("limits/gap", 1e-8)
+    model.setParam("parallel/maxnthreads", 1)
+    return model
+
+
+def _add_centroids(model: Any, lower: FloatArray, upper: FloatArray) -> list[list[Any]]:
+    clusters, columns = range(lower.shape[0]), range(lower.shape[1])
+    return [[model.addVar(lb=lower[k, c], ub=upper[k, c]) for c in columns] for k in clusters]
+
+
+def _add_assignment(
+    model: Any,
+    points: FloatArray,
+    weights: IntArray,
+    m: list[list[Any]],
+    pull: FloatArray,
+    farthest: FloatArray,
+) -> list[list[Any]]:
+    """Add the choice (n, K) of a cluster for each point, the distances, and the objective."""
+    from pyscipopt import quicksum
+
+    (n, d), clusters = points.shape, range(len(m))
+    w = [[model.addVar(vtype="B") for _ in clusters] for _ in range(n)]
+    distance = [model.addVar(lb=0.0, ub=float(most)) for most in farthest]
+    for j in range(n):
+        model.addCons(quicksum(w[j]) == 1)
+        for k in clusters:
+            square = quicksum((points[j, c] - m[k][c]) * (points[j, c] - m[k][c]) for c in range(d))
+            model.addCons(square - farthest[j] * (1 - w[j][k]) <= distance[j])
+    linear = quicksum(pull[k, c] * m[k][c] for k in clusters for c in range(d))
+    cost = quicksum(int(weights[j]) * distance[j] for j in range(n))
+    model.setObjective(cost + linear, "minimize")
+    return w
 
 
 def _add_symmetry(model: Any, m: list[list[Any]], references: FloatArray, symmetry: str) -> None:
