@@ -205,20 +205,31 @@ def test_a_site_that_answers_empty_costs_nothing_and_moves_nothing() -> None:
 # --- paper variant --------------------------------------------------------------------------------
 
 
-def test_seeds_are_points_and_count_the_nearest_persons() -> None:
+def test_seeds_are_means_of_the_points_nearest_to_those_drawn() -> None:
     rng = np.random.default_rng(1)
-    points = weighted(rng.uniform(1, 9, (30, 2)), rng.integers(5, 9, 30))
+    blobs, sizes = np.arange(28) % 4, rng.integers(5, 9, 28)
+    points = weighted(2.5 * blobs[:, None] + rng.uniform(0, 0.1, (28, 2)), sizes)
     payload = _answer(SEEDS, _config(variant="paper", n_clusters=4), points)
 
-    assert payload.counts.sum() == points.n
-    drawn = [np.flatnonzero((mean == points.X).all(axis=1)) for mean in payload.means]
-    assert len({int(each[0]) for each in drawn}) == 4
-    nearest = ((points.X[:, None] - payload.means) ** 2).sum(axis=2).argmin(axis=1)
-    assert payload.counts.tolist() == np.bincount(nearest, weights=points.sizes).tolist()
+    order = payload.means[:, 0].argsort()
+    assert payload.counts[order].tolist() == np.bincount(blobs, weights=sizes).tolist()
+    for blob, mean in enumerate(payload.means[order]):
+        own = blobs == blob
+        np.testing.assert_allclose(
+            mean, np.average(points.X[own], axis=0, weights=sizes[own]), rtol=1e-12
+        )
     # Fewer points than clusters: all of them.
     few = _answer(SEEDS, _config(variant="paper", n_clusters=40), points)
-    assert few.counts.tolist().count(0) == 10
-    np.testing.assert_array_equal(np.sort(few.means[:30], axis=0), np.sort(points.X, axis=0))
+    assert few.counts.tolist().count(0) == 12
+    np.testing.assert_allclose(
+        np.sort(few.means[:28], axis=0), np.sort(points.X, axis=0), rtol=1e-12
+    )
+
+
+def test_a_lone_outlier_is_no_seed() -> None:
+    points = weighted([*np.random.default_rng(0).uniform(0, 1, (9, 2)), [50.0, 0]], [1] * 10)
+    payload = _answer(SEEDS, _config(1, variant="paper", n_clusters=2), points)
+    assert payload.counts.tolist() == [9, 0]
 
 
 def test_heavy_points_are_drawn_more_often() -> None:

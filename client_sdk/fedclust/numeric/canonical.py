@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 
 #: Values count as equal if they differ by at most this, relative to the largest magnitude.
-#: Rounding errors are about 1e-15; DESIGN promises results to 1e-9.
+#: Rounding errors are about 1e-15; results are promised to 1e-9.
 TIE_TOLERANCE = 1e-11
 #: The same for squared distances to centroids, relative to the squared width of all centroids. A
 #: larger value would treat centroids as equal that are a millionth of the width apart.

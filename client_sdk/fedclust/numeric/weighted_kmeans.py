@@ -55,7 +55,7 @@ _AXES_TOLERANCE = 1e-5
 _FULL_TOLERANCE = 1e-4
 #: Finding the axes may cost as much as this many Lloyd iterations among all points.
 _AXES_ITERATIONS = 10
-#: Relative difference in inertia up to which two partitions count as equal (ALGORITHMS, fkm).
+#: Relative difference in inertia up to which two partitions count as equal.
 SAME_INERTIA = 1e-9
 
 

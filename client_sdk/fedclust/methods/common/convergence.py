@@ -1,4 +1,4 @@
-"""Convergence: which round's centroids were best, and when to stop (ALGORITHMS, "Common rules").
+"""Convergence: which round's centroids were best, and when to stop.
 
 Two rounds are compared over the sites that answered both, if these reach the quorum. A change of
 the roster discards the best round. A session has converged if ``PATIENCE`` successive comparable

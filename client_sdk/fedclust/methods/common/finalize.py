@@ -1,4 +1,4 @@
-"""The end of a session: merge equal centroids, sort clusters, map to own units (DESIGN §2)."""
+"""The end of a session: merge equal centroids, sort clusters, map to own units."""
 
 from __future__ import annotations
 

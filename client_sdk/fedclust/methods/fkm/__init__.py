@@ -19,7 +19,7 @@ from fedclust.schema.method import Method
 
 METHOD: Method[config.Variants, server.State, messages.AnyTask, messages.AnyPayload] = Method(
     name="fkm",
-    version=4,
+    version=5,
     title="FKM: federated k-means",
     citation="S. Garst, M. Reinders, Federated K-means clustering, arXiv 2310.01195, 2023",
     options=config.Config,

@@ -38,8 +38,8 @@ def local_step(
     """Answer a task from a site's scaled points."""
     options, asked = config.options, task.common
     match asked:
-        case SeedsTask():
-            return _draw_seeds(points, options.k, rng), memory
+        case SeedsTask() if isinstance(options, PaperConfig):
+            return _seed_means(points, options, rng), memory
         case MeansTask() if isinstance(options, PaperConfig):
             return _update_means(asked, points, options), memory
         case CandidatesTask():
@@ -58,11 +58,15 @@ def _step_candidates(task: CandidatesTask, points: Points) -> Steps:
     )
 
 
-def _draw_seeds(points: Points, n_clusters: int, rng: np.random.Generator) -> Cells:
-    """Draw K points by k-means++ (Algorithm 1, lines 3 to 5)."""
-    drawn = kmeans_plus_plus(points.X, points.sizes.astype(np.float64), n_clusters, rng)
-    counts = cluster_sums(points, nearest_centroid(points.X, drawn), drawn).counts
-    return kmeans_rounds.pad_cells(counts, drawn, n_clusters)
+def _seed_means(points: Points, options: PaperConfig, rng: np.random.Generator) -> Cells | None:
+    """Return the means of the points nearest to each of K k-means++ seeds (Algorithm 1, lines 3-5).
+
+    The authors' program sends the seeds themselves. A lone outlier is often one of them, and would
+    count as a cluster at the coordinator.
+    """
+    seeds = kmeans_plus_plus(points.X, points.sizes.astype(np.float64), options.k, rng)
+    sums = cluster_sums(points, nearest_centroid(points.X, seeds), seeds)
+    return _keep_large_cells(sums.counts, sums.means, options, options.k)
 
 
 def _update_means(task: MeansTask, points: Points, options: PaperConfig) -> Cells | None:
@@ -78,10 +82,17 @@ def _update_means(task: MeansTask, points: Points, options: PaperConfig) -> Cell
     sums = cluster_sums(points, labels, centroids)
     means = sums.means[sums.counts > 0]
     counts = cluster_sums(points, nearest_centroid(points.X, means), means).counts
+    return _keep_large_cells(counts, means, options, len(centroids))
+
+
+def _keep_large_cells(
+    counts: NDArray[np.int64], means: NDArray[np.float64], options: PaperConfig, n_cells: int
+) -> Cells | None:
+    """Return the cells of at least ``drop_below`` persons, padded; None if there are none."""
     kept = counts >= options.drop_below
     if not kept.any():
         return None
-    return kmeans_rounds.pad_cells(counts[kept], means[kept], len(centroids))
+    return kmeans_rounds.pad_cells(counts[kept], means[kept], n_cells)
 
 
 def fill_empty_clusters(

@@ -92,20 +92,19 @@ PHASES = (
     Phase(
         name="seeds",
         once=True,
-        summary="Only in the paper's variant: K points of each site, drawn by k-means++.",
+        summary="Only in the paper's variant: means of the points nearest to K seeds of k-means++.",
         task=SeedsTask,
         payload=Cells,
         discloses=(
             disclosure(
                 "counts",
                 "K numbers",
-                "How many of your persons are nearest to each of the points drawn.",
+                "How many of your persons are nearest to each of K points drawn at random.",
             ),
             disclosure(
                 "means",
                 "K x d numbers",
-                "The points drawn, scaled.",
-                "Records of whole groups of your protected table.",
+                "The means of the points nearest to each of them, scaled.",
             ),
         ),
     ),

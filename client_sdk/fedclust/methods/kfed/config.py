@@ -14,7 +14,7 @@ from fedclust.schema.run_config import RunConfig
 #: The default local_clusters, per cluster. On the grid of the FKM paper more cells gave better
 #: labels up to about this number: a cell on the border of two clusters mixes them.
 _CELLS_PER_CLUSTER = 8
-#: The fewest cells with which the default variant projects (ALGORITHMS).
+#: The fewest cells with which the default variant projects.
 _MIN_PROJECTED_CELLS = 32
 
 
