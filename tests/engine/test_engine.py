@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fedclust import engine
 from fedclust.engine import EngineState, Plan, evaluation, preparation, sweep
+from fedclust.engine.sweep_messages import SweepTask
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.finalize import complete_result, merge_equal_centroids
@@ -453,7 +454,7 @@ def test_in_a_sweep_every_k_is_held_to_its_own() -> None:
     plan = replace(base, method=sweep.for_options(base.method, options), options=options)
 
     def several(*parts: SiteTask) -> SiteTask:
-        common = sweep.SweepTask(n_clusters=(2, 3), parts=tuple(part.common for part in parts))
+        common = SweepTask(n_clusters=(2, 3), parts=tuple(part.common for part in parts))
         return SiteTask(parts[0].phase, common)
 
     first = [_prepare(), several(_cells(2), _cells(3))]

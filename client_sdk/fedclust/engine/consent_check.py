@@ -8,6 +8,7 @@ import numpy as np
 
 from fedclust.engine import evaluation, preparation, sweep
 from fedclust.engine.plan import Plan, all_phases, max_rounds, possible_phases
+from fedclust.engine.sweep_messages import SweepTask
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.run_config import RunConfig
@@ -48,7 +49,7 @@ def refuse_unconsented(plan: Plan, task: SiteTask, config: RunConfig, memory: Me
 
 def _refuse_no_centroids(common: Model) -> None:
     """Refuse a task that asks about no centroids at all."""
-    for part in common.parts if isinstance(common, sweep.SweepTask) else (common,):
+    for part in common.parts if isinstance(common, SweepTask) else (common,):
         if isinstance(part, CentroidTask) and 0 in part.centroids.shape:
             raise RuleViolation(
                 "task", "a task names at least one centroid", "/parameters/centroids"

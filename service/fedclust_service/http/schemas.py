@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, RootModel, create_model
 
 from fedclust import engine
 from fedclust.engine import sweep
+from fedclust.engine.sweep_messages import SweepPayload, SweepTask
 from fedclust.methods.registry import BUILT_IN, METHODS
 from fedclust.schema.result import Result
 from fedclust.schema.task import Phase
@@ -147,7 +148,7 @@ def _demands(body: type[BaseModel]) -> tuple[bool, int]:
     Some generated clients read alternatives in this way. Sweeps come first, then models with more
     required fields.
     """
-    several, model = issubclass(body, sweep.SweepTask | sweep.SweepPayload), body
+    several, model = issubclass(body, SweepTask | SweepPayload), body
     if several:
         (model, _) = get_args(body.model_fields["parts"].annotation)
         model = next(iter(get_args(model)), model)  # of a payload, it or null
