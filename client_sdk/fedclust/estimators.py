@@ -15,7 +15,6 @@ with ``clone``. They are not in :mod:`fedclust` itself, because they import scik
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -38,6 +37,14 @@ from fedclust.data import load
 from fedclust.data.frame import is_frame
 from fedclust.definition import LEAST_GROUP
 from fedclust.errors import DataError
+from fedclust.estimator_rows import (
+    check_same_columns,
+    check_site_names,
+    feature_name,
+    is_by_site,
+    site_names,
+    take_rows,
+)
 from fedclust.methods.common.assign import squared_distances_to_centroids
 from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
 from fedclust.simulate import SimulationResult, simulate
@@ -50,7 +57,6 @@ __all__ = ["FederatedKMeans", "FederatedSpectralClustering"]
 
 FloatArray: TypeAlias = NDArray[np.float64]
 _ALONE = "site"
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _Consent: TypeAlias = Callable[[ConsentRequest], bool] | bool | None
 
 
@@ -125,7 +131,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if (coordinator is None) != (session is None):
             raise ValueError("coordinator and session belong together")
         roster: list[str] = []
-        if _by_site(X):
+        if is_by_site(X):
             if sites is not None:
                 raise ValueError("a mapping of sites names them: leave sites out")
             roster = [str(name) for name in X]
@@ -135,19 +141,19 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError("in a session at a coordinator the rows are those of one site")
             return self._take_part(X, persons, coordinator, session, consent)
         rows = self._checked(X, reset=True)
-        names = np.full(len(rows), _ALONE) if sites is None else _named(sites)
+        names = np.full(len(rows), _ALONE) if sites is None else site_names(sites)
         if names.shape != (len(rows),):
             raise ValueError(f"sites has shape {names.shape}; one site is needed for each row")
         owners = None if persons is None else np.asarray(persons)
         if owners is not None and owners.shape != names.shape:
             raise ValueError(f"persons has shape {owners.shape}; one is needed for each row")
         roster = roster or [str(name) for name in np.unique(names)]
-        _check_names(roster)
+        check_site_names(roster)
         at = {name: np.flatnonzero(names == name) for name in roster}
         method, config = self._session()
         result = simulate(
             method,
-            {name: _taken(rows, where) for name, where in at.items()},
+            {name: take_rows(rows, where) for name, where in at.items()},
             config=config,
             policy=self._policy(),
             features=self._declared(),
@@ -220,7 +226,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _take_names(self, features: Iterable[Any]) -> None:
-        names = [_name_of(feature) for feature in features]
+        names = [feature_name(feature) for feature in features]
         self.n_features_in_ = len(names)
         self.feature_names_in_ = np.array(names, dtype=object)
 
@@ -275,7 +281,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         """Return rows as sessions take them, their number of columns and names checked."""
-        if _by_site(X):
+        if is_by_site(X):
             X, _ = self._pooled(X)
         declared = self.features if reset else self._fitted_features()
         if declared is not None and is_frame(X):
@@ -312,7 +318,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         import pandas as pd
 
         if self._policy()["missing"] != "mask":
-            _check_columns(sites, self.features)
+            check_same_columns(sites, self.features)
         # A column that a site lacks is NaN there, as `missing: mask` reads it.
         return pd.concat(parts, ignore_index=True), names
 
@@ -471,15 +477,6 @@ def _definition(result: SimulationResult | SiteResult) -> Definition:
     return result.definition_ if isinstance(result, SimulationResult) else result.definition
 
 
-def _taken(rows: Any, where: NDArray[np.intp]) -> Any:
-    return rows.iloc[where] if is_frame(rows) else rows[where]
-
-
-def _by_site(X: Any) -> bool:
-    # scipy's dok_matrix is a dict.
-    return isinstance(X, Mapping) and not hasattr(X, "shape")
-
-
 def _plain(value: Any) -> Any:
     """Return several numbers of clusters as a list, so that they can be compared."""
     if isinstance(value, np.ndarray):
@@ -493,46 +490,3 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} is {value!r}: it must be a mapping of names to values")
     return value
-
-
-def _name_of(feature: Any) -> str:
-    named = feature.get("name") if isinstance(feature, Mapping) else feature
-    return str(getattr(named, "name", named))
-
-
-def _named(sites: ArrayLike) -> NDArray[np.str_]:
-    """Return the site of each row as text; ValueError for a row without one."""
-    names = np.asarray(sites)
-    # None, NaN (not equal to itself) and pandas' NA and NaT are not names.
-    lacking = [
-        row
-        for row, name in enumerate(names.ravel().tolist())
-        if name is None or str(name) in ("", "<NA>", "NaT") or bool(name != name)
-    ]
-    if lacking:
-        raise ValueError(f"sites: row {lacking[0]} has none; each row needs one")
-    return names.astype(str)
-
-
-def _check_names(names: Iterable[str]) -> None:
-    for name in names:
-        if not _NAME.fullmatch(name):
-            raise ValueError(
-                f"sites: {name!r} is not a site's name, which has lower-case letters, digits and "
-                "hyphens"
-            )
-
-
-def _check_columns(sites: Mapping[str, Any], features: Any) -> None:
-    """Raise where a site's frame lacks a feature that another site has."""
-    every = dict.fromkeys(str(column) for frame in sites.values() for column in frame.columns)
-    if features is not None:
-        every = dict.fromkeys(name for name in map(_name_of, features) if name in every)
-    for site, frame in sites.items():
-        own = set(map(str, frame.columns))
-        absent = [column for column in every if column not in own]
-        if absent:
-            raise ValueError(
-                f"site {site!r} has no column {absent[0]!r}, which others have: with "
-                "missing='mask' sites may lack features"
-            )

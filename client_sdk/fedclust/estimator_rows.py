@@ -1,0 +1,66 @@
+"""Rows of several sites as scikit-learn's users hand them over, checked and named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedclust.data.frame import is_frame
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+def take_rows(rows: Any, where: NDArray[np.intp]) -> Any:
+    return rows.iloc[where] if is_frame(rows) else rows[where]
+
+
+def is_by_site(X: Any) -> bool:
+    # scipy's dok_matrix is a dict.
+    return isinstance(X, Mapping) and not hasattr(X, "shape")
+
+
+def feature_name(feature: Any) -> str:
+    named = feature.get("name") if isinstance(feature, Mapping) else feature
+    return str(getattr(named, "name", named))
+
+
+def site_names(sites: ArrayLike) -> NDArray[np.str_]:
+    """Return the site of each row as text; ValueError for a row without one."""
+    names = np.asarray(sites)
+    # None, NaN (not equal to itself) and pandas' NA and NaT are not names.
+    lacking = [
+        row
+        for row, name in enumerate(names.ravel().tolist())
+        if name is None or str(name) in ("", "<NA>", "NaT") or bool(name != name)
+    ]
+    if lacking:
+        raise ValueError(f"sites: row {lacking[0]} has none; each row needs one")
+    return names.astype(str)
+
+
+def check_site_names(names: Iterable[str]) -> None:
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"sites: {name!r} is not a site's name, which has lower-case letters, digits and "
+                "hyphens"
+            )
+
+
+def check_same_columns(sites: Mapping[str, Any], features: Any) -> None:
+    """Raise where a site's frame lacks a feature that another site has."""
+    every = dict.fromkeys(str(column) for frame in sites.values() for column in frame.columns)
+    if features is not None:
+        every = dict.fromkeys(name for name in map(feature_name, features) if name in every)
+    for site, frame in sites.items():
+        own = set(map(str, frame.columns))
+        absent = [column for column in every if column not in own]
+        if absent:
+            raise ValueError(
+                f"site {site!r} has no column {absent[0]!r}, which others have: with "
+                "missing='mask' sites may lack features"
+            )
