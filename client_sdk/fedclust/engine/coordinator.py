@@ -25,7 +25,7 @@ from fedclust.schema.task import Contribution, Done, Next, Task
 
 
 class EngineState(Model):
-    """All that a session needs to go on after a round: stored whole, every round.
+    """The state of a session between rounds; the coordinator stores it after every round.
 
     Attributes
     ----------

@@ -1,20 +1,21 @@
 """The closing round: how good the final centroids are, over the sites' points.
 
 What it computes
-    Inertia and sizes; the simplified silhouette, the mean over persons of (b - a) / max(a, b) with
-    a the distance to the own centroid and b to the nearest other one (Hruschka, de Castro &
-    Campello, "Evolutionary algorithms for clustering gene-expression data", 2004), 0 where both
-    are 0; and the Davies-Bouldin index (Davies & Bouldin, "A cluster separation measure", 1979)
-    with distances to the centroids. With one cluster the last two are null. Each cluster's means
-    and standard deviations (Chan, Golub & LeVeque, 1979), to which each site's variance within
-    groups is added.
+    - Inertia and sizes.
+    - Simplified silhouette: the mean over persons of (b - a) / max(a, b), with a the distance to
+      the own centroid and b to the nearest other one; 0 where both are 0 (Hruschka, de Castro &
+      Campello, "Evolutionary algorithms for clustering gene-expression data", 2004).
+    - Davies-Bouldin index, with distances to the centroids (Davies & Bouldin, "A cluster
+      separation measure", 1979).
+    - Means and standard deviations of each cluster (Chan, Golub & LeVeque, 1979). Each site's
+      variance within groups is added.
 
-    Where sites lack features, a squared distance is the mean over the features that point and
-    centroid share, times d. Where points go with prototypes, both indices are null: they judge
-    clusters by their centroids.
+    With one cluster, or where prototypes assign the points, both indices are null. Where sites lack
+    features, a squared distance is d times the mean over the features that point and centroid
+    share.
 
-It is the last round of every session whose method ends in centroids, unless ``evaluate`` is
-false; it is outside ``max_rounds``.
+It is the last round of a session with ``evaluate`` that ends in centroids, and does not count for
+``max_rounds``.
 """
 
 from __future__ import annotations
@@ -238,7 +239,7 @@ def local_step(task: SiteTask, points: Points, config: RunConfig) -> Evaluation 
 
 
 def _labels(common: EvaluationTask, points: Points, config: RunConfig) -> IntArray:
-    """Return the centroid (m,) that each point goes with; -1 where they share no feature."""
+    """Return the centroid (m,) of each point; -1 where it shares no feature with any."""
     if common.prototypes is not None and common.prototype_centroids is not None:
         shape = (len(common.prototype_centroids), points.X.shape[1])
         check_shape(common.prototypes, shape, "/parameters/prototypes")

@@ -43,7 +43,7 @@ def check(
 
 
 def _check_countable(payload: Model, at: str = "") -> None:
-    """Raise where a whole number is more than any site can count (RuleViolation)."""
+    """Raise RuleViolation where a count is more than any site can have."""
     for name, value in payload:
         pointer = f"{at}/{name}"
         if isinstance(value, Model):

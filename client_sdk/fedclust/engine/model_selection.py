@@ -1,16 +1,14 @@
-"""Choosing K: what several numbers of clusters are compared by, and which one is recommended.
+"""Choosing K: the stability of every number of clusters, and which K is recommended.
 
 What it computes
-    Beside the quality of every K, which the closing evaluation measures, its **stability**: how
-    far k-means from different random starts agrees. The coordinator labels the cells that the
-    sites sent in their first answer for the largest K, each a point of its weight, from ten single
-    k-means++ starts, and takes the mean adjusted Rand index (Hubert & Arabie, "Comparing
-    partitions", 1985) of all pairs, every row counting as its cell. 1: all alike; 0: as by chance.
-    It needs nothing that was not sent anyway, and sees cells, not rows: clusters finer than these
-    it cannot tell apart.
+    **Stability**: how far k-means from different random starts agrees. It takes the first round's
+    cells of the largest K as weighted points, clusters them from ten single k-means++ starts, and
+    averages the adjusted Rand index (Hubert & Arabie, "Comparing partitions", 1985) over all pairs
+    of starts: 1 where all agree, 0 as by chance. It needs no further message, and cannot
+    distinguish clusters smaller than a cell.
 
-The recommendation is one rule: the highest simplified silhouette. Stability and the Davies-Bouldin
-index are evidence for or against it, and are said beside it where they disagree.
+The recommended K has the highest simplified silhouette, which the closing evaluation measures. The
+recommendation also says whether stability and the Davies-Bouldin index support it.
 """
 
 from __future__ import annotations

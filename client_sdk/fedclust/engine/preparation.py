@@ -9,14 +9,13 @@ What it computes
     levels.
 
 One bad site
-    Whatever one site sends must not decide the scale. A site stands apart in a number where its
-    values lie more than 10 times as far from the sites' median mean as those of the median site.
-    Mean and variance of that number are merged without it, and scaled values count as at most 3
-    standard deviations from the mean. Elsewhere the limit is 100: fewer than one person in 10,000
-    is farther away (Chebyshev).
+    No single site may decide the scale. A site is an outlier in a numeric column if its distance
+    from the median mean exceeds 10 times that of the median site. Mean and variance of the column
+    are then merged without it, and scaled values are clipped at 3 standard deviations. Otherwise
+    they are clipped at 100: fewer than one person in 10,000 is farther away (Chebyshev).
 
-It is round 1 of every session with ``scaling: standard`` or ``missing: impute``, whatever the
-method, and outside ``max_rounds``.
+It is round 1 of every session with ``scaling: standard``, ``missing: impute`` or ``missing: mask``,
+and does not count for ``max_rounds``.
 """
 
 from __future__ import annotations
@@ -210,8 +209,8 @@ def merge(
     rows = np.zeros(d)
     for (site, moments), own in zip(sent.items(), apart, strict=True):
         rows += moments.n * (config.masks.get(site, config.mask) & ~own)
-        told = (moments.observed, moments.mean, moments.m2)
-        merged = merge_moments(merged, SetMoments(*(np.where(own, 0.0, each) for each in told)))
+        parts = (moments.observed, moments.mean, moments.m2)
+        merged = merge_moments(merged, SetMoments(*(np.where(own, 0.0, each) for each in parts)))
     n, mean, m2 = merged
     absent = feature_names(config.columns, n == 0)
     if absent:

@@ -202,11 +202,11 @@ def text(x: float, y: float, words: str, anchor: str, *, size: int = 12, **style
 
 def tag(name: str, content: str = "", /, **attributes: str | float) -> str:
     """Return an element; ``content`` is markup, ``_`` in an attribute's name stands for ``-``."""
-    told = "".join(
+    written = "".join(
         f' {key.replace("_", "-")}="{escape(value) if isinstance(value, str) else f"{value:.1f}"}"'
         for key, value in attributes.items()
     )
-    return f"<{name}{told}>{content}</{name}>" if content else f"<{name}{told}/>"
+    return f"<{name}{written}>{content}</{name}>" if content else f"<{name}{written}/>"
 
 
 def short(value: float | None) -> str:

@@ -118,7 +118,7 @@ class Facts:
     @property
     def bounds_by_round(self) -> tuple[tuple[int, float | None, float | None], ...]:
         """Round, greatest lower and least upper bound so far; rounds without any left out."""
-        told: list[tuple[int, float | None, float | None]] = []
+        bounds: list[tuple[int, float | None, float | None]] = []
         lower: float | None = None
         upper: float | None = None
         for entry in self.result.history:
@@ -126,8 +126,8 @@ class Facts:
                 continue
             lower = max((v for v in (lower, entry.lower_bound) if v is not None), default=None)
             upper = min((v for v in (upper, entry.upper_bound) if v is not None), default=None)
-            told.append((entry.round, lower, upper))
-        return tuple(told)
+            bounds.append((entry.round, lower, upper))
+        return tuple(bounds)
 
 
 def facts_of_document(document: ResultDocument, definition: Definition) -> Facts:
@@ -141,8 +141,10 @@ def _entries(result: Result, columns: tuple[Column, ...], k: int) -> tuple[Entry
     if profile is None:
         known = np.ones(len(columns), dtype=np.bool_) if result.mask is None else result.mask[k]
         return tuple(
-            Entry(column, float(mean) if told else None)
-            for column, mean, told in zip(columns, result.centroids_original[k], known, strict=True)
+            Entry(column, float(mean) if is_known else None)
+            for column, mean, is_known in zip(
+                columns, result.centroids_original[k], known, strict=True
+            )
         )
     found = []
     for j, column in enumerate(columns):

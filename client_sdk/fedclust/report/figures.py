@@ -47,22 +47,22 @@ class Plots:
 
     def convergence(self) -> Figure:
         """Draw the inertia of every round that has one."""
-        told = [
+        values = [
             (each.round, each.inertia)
             for each in self._facts.result.history
             if each.inertia is not None
         ]
-        if len(told) < 2:
+        if len(values) < 2:
             raise UsageError("fewer than two rounds have an inertia: there is no line to draw")
-        described = f"From {short(told[0][1])} in round {told[0][0]} to {short(told[-1][1])}."
+        described = f"From {short(values[0][1])} in round {values[0][0]} to {short(values[-1][1])}."
         return line_chart(
-            "Inertia by round", "round", "inertia", {"inertia": told}, description=described
+            "Inertia by round", "round", "inertia", {"inertia": values}, description=described
         )
 
     def bounds(self) -> Figure:
         """Draw the best lower and upper bound of the least inertia by round."""
-        told = self._facts.bounds_by_round
-        if len(told) < 2:
+        values = self._facts.bounds_by_round
+        if len(values) < 2:
             raise UsageError("no bounds are known by round: this method proves none")
         gap = None if self._facts.result.bounds is None else self._facts.result.bounds.gap
         return line_chart(
@@ -70,8 +70,8 @@ class Plots:
             "round",
             "inertia",
             {
-                "upper bound": [(number, upper) for number, _, upper in told],
-                "lower bound": [(number, lower) for number, lower, _ in told],
+                "upper bound": [(number, upper) for number, _, upper in values],
+                "lower bound": [(number, lower) for number, lower, _ in values],
             },
             description="The best bounds of the least inertia so far. Gap at the end: "
             + ("unknown." if gap is None else f"{100 * gap:.3g} %."),
@@ -84,8 +84,8 @@ class Plots:
             "simplified silhouette": [(e.n_clusters, e.simplified_silhouette) for e in sweep],
             "stability": [(each.n_clusters, each.stability) for each in sweep],
         }
-        told = [value for points in lines.values() for _, value in points if value is not None]
-        if len(sweep) < 2 or not told:
+        values = [value for points in lines.values() for _, value in points if value is not None]
+        if len(sweep) < 2 or not values:
             raise UsageError("one number of clusters was tried: there is nothing to compare")
         return line_chart(
             "Choosing the number of clusters",
@@ -93,7 +93,7 @@ class Plots:
             "",
             lines,
             description=self._facts.result.recommendation or "",
-            y_range=(min(0.0, *told), max(1.0, *told)),
+            y_range=(min(0.0, *values), max(1.0, *values)),
         )
 
     def profile(self) -> Figure:
@@ -149,10 +149,10 @@ class Plots:
             if cluster.size is None:
                 parts.append(text(left + 4, at + 17, "not measured", "start", size=11))
                 continue
-            told = [(parts_of[site][k] or 0, _look(i)) for i, site in enumerate(sites)]
-            told.append((cluster.size - sum(rows for rows, _ in told), _OTHERS))
+            values = [(parts_of[site][k] or 0, _look(i)) for i, site in enumerate(sites)]
+            values.append((cluster.size - sum(rows for rows, _ in values), _OTHERS))
             begin = 0
-            for rows, look in told:
+            for rows, look in values:
                 if rows > 0:
                     place = {"x": x(begin), "y": at + 3, "width": x(rows) - x(0), "height": 18.0}
                     parts.append(tag("rect", **place, **look, stroke="#ffffff"))

@@ -66,14 +66,16 @@ def html(facts: Facts) -> str:
 
 def _purpose(definition: Definition) -> str:
     expires = definition.expires
-    told = {
+    content = {
         "Title": definition.title,
         "Purpose": definition.purpose,
         "Contact": definition.contact,
         "Approval": definition.approval,
         "No site joined after": "" if expires is None else f"{expires:%Y-%m-%d %H:%M} UTC",
     }
-    return "".join(f"<p><b>{name}:</b> {escape(text)}</p>" for name, text in told.items() if text)
+    return "".join(
+        f"<p><b>{name}:</b> {escape(text)}</p>" for name, text in content.items() if text
+    )
 
 
 def _summary(facts: Facts) -> str:
@@ -86,8 +88,8 @@ def _summary(facts: Facts) -> str:
         f"{escape(definition.algorithm)}{when}. "
         + ("A simulation." if facts.provenance is None else "The sites' rows never left them.")
     )
-    told = "".join(f'<p class="warning">{escape(text)}</p>' for text in facts.result.warnings)
-    return f"<p>{lead}</p>{told}"
+    content = "".join(f'<p class="warning">{escape(text)}</p>' for text in facts.result.warnings)
+    return f"<p>{lead}</p>{content}"
 
 
 def _clusters(facts: Facts) -> str:
@@ -109,13 +111,13 @@ def _clusters(facts: Facts) -> str:
 
 
 def _apart(entries: Iterable[Entry]) -> str:
-    told = []
+    content = []
     for entry in entries:
         column = entry.column
         unit = f" {column.unit}" if column.unit and column.kind != "binary" else ""
         name = _isolated(column.name)
-        told.append(f"{name} {mean_of(entry)}{_isolated(unit)} ({entry.difference:+.1f})")
-    return "; ".join(told) or "nothing much"
+        content.append(f"{name} {mean_of(entry)}{_isolated(unit)} ({entry.difference:+.1f})")
+    return "; ".join(content) or "nothing much"
 
 
 def _isolated(text: str) -> str:
@@ -181,7 +183,7 @@ def _positions(facts: Facts) -> str:
     figure = _figure(
         Plots(facts).centroids,
         "Centroids in the scaled space, by principal component analysis of the centroids alone: "
-        "near means alike on these axes, the area stands for the size.",
+        "near means similar on these axes, the area stands for the size.",
     )
     table = _table(
         "Places in the figure.",
@@ -212,10 +214,10 @@ def _choice(facts: Facts) -> str:
     table = _table("Every number of clusters that was tried.", header, rows)
     figure = _figure(
         Plots(facts).choice,
-        "By number of clusters. Stability: how far different random starts agree, 1 for wholly.",
+        "By number of clusters. Stability: how far random starts agree, 1 where all do.",
     )
-    told = f"<p>{escape(facts.result.recommendation or '')}</p>"
-    return f"<h2>Number of clusters</h2>{told}{figure}{table}"
+    content = f"<p>{escape(facts.result.recommendation or '')}</p>"
+    return f"<h2>Number of clusters</h2>{content}{figure}{table}"
 
 
 def _bounds(facts: Facts) -> str:
@@ -235,8 +237,8 @@ def _bounds(facts: Facts) -> str:
         [[found.lower, found.upper, gap, "yes" if found.certified else "no"]],
     )
     warned = "" if found.certified else ' class="warning"'
-    told = f"<p{warned}>{escape(found.statement)}</p>"
-    return f"<h2>Bounds</h2>{told}{figure}{table}"
+    content = f"<p{warned}>{escape(found.statement)}</p>"
+    return f"<h2>Bounds</h2>{content}{figure}{table}"
 
 
 def _quality(facts: Facts) -> str:
@@ -249,15 +251,15 @@ def _quality(facts: Facts) -> str:
     ]
     table = _table(
         f"Every round that closed. {facts.result.n_rounds} rounds of the method, which stopped "
-        f"because: {facts.result.stopped_because or 'not told'}.",
+        f"because: {facts.result.stopped_because or 'unknown'}.",
         ["round", "phase", "sites", "inertia", "shift of centroids"],
         rows,
         text=(1,),
     )
     quality = facts.result.quality
-    told = "<p>Without a closing evaluation, quality and profile are not known.</p>"
+    content = "<p>Without a closing evaluation, quality and profile are not known.</p>"
     if quality is not None:
-        told = _table(
+        content = _table(
             "Of the final clusters. A simplified silhouette near 1, and a low Davies-Bouldin "
             "index, mean clusters that are well apart.",
             ["inertia", "simplified silhouette", "Davies-Bouldin", "rows"],
@@ -270,7 +272,7 @@ def _quality(facts: Facts) -> str:
                 ]
             ],
         )
-    return f"<h2>Quality</h2>{told}{figure}{_folded('The rounds', table)}"
+    return f"<h2>Quality</h2>{content}{figure}{_folded('The rounds', table)}"
 
 
 def _provenance(facts: Facts) -> str:

@@ -112,8 +112,8 @@ def csv_text(facts: Facts) -> str:
     writer.writeheader()
     for cluster in facts.clusters:
         for entry in cluster.entries:
-            told = {"cluster": cluster.number, "size": cluster.size, **_entry(entry)}
-            writer.writerow({name: _field(value) for name, value in told.items()})
+            row = {"cluster": cluster.number, "size": cluster.size, **_entry(entry)}
+            writer.writerow({name: _field(value) for name, value in row.items()})
     return text.getvalue()
 
 

@@ -1,9 +1,9 @@
 """The columns that methods see, and the features that an analyst declares.
 
 A number becomes one column, after its transform; a yes/no feature one of 0 and 1; a categorical
-feature one of 0 and 1 for each of its levels, called ``feature=level``. Every site encodes alike,
-for all that this needs is in the session's definition. Methods know columns alone: d is their
-number. What they find is undone here, into the units that were declared.
+feature one of 0 and 1 for each of its levels, called ``feature=level``. Every site encodes in the
+same way, from the session's definition. Methods see only columns, d of them. This module also
+converts their results back to the declared units.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class Column:
 
 def columns_of(features: tuple[Feature, ...]) -> tuple[Column, ...]:
     """Return the columns of features, in the features' order and that of their levels."""
-    # Asked several times for each task and answer of a session, which holds one tuple: to find
-    # that by its value takes longer than to check the answer.
+    # A session holds one tuple and asks for its columns several times in each task and answer: a
+    # look-up by value would take longer than checking the answer.
     seen = _SEEN.get(id(features))
     if seen is None or seen[0] is not features:
         if len(_SEEN) >= _MOST_SEEN:
             _SEEN.clear()
-        # The tuple is kept with its columns: as long as it is, its id is no other's.
+        # The tuple is kept with its columns, so that no other object gets its id.
         seen = _SEEN[id(features)] = (features, _columns_of(features))
     return seen[1]
 
@@ -151,7 +151,7 @@ def encode(features: Sequence[Feature], raw: Sequence[NDArray[Any]]) -> FloatArr
 
 
 def _stacked(columns: Sequence[FloatArray]) -> FloatArray:
-    """Return columns (n,) side by side, some rows at a time: a whole one would leave the cache."""
+    """Return columns (n,) as one matrix, written in blocks of rows that fit the cache."""
     stacked = np.empty((len(columns[0]), len(columns)))
     for start in range(0, len(stacked), _TILE):
         for j, column in enumerate(columns):

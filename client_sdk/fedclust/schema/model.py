@@ -38,7 +38,7 @@ def _visible(text: str) -> str:
     return text
 
 
-#: For text that people read: two texts that look alike differ in no invisible character.
+#: For text that people read: two texts that look the same are the same.
 Visible = AfterValidator(_visible)
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 FeatureName = Annotated[

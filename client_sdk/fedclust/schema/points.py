@@ -15,7 +15,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Points:
-    """A site's weighted points: all that a method sees of a site (``protection``).
+    """A site's weighted points: what a method computes from at a site (``protection``).
 
     Attributes
     ----------

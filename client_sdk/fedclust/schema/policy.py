@@ -12,7 +12,7 @@ __all__ = ["Policy"]
 
 
 class Policy(Model):
-    """The privacy and pacing rules of a session; see DESIGN §3 for each."""
+    """The privacy and pacing rules of a session (docs/sessions.md)."""
 
     min_sites: Annotated[int, Field(ge=1, le=10_000)] = 3
     quorum: Annotated[int, Field(ge=1, le=10_000)] | None = None

@@ -12,7 +12,7 @@ __all__ = ["Bounds", "HistoryEntry", "Profile", "Quality", "Result", "SweepEntry
 
 
 class Quality(Model):
-    """How good the clustering is, over the sites' points (ALGORITHMS, Common rules).
+    """How good the clustering is, over the sites' points.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Bounds(Model):
     ----------
     lower, upper : float or None
         In the scaled space, over all points of all sites. ``upper`` is what the result's centroids
-        cost at most. None where no round told one.
+        cost at most. None where no round gave one.
     certified : bool
         Whether ``lower`` is proven; see :attr:`statement`.
     statement : str
@@ -121,7 +121,7 @@ class Profile(Model):
 
 
 class SweepEntry(Model):
-    """One number of clusters of a sweep, by what the others are compared with it.
+    """One number of clusters of a sweep, with the measures that are compared.
 
     Attributes
     ----------
@@ -162,7 +162,7 @@ class Result(Model):
         With ``missing: mask``: False where a feature of a cluster is unknown, for no site that
         has the feature has rows in it; both centroids are 0 there.
     prototypes : (M, d) float64 or None
-        Scaled. Where clusters are not told apart by their centroids: a row belongs to the cluster
+        Scaled. Of a method whose centroids do not separate clusters: a row belongs to the cluster
         of the nearest of these. Sorted by value.
     prototype_labels : tuple of int, length M
         The cluster of each prototype.
@@ -173,7 +173,7 @@ class Result(Model):
     sizes : tuple of int, length K, or None
         Persons in each cluster; None without evaluation.
     site_sizes : dict of site to tuple
-        The same by site. Released whole to nobody: each site sees its own.
+        The same by site. Nobody gets all of it: each site sees its own.
     mapping : dict of site to tuple of int
         Local cluster to global cluster, where the method has local clusters; -1 for a local
         cluster that was not sent. Each site sees its own.

@@ -47,11 +47,11 @@ class RunConfig(Generic[OptionsT_co]):
         In ``start``, ``check_roster`` and ``aggregate``: which columns each site has; all of them,
         but with ``missing: mask``. Elsewhere empty.
     mask : (d,) bool
-        At a site and in ``check``: the columns that this site has, whole features. By default all.
+        At a site and in ``check``: the columns of the features that this site has. By default all.
     first : bool
         In ``check_task``: whether this is the method's first round.
     sweep : tuple of int
-        Every K that is run beside this one, itself included; empty where it is the only one.
+        Every K of the sweep, this one included; empty outside of a sweep.
     """
 
     options: OptionsT_co

@@ -42,8 +42,8 @@ def weighted(columns: Sequence[Column], scale: FloatArray) -> FloatArray:
 def declared_space(columns: Sequence[Column], scaling: str) -> Space:
     """Return the space that needs no preparation: "none", or "bounds" (lower to 0, upper to 1).
 
-    Two rows of different levels differ in two columns: times the root of 1/2 each, they are as far
-    apart as a yes and a no.
+    Rows of different levels differ in two columns. Divided by the root of 2, they are as far apart
+    as a yes and a no.
     """
     center, scale = np.zeros(len(columns)), np.ones(len(columns))
     if scaling == "bounds":

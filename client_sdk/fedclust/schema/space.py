@@ -41,7 +41,7 @@ class Space:
     def _affine(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         if rows.ndim != 2 or len(rows) <= _TILE:
             return (rows - self.center) / self.scale
-        # Some rows at a time, which stay in the cache, and whole arrays: a short one costs more.
+        # Blocks of rows stay in the cache; tiled operands are faster than broadcast ones.
         center, scale = (np.tile(part, (_TILE, 1)) for part in (self.center, self.scale))
         scaled = np.empty(rows.shape)
         for start in range(0, len(rows), _TILE):
