@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[1]
 SITE = ROOT / "client_sdk" / "fedclust"
 #: Everything at a site that touches the network or says what travels.
 NETWORK_FACING = [SITE / name for name in ("_http.py", "client.py")]
-NETWORK_FACING += [SITE / "site" / name for name in ("participate.py", "journal.py")]
+NETWORK_FACING += [
+    SITE / "site" / name for name in ("participate.py", "session_run.py", "journal.py")
+]
 NETWORK_FACING += sorted((SITE / "wire").glob("*.py"))
 
 

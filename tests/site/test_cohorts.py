@@ -422,7 +422,7 @@ def test_a_named_table_takes_nobody_from_another_real_record(hospital: Hospital)
 
 
 def test_withdrawal_without_a_table_is_refused(hospital: Hospital) -> None:
-    with pytest.raises(errors.PersonsRefused, match="no table as yet"):
+    with pytest.raises(errors.PersonsRefused, match="no table yet"):
         hospital.store.withdraw("P7", hospital.ledger, NOW)
 
 

@@ -13,7 +13,7 @@ from fedclust.protection.cohort import Cohort
 from fedclust.schema.feature import Feature
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.ledger import Ledger
-from fedclust.site.prepare import Reading, draft_table
+from fedclust.site.prepare import SiteRows, draft_table
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 COLUMNS = ("mrn", "nhs", "a", "b", "c", "d")
@@ -43,7 +43,7 @@ class Site:
         path = self.directory / "cohort.csv"
         path.write_text("\n".join(lines) + "\n")
         asked = [Feature(name=name) for name in features.split()]
-        reading = Reading(path, id_column=id_column, separate=separate)
+        reading = SiteRows(path, id_column=id_column, separate_groups=separate)
         ledger = Ledger(self.directory)
         return self.store.keep(draft_table(self.store, reading, asked, 5, NOW, ledger)[1], ledger)
 

@@ -31,7 +31,7 @@ from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import compute
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.ledger import Ledger
-from fedclust.site.prepare import Reading
+from fedclust.site.prepare import SiteRows
 from fedclust.wire import codec
 from fedclust.wire.models import TaskDocument
 from fedclust.wire.submissions import BINARY, read_submission
@@ -140,8 +140,8 @@ class Answering:
     @classmethod
     def at(cls, fake: FakeCoordinator, world: World) -> Answering:
         with world.here():
-            run = fake.site(world.place)._open("heart", Reading(world.site.frame(), PERSON), None)
-        return cls(run.request, run.rows.data)
+            run = fake.site(world.place)._open("heart", SiteRows(world.site.frame(), PERSON))
+        return cls(run.request, run.prepared.data)
 
     def outcome(self, document: TaskDocument, *, keep: bool = False) -> bytes | str:
         """Return what the site sends, or why it refuses; it goes on from there with ``keep``."""

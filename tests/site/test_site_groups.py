@@ -14,7 +14,7 @@ from fedclust import errors
 from fedclust.schema.feature import Feature
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.ledger import Ledger
-from fedclust.site.prepare import Reading, draft_table
+from fedclust.site.prepare import SiteRows, draft_table
 from fedclust.site.progress import Preview
 from support.fake_coordinator import FakeCoordinator
 
@@ -113,7 +113,7 @@ def test_a_larger_p_takes_unions_and_a_smaller_one_the_pinned(tmp_path: Path) ->
 @pytest.mark.parametrize("fences", [True, False])
 def test_consent_says_that_a_table_was_formed_without_fences(tmp_path: Path, fences: bool) -> None:
     store, ledger = CohortStore(), Ledger(tmp_path)
-    reading = Reading(MINE, person=IDS)
+    reading = SiteRows(MINE, person=IDS)
     asked = [Feature(name="x"), Feature(name="y")]
     _, draft = draft_table(store, reading, asked, 5, datetime.now(UTC), ledger, fences=fences)
     store.keep(draft, ledger)

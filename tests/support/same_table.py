@@ -25,7 +25,7 @@ from fedclust.protection.columns import NumericColumn
 from fedclust.schema.feature import Feature
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.ledger import Ledger
-from fedclust.site.prepare import Reading, draft_table
+from fedclust.site.prepare import SiteRows, draft_table
 from support.fake_coordinator import EPOCH
 
 FloatArray = NDArray[np.float64]
@@ -77,7 +77,7 @@ class SiteFile:
         store, ledger = CohortStore(), Ledger(journal)
         asked = [Feature(**each) for each in self.features()]
         with self._given():
-            reading = Reading(self.frame(), person=PERSON)
+            reading = SiteRows(self.frame(), person=PERSON)
             draft = draft_table(store, reading, asked, P, EPOCH, ledger, lacking=True)[1]
         if self.like is not None:
             cohort = draft.record.cohort

@@ -30,7 +30,7 @@ from fedclust.site.cohorts import CohortStore, Record
 from fedclust.site.journal import state_errors
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import default_directory
-from fedclust.site.prepare import Reading, draft_table
+from fedclust.site.prepare import SiteRows, draft_table
 
 app = typer.Typer(
     help="The groups that this site's persons are put into once.",
@@ -93,12 +93,17 @@ def create(
     store, ledger = CohortStore(), Ledger(journal_dir or default_directory())
     line = ProgressLine(at_once=False)
     rows = how.of(data, line.read)
-    reading = Reading(rows, wanted.person_column, wanted.id_column, separate=wanted.separate_groups)
+    given = SiteRows(
+        rows,
+        wanted.person_column,
+        wanted.id_column,
+        separate_groups=wanted.separate_groups,
+    )
     with state_errors(ledger.path.parent), line:
         try:
             _, draft = draft_table(
                 store,
-                reading,
+                given,
                 asked,
                 wanted.min_group_size,
                 datetime.now(UTC),

@@ -1,27 +1,25 @@
-"""The groups of a site's persons on disk: once formed, never formed anew.
+"""The groups of a site's persons on disk: once formed, they are never formed again.
 
 ::
 
     <state directory>/cohorts/     FEDCLUST_STATE_DIR, or the platform's directory for state
-        lock                held by the one process that changes something
-        key                 the site's own secret, made once, 0600: nothing here is known without it
-        index               the tables that were ever made
-        <table id>.cohort   a cohort: a JSON line, then its arrays
+        lock                held by the process that changes something
+        key                 the site's own secret, made once, 0600; the hashes need it
+        index               all tables that were ever formed
+        <table id>.cohort   a cohort (``cohort_file``)
 
-Every file carries a checksum and is replaced as one: after a crash it is the old one or the new
+Every file has a checksum and is replaced as a whole: after a crash it is the old one or the new
 one. A damaged, missing or foreign file ends the command; no other groups are formed instead.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
-import math
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -37,23 +35,21 @@ from fedclust.durable_files import (
     read_sealed,
     write_sealed,
 )
-from fedclust.protection.cohort import ARRAYS, Cohort, CohortRefused, PinnedColumn
-from fedclust.protection.columns import LevelColumn, NumericColumn, source_names
+from fedclust.protection.cohort import Cohort, CohortRefused
 from fedclust.protection.recognition import PersonBlocks, PersonSource, find_cohort
 from fedclust.protection.update import Change, two_cohorts, update_cohort
+from fedclust.site.cohort_file import RESTORE, decode_cohort, encode_cohort, key_check
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import state_directory
 
 __all__ = ["CohortStore", "Draft", "Record", "cohort_refusals"]
 
-_FORMAT = 1
-#: A person is in at most so many tables: from the fifth on single persons could be computed if
+#: A person is in at most this many tables: from the fifth on, single persons could be computed if
 #: nothing were rounded.
 _MOST_GROUPINGS = 3
 #: Another process may be forming the groups of a large site.
 _PATIENCE_S = 600.0
 _RETRY_S = 0.1
-_RESTORE = "Bring the directory back from a backup (fedclust cohort backup)"
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,7 @@ class Record:
     history: tuple[Mapping[str, Any], ...]
 
     def after(self, cohort: Cohort, what: str, now: datetime, **facts: Any) -> Record:
-        """Return the record with one change more."""
+        """Return the record after one more change."""
         line = {
             "event": "cohort",
             "what": what,
@@ -84,14 +80,14 @@ class Record:
 
 @dataclass(frozen=True)
 class Draft:
-    """What a source makes of the cohorts; :meth:`CohortStore.keep` writes it.
+    """A cohort after an update, before :meth:`CohortStore.keep` writes it.
 
     Attributes
     ----------
     record : Record
     change : Change
     seen : dict of str to int
-        The changes of each table that the draft was made from.
+        Number of changes of each table when the draft was made.
     """
 
     record: Record
@@ -113,8 +109,6 @@ class CohortStore:
     def __init__(self, directory: Path | None = None, *, patience_s: float = _PATIENCE_S) -> None:
         self.directory = directory or state_directory() / "cohorts"
         self._patience_s = patience_s
-
-    # --- what the tables are made of --------------------------------------------------------------
 
     def draft(
         self,
@@ -162,7 +156,7 @@ class CohortStore:
                     )
                 if separate is None:
                     _refuse_held(cohort, records)
-                _refuse_fourth(cohort, records)
+                _refuse_further_grouping(cohort, records)
             seen = {name: len(record.history) for name, record in records.items()}
             before = records.get(cohort.table_id)
             if before is not None and cohort is before.cohort:
@@ -175,7 +169,7 @@ class CohortStore:
             return Draft(record, change, seen)
 
     def find(self, blocks: PersonBlocks, table: str | None = None) -> Cohort | None:
-        """Return the cohort that holds a source's persons; None where they are new."""
+        """Return the cohort that holds a source's persons; None if they are new."""
         with self._locked(), cohort_refusals():
             return find_cohort(self._choose(self._records(), table), self.secret(), blocks)
 
@@ -197,8 +191,8 @@ class CohortStore:
                     # Another site on this account may have formed groups of other persons.
                     if unseen and (record.cohort.find(cohort.keys) >= 0).any():
                         raise errors.CohortLocked(
-                            "another process has changed the groups of these persons meanwhile: "
-                            "run the same command again"
+                            "another process has changed the groups of these persons: run the same "
+                            "command again"
                         )
                 self._write(draft.record, records)
             self._enter(draft.record, ledger)
@@ -229,13 +223,13 @@ class CohortStore:
                 self._enter(changed, ledger)
             if not found:
                 with cohort_refusals():
-                    raise refused or CohortRefused("unknown-person", "there is no table as yet")
+                    raise refused or CohortRefused("unknown-person", "there is no table yet")
             return found
 
     def records(self, ledger: Ledger | None = None) -> dict[str, Record]:
         """Return every cohort by the id of its table, verified.
 
-        With ``ledger``, one that it names must be here as well.
+        Raises CohortLost if ``ledger`` names one that is not here.
         """
         if not self.directory.exists():
             records: dict[str, Record] = {}
@@ -247,7 +241,7 @@ class CohortStore:
         return records
 
     def refuse_lost(self, records: Mapping[str, Record], ledger: Ledger) -> None:
-        """Raise CohortLost where the ledger tells of a table or a change that is not here."""
+        """Raise CohortLost if the ledger names a table or a change that is not here."""
         for line in ledger.read():
             if line.get("event") == "cohort":
                 record = records.get(str(line.get("table")))
@@ -279,7 +273,7 @@ class CohortStore:
         if not path.exists():
             if self._paths() or (self.directory / "index").exists():
                 raise errors.CohortLost(
-                    f"{path} is missing: without it no person is known again. {_RESTORE}"
+                    f"{path} is missing: without it no person is recognised. {RESTORE}"
                 )
             write_sealed(path, secrets.token_bytes(32))
         return self._sealed(path)
@@ -297,37 +291,43 @@ class CohortStore:
                 raise self._lost(name, f"{index} names it")
         if not paths:
             return {}
-        check = _check(self.secret())
-        return {name: _decoded(path, self._sealed(path), check) for name, path in paths.items()}
+        check = key_check(self.secret())
+        return {
+            name: Record(*decode_cohort(path, self._sealed(path), check))
+            for name, path in paths.items()
+        }
 
     def _write(self, record: Record, records: Mapping[str, Record]) -> None:
         name = record.cohort.table_id
-        write_sealed(self.directory / f"{name}.cohort", _encoded(record, _check(self.secret())))
+        write_sealed(
+            self.directory / f"{name}.cohort",
+            encode_cohort(record.cohort, record.history, key_check(self.secret())),
+        )
         if name not in records:
             names = sorted({*records, name})
             write_sealed(self.directory / "index", json.dumps(names).encode())
 
     def _enter(self, record: Record, ledger: Ledger) -> None:
         """Enter the changes of a cohort that the ledger lacks: after a crash, or a new ledger."""
-        told = {
+        entered = {
             line.get("change")
             for line in ledger.read()
             if line.get("table") == record.cohort.table_id
         }
         for line in record.history:
-            if line["change"] not in told:
+            if line["change"] not in entered:
                 ledger.append(line)
 
     def _sealed(self, path: Path) -> bytes:
         try:
             return read_sealed(path)
         except FileDamaged as error:
-            raise errors.CohortDamaged(f"{error}. {_RESTORE}") from None
+            raise errors.CohortDamaged(f"{error}. {RESTORE}") from None
 
     def _lost(self, name: str, why: str) -> errors.CohortLost:
         return errors.CohortLost(
             f"{self.directory} does not hold table {name} as it was released last ({why}). "
-            f"{_RESTORE}, or set FEDCLUST_STATE_DIR to where it is: groups are not formed twice"
+            f"{RESTORE}, or set FEDCLUST_STATE_DIR to where it is: groups are not formed twice"
         )
 
     def _choose(self, records: Mapping[str, Record], start: str | None) -> list[Cohort]:
@@ -355,19 +355,19 @@ class CohortStore:
             if not Path(error.filename or "").is_relative_to(self.directory):
                 raise
             raise errors.CohortError(
-                f"{error.filename}: {error.strerror}. Mend this and run the same command again"
+                f"{error.filename}: {error.strerror}. Fix this and run the same command again"
             ) from None
 
     def _acquired(self, lock: FileLock, end: float) -> bool:
         try:
             lock.acquire()
         except LockHeld:
-            if time.monotonic() >= end:
-                raise errors.CohortLocked(
-                    f"another process is changing the groups of this site's persons ({lock.path}); "
-                    "try again when it has ended"
-                ) from None
-            return False
+            if time.monotonic() < end:
+                return False
+            raise errors.CohortLocked(
+                f"another process is changing the groups of this site's persons ({lock.path}); "
+                "try again when it has ended"
+            ) from None
         return True
 
 
@@ -381,7 +381,7 @@ def cohort_refusals() -> Iterator[None]:
 
 
 def _refuse_held(cohort: Cohort, records: Mapping[str, Record]) -> None:
-    """Refuse newcomers who are in a table that no approval sets beside this one."""
+    """Refuse newcomers who are in another table, unless the two are approved as separate."""
     before = records.get(cohort.table_id)
     if before is None or cohort is before.cohort:
         return
@@ -395,112 +395,14 @@ def _refuse_held(cohort: Cohort, records: Mapping[str, Record]) -> None:
             raise two_cohorts(cohort, record.cohort)
 
 
-def _refuse_fourth(cohort: Cohort, records: Mapping[str, Record]) -> None:
-    held = np.zeros(len(cohort.keys), dtype=np.int64)
+def _refuse_further_grouping(cohort: Cohort, records: Mapping[str, Record]) -> None:
+    """Refuse a table with a person who is in the most tables already."""
+    n_tables = np.zeros(len(cohort.keys), dtype=np.int64)
     for name, record in records.items():
         if name != cohort.table_id:
-            held += record.cohort.find(cohort.keys) >= 0
-    if held.max() >= _MOST_GROUPINGS:
+            n_tables += record.cohort.find(cohort.keys) >= 0
+    if n_tables.max() >= _MOST_GROUPINGS:
         raise CohortRefused(
             "too-many-groupings",
             f"a person is in {_MOST_GROUPINGS} tables already. Use one of them (--cohort, cohort=)",
         )
-
-
-def _check(secret: bytes) -> str:
-    return hmac.digest(secret, b"fedclust cohort", "sha256")[:8].hex()
-
-
-# --- a cohort as bytes ----------------------------------------------------------------------------
-
-
-def _encoded(record: Record, check: str) -> bytes:
-    cohort = record.cohort
-    header = {
-        "format": _FORMAT,
-        "key": check,
-        "persons": len(cohort.keys),
-        "groups": len(cohort.sizes),
-        "table_id": cohort.table_id,
-        "p": cohort.p,
-        "fences": cohort.fences,
-        "has_ids": cohort.has_ids,
-        "base": cohort.base,
-        "aliases": dict(cohort.aliases),
-        "columns": [
-            asdict(each.column)
-            | {"rules": each.rules, "share": each.share, "versions": each.prints.shape[2]}
-            for each in cohort.columns
-        ],
-        "history": record.history,
-    }
-    arrays = [np.asarray(getattr(cohort, name), dtype) for name, dtype in ARRAYS.items()]
-    for each in cohort.columns:
-        arrays += [each.released, each.decided, each.prints]
-    return b"\n".join([json.dumps(header).encode(), b"".join(each.tobytes() for each in arrays)])
-
-
-def _decoded(path: Path, data: bytes, check: str) -> Record:
-    head, _, body = data.partition(b"\n")
-    try:
-        header = json.loads(head)
-        if header["format"] != _FORMAT:
-            raise errors.CohortDamaged(
-                f"{path} has format {header['format']}, which this version of fedclust does not "
-                "know: pip install --upgrade fedclust"
-            )
-        if header["key"] != check:
-            raise errors.CohortForeign(
-                f"{path} was written with another key than {path.with_name('key')}. {_RESTORE}, "
-                "with the key that belongs to it"
-            )
-        n, m = int(header["persons"]), int(header["groups"])
-        columns = [_column(each) for each in header["columns"]]
-        shapes: list[tuple[str, tuple[int, ...]]] = [
-            (dtype, (m,) if name in ("sizes", "used") else (n,)) for name, dtype in ARRAYS.items()
-        ]
-        for column, each in zip(columns, header["columns"], strict=True):
-            width = () if isinstance(column, NumericColumn) else (column.n_levels,)
-            prints = (n, len(source_names(column)), int(each["versions"]))
-            shapes += [("float64", (m, *width)), ("bool", (m,)), ("uint8", prints)]
-        arrays = _split(body, shapes)
-        own, rest = arrays[: len(ARRAYS)], arrays[len(ARRAYS) :]
-        pinned = [
-            PinnedColumn(column, tuple(each["rules"]), each["share"], *rest[at : at + 3])
-            for at, column, each in zip(
-                range(0, len(rest), 3), columns, header["columns"], strict=True
-            )
-        ]
-        cohort = Cohort.empty(header["table_id"], header["p"], fences=header["fences"])
-        cohort = replace(
-            cohort,
-            has_ids=header["has_ids"],
-            base=tuple(header["base"]),
-            aliases=header["aliases"],
-            columns=tuple(pinned),
-            **dict(zip(ARRAYS, own, strict=True)),
-        )
-        return Record(cohort, tuple(header["history"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise errors.CohortDamaged(f"{path} cannot be read ({error}). {_RESTORE}") from None
-
-
-def _column(raw: Mapping[str, Any]) -> NumericColumn | LevelColumn:
-    if "step" in raw:
-        fences, common = (raw["lower"], raw["upper"]), tuple(raw["values"])
-        return NumericColumn(raw["name"], raw["step"], raw["origin"], *fences, common)
-    values = tuple(tuple(each) for each in raw["values"])
-    return LevelColumn(tuple(raw["names"]), raw["n_levels"], values)
-
-
-def _split(body: bytes, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[Any]:
-    """Return the arrays that ``body`` holds one after another."""
-    lengths = [np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes]
-    # Compared before anything is made of it.
-    if min(lengths) < 0 or sum(lengths) != len(body):
-        raise ValueError("its arrays do not have the size that its first line says")
-    starts = np.cumsum([0, *lengths]).tolist()
-    return [
-        np.frombuffer(body, dtype, math.prod(shape), start).reshape(shape)
-        for (dtype, shape), start in zip(shapes, starts, strict=False)
-    ]

@@ -1,4 +1,4 @@
-"""What a site computes from in a session: the points of its cohort's table."""
+"""Prepare a site for a session: read its persons, bring its table up to date, derive its points."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedclust import errors
 from fedclust.data import LabelRows, Source, Table
@@ -22,7 +23,12 @@ from fedclust.methods.registry import METHODS
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn, source_names
 from fedclust.protection.figures import TableFigures, measure_table
-from fedclust.protection.recognition import PersonSource, other_file, person_rows
+from fedclust.protection.recognition import (
+    PersonBlocks,
+    PersonSource,
+    other_file,
+    person_rows,
+)
 from fedclust.protection.size_bands import size_band
 from fedclust.protection.table import TooFewPersons
 from fedclust.schema.feature import Feature
@@ -33,29 +39,42 @@ from fedclust.site.consent import ConsentRequest
 from fedclust.site.ledger import Ledger
 from fedclust.wire.models import Participation, SessionInfo
 
-__all__ = ["Prepared", "Reading", "consent_request", "declare", "draft_table", "prepare"]
+__all__ = [
+    "Prepared",
+    "RowOptions",
+    "SiteRows",
+    "consent_request",
+    "declare",
+    "draft_table",
+    "prepare",
+]
+
+
+class RowOptions(TypedDict, total=False):
+    """How a site's rows are used; described at :meth:`fedclust.Site.participate`."""
+
+    person: str | Sequence[Any] | NDArray[Any] | None
+    id_column: str | None
+    min_group_size: int | None
+    cohort: str | None
+    separate_groups: str | None
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A site's source, and which of its tables is meant.
-
-    Attributes
-    ----------
-    source : Source
-    person, id_column
-        As in :func:`fedclust.data.persons.read_persons`.
-    table : str or None
-        The start of a table's id.
-    separate : str or None
-        The approval of groups of their own.
-    """
+class SiteRows:
+    """A site's source, and its :class:`RowOptions`."""
 
     source: Source
-    person: Any = None
+    person: str | Sequence[Any] | NDArray[Any] | None = None
     id_column: str | None = None
-    table: str | None = None
-    separate: str | None = None
+    min_group_size: int | None = None
+    cohort: str | None = None
+    separate_groups: str | None = None
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the source says which person a row belongs to."""
+        return self.person is not None or self.id_column is not None
 
 
 @dataclass(frozen=True)
@@ -70,7 +89,7 @@ class Prepared:
     p : int
         The least number of persons behind every number.
     draft : Draft or None
-        To be kept before anything leaves; None where no table is used.
+        To be stored before anything leaves; None if no table is used.
     figures : TableFigures or None
     """
 
@@ -86,7 +105,7 @@ class Prepared:
         return None if self.draft is None else self.draft.record.cohort.table_id
 
     def digest(self, rows: Table | LabelRows) -> str:
-        """Return the SHA-256 that tells these rows, and the points, from any others."""
+        """Return the SHA-256 that distinguishes these rows and points from any others."""
         found = hashlib.sha256(rows.digest().encode())
         if self.draft is not None:
             points = np.where(np.isnan(self.data.X), np.nan, self.data.X)
@@ -97,7 +116,7 @@ class Prepared:
 def prepare(
     store: CohortStore,
     plan: Plan,
-    reading: Reading,
+    given: SiteRows,
     rows: Table | LabelRows,
     p: int,
     now: datetime,
@@ -112,28 +131,27 @@ def prepare(
     CohortError
     """
     if plan.policy.protection == "none":
-        data, features = site_data(plan, reading.source, rows, p)
+        data, features = site_data(plan, given.source, rows, p)
         return Prepared(data, features, p)
     lacking = plan.policy.missing == "mask"
     try:
-        persons, draft = draft_table(store, reading, plan.features, p, now, ledger, lacking=lacking)
+        persons, draft = draft_table(store, given, plan.features, p, now, ledger, lacking=lacking)
         cohort = draft.record.cohort
-        used = max(p, cohort.p)
+        p_used = max(p, cohort.p)
         names = [each.column for each in persons.readings if each.column is not None]
         with cohort_refusals():
-            points = table_points(persons, cohort.table(names, used))
-        figures = _figures(store, cohort, persons, names)
+            points = table_points(persons, cohort.table(names, p_used))
+        figures = _measure(store, cohort, persons, names)
     except TooFewPersons:
-        nobody = row_points(np.empty((0, len(plan.columns))))
-        return Prepared(nobody, rows.features, p)
-    return Prepared(points, held_features(plan, persons, points), used, draft, figures)
+        return Prepared(row_points(np.empty((0, len(plan.columns)))), rows.features, p)
+    return Prepared(points, held_features(plan, persons, points), p_used, draft, figures)
 
 
 def consent_request(
-    url: str, site: str, info: SessionInfo, plan: Plan, rows: Prepared, reading: Reading
+    url: str, site: str, info: SessionInfo, plan: Plan, prepared: Prepared, given: SiteRows
 ) -> ConsentRequest:
     """Return what a site is asked to consent to."""
-    persons = count_usable(plan, rows.data)
+    persons = count_usable(plan, prepared.data)
     return ConsentRequest(
         coordinator=url,
         site=site,
@@ -142,41 +160,40 @@ def consent_request(
         definition=info.definition,
         definition_sha256=info.definition_sha256,
         plan=plan,
-        p=rows.p,
+        p=prepared.p,
         persons=persons,
         size_band=size_band(persons),
-        persons_declared=reading.person is not None,
-        features=rows.features,
-        figures=rows.figures,
-        fences=rows.draft is None or rows.draft.record.cohort.fences,
+        persons_declared=given.person is not None,
+        features=prepared.features,
+        figures=prepared.figures,
+        fences=prepared.draft is None or prepared.draft.record.cohort.fences,
     )
 
 
 def declare(
-    request: ConsentRequest,
-    rows: Prepared,
-    reading: Reading,
-    joined: Participation | None,
-    min_group_size: int | None,
+    request: ConsentRequest, prepared: Prepared, given: SiteRows, joined: Participation | None
 ) -> Participation:
     """Return what a site declares when it joins; ``joined`` is what it declared before."""
-    again = joined is not None and joined.separate_groups
+    separate_before = joined is not None and joined.separate_groups
     return Participation(
         definition_sha256=request.definition_sha256,
         consents=request.consents,
         features=request.features,
-        min_group_size=min_group_size,
+        min_group_size=given.min_group_size,
         size_band=request.size_band,
-        table_id=rows.table_id,
-        separate_groups=bool(reading.separate) or again,
+        table_id=prepared.table_id,
+        separate_groups=bool(given.separate_groups) or separate_before,
         sdk_version=importlib.metadata.version("fedclust"),
         methods={name: (method.version,) for name, method in METHODS.items()},
     )
 
 
+# --- the site's table -----------------------------------------------------------------------------
+
+
 def draft_table(
     store: CohortStore,
-    reading: Reading,
+    given: SiteRows,
     features: Sequence[Feature],
     p: int,
     now: datetime,
@@ -187,70 +204,81 @@ def draft_table(
 ) -> tuple[SitePersons, Draft]:
     """Read a source, and bring the cohort of its persons up to date.
 
-    Columns are read as they were when they were released first. The columns that persons are
-    known by are read as well, so that persons under other ids, and other persons, are noticed.
+    Columns are read as they were when they were released first. The columns by which persons are
+    recognised are read too, so that persons under other ids, and other persons, are noticed.
 
     Raises
     ------
     DataError, CohortError, TooFewPersons
     """
     cohorts = [record.cohort for record in store.records(ledger).values()]
-    has_ids = reading.person is not None or reading.id_column is not None
+    reader = _PersonReader(given, features, lacking)
+    wanted = persons = reader.read({}, [])
+    cohort = None
+    if given.has_ids or not given.separate_groups:
+        persons = reader.read_with_base(cohorts, {}, wanted)
+        cohort = store.find(_person_blocks(persons), given.cohort)
+    if cohort is None or given.separate_groups:
+        without_ids = [] if given.has_ids else [each for each in cohorts if not each.has_ids]
+        persons = reader.read_with_base(without_ids, {}, wanted)
+    else:
+        pinned = _pinned_columns(cohort)
+        needed = {each.name for each in _base_features([cohort], wanted)}
+        needed |= {column.name for column in wanted.columns}
+        if any(
+            column.name not in needed or pinned.get(column.name, column) != column
+            for column in persons.columns
+        ):
+            persons = reader.read_with_base([cohort], pinned, wanted)
+    rules = {column.name: _rule(column) for column in persons.columns}
+    source = PersonSource(_person_blocks(persons), rules, persons.sample, persons.n_persons)
+    draft = store.draft(
+        source, p=p, now=now, fences=fences, table=given.cohort, separate=given.separate_groups
+    )
+    asked = {each.feature.name for each in wanted.readings}
+    readings = tuple(each for each in persons.readings if each.feature.name in asked)
+    return dataclasses.replace(persons, readings=readings), draft
 
-    def read(
-        features: Sequence[Feature], pinned: Mapping[str, SiteColumn], lacking: bool
-    ) -> SitePersons:
+
+@dataclass(frozen=True)
+class _PersonReader:
+    """Reads the persons of a source, with the columns that a session asks for and further ones."""
+
+    given: SiteRows
+    features: Sequence[Feature]
+    lacking: bool
+
+    def read(self, pinned: Mapping[str, SiteColumn], further: Sequence[Feature]) -> SitePersons:
+        """Read the session's columns and ``further`` ones, ``pinned`` ones as before."""
         return read_persons(
-            reading.source,
-            features,
-            person=reading.person,
-            id_column=reading.id_column,
-            lacking=lacking,
+            self.given.source,
+            [*self.features, *further],
+            person=self.given.person,
+            id_column=self.given.id_column,
+            lacking=self.lacking or bool(further),
             pinned=pinned,
         )
 
-    def read_with_base(known: Sequence[Cohort], pinned: Mapping[str, SiteColumn]) -> SitePersons:
-        """Read the columns that persons are known by as well, those that the source has."""
-        further = _known_by(known, wanted)
+    def read_with_base(
+        self, cohorts: Sequence[Cohort], pinned: Mapping[str, SiteColumn], wanted: SitePersons
+    ) -> SitePersons:
+        """Read the columns by which cohorts recognise persons too, as far as the source has them.
+
+        ``wanted`` is what :meth:`read` returns without them.
+        """
+        further = _base_features(cohorts, wanted)
         if further:
             try:
-                return read([*features, *further], pinned, lacking=True)
+                return self.read(pinned, further)
             except errors.DataError:
-                # A session is not refused for a column that it does not ask for.
-                if not has_ids and not all(each.has_ids for each in known):
+                # A session is not refused because of a column that it does not ask for.
+                if not self.given.has_ids and not all(each.has_ids for each in cohorts):
                     with cohort_refusals():
                         raise other_file() from None
-        return read(features, pinned, lacking) if pinned else wanted
-
-    wanted = persons = read(features, {}, lacking)
-    cohort = None
-    if has_ids or not reading.separate:
-        persons = read_with_base(cohorts, {})
-        cohort = store.find(_blocks(persons), reading.table)
-    if reading.separate:
-        cohort = None
-    if cohort is None:
-        nameless = [] if has_ids else [each for each in cohorts if not each.has_ids]
-        persons = read_with_base(nameless, {})
-    else:
-        pinned, known = _pinned(cohort), {each.name for each in _known_by([cohort], wanted)}
-        here = known | {column.name for column in wanted.columns}
-        if any(
-            column.name not in here or pinned.get(column.name, column) != column
-            for column in persons.columns
-        ):
-            persons = read_with_base([cohort], pinned)
-    rules = {column.name: _rule(column) for column in persons.columns}
-    source = PersonSource(_blocks(persons), rules, persons.sample, persons.n_persons)
-    draft = store.draft(
-        source, p=p, now=now, fences=fences, table=reading.table, separate=reading.separate
-    )
-    asked = {each.feature.name for each in wanted.readings}
-    kept = tuple(each for each in persons.readings if each.feature.name in asked)
-    return dataclasses.replace(persons, readings=kept), draft
+        return self.read(pinned, []) if pinned else wanted
 
 
-def _blocks(persons: SitePersons) -> Any:
+def _person_blocks(persons: SitePersons) -> PersonBlocks:
     def blocks() -> Iterator[tuple[Sequence[str] | None, Sequence[SourceColumn]]]:
         for block in persons.blocks():
             yield block.keys, block.sources
@@ -259,29 +287,31 @@ def _blocks(persons: SitePersons) -> Any:
 
 
 def _rule(column: SiteColumn) -> str:
-    said = dataclasses.asdict(column)
-    del said["name"]
-    return json.dumps(said, sort_keys=True)
+    """Return how a column is read, as a cohort stores it."""
+    fields = dataclasses.asdict(column)
+    del fields["name"]
+    return json.dumps(fields, sort_keys=True)
 
 
-def _pinned(cohort: Cohort) -> dict[str, SiteColumn]:
+def _pinned_columns(cohort: Cohort) -> dict[str, SiteColumn]:
+    """Return the columns that a cohort has released, by all their names: see :func:`_rule`."""
     rules = cohort.rules()
     rules |= {name: rules[old] for name, old in cohort.aliases.items()}
     found = {}
     for name, rule in rules.items():
-        said = json.loads(rule)
-        codes = None if said["codes"] is None else tuple(said.pop("codes"))
-        found[name] = SiteColumn(name, **{**said, "codes": codes})
+        fields = json.loads(rule)
+        codes = None if fields["codes"] is None else tuple(fields["codes"])
+        found[name] = SiteColumn(name, **{**fields, "codes": codes})
     return found
 
 
-def _known_by(cohorts: Sequence[Cohort], persons: SitePersons) -> list[Feature]:
-    """Return the columns that persons are known by and that a session does not ask for."""
+def _base_features(cohorts: Sequence[Cohort], persons: SitePersons) -> list[Feature]:
+    """Return the columns by which cohorts recognise persons and that were not read."""
     found: dict[str, Feature] = {}
-    here = {column.name for column in persons.columns}
+    present = {column.name for column in persons.columns}
     for cohort in cohorts:
-        for name, column in _pinned(cohort).items():
-            if cohort.pinned_name(name) in cohort.base and name not in here:
+        for name, column in _pinned_columns(cohort).items():
+            if cohort.pinned_name(name) in cohort.base and name not in present:
                 found[name] = Feature(
                     name=name,
                     kind="numeric" if column.codes is None else "categorical",
@@ -290,14 +320,14 @@ def _known_by(cohorts: Sequence[Cohort], persons: SitePersons) -> list[Feature]:
     return list(found.values())
 
 
-def _figures(
+def _measure(
     store: CohortStore, cohort: Cohort, persons: SitePersons, names: Sequence[str]
 ) -> TableFigures | None:
-    """Return how close the table is to its persons; None where no column can be compared."""
-    here = {column.name for column in persons.columns}
+    """Return how close the table is to its persons; None if no column can be compared."""
+    present = {column.name for column in persons.columns}
     table = cohort.table(names)
-    # Columns tied to one that this source lacks are not measured.
-    kept = [k for k, each in enumerate(table.columns) if set(source_names(each)) <= here]
+    # A column joined with one that this source lacks cannot be compared.
+    kept = [k for k, each in enumerate(table.columns) if set(source_names(each)) <= present]
     if not kept:
         return None
     table = dataclasses.replace(
@@ -306,4 +336,4 @@ def _figures(
         released=tuple(table.released[k] for k in kept),
         shares=tuple(table.shares[k] for k in kept),
     )
-    return measure_table(table, person_rows(cohort, store.secret(), _blocks(persons)))
+    return measure_table(table, person_rows(cohort, store.secret(), _person_blocks(persons)))

@@ -1,0 +1,319 @@
+"""One session at one site, from joining to labels.
+
+What makes a round safe is the order in which it is answered: the task's digest is recomputed, the
+answer computed and checked, its bytes and the memory written and synced (``journal``), then sent,
+then entered in the ledger. After a crash, the next run sends the bytes that were written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedclust import errors
+from fedclust.client import Client
+from fedclust.data import LabelRows, Table
+from fedclust.site.cohorts import CohortStore
+from fedclust.site.compute import compute, first_task, refuse_foreign
+from fedclust.site.consent import ConsentRequest
+from fedclust.site.journal import Answer, Journal, Outcome, SessionRecord
+from fedclust.site.ledger import Ledger
+from fedclust.site.prepare import Prepared
+from fedclust.site.progress import Preview, Progress
+from fedclust.site.result import SiteResult
+from fedclust.wire.models import Participation, Receipt, SessionInfo, TaskDocument, TaskResponse
+from fedclust.wire.submissions import BINARY
+
+__all__ = ["SessionRun"]
+
+#: A coordinator restored from a backup asks for what it has lost: it gets the same bytes, this
+#: often.
+_RESENDS = 3
+#: Refusals after which the session goes on: the body has left, and the next task is asked for.
+_MOVED_ON = (errors.RoundClosed, errors.WrongState, errors.NotAddressed)
+#: Refusals of the body itself: recorded as sent, then raised.
+_REFUSED = (
+    errors.Invalid,
+    errors.DisclosureRefused,
+    errors.TaskMismatch,
+    errors.SubmissionDiffers,
+)
+#: The fields by which the ledger recognises a body that was sent before.
+_SAME = frozenset({"coordinator", "site", "session", "round", "sha256", "receipt", "refused"})
+
+
+class SessionRun:
+    """One session at one site, during one call of :meth:`fedclust.Site.participate`.
+
+    Parameters
+    ----------
+    client : Client
+    info : SessionInfo
+    request : ConsentRequest
+    participation : Participation
+        What the site declares when it joins.
+    journal : Journal
+    ledger : Ledger
+    prepared : Prepared
+        What the site computes from.
+    rows : Table or LabelRows
+        The rows to label.
+
+    Attributes
+    ----------
+    now, media
+        The clock, and the form in which answers are sent.
+    ask, report
+        As ``ask`` and ``on_progress`` of :meth:`fedclust.Site.participate`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        info: SessionInfo,
+        request: ConsentRequest,
+        participation: Participation,
+        journal: Journal,
+        ledger: Ledger,
+        prepared: Prepared,
+        rows: Table | LabelRows,
+    ) -> None:
+        self.client, self.info, self.request = client, info, request
+        self.session, self.plan = request.session, request.plan
+        self.participation, self.journal, self.ledger = participation, journal, ledger
+        self.prepared, self.rows, self.data_digest = prepared, rows, prepared.digest(rows)
+        self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self.media = BINARY
+        self.ask: Callable[[Preview], bool] | None = None
+        self.report: Callable[[Progress], None] = lambda _progress: None
+        self.n_sent: Counter[int] = Counter()
+
+    # --- from joining to labels -------------------------------------------------------------------
+
+    def complete(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> SiteResult:
+        """Take part until the session ends; see :meth:`fedclust.Site.participate`."""
+        self.ledger.check()
+        self.journal.refuse_other_data(self.data_digest)
+        for answer in self.journal.unsettled():
+            self.send(answer, again=True)
+        if self.info.state in ("recruiting", "running"):
+            self.join(consent)
+            self.keep_table()
+        task, etag = self.client.task(self.session)
+        while True:
+            if task is not None and task.status == "ended":
+                return self.result(task)
+            if task is not None and task.status == "left":
+                raise self.left()
+            if task is not None and task.status == "work":
+                etag = self.answer(task)
+            elif task is not None:
+                seen = task.progress
+                counts = (seen.answered, seen.addressed) if seen else (None, None)
+                self.report(Progress("waiting", task.round, None, *counts))
+            task, known = self.client.task(self.session, etag)
+            # If nothing changed, the next request is answered at once and tells the progress.
+            etag = None if task is None else known
+
+    def join(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> None:
+        """Consent, record it and join, except for steps that an earlier run has done."""
+        record, wanted = self.journal.record, self.participation
+        state = next((s.state for s in self.info.sites if s.name == self.request.site), "invited")
+        if state in ("left", "excluded"):
+            raise self.left()
+        invited = state == "invited"
+        if not invited:
+            self.refuse_gaps()
+        if record is not None:
+            joined = record.participation
+            versions = {"sdk_version": joined.sdk_version, "methods": joined.methods}
+            same = wanted.model_copy(update=versions) == joined
+            if not same and not invited:
+                raise errors.JournalError(
+                    "this site joined with another min_group_size or size band; give the same "
+                    "rows and options, or leave the session (fedclust leave)"
+                )
+            record = record if same else None
+        if record is None:
+            self.consent(consent)
+            record = SessionRecord(
+                coordinator=self.request.coordinator,
+                site=self.request.site,
+                session=self.session,
+                definition_sha256=self.request.definition_sha256,
+                consented_at=self.now(),
+                participation=wanted,
+            )
+            self.keep_table()
+            self.journal.write_record(record)
+            invited = True
+        if invited:
+            self.client.join(self.session, record.participation)
+            self.report(Progress("joined"))
+
+    def consent(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> None:
+        if consent is None:
+            self.request.refuse_tacit()
+        elif not (consent if isinstance(consent, bool) else consent(self.request)):
+            raise errors.ConsentDeclined(f"not consented to session {self.session}")
+
+    def keep_table(self) -> None:
+        """Store the groups and their releases before anything of them leaves."""
+        if self.prepared.draft is not None:
+            CohortStore().keep(self.prepared.draft, self.ledger)
+
+    def refuse_gaps(self) -> None:
+        """Refuse to go on with a journal that lacks a round which this site has answered."""
+        for past in self.client.rounds(self.session):
+            answered = any(s.answered and s.name == self.request.site for s in past.sites)
+            if answered and past.number not in self.journal.answers:
+                raise errors.JournalDamaged(
+                    f"this site answered round {past.number}, and {self.journal.directory} does "
+                    "not hold it: use the journal directory it was answered from, or leave the "
+                    "session: fedclust leave"
+                )
+
+    def left(self) -> errors.SiteLeft:
+        info = self.client.session(self.session)
+        state = next((s.state for s in info.sites if s.name == self.request.site), "left")
+        message = "an analyst or operator excluded this site" if state == "excluded" else "left"
+        return errors.SiteLeft(self.session, message, state)
+
+    def result(self, task: TaskResponse) -> SiteResult:
+        if task.session_state != "completed":
+            info = self.client.session(self.session)
+            if task.session_state == "cancelled":
+                raise errors.SessionCancelled(self.session, "cancelled", info.stopped_because)
+            raise errors.SessionFailed(
+                self.session, f"failed: {info.failure or info.stopped_because}", info.failure
+            )
+        document = self.client.result(self.session)
+        if document.provenance.definition_sha256 != self.request.definition_sha256:
+            raise errors.ProtocolError("the result is of another definition")
+        try:
+            result = SiteResult(document, self.request.definition, self.request.site)
+        except ValidationError:
+            raise errors.ProtocolError("the result cannot be read by this SDK") from None
+        self.report(Progress("done"))
+        memory = self.journal.memory or None
+        rows = self.rows
+        if isinstance(rows, LabelRows):
+            rows = replace(rows, held=self.request.features)
+        labels, ids = result.label(rows, memory)
+        return replace(result, labels_=labels, ids_=ids, memory=memory, table=rows)
+
+    # --- one round --------------------------------------------------------------------------------
+
+    def answer(self, task: TaskResponse) -> str | None:
+        """Answer a task, and return the ETag to wait with."""
+        if task.task is None or task.round is None:
+            raise errors.ProtocolError("the coordinator asks for work without a task")
+        number, document = task.round, task.task
+        refuse_foreign(self.plan, self.session, number, document)
+        answer = self.journal.answers.get(number)
+        if answer is None:
+            if number - 1 > max(self.journal.answers, default=0):
+                # Rounds in between were closed without this site, or answered from elsewhere.
+                self.refuse_gaps()
+            self.report(Progress("computing", number, document.phase))
+            answer = self.compute(number, document)
+            if self.ask is not None and not self.ask(_as_preview(answer)):
+                raise errors.ConsentDeclined(f"round {number} was not sent")
+            self.journal.commit(answer)
+        elif answer.task_digest != document.digest:
+            raise errors.ProtocolError(
+                f"round {number} asks for something else than this site has answered; a site "
+                "never answers one round twice"
+            )
+        elif self.n_sent[number] > _RESENDS:
+            raise errors.ProtocolError(f"the coordinator asks again for round {number}")
+        return self.send(answer, again=number in self.journal.outcomes)
+
+    def compute(self, number: int, document: TaskDocument) -> Answer:
+        """Compute and check an answer; nothing is written or sent."""
+        memory = self.journal.memory
+        computed = compute(self.request, self.prepared.data, number, document, memory, self.media)
+        return Answer(
+            coordinator=self.request.coordinator,
+            site=self.request.site,
+            session=self.session,
+            round=number,
+            after=max(self.journal.answers, default=0),
+            task_digest=document.digest,
+            media=self.media,
+            data_digest=self.data_digest,
+            written_at=self.now(),
+            **vars(computed),
+        )
+
+    def send(self, answer: Answer, *, again: bool) -> str | None:
+        """Send a written answer, enter it in the ledger, record the outcome."""
+        self.n_sent[answer.round] += 1
+        receipt, etag, refusal = None, None, None
+        try:
+            receipt, etag = self.client.submit(
+                self.session, answer.round, answer.body, answer.media
+            )
+            if not _acknowledges(receipt, answer):
+                raise errors.ProtocolError(f"the receipt of round {answer.round} is another's")
+        except (*_MOVED_ON, *_REFUSED) as error:
+            refusal = error
+        outcome = Outcome(receipt=receipt, refused=refusal.slug if refusal else None)
+        line = answer.entry(outcome) | {"audit_head": self.client.audit_head}
+        self.ledger.append(line, unless=_SAME if again else frozenset())
+        self.journal.settle(answer.round, outcome)
+        if isinstance(refusal, _REFUSED):
+            raise refusal
+        event: Any = "refused" if refusal else "sent again" if again else "sent"
+        self.report(Progress(event, answer.round, answer.phase))
+        return etag
+
+    # --- preview ----------------------------------------------------------------------------------
+
+    def preview(self) -> Preview:
+        """Return the next submission; see :meth:`fedclust.Site.preview`."""
+        self.journal.refuse_other_data(self.data_digest)
+        for written in self.journal.unsettled():
+            return _as_preview(written, "written before, without a receipt: it is sent again")
+        task, _ = self.client.task(self.session)
+        if task is None or task.status in ("ended", "left"):
+            return Preview(self.session, note="this site has nothing more to send in this session")
+        if task.status == "work" and task.task is not None and task.round is not None:
+            refuse_foreign(self.plan, self.session, task.round, task.task)
+            known = self.journal.answers.get(task.round)
+            if known is not None:
+                return _as_preview(known, "sent before; the coordinator asks for it again")
+            return _as_preview(self.compute(task.round, task.task))
+        if task.session_state != "recruiting":
+            note = "nothing to answer now: the round waits for other sites"
+            if task.status == "invited":
+                note = "the session is running: only sites that have joined see its task"
+            return Preview(self.session, note=note)
+        roster = [s.name for s in self.info.sites if s.state in ("invited", "joined")]
+        document = first_task(self.request, roster)
+        answer = self.compute(1, document)
+        return _as_preview(answer, "if all the sites invited so far take part")
+
+
+def _as_preview(answer: Answer, note: str = "") -> Preview:
+    return Preview(
+        session=answer.session,
+        round=answer.round,
+        phase=answer.phase,
+        media=answer.media,
+        body=answer.body,
+        fields=answer.fields,
+        smallest_count=answer.smallest_count,
+        note=note,
+    )
+
+
+def _acknowledges(receipt: Receipt, answer: Answer) -> bool:
+    named = (receipt.session, receipt.site, receipt.round, receipt.sha256, receipt.size)
+    asked = (answer.session, answer.site, answer.round, answer.sha256, len(answer.body))
+    return named == asked
