@@ -1,4 +1,4 @@
-"""From what an analyst asks for to the frozen definition that sites consent to."""
+"""Check an analyst's request and freeze it as the definition that sites consent to."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from fedclust.wire.models import PURPOSE_CHARACTERS, Definition, SessionCreate
 from fedclust.wire.problems import FieldError
 from fedclust.wire.submissions import field_errors
 
-#: Levels of one categorical feature. Each is a column in every cell of every answer, and of many a
-#: group releases few.
+#: Levels of one categorical feature. Each is a column in every answer, and a group releases the
+#: counts of few of them.
 MAX_LEVELS = 64
-#: Of fewer than 3 persons a mean gives both values away.
+#: Each of two persons could compute the other's value from their mean.
 LEAST_GROUP = 3
-#: Columns of all features together, as many as there may be features.
+#: Columns of all features together: as many as a session may have features.
 MAX_COLUMNS = 10_000
-#: Weights from its inverse to this.
+#: The largest weight; its inverse is the smallest.
 MAX_WEIGHT = 1e6
 
 
 class DefinitionError(ValueError):
-    """A session cannot be defined like this; ``errors`` names each field and what to change."""
+    """A session cannot be defined like this; ``errors`` names each field and the correction."""
 
     def __init__(self, errors: list[FieldError]) -> None:
         super().__init__(errors)
@@ -43,13 +43,13 @@ class DefinitionError(ValueError):
 
 
 def freeze(request: SessionCreate, seed: int, *, simulated: bool = False) -> Definition:
-    """Check a request and pin what later versions could change: seed, defaults, method version.
+    """Check a request and pin seed, defaults and method version, which later versions may change.
 
     Parameters
     ----------
     request : SessionCreate
     seed : int
-        Used where the request names none.
+        Used if the request has none.
     simulated : bool
         As in :func:`check_definition`.
 
@@ -72,7 +72,7 @@ def canonical(definition: Definition) -> bytes:
 
 
 def read_definition(data: bytes) -> Definition:
-    """Inverse of :func:`canonical`; DefinitionError where another version has written it."""
+    """Inverse of :func:`canonical`; DefinitionError if another version has written it."""
     try:
         return Definition.model_validate_json(data)
     except ValidationError as error:
@@ -80,12 +80,12 @@ def read_definition(data: bytes) -> Definition:
 
 
 def request_hash(request: SessionCreate) -> str:
-    """Return what tells a repeated creation from another one: the fields that were sent."""
+    """Return the hash of the fields that were sent: it tells a repeated request from a new one."""
     return sha256(canonical_json(request.model_dump(mode="json", exclude_unset=True)))
 
 
 def plan_of(definition: Definition) -> Plan:
-    """Return what the engine runs; DefinitionError where the pinned version is not spoken here."""
+    """Return the engine's plan; DefinitionError if the pinned method version is not supported."""
     method = METHODS.get(definition.algorithm)
     if method is None:
         message = METHODS.problem(definition.algorithm) or (
@@ -102,7 +102,7 @@ def plan_of(definition: Definition) -> Plan:
             )
         message = (
             f"the session uses version {definition.method_version} of this method; "
-            f"this program speaks: {method.version}. {remedy}"
+            f"this program supports: {method.version}. {remedy}"
         )
         raise DefinitionError([_error("/method_version", "method-version", message)])
     options = _options(definition)
@@ -116,12 +116,12 @@ def plan_of(definition: Definition) -> Plan:
 
 
 def check_definition(definition: SessionCreate, *, simulated: bool = False) -> None:
-    """Refuse what no session may be; ``simulated`` admits one site and no purpose.
+    """Refuse an invalid definition; ``simulated`` allows one site and no purpose.
 
     Raises
     ------
     DefinitionError
-        With every fault that was found.
+        With all faults found.
     """
     errors = _check_sites(definition, simulated) + _check_features(definition)
     least, most = PURPOSE_CHARACTERS
@@ -231,7 +231,7 @@ def _check_features(definition: SessionCreate) -> list[FieldError]:
 
 
 def _check_columns(features: tuple[Feature, ...]) -> list[FieldError]:
-    """Check what features become: each column has a name of its own, and bounds that differ."""
+    """Check the encoded columns: unique names, different bounds, not too many."""
     columns = columns_of(features)
     place = {feature.name: index for index, feature in enumerate(features)}
     at = [f"/features/{place[column.feature]}" for column in columns]

@@ -1,8 +1,8 @@
-"""Durable, private files: what the journal and the ledger are written with.
+"""Durable, private files for the journal, the ledger and the cohorts.
 
-A file is there whole or not at all, survives a loss of power once a function here has returned,
-and belongs to its owner alone (0600 and 0700 on POSIX; on Windows the directory's own access list
-decides). Damage is found by a checksum, not guessed.
+A file is complete or absent, survives a loss of power once a function here has returned, and can
+be read by its owner alone (0600 and 0700 on POSIX; on Windows the directory's access list decides).
+A checksum detects damage.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class LockHeld(RuntimeError):
     """Another process holds the lock."""
 
 
-#: How the platforms say so.
+#: The error numbers with which platforms report a held lock.
 _HELD = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK, errno.EWOULDBLOCK})
 
 
 @contextmanager
 def _naming(path: str | Path) -> Iterator[None]:
-    """Let an OSError say which file it is about: that of a full disk does not."""
+    """Add the file to an OSError that does not name one, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -47,7 +47,7 @@ def _naming(path: str | Path) -> Iterator[None]:
 
 
 def private_directory(path: Path) -> None:
-    """Make a directory and its missing parents, readable by the owner alone."""
+    """Create a directory and its missing parents, readable by the owner alone."""
     with _naming(path):
         if path.exists():
             return
@@ -58,7 +58,7 @@ def private_directory(path: Path) -> None:
 
 
 def sync(descriptor: int) -> None:
-    """Wait until what was written is on the disk. Every durable write of the SDK ends here."""
+    """Wait until written data is on the disk. Every durable write of the SDK ends here."""
     os.fsync(descriptor)
 
 
@@ -78,11 +78,11 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write_together(files: Mapping[Path, bytes]) -> None:
-    """As :func:`write_atomically`, for several files: a directory is waited for once.
+    """Do what :func:`write_atomically` does for several files, and sync each directory once.
 
-    Each is there whole or not at all. A crash may leave the first of them replaced and others not.
+    After a crash the first ones may be replaced and the others not.
     """
-    # As text: a path is put together anew each time that the system is asked about it.
+    # As text: a Path would be joined again for every system call.
     names = {os.fspath(path): data for path, data in files.items()}
     for name, data in names.items():
         with _naming(name):
@@ -103,7 +103,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
 
 
 def append(path: Path, at: int, data: bytes) -> None:
-    """Write ``data`` at byte ``at``, which becomes the file's end with it, durably."""
+    """Cut a file at byte ``at`` and append ``data``, durably."""
     with _naming(path):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | _BINARY, 0o600)
         try:
@@ -129,7 +129,7 @@ def write_sealed(path: Path, data: bytes) -> None:
 
 
 def seal_all(files: Mapping[Path, bytes]) -> None:
-    """As :func:`write_sealed`, for several files: see :func:`write_together`."""
+    """Do what :func:`write_sealed` does for several files: see :func:`write_together`."""
     write_together({path: _sealed(data) for path, data in files.items()})
 
 
@@ -148,17 +148,14 @@ def read_sealed(path: Path) -> bytes:
 
 
 class FileLock:
-    """A lock on a file that ends with its process, however that ends.
-
-    Kernel locks, not files that exist: nothing stays behind after ``kill -9``.
-    """
+    """A kernel lock on a file: it ends with its process, also after ``kill -9``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None
 
     def acquire(self, *, wait: bool = False) -> None:
-        """Take the lock; LockHeld where another holder has it and ``wait`` is false."""
+        """Take the lock; LockHeld if another process has it and ``wait`` is false."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | _BINARY, 0o600)
         try:
             _lock(descriptor, wait)
@@ -166,13 +163,13 @@ class FileLock:
             os.close(descriptor)
             if error.errno in _HELD:
                 raise LockHeld(str(self.path)) from None
-            # A file system without locks, for one: two processes could not be told apart.
+            # Such as a file system without locks, where two processes could run at once.
             error.filename = str(self.path)
             raise
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Give the lock back; harmless where it is not held."""
+        """Release the lock, if it is held."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""A site's rows: where they come from, and how they match a session's features."""
+"""A site's rows: their sources, and how their columns match a session's features."""
 
 from fedclust.data.chunks import DataWarning
 from fedclust.data.mapping import Dataset

@@ -1,4 +1,4 @@
-"""Arrays: their columns are the session's features, in its order."""
+"""Arrays: their columns are the session's features, in the same order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ArrayReader:
         return len(self._rows)
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
-        """Yield runs of ``rows`` rows, the last one shorter."""
+        """Yield chunks of ``rows`` rows; the last may be shorter."""
         places = self.origin.columns(self.header, columns, text)
         for start in range(0, len(self._rows), rows):
             part = self._rows[start : start + rows]
@@ -39,15 +39,15 @@ class ArrayReader:
 
 
 def unmasked(source: Any) -> Any:
-    """Return a masked array with NaN where it is masked, and anything else as it is."""
+    """Return a masked array with NaN where it is masked, and anything else unchanged."""
     if isinstance(source, np.ma.MaskedArray):
-        # As an array it would show the numbers under the mask.
+        # numpy.asarray would show the numbers under the mask.
         return np.ma.filled(source.astype(np.float64), np.nan)
     return source
 
 
 def refuse_text(origin: Origin, text: Sequence[str]) -> None:
-    """Raise DataError where columns of an array are asked for by name."""
+    """Raise DataError if columns of an array are requested by name."""
     if text:
         message = "an array has no column names: give a table, or the persons themselves"
         raise origin.fault("missing-column", message, column=text[0])
@@ -57,7 +57,7 @@ def refuse_shape(origin: Origin, array: Any, d: int) -> None:
     """Raise DataError unless an array holds numbers in ``d`` columns."""
     if array.dtype.kind not in "iufb":
         raise origin.fault(
-            "not-a-number", f"it holds {array.dtype.name}, not numbers; NaN is a missing one"
+            "not-a-number", f"it holds {array.dtype.name}, not numbers; NaN is a missing number"
         )
     if array.ndim != 2 or array.shape[1] != d:
         message = f"its shape is {array.shape}; the session needs (n, {d})"

@@ -1,4 +1,4 @@
-"""What every source yields before the session's rules are applied."""
+"""What every reader yields, before a column's rules are applied."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from numpy.typing import NDArray
 
 from fedclust.errors import DataError
 
-#: Written for a missing value, whatever the case: by people, R, pandas, spreadsheets, databases,
-#: SAS and Stata.
+#: Markers of missing values, in any case, as people, R, pandas, spreadsheets, databases, SAS and
+#: Stata write them.
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "."})
 
-#: A column of a piece of a source: numbers or dates in an array, or what each cell holds.
+#: A column of a chunk: an array of numbers or dates, or a list of cells.
 Cells: TypeAlias = "NDArray[Any] | list[Any]"
 
 
 class DataWarning(UserWarning):
-    """Something about a site's rows that is allowed and rarely meant."""
+    """Something about a site's rows that is allowed but probably a mistake."""
 
 
 @dataclass(frozen=True)
 class Origin:
     """Where rows come from, for messages.
 
-    ``numbers`` holds the line of each row where that is not its index: a CSV file's rows may span
-    several lines.
+    ``numbers`` are the line numbers of the rows of a CSV file, which may span several lines.
     """
 
     source: str
@@ -43,7 +42,7 @@ class Origin:
         index: int | None = None,
         count: int | None = None,
     ) -> DataError:
-        """Return the error for the row at ``index``. ``message`` may not repeat a value."""
+        """Return the error for the row at ``index``. ``message`` must not contain a value."""
         row = index if index is None or self.numbers is None else self.numbers[index]
         return DataError(
             self.source, rule, message, column=column, row=row, count=count, unit=self.unit
@@ -52,12 +51,12 @@ class Origin:
     def columns(
         self, header: Sequence[str], features: Sequence[str], text: Sequence[str] = ()
     ) -> dict[str, int]:
-        """Return where each column stands; DataError for a missing or a repeated name."""
+        """Return the position of each column; DataError for a missing or a repeated name."""
         wanted = [*features, *text]
         places: dict[str, int] = {}
         twice: list[str] = []
         for place, name in enumerate(header):
-            if not name:  # a column without a name cannot be asked for
+            if not name:
                 continue
             if name in places:
                 twice.append(name)
@@ -68,12 +67,12 @@ class Origin:
             why = "the session needs" if missing[0] in features else "rows or persons are named by"
             message = f"{why} this column and the header has none of that name{others}"
             if missing[0].casefold() in map(str.casefold, places):
-                message += "; upper and lower case are told apart"
-            message += "; where it has another name here, say so in a mapping file"
+                message += "; upper and lower case are different"
+            message += "; if it has another name here, say so in a mapping file"
             if self.unit == "line" and not places.keys() & set(wanted):
-                message += "; where the first line is no header, name the columns (--columns)"
+                message += "; if the first line is no header, name the columns (--columns)"
             raise self.fault("missing-column", message, column=missing[0])
-        # Only now is it sure to be a header, and no record, that a message repeats.
+        # Only now it is certain that the message repeats a header and no record.
         if twice and wanted:
             raise self.fault("duplicate-column", "the header names it twice", column=twice[0])
         return {name: places[name] for name in wanted}
@@ -81,11 +80,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A run of rows, by column.
+    """Consecutive rows of a source, by column.
 
-    ``numbers``: the line of each row, in a file of lines. ``text``: the columns that were asked for
-    as they stand. ``part``: the file that they are of, where the source is several, and ``start``
-    the index there of the first row.
+    ``text`` are the columns that are kept as text, ``numbers`` the lines of the rows in a text
+    file. If the source is several files, ``part`` names the file and ``start`` is the index of the
+    first row in it.
     """
 
     n: int
@@ -97,19 +96,19 @@ class Chunk:
 
 
 class Reader(Protocol):
-    """A source that is opened: its columns are known, its rows are read when asked for.
+    """An open source: its columns are known, its rows are read by :meth:`chunks`.
 
     Attributes
     ----------
     origin : Origin
     header : sequence of str
-        Names of the columns, as they stand.
+        Names of the columns.
     textual : bool
-        Whether numbers are written as text and have to be read from it.
+        Whether numbers are written as text.
     named : bool
-        Whether columns have names of their own; those of an array are told by their order.
+        Whether columns have names; those of an array are identified by their order.
     n_rows : int or None
-        How many rows there are, where that is known before they are read.
+        Number of rows, if known before they are read.
     """
 
     origin: Origin
@@ -121,14 +120,16 @@ class Reader(Protocol):
     def n_rows(self) -> int | None: ...
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
-        """Yield the rows from the first on, at most about ``rows`` at a time.
+        """Yield all rows, at most about ``rows`` at a time; each call starts from the first.
 
-        May be called again, and then begins again. Raises DataError.
+        Raises
+        ------
+        DataError
         """
         ...
 
 
 def extra_missing(source: str, what: str, extra: str) -> DataError:
-    """Return the error for a source whose libraries a bare install has not got."""
+    """Return the error for a source whose libraries are not installed."""
     message = f'reading {what} needs more packages: pip install "fedclust[{extra}]"'
     return DataError(source, "extra-missing", message)

@@ -1,4 +1,4 @@
-"""CSV by the standard library, a run of rows at a time."""
+"""CSV by the standard library, a chunk of rows at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedclust.data.mapping import ColumnsFile
 from fedclust.errors import DataError
 
 _DELIMITERS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-#: What a file says at its very beginning of how it is written.
+#: Byte order marks, and the encodings that they announce.
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -25,29 +25,29 @@ _MARKS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-#: A first line by which spreadsheets in some countries say what separates columns.
+#: The first line with which some spreadsheets announce the delimiter.
 _SEPARATOR: Final = re.compile(r'"?sep=(.)"?[\r\n]*', re.IGNORECASE)
-#: How gzip and zip files begin.
+#: The first bytes of gzip and zip files.
 _PACKED: Final = (b"\x1f\x8b", b"PK\x03\x04")
 _PIECE: Final = 65_536
 
 
 class CsvReader:
-    """A CSV file: a header (or names that were given), one record a line, fields maybe quoted.
+    """A CSV file with a header, or given column names, and optionally quoted fields.
 
     Parameters
     ----------
     path : Path
     written : ColumnsFile
-        Delimiter, encoding and columns, where they were given. Else UTF-8, or what the mark at the
-        file's beginning says; and the delimiter under which the header has the most of ``wanted``.
+        Delimiter, encoding and columns, if given. By default UTF-8 or the encoding of the byte
+        order mark, and the delimiter with which the header has the most of ``wanted``.
     wanted : sequence of str
-        Columns that will be asked for.
+        Columns that will be read.
 
     Raises
     ------
     DataError
-        Names file and line, here and while it is read.
+        The message names file and line, here and in :meth:`chunks`.
     """
 
     textual, named, n_rows = True, True, None
@@ -78,7 +78,7 @@ class CsvReader:
             self.header = self._given
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
-        """Yield runs of ``rows`` rows, the last one shorter."""
+        """Yield chunks of ``rows`` rows; the last may be shorter."""
         places = self.origin.columns(self.header, columns, text)
         width = len(self.header)
         records: list[list[str]] = []
@@ -97,7 +97,7 @@ class CsvReader:
                 next(filter(None, reader), None)
             ended[0] = end = self._before + reader.line_num
             for record in reader:
-                # A quoted field may hold line breaks: a row is where it begins.
+                # A quoted field may contain line breaks: a row has the number of its first line.
                 number, end = end + 1, self._before + reader.line_num
                 ended[0] = end
                 if not record or (len(record) == 1 < width and not record[0].strip()):
@@ -129,7 +129,7 @@ class CsvReader:
                 raise DataError(self._path.name, "encoding", message, row=1, unit="line")
             return mark or "utf-8-sig"
         name = codecs.lookup(given).name
-        # A mark belongs to no field, whatever the encoding was called.
+        # The mark is no part of the first field, however the encoding is spelled.
         same = mark is not None and (mark.startswith(name) or name.startswith(mark))
         return mark if mark is not None and same else name
 
@@ -145,7 +145,7 @@ class CsvReader:
             return [name.strip() for name in next(filter(None, reader), [])]
 
     def _sniffed(self, wanted: frozenset[str]) -> str:
-        """Return the delimiter that the header speaks for; DataError where two do as well."""
+        """Return the delimiter that fits the header best; DataError if two fit equally well."""
         scores: dict[str, tuple[int, int]] = {}
         for delimiter in _DELIMITERS:
             try:
@@ -165,7 +165,7 @@ class CsvReader:
 
     @contextmanager
     def _reading(self) -> Iterator[list[int]]:
-        """Say where and why the file could not be read; the list holds the last row's last line."""
+        """Turn read errors into DataError; the yielded list holds the last line read."""
         ended = [self._before]
         try:
             yield ended
@@ -190,13 +190,13 @@ class CsvReader:
             raise self.origin.fault("unreadable", why) from None
 
     def _first_undecodable(self) -> int | None:
-        """Return the line where the file stops being text of its encoding."""
+        """Return the first line that cannot be decoded."""
         decoder = codecs.getincrementaldecoder(self._encoding)()
         line, last = 1, ""
         with self._path.open("rb") as file:
             while True:
                 piece = file.read(_PIECE)
-                # What the decoder holds back comes first in what it then says it could not decode.
+                # The error's object begins with bytes that the decoder kept from the last piece.
                 try:
                     text = decoder.decode(piece, final=not piece)
                 except UnicodeDecodeError as error:
@@ -207,7 +207,7 @@ class CsvReader:
                 line, last = line + _line_ends(text, last), text[-1:] or last
 
     def _bare_encoding(self) -> str:
-        """Return the encoding of a piece of the file, which has no mark at its beginning."""
+        """Return the encoding for a piece of the file, which has no byte order mark."""
         if self._encoding not in ("utf-16", "utf-32"):
             return self._encoding
         with self._path.open("rb") as file:
@@ -218,7 +218,7 @@ class CsvReader:
 def _line_ends(text: str, last: str) -> int:
     """Return how many lines end in a piece of text: with LF, CRLF or CR.
 
-    ``last``: the character before it; a line whose CR that was has been counted.
+    ``last`` is the character before it; if that is a CR, its line is already counted.
     """
     within = text.count("\n") + text.count("\r") - text.count("\r\n")
     return within - (last == "\r" and text.startswith("\n"))

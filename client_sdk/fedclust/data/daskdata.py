@@ -1,4 +1,4 @@
-"""Dask arrays and DataFrames, a partition at a time; whoever has one has imported Dask."""
+"""Dask arrays and DataFrames, a partition at a time, read without importing Dask."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedclust.errors import DataError
 
 
 def is_dask(source: Any) -> bool:
-    """Tell whether ``source`` is a Dask array or DataFrame."""
+    """Return whether ``source`` is a Dask array or DataFrame."""
     kind = type(source)
     return kind.__name__ in ("Array", "DataFrame") and kind.__module__.split(".")[0] in (
         "dask",
@@ -21,10 +21,9 @@ def is_dask(source: Any) -> bool:
 
 
 class DaskArrayReader:
-    """A Dask array (n, d): its columns are the session's features, in its order.
+    """A Dask array (n, d): its columns are the session's features, in the same order.
 
-    A partition is computed when its turn comes, and is gone when its rows were read; the number of
-    its rows need not be known.
+    One partition is in memory at a time. The number of its rows need not be known.
     """
 
     textual, named, n_rows = False, False, None
@@ -37,7 +36,7 @@ class DaskArrayReader:
         self._rows = source.rechunk({1: -1})
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
-        """Yield runs of at most ``rows`` rows, shorter where a partition ends."""
+        """Yield chunks of at most ``rows`` rows, shorter where a partition ends."""
         places = self.origin.columns(self.header, columns, text)
         for number in range(self._rows.numblocks[0]):
             block = unmasked(_computed(self.origin, self._rows.blocks[number], number))
@@ -47,7 +46,7 @@ class DaskArrayReader:
 
 
 class DaskFrameReader:
-    """A Dask DataFrame, computed a partition at a time; empty ones are passed over."""
+    """A Dask DataFrame, computed a partition at a time."""
 
     textual, named, n_rows = False, True, None
 
@@ -56,7 +55,7 @@ class DaskFrameReader:
         self.header: Sequence[str] = [str(name).strip() for name in source.columns]
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
-        """Yield runs of at most ``rows`` rows, shorter where a partition ends."""
+        """Yield chunks of at most ``rows`` rows, shorter where a partition ends."""
         names = list(dict.fromkeys([*columns, *text]))
         places = self.origin.columns(self.header, names)
         # Other columns are not computed at all.
@@ -74,6 +73,6 @@ def _computed(origin: Origin, partition: Any, number: int) -> Any:
     except DataError:
         raise
     except Exception as error:
-        # Whatever the graph holds may fail, and its message may hold a value.
+        # Any step of the graph may fail, and its message may contain a value.
         message = f"partition {number} could not be computed ({type(error).__name__})"
         raise origin.fault("dask", message) from None

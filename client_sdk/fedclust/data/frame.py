@@ -1,4 +1,4 @@
-"""pandas DataFrames, without importing pandas: whoever has one has imported it."""
+"""pandas DataFrames, read without importing pandas."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fedclust.data.chunks import Cells, Chunk, Origin
 
 
 def is_frame(source: Any) -> bool:
-    """Tell whether ``source`` is a pandas DataFrame."""
+    """Return whether ``source`` is a pandas DataFrame."""
     kind = type(source)
     return kind.__name__ == "DataFrame" and kind.__module__.split(".")[0] == "pandas"
 
 
 class FrameReader:
-    """A pandas DataFrame. Its index is not looked at: rows are numbered from 0."""
+    """A pandas DataFrame. Its index is ignored: rows are numbered from 0."""
 
     textual, named = False, True
 
@@ -31,7 +31,7 @@ class FrameReader:
         return len(self._frame)
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
-        """Yield runs of ``rows`` rows, the last one shorter."""
+        """Yield chunks of ``rows`` rows; the last may be shorter."""
         places = self.origin.columns(self.header, columns, text)
         for start in range(0, len(self._frame), rows):
             part = self._frame.iloc[start : start + rows]
@@ -41,7 +41,7 @@ class FrameReader:
 def frame_chunk(
     part: Any, places: dict[str, int], columns: Sequence[str], text: Sequence[str]
 ) -> Chunk:
-    """Return the rows of a DataFrame; ``places`` says where each column stands."""
+    """Return the rows of a DataFrame; ``places`` are the positions of its columns."""
     cells = {name: _cells(part.iloc[:, places[name]]) for name in columns}
     kept = {name: _text(part.iloc[:, places[name]]) for name in text}
     return Chunk(len(part), cells, kept)
@@ -62,7 +62,7 @@ def _cells(column: Any) -> Cells:
     if kind in "iuf":
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     if kind in "mM":
-        # With a time zone it would be an array of objects.
+        # Only whether there is a date matters; with a time zone there is no array of dates.
         stamps = column.isna().to_numpy()
         return np.where(stamps, np.datetime64("NaT"), np.datetime64(0, "s"))
     missing = np.asarray(column.isna())

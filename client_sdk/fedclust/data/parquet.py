@@ -1,4 +1,4 @@
-"""Parquet by pyarrow: a file, or a directory of them in the order of their names."""
+"""Parquet by pyarrow: a file, or the files of a directory in the order of their names."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedclust.data.chunks import Cells, Chunk, Origin, extra_missing
 
 
 class ParquetReader:
-    """Parquet, read a batch at a time: never more than one row group is decoded.
+    """Parquet, read a batch at a time; at most one row group is decoded.
 
     Raises
     ------
     DataError
-        Without pyarrow (says how to install it); for what is no Parquet file.
+        pyarrow is not installed; the source is no Parquet file.
     """
 
     textual, named = False, True
@@ -32,7 +32,7 @@ class ParquetReader:
         self._open: Any = pyarrow.parquet.ParquetFile
         self._paths = [path]
         if path.is_dir():
-            # Other programs keep files of their own beside the rows: ._1.parquet, for example.
+            # Other programs keep hidden files there, such as ._1.parquet.
             found = path.glob("*.parquet")
             self._paths = sorted(part for part in found if part.name[0] not in "._")
             if not self._paths:
@@ -42,7 +42,7 @@ class ParquetReader:
 
     @property
     def n_rows(self) -> int:
-        """How many rows the files say that there are."""
+        """Number of rows, from the files' metadata."""
         total = 0
         for path in self._paths:
             with self._reading(path), self._open(path) as file:
@@ -59,7 +59,7 @@ class ParquetReader:
                 places = Origin(path.name).columns([name.strip() for name in names], wanted)
                 here = {name: names[places[name]] for name in wanted}
                 start, part = 0, path.name if len(self._paths) > 1 else None
-                # One row group after the other: together, all would be held until the end.
+                # One row group at a time: otherwise all would stay in memory until the end.
                 batches = (
                     batch
                     for group in range(file.num_row_groups)
@@ -84,7 +84,7 @@ class ParquetReader:
         try:
             yield
         except OSError as error:
-            # pyarrow raises one without a number for a file that is damaged.
+            # pyarrow raises OSError without an error number if a file is damaged.
             if error.strerror:
                 raise Origin(path.name).fault("unreadable", error.strerror) from None
             raise Origin(path.name).fault("parquet", "the file is damaged") from None

@@ -1,4 +1,4 @@
-"""What the engine computes from at a site: the points of its protected table."""
+"""The points that the engine computes from at a site: its protected table's records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.persons import SitePersons, read_persons
+from fedclust.data.person_blocks import SitePersons
+from fedclust.data.persons import read_persons
 from fedclust.data.readings import session_points
 from fedclust.data.table import LabelRows, Table, load
 from fedclust.engine import Plan
@@ -41,7 +42,7 @@ IntArray = NDArray[np.int64]
 def session_rows(
     plan: Plan, source: Any, *, person: Any = None, id_column: str | None = None
 ) -> Table | LabelRows:
-    """Return a site's rows: in memory with ``protection: none``, else to be read for labels.
+    """Return a site's rows: in memory with ``protection: none``, else read only for labels.
 
     Raises
     ------
@@ -62,7 +63,7 @@ def site_data(
     person: Any = None,
     id_column: str | None = None,
 ) -> tuple[Points, tuple[str, ...]]:
-    """Return what a site computes from, and the features that it has.
+    """Return the points that a site computes from, and the features that it has.
 
     Parameters
     ----------
@@ -92,7 +93,7 @@ def site_data(
 
 
 def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
-    """Form the protected table of persons, and return its points; none for fewer than p persons.
+    """Form the protected table of persons, and return its points; none of fewer than p persons.
 
     Raises
     ------
@@ -102,16 +103,16 @@ def form_points(plan: Plan, persons: SitePersons, p: int) -> Points:
     try:
         table = form_table_by_blocks(persons.describe(p), blocks, p, persons.n_persons)
     except TooFewPersons:
-        return _nobody(plan)
+        return _no_points(plan)
     return table_points(persons, table)
 
 
-def _nobody(plan: Plan) -> Points:
+def _no_points(plan: Plan) -> Points:
     return row_points(np.empty((0, len(plan.columns))))
 
 
 def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, TableFigures | None]:
-    """Return what :func:`form_points` does, and how close that table is to the persons.
+    """Do what :func:`form_points` does, and also measure how close the table is to the persons.
 
     Raises
     ------
@@ -125,7 +126,7 @@ def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, T
         for block in persons.blocks():
             encoded = encode_sources(columns, block.sources)
             groups = group_persons(columns, encoded, p, persons.n_persons)
-            # Kept for the second pass, in half the memory.
+            # Kept for the second pass; int32 halves the memory.
             labels.append((first + groups).astype(np.int32))
             first += int(groups.max()) + 1
             yield encoded, groups
@@ -133,7 +134,7 @@ def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, T
     try:
         table = release_blocks(columns, grouped(), p)
     except TooFewPersons:
-        return _nobody(plan), None
+        return _no_points(plan), None
     blocks = (
         (block.sources, groups.astype(np.int64))
         for block, groups in zip(persons.blocks(), labels, strict=True)
@@ -142,7 +143,7 @@ def measure_persons(plan: Plan, persons: SitePersons, p: int) -> tuple[Points, T
 
 
 def table_points(persons: SitePersons, table: ProtectedTable) -> Points:
-    """Return a site's table as points in the session's columns; DataError where it cannot be."""
+    """Return a site's table as points in the session's columns; DataError if it does not fit."""
     return session_points(table, persons.readings, persons.codes(), persons.source)
 
 
@@ -152,8 +153,8 @@ def held_features(plan: Plan, persons: SitePersons, points: Points) -> tuple[str
     Raises
     ------
     DataError
-        Where it has none; or, in a session that needs every feature, where fewer persons than
-        ``min_present`` are in groups that release one.
+        If it has none; or, in a session that needs every feature, if a smaller share of persons
+        than ``min_present`` are in groups that release one.
     """
     lacking = plan.policy.missing == "mask"
     held = []

@@ -1,4 +1,4 @@
-"""Which reader a source gets."""
+"""Choose the reader of a source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SPREADSHEETS: Final = (".xlsx", ".xlsm", ".xls", ".ods", ".numbers")
 
 
 def describe(source: Any) -> str:
-    """Return what messages call a source."""
+    """Return the name of a source in messages."""
     if isinstance(source, (str, os.PathLike)):
         return Path(source).name
     if isinstance(source, SqlQuery):
@@ -47,11 +47,11 @@ def open_reader(
     written : ColumnsFile
         How a CSV file is written.
     names : sequence of str
-        The session's features, which an array's columns are.
+        The session's features: the columns of an array.
     wanted : sequence of str
-        The columns of a table that will be asked for.
+        The columns of a table that will be read.
     text : sequence of str
-        Those of them that are kept as they stand.
+        Those of them that are kept as text.
     sql_url_file : str, optional
 
     Raises
@@ -67,7 +67,7 @@ def open_reader(
             return DaskFrameReader(source)
         return DaskArrayReader(source, names, text)
     if hasattr(source, "columns") or hasattr(source, "column_names"):
-        # As an array its columns would be told by their order, whatever they are called.
+        # Converted to an array, its columns would lose their names.
         message = "a table of another library; convert it with its to_pandas()"
         raise Origin(f"the {type(source).__name__}").fault("unknown-table", message)
     if not isinstance(source, (str, os.PathLike)):

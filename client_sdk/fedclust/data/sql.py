@@ -1,4 +1,4 @@
-"""A query that is run here, at the site, through SQLAlchemy."""
+"""A query as a source of rows, run at the site by SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Final
 from fedclust.data.chunks import Chunk, Origin, extra_missing
 from fedclust.errors import DataError, UsageError
 
-#: Where the database's address is looked for, if no file holds it: a command line is visible to
-#: others, and the address holds a password.
+#: Environment variable of the database's address, which contains a password. There is no option
+#: for it, because other users can see a command line.
 URL_VARIABLE: Final = "FEDCLUST_SQL_URL"
-#: Rows that a driver which streams may fetch ahead.
+#: Rows that a streaming driver may fetch ahead.
 _BUFFER: Final = 10_000
-#: How a statement begins that reads; comments and brackets may stand before it.
+#: The start of a statement that reads, after comments and brackets.
 _READS: Final = re.compile(
     r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*(?:(?!\*/).)*\*/)*(?:SELECT|WITH|VALUES|TABLE)\b",
     re.IGNORECASE | re.DOTALL,
@@ -33,8 +33,8 @@ class SqlQuery:
     Parameters
     ----------
     query : str
-        One SELECT. With an ORDER BY that leaves no ties: a session is resumed with the same rows in
-        the same order.
+        One SELECT, with an ORDER BY without ties: a resumed session needs the same rows in the
+        same order.
     url : str, optional
         The database's address as SQLAlchemy writes it; by default FEDCLUST_SQL_URL. Never shown.
     engine : sqlalchemy.Engine, optional
@@ -48,7 +48,7 @@ class SqlQuery:
 
     @classmethod
     def read(cls, path: Path, url_file: str | None) -> SqlQuery:
-        """Read a query from a file, and its database's address from another or the environment."""
+        """Read a query from a file, and the database's address from ``url_file``, if given."""
         return cls(
             _contents(path), None if url_file is None else _address(url_file), name=path.name
         )
@@ -73,15 +73,15 @@ def _address(path: str) -> str:
 
 
 class SqlReader:
-    """The rows of a query, fetched a run at a time in a transaction that is rolled back.
+    """The rows of a query, fetched a chunk at a time in a transaction that is rolled back.
 
-    No message repeats what the database says, which may hold values, nor the address.
+    No message repeats the address, or the database's own message, which may contain values.
 
     Raises
     ------
     DataError
-        Without SQLAlchemy or the database's driver (says how to install them); where the database
-        cannot be reached or refuses the query.
+        SQLAlchemy or the database's driver is not installed; the database cannot be reached or
+        refuses the query.
     """
 
     textual, named, n_rows = False, True, None
@@ -97,7 +97,7 @@ class SqlReader:
         if not self._query:
             raise self.origin.fault("sql", "there is no query in it")
         if _READS.match(self._query) is None:
-            # Not left to the rollback: some databases end the transaction at DROP or CREATE.
+            # A rollback is not enough: some databases commit at DROP or CREATE.
             message = "this is no query, and was not run: it has to begin with SELECT or WITH"
             raise self.origin.fault("sql", message)
         if self._engine is None:
@@ -107,15 +107,15 @@ class SqlReader:
         self.header: Sequence[str] = [name.strip() for name in map(str, self._answer.keys())]
 
     def close(self) -> None:
-        """Give the connection back, where rows will not be read."""
+        """Release the connection if the rows will not be read."""
         begun, self._begun = self._begun, None
         if begun is not None:
             begun.close()
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
-        """Yield runs of ``rows`` rows, the last one shorter."""
+        """Yield chunks of ``rows`` rows; the last may be shorter."""
         places = self.origin.columns(self.header, columns, text)
-        # A long query is not asked again for the rows, having told its columns.
+        # The first pass uses the result from which the columns were read.
         begun, self._begun = self._begun, None
         with ExitStack() if begun is None else begun as stack:
             result = stack.enter_context(self._result()) if begun is None else self._answer
@@ -136,7 +136,7 @@ class SqlReader:
         try:
             engine = self._sql.create_engine(url, poolclass=self._sql.pool.NullPool)
         except ImportError as error:
-            # A module's name: the driver that the address asks for.
+            # The error names the driver that the address requires.
             message = f"the database's driver is not installed: pip install {error.name}"
             raise self.origin.fault("extra-missing", message) from None
         except (self._sql.exc.SQLAlchemyError, ValueError, TypeError):
@@ -145,18 +145,18 @@ class SqlReader:
         file = engine.url.database or ":memory:"
         named = engine.dialect.name == "sqlite" and not file.startswith((":", "file:"))
         if named and not Path(file).is_file():
-            # It would make an empty one of a name that is misspelt.
+            # SQLite would create an empty file for a misspelt name.
             raise self.origin.fault("sql", "the address names a SQLite file that is not there")
         return engine
 
     @contextmanager
     def _result(self) -> Iterator[Any]:
-        """Run the query; what it might change is rolled back with the connection's end."""
+        """Run the query; any change is rolled back when the connection ends."""
         try:
             begun = self._engine.connect()
         except Exception as error:
-            # Drivers fail to connect in ways of their own.
-            message = self._refused(error, "be reached")
+            # Each driver raises errors of its own.
+            message = self._describe_error(error, "be reached")
             message += "; is the server up; are user, password and database right?"
             raise self.origin.fault("sql", message) from None
         try:
@@ -170,13 +170,13 @@ class SqlReader:
                 yield result
                 connection.rollback()
         except self._sql.exc.SQLAlchemyError as error:
-            message = self._refused(error, "run the query")
+            message = self._describe_error(error, "run the query")
             message += "; run it in the database's own client, which says why"
             raise self.origin.fault("sql", message) from None
 
     @contextmanager
     def _reading_only(self, connection: Any) -> Iterator[None]:
-        """Have SQLite refuse writing: its driver begins no transaction for WITH ... DELETE."""
+        """Make SQLite refuse writes: its driver begins no transaction for WITH ... DELETE."""
         if self._engine.dialect.name != "sqlite":
             yield
             return
@@ -189,7 +189,7 @@ class SqlReader:
             cursor.close()
 
     @staticmethod
-    def _refused(error: Exception, what: str) -> str:
+    def _describe_error(error: Exception, what: str) -> str:
         cause = getattr(error, "orig", None) or error
         state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
         why = type(cause).__name__ + (f", SQLSTATE {state}" if state else "")

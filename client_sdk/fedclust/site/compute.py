@@ -1,4 +1,4 @@
-"""Check what a coordinator asks of a site, and compute the answer. No I/O.
+"""Check a coordinator's task and compute the answer. No I/O.
 
 Neither side trusts the other. A site recomputes the definition's hash and each task's digest,
 checks the session's policy and number of rounds against its consent, and checks its own answer as
@@ -40,12 +40,12 @@ class Computed:
 
 
 def accepted_plan(session: str, info: SessionInfo) -> Plan:
-    """Return a session's plan, if its definition matches its hash and keeps the rules.
+    """Return a session's plan if its definition matches its hash and follows the rules.
 
     Raises
     ------
     VersionUnsupported
-        This SDK does not know the method's pinned version; says how to upgrade.
+        This SDK does not support the method's pinned version; the message says how to upgrade.
     ProtocolError
     """
     definition = info.definition
@@ -63,20 +63,20 @@ def accepted_plan(session: str, info: SessionInfo) -> Plan:
 
 
 def refuse_foreign(plan: Plan, session: str, number: int, document: TaskDocument) -> None:
-    """Raise ProtocolError unless a task matches its digest, its round and its session."""
+    """Raise ProtocolError unless a task matches its digest, round and session."""
     common = document.common
     named = (common.get("session"), common.get("round"), common.get("phase"))
     if codec.task_digest(common, document.site) != document.digest:
         raise ProtocolError(f"the task of round {number} does not have the digest it claims")
     if named != (session, number, document.phase):
-        raise ProtocolError(f"the task of round {number} is another round's or session's")
+        raise ProtocolError(f"the task of round {number} belongs to another round or session")
     # Preparation and evaluation are additional rounds.
     if not 1 <= number <= engine.max_rounds(plan) + 2:
         raise ProtocolError(f"round {number} is beyond what was consented to")
 
 
 def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
-    """Return the task that the coordinator will give first, once the session starts."""
+    """Return the first task that the coordinator will send once the session starts."""
     plan, session, site = request.plan, request.session, request.site
     task = engine.start(plan, sorted(roster), {site: request.mask}).task
     common, part = engine.write_task(plan, session, 1, task, site)
@@ -96,8 +96,8 @@ def count_usable(plan: Plan, data: Points) -> int:
     """
     try:
         engine.check_installed(plan, "site")
-        lost = np.isnan(data.X).any(axis=1) & (plan.policy.missing == "drop")
-        return int(data.sizes[~lost].sum())
+        dropped = np.isnan(data.X).any(axis=1) & (plan.policy.missing == "drop")
+        return int(data.sizes[~dropped].sum())
     except RuleViolation as error:
         raise DisclosureError(error.rule, error.message) from None
 
@@ -144,11 +144,9 @@ def compute(
 
 
 def summary(payload: Any) -> tuple[dict[str, str], int | None]:
-    """Describe an answer for the ledger: its fields with shapes, and its smallest count.
+    """Describe an answer for the ledger: its fields with shapes, and its smallest count above 0.
 
-    Whole numbers in an answer are counts of persons, except for ``points``, which counts groups.
-    The smallest one above 0 is the figure that a privacy officer looks for. None where there is
-    none.
+    Integers in an answer are counts of persons, except ``points``, which counts groups.
     """
     fields: dict[str, str] = {}
     counts: list[int] = []

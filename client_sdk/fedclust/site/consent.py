@@ -1,7 +1,7 @@
 """The text of the consent screen.
 
-The lines about what leaves a site come from the method's declaration (``Phase.discloses``), as
-those in the API and the docs do.
+What leaves a site is listed from the method's declaration (``Phase.discloses``), as in the API and
+the docs.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.task import Phase
 from fedclust.wire.models import Consents, Definition
 
-#: The most columns whose share of persons in groups of one value is shown.
+#: At most this many columns are listed with their share of persons in groups of one value,
 _MOST_COLUMNS = 3
-#: Smaller shares of persons are not shown.
+#: if that share is at least this.
 _LEAST_SHARE = 0.005
 
 
 @dataclass(frozen=True)
 class ConsentRequest:
-    """What a site's data manager needs to decide on a session.
+    """What a site's data manager needs to know to decide on a session.
 
     Attributes
     ----------
     coordinator, site, session, analyst : str
     definition : Definition
     definition_sha256 : str
-        The hash that a site consents to; recorded here and in the coordinator's audit trail.
+        The hash that a site consents to; recorded at the site and in the coordinator's audit trail.
     plan : Plan
     p : int
         The least number of persons behind every number: the larger of the session's and the
@@ -50,7 +50,7 @@ class ConsentRequest:
     features : tuple of str
         Those of the session that the site has.
     figures : TableFigures or None
-        How close the site's table is to its persons; None with ``protection: none``, or where the
+        How close the site's table is to its persons; None with ``protection: none``, or if the
         site has fewer than p persons.
     fences : bool
         Whether extremes count as a fence in the site's table.
@@ -78,12 +78,12 @@ class ConsentRequest:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases that this session can have, with what each discloses."""
+        """The phases that this session can have, with the fields that each discloses."""
         return engine.possible_phases(self.plan)
 
     @property
     def two_sites_with(self) -> str | None:
-        """The other site, if rounds of two sites are allowed: each learns the other's part."""
+        """The other site of a session of two sites: each learns the other's part."""
         if self.definition.policy.min_sites > 2:
             return None
         return next((name for name in self.definition.sites if name != self.site), None)
@@ -143,10 +143,10 @@ class ConsentRequest:
                 "extreme shows that there is one."
             )
         if self.figures is not None:
-            notes += self._of_table(self.figures)
+            notes += self._table_notes(self.figures)
         return tuple(notes)
 
-    def _of_table(self, figures: TableFigures) -> Iterator[str]:
+    def _table_notes(self, figures: TableFigures) -> Iterator[str]:
         smallest, largest = figures.group_sizes
         close = (
             ""
@@ -159,13 +159,13 @@ class ConsentRequest:
             "--min-group-size makes it coarser."
         )
         shares = sorted(figures.one_value.items(), key=lambda item: (-item[1], item[0]))
-        told = [f"{name} {share:.0%}" for name, share in shares if share >= _LEAST_SHARE]
-        if told:
-            more = len(told) - _MOST_COLUMNS
+        listed = [f"{name} {share:.0%}" for name, share in shares if share >= _LEAST_SHARE]
+        if listed:
+            more = len(listed) - _MOST_COLUMNS
             rest = f" and {more} columns more (fedclust check)" if more > 0 else ""
             yield (
                 "Persons in groups of one value, which whoever knows the group knows: "
-                f"{', '.join(told[:_MOST_COLUMNS])}{rest}."
+                f"{', '.join(listed[:_MOST_COLUMNS])}{rest}."
             )
 
     def text(self, *, full: bool = False) -> tuple[tuple[str, str], ...]:
@@ -179,14 +179,15 @@ class ConsentRequest:
         return tuple(self._lines(full=full))
 
     def _lines(self, *, full: bool) -> Iterator[tuple[str, str]]:
-        said, policy = self.definition, self.definition.policy
-        yield "study", f"{said.title} ({self.session})" if said.title else self.session
-        yield "purpose", said.purpose or "not stated"
-        contact = f"; contact: {said.contact}" if said.contact else ""
+        definition, policy = self.definition, self.definition.policy
+        title = definition.title
+        yield "study", f"{title} ({self.session})" if title else self.session
+        yield "purpose", definition.purpose or "not stated"
+        contact = f"; contact: {definition.contact}" if definition.contact else ""
         yield "asked by", f"{self.analyst}{contact}; coordinator: {self.coordinator}"
-        approval = f"approval: {said.approval}; " if said.approval else ""
-        expires = f"; joining ends {said.expires:%Y-%m-%d}" if said.expires else ""
-        sites = f"{len(said.sites)} sites ({', '.join(said.sites)})"
+        approval = f"approval: {definition.approval}; " if definition.approval else ""
+        expires = f"; joining ends {definition.expires:%Y-%m-%d}" if definition.expires else ""
+        sites = f"{len(definition.sites)} sites ({', '.join(definition.sites)})"
         rounds = (
             f"at least {policy.min_sites} in each of at most {engine.most_rounds(self.plan)} rounds"
         )
@@ -196,8 +197,8 @@ class ConsentRequest:
             f"{self.site}, {self.persons} persons (joining declares {self.size_band})",
         )
         method = self.plan.method
-        yield "method", f"{method.title} ({said.algorithm} version {method.version})"
-        yield "columns", ", ".join(feature_text(feature) for feature in said.features)
+        yield "method", f"{method.title} ({definition.algorithm} version {method.version})"
+        yield "columns", ", ".join(feature_text(feature) for feature in definition.features)
         for place, phase in enumerate(self.phases):
             heading = "leaves" if place == 0 else ""
             yield (
@@ -211,9 +212,9 @@ class ConsentRequest:
         for place, note in enumerate(self.notes):
             yield "remains" if place == 0 else "", note
         if full:
-            yield "options", repr(said.config)
+            yield "options", repr(definition.config)
             yield "policy", repr(policy.model_dump())
-            yield "seed", str(said.seed)
+            yield "seed", str(definition.seed)
         yield "definition", f"SHA-256 {self.definition_sha256}"
 
     def _fields(self, phase: Phase) -> str:
@@ -251,14 +252,14 @@ def feature_text(feature: Feature) -> str:
     if feature.lower is not None or feature.upper is not None:
         low = "" if feature.lower is None else f"{feature.lower:g}"
         text += f" {low}..{'' if feature.upper is None else f'{feature.upper:g}'}"
-    said: list[str] = [] if feature.kind == "numeric" else [feature.kind]
+    details: list[str] = [] if feature.kind == "numeric" else [feature.kind]
     if feature.levels:
-        said.append(" | ".join(feature.levels))
+        details.append(" | ".join(feature.levels))
     if feature.transform != "none":
-        said.append(feature.transform)
+        details.append(feature.transform)
     if feature.weight != 1.0:
-        said.append(f"weight {feature.weight:g}")
-    return f"{text} ({', '.join(said)})" if said else text
+        details.append(f"weight {feature.weight:g}")
+    return f"{text} ({', '.join(details)})" if details else text
 
 
 def _numbers(plan: Plan) -> dict[str, str]:

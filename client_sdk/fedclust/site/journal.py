@@ -1,19 +1,18 @@
-"""What a site remembers of a session, so that it resumes and never sends anything twice.
+"""A site's record of a session: it can resume, and never sends two answers to one round.
 
 ::
 
     <state directory>/ledger.jsonl                                 what left (site.ledger)
     <state directory>/<coordinator>/<site>/<session>.<hash>/       hash: of the definition
-        lock           held by the one process that runs this session for this site
+        lock           held by the process that runs this session for this site
         session        consent, and what the site declared when it joined
-        round-00001    one file a round: the exact bytes that are sent and, beside them, the
-                       method's memory after that round. One synced write before the first PUT;
-                       nothing but these bytes is ever sent for the round
+        round-00001    the exact bytes sent in a round, and the method's memory after it; written
+                       and synced before the first PUT, and never replaced by another answer
         round-00001.outcome    the receipt, or why the coordinator refused
 
-Only the newest round keeps its memory, the one before it until that is settled. Every file carries
-a checksum; a damaged or missing one is named, and the session does not go on with it: another
-answer to the same round would contradict the one that was sent.
+Only the newest round keeps its memory; the round before keeps it until the newest has an outcome.
+Every file has a checksum. If one is damaged or missing, the message names it and the session stops:
+a new answer to the same round could differ from the one that was sent.
 """
 
 from __future__ import annotations
@@ -62,16 +61,16 @@ class SessionRecord(Model):
 
 
 class Outcome(Model):
-    """What became of an answer: a receipt, or the type of problem it was refused with."""
+    """The outcome of sending: a receipt, or the type of the problem with which it was refused."""
 
     receipt: Receipt | None = None
     refused: str | None = None
 
 
 class Answer(Model):
-    """One round's answer, after that of round ``after`` (0: the first).
+    """The answer to one round; ``after`` is the round answered before it, 0 for none.
 
-    ``memory`` is None once a later round holds it and is settled.
+    ``memory`` is None once a later round has an outcome.
     """
 
     coordinator: str
@@ -106,7 +105,7 @@ class Answer(Model):
 
 @contextmanager
 def state_errors(directory: Path) -> Iterator[None]:
-    """Turn what goes wrong with the files in a state directory into a JournalError."""
+    """Turn errors of files in a state directory into JournalError."""
     try:
         yield
     except LedgerDamaged as error:
@@ -121,16 +120,16 @@ def state_errors(directory: Path) -> Iterator[None]:
         if not error.filename or not (
             where.is_relative_to(directory) or directory.is_relative_to(where)
         ):
-            raise  # of a caller's own file, or none
+            raise  # An error of another file, or of none.
         raise JournalError(
-            f"{where}: {error.strerror}. Mend this and run the same command again: it goes on "
+            f"{where}: {error.strerror}. Fix this and run the same command again: it resumes "
             "where it stopped. A session that has not begun may use another directory "
             "(--journal-dir)"
         ) from None
 
 
 class Journal:
-    """One session of one site. Reads what is there; :meth:`lock` before anything is written."""
+    """The journal of one session at one site; call :meth:`lock` before writing."""
 
     def __init__(
         self, directory: Path, coordinator: str, site: str, session: str, definition_sha256: str
@@ -144,7 +143,7 @@ class Journal:
         self._load()
 
     def lock(self) -> None:
-        """Become the one process that runs this session; JournalLocked where there is one."""
+        """Lock the session for this process; JournalLocked if another process runs it."""
         private_directory(self.directory)
         try:
             self._lock.acquire()
@@ -155,7 +154,7 @@ class Journal:
         self._load()
 
     def unlock(self) -> None:
-        """Let another process run the session."""
+        """Unlock the session."""
         self._lock.release()
 
     @property
@@ -164,11 +163,11 @@ class Journal:
         return dict(self.answers[max(self.answers)].memory or {}) if self.answers else {}
 
     def unsettled(self) -> list[Answer]:
-        """Return the answers that may have left and have no outcome yet, oldest first."""
+        """Return the answers without an outcome, which may have left, oldest first."""
         return [self.answers[n] for n in sorted(self.answers) if n not in self.outcomes]
 
     def refuse_other_data(self, digest: str) -> None:
-        """Raise OtherData unless ``digest`` is that of the rows which the session began with."""
+        """Raise OtherData unless the session began with the rows of this ``digest``."""
         if any(answer.data_digest != digest for answer in self.answers.values()):
             raise OtherData(
                 "the session was begun with other rows, persons, features or min_group_size, or "
@@ -183,7 +182,7 @@ class Journal:
         self.record = record
 
     def commit(self, answer: Answer) -> None:
-        """Record an answer and the memory beside it: after this, and only then, it may leave."""
+        """Write an answer and the memory after it. Only then may the answer be sent."""
         previous = max(self.answers, default=0)
         if answer.after != previous or answer.round <= previous:
             raise JournalDamaged(f"round {answer.round} was answered already ({self.directory})")
@@ -191,7 +190,7 @@ class Journal:
         self.answers[answer.round] = answer
 
     def settle(self, number: int, outcome: Outcome) -> None:
-        """Record what became of an answer; the memory that led to it is not needed any more."""
+        """Write the outcome of an answer, and drop the memory before it."""
         written: dict[str, Model] = {_name(number) + ".outcome": outcome}
         if previous := self.answers.get(self.answers[number].after):
             previous = previous.model_copy(update={"memory": None})
@@ -206,13 +205,13 @@ class Journal:
         path = self.directory / "session"
         self.record = _read(SessionRecord, path) if path.exists() else None
         self.answers, self.outcomes = {}, {}
-        whole = True
+        complete = True
         for answer, outcome in _answers(self.directory):
-            whole &= answer.after == max(self.answers, default=0)
+            complete &= answer.after == max(self.answers, default=0)
             self.answers[answer.round] = answer
             if outcome is not None:
                 self.outcomes[answer.round] = outcome
-        if not whole or (self.answers and self.answers[max(self.answers)].memory is None):
+        if not complete or (self.answers and self.answers[max(self.answers)].memory is None):
             raise JournalDamaged(
                 f"{self.directory}: a round's file is missing; bring it back from a backup, or "
                 "leave the session: fedclust leave"
@@ -220,7 +219,7 @@ class Journal:
 
 
 def recorded(directory: Path) -> Iterator[tuple[Answer, Outcome | None]]:
-    """Yield every answer in a state directory, with its outcome or None where it is in flight."""
+    """Yield every answer in a state directory, with its outcome, None while it is in flight."""
     for path in sorted(directory.glob("*/*/*/")):
         yield from _answers(path)
 
@@ -243,4 +242,6 @@ def _read(model: type[M], path: Path) -> M:
     except FileDamaged as error:
         raise JournalDamaged(str(error)) from None
     except (ValidationError, codec.CodecError):
-        raise JournalDamaged(f"{path}: written by a version of fedclust not known here") from None
+        raise JournalDamaged(
+            f"{path}: written by another version of fedclust, or not by fedclust"
+        ) from None

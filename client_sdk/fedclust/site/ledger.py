@@ -1,15 +1,16 @@
-"""The disclosure ledger: one hash-chained JSON line for each body that left the building.
+"""The disclosure ledger: one hash-chained JSON line for each body that left the site.
 
 A line is appended when the outcome of sending is known: a receipt, or a refusal (a refused body
-has left as well). Until then the body stands in the session's journal, which is written and
-synced before the first byte is sent, and ``fedclust ledger show`` lists it as in flight; a site
-that resumes settles it first. So nothing leaves unrecorded, and a body that was sent again after
-a crash still has one line.
+has left too). Until then the body is in the session's journal, which is written and synced before
+the first byte is sent, and ``fedclust ledger show`` lists it as in flight. A site that resumes
+sends it again first. So every body that leaves is recorded, and has one line even if it was sent
+twice because of a crash.
 
 Every line holds the SHA-256 of the line before it (``previous``), and ``<ledger>.head`` the number
-of lines and the hash of the last one: a line changed, removed, reordered or cut off is found. The
-chain has no key. Somebody who may write here can rewrite all of it; against that stand the
-receipts at the coordinator and a head that was noted elsewhere (``verify(expected_head=...)``).
+of lines and the hash of the last one. This detects lines that were changed, removed, reordered or
+cut off. The chain has no key, so whoever may write here can rewrite all of it. Such a change is
+detected by the receipts at the coordinator, or by a head that was noted elsewhere
+(``verify(expected_head=...)``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FIRST = "0" * 64
 
 
 class LedgerDamaged(ValueError):
-    """The ledger does not continue as its head says; nothing may be appended to it."""
+    """The ledger does not end as its head says; nothing may be appended to it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class _Head:
 
 
 class Ledger:
-    """The ledger in ``directory``; every process of this site's machine may append to it."""
+    """The ledger in ``directory``; several processes of one machine may append to it."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "ledger.jsonl"
@@ -65,14 +66,14 @@ class Ledger:
         Parameters
         ----------
         entry : mapping
-            What the line says: plain JSON values.
+            Plain JSON values.
         unless : set of str
-            Where not empty, nothing is appended if some line agrees with ``entry`` in all these
-            keys: after a crash it is not known whether the line had been written.
+            If not empty, nothing is appended if some line agrees with ``entry`` in all these keys:
+            after a crash it is unknown whether the line was written.
         """
         private_directory(self.path.parent)
         with FileLock(self._lock_path):
-            head = self._settled_head()
+            head = self._current_head()
             if unless and any(all(e.get(k) == entry[k] for k in unless) for e in self.read()):
                 return
             body = {**entry, "line": head.lines + 1, "previous": head.hash}
@@ -81,13 +82,13 @@ class Ledger:
             self._write_head(head.after(line))
 
     def check(self) -> None:
-        """Raise LedgerDamaged where the file does not end as its head says."""
+        """Raise LedgerDamaged if the file does not end as its head says."""
         if self.path.exists() or self._head_path.exists():
             with FileLock(self._lock_path):
-                self._settled_head()
+                self._current_head()
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines as they stand, unverified; LedgerDamaged where one is no JSON object."""
+        """Yield the lines, unverified; LedgerDamaged if one is not a JSON object."""
         if self.path.exists():
             for number, line in enumerate(self._lines(), 1):
                 entry = _parse(line)
@@ -96,7 +97,7 @@ class Ledger:
                 yield entry
 
     def verify(self, expected_head: str | None = None) -> list[Fault]:
-        """Recompute the chain and return every fault found; empty for a sound ledger.
+        """Recompute the chain and return every fault found; empty if there is none.
 
         Parameters
         ----------
@@ -137,7 +138,7 @@ class Ledger:
 
     def _lines(self) -> list[bytes]:
         data, head = self.path.read_bytes(), self._read_head()
-        # What a crash left of a line that was being appended: its body is still in the journal.
+        # A crash cut this line short: its body is still in the journal.
         if head is not None and b"\n" not in data[head.size :]:
             data = data[: head.size]
         return data.splitlines(keepends=True)
@@ -152,8 +153,8 @@ class Ledger:
     def _write_head(self, head: _Head) -> None:
         write_atomically(self._head_path, json.dumps(vars(head), sort_keys=True).encode())
 
-    def _settled_head(self) -> _Head:
-        """Return the head; after a crash between an append and the head's own write, settle it."""
+    def _current_head(self) -> _Head:
+        """Return the head, brought up to date if a crash came between a line and its head."""
         head = self._read_head()
         if head is None:
             if self._head_path.exists():
@@ -166,7 +167,7 @@ class Ledger:
                 last, beyond = file.read(head.size - head.start), file.read()
         if head.lines and _hash(last) != head.hash:
             raise LedgerDamaged(f"{self.path} does not end with the line that was written last")
-        # A line without its end is one that a crash cut short: the next append writes over it.
+        # A crash cut a line without its end short: the next append overwrites it.
         tail = [line for line in beyond.splitlines(keepends=True) if line.endswith(b"\n")]
         if not tail:
             return head

@@ -1,4 +1,4 @@
-"""Where a site keeps what has to last: journals, the ledger, and the groups of its persons."""
+"""Directories of a site's lasting state: journals, the ledger, and the groups of its persons."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def default_directory() -> Path:
 def state_directory() -> Path:
     """Return FEDCLUST_STATE_DIR, or fedclust's part of this platform's state directory.
 
-    Another journal directory does not change it: a person belongs to one group, whatever the
-    coordinator.
+    It does not depend on the journal directory: a person belongs to one group at all coordinators.
     """
     if given := os.environ.get("FEDCLUST_STATE_DIR"):
         return Path(given)
@@ -39,7 +38,7 @@ def _platform_directory(otherwise: str) -> Path:
         home = Path.home()
     except RuntimeError:
         raise UsageError(
-            "this user has no home directory to keep state in: name a directory that stays, with "
+            "this user has no home directory to keep state in: name a lasting directory with "
             f"{otherwise}"
         ) from None
     if sys.platform == "win32":
@@ -50,7 +49,7 @@ def _platform_directory(otherwise: str) -> Path:
 
 
 def coordinator_directory(directory: Path, coordinator: str) -> Path:
-    """Return where the sessions at one coordinator are; it is there once a site has joined one."""
-    # Names are slugs; the address is made safe for every file system, and kept unambiguous.
+    """Return the directory of the sessions at one coordinator; the first join makes it."""
+    # Safe on every file system; the hash keeps addresses apart.
     host = re.sub(r"[^a-z0-9.-]+", "_", urlsplit(coordinator).netloc.lower())
     return directory / f"{host}.{sha256(coordinator.encode())[:8]}"

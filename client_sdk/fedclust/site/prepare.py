@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from fedclust import errors
 from fedclust.data import LabelRows, Source, Table
-from fedclust.data.persons import SiteColumn, SitePersons, read_persons
+from fedclust.data.person_blocks import SiteColumn, SitePersons
+from fedclust.data.persons import read_persons
 from fedclust.data.site_data import held_features, site_data, table_points
 from fedclust.engine import Plan
 from fedclust.methods.registry import METHODS

@@ -1,4 +1,4 @@
-"""What a site reports to its user: progress, the next submission, status."""
+"""Progress, the next submission, and the status of sessions, as shown to a site's user."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fedclust.wire.submissions import BINARY
 
 @dataclass(frozen=True)
 class Progress:
-    """What has just happened. ``answered`` of ``addressed`` sites, where known.
+    """One event of a session; ``answered`` of ``addressed`` sites, if known.
 
-    ``most_rounds``: the greatest number of rounds, with preparation and evaluation.
+    ``most_rounds`` is the greatest possible number of rounds, with preparation and evaluation.
     """
 
     event: Literal["joined", "waiting", "computing", "sent", "sent again", "refused", "done"]
@@ -27,8 +27,8 @@ class Progress:
 class Preview:
     """The next submission, byte for byte, before it is sent.
 
-    ``body`` is None if there is nothing to send now; ``note`` says why, or what the bytes still
-    depend on. The ledger will record ``fields`` and ``smallest_count``.
+    ``body`` is None if there is nothing to send now; ``note`` says why, or on what the bytes still
+    depend. The ledger will record ``fields`` and ``smallest_count``.
     """
 
     session: str
@@ -45,7 +45,7 @@ class Preview:
 class SessionStatus:
     """The status of a session at its coordinator and in this site's journal.
 
-    ``sent`` counts the answers whose outcome is known, ``in_flight`` those that may have left.
+    ``sent`` counts the answers with an outcome, ``in_flight`` those that may have left.
     """
 
     session: str

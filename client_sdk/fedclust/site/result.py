@@ -40,19 +40,19 @@ class SiteResult(ResultAttributes):
     ----------
     labels_ : (n,) int64 or None
         Cluster of each of this site's rows, -1 where missing values forbid a label; None in a
-        loaded result, since files contain no labels.
+        loaded result, because files contain no labels.
     document : ResultDocument
-        What the coordinator released, with its provenance.
+        The coordinator's result document, with its provenance.
     ids_ : tuple of str or None
         The rows' identifiers, if an id column was named.
     memory : dict or None
-        What the site's journal keeps of the session. Never saved with the result.
+        The method's memory from the site's journal. Never saved with the result.
     table : Table or LabelRows or None
         The site's rows of the session.
     definition : Definition
     site : str
     result_ : Result
-        Everything that the coordinator released about the clusters.
+        Everything that the coordinator returned about the clusters.
     """
 
     document: ResultDocument
@@ -76,7 +76,7 @@ class SiteResult(ResultAttributes):
         return self.result_.site_sizes.get(self.site)
 
     def at(self, n_clusters: int) -> SiteResult:
-        """Return the clustering for one K of a sweep; UsageError that names every K there is."""
+        """Return the clustering for one K of a sweep; UsageError names every K there is."""
         document = document_at(self.document, n_clusters)
         other = replace(self, document=document, labels_=None)
         if self.table is None:
@@ -89,9 +89,9 @@ class SiteResult(ResultAttributes):
         Parameters
         ----------
         rows : Source
-            As in :meth:`fedclust.Site.participate`, with the session's features; with
-            ``missing: mask`` some of them are enough. Missing values in the columns that are there
-            are imputed. An array has all columns.
+            As in :meth:`fedclust.Site.participate`, with the session's features, or with
+            ``missing: mask`` some of them. An array has all columns. Missing values in the columns
+            that are present are imputed.
 
         Returns
         -------
@@ -102,14 +102,14 @@ class SiteResult(ResultAttributes):
         return self.label(self.new_rows(rows), self.memory, new=True)[0]
 
     def new_rows(self, rows: Source, id_column: str | None = None) -> LabelRows:
-        """Return rows to label; they are read when they are labelled."""
+        """Return rows to label, which are read only then."""
         lacking = self.definition.policy.missing == "mask"
         return LabelRows(rows, self.definition.features, id_column, lacking)
 
     def label(
         self, rows: Table | LabelRows, memory: Memory | None = None, *, new: bool = False
     ) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
-        """Label rows; with ``memory`` and not ``new`` the session's own rows.
+        """Label rows: the session's own ones if ``memory`` is given and not ``new``.
 
         Returns
         -------
@@ -120,7 +120,7 @@ class SiteResult(ResultAttributes):
         Raises
         ------
         DataError
-            The rows do not fit; names file, column, row and rule.
+            The rows do not fit; the message names file, column, row and rule.
         """
         plan = plan_of(self.definition)
         own = memory is not None and not new
@@ -162,20 +162,20 @@ class SiteResult(ResultAttributes):
 
 
 def _consistent(result: Result, definition: Definition) -> bool:
-    """Whether the shapes of a result's arrays fit its clusters and the session's columns."""
+    """Return whether the shapes of a result's arrays fit its clusters and the session's columns."""
     n_clusters, d = len(result.centroids), len(columns_of(definition.features))
-    told = [*result.site_sizes.values(), *([] if result.sizes is None else [result.sizes])]
+    all_sizes = [*result.site_sizes.values(), *([] if result.sizes is None else [result.sizes])]
     profile = result.profile
     return (
         result.centroids.shape == result.centroids_original.shape == (n_clusters, d)
         and result.center.shape == result.scale.shape == (d,)
-        and all(len(sizes) == n_clusters for sizes in told)
+        and all(len(sizes) == n_clusters for sizes in all_sizes)
         and (profile is None or profile.means.shape == (n_clusters, d))
     )
 
 
 def document_at(document: ResultDocument, n_clusters: int) -> ResultDocument:
-    """Return a sweep's result for one K; UsageError that names every K there is."""
+    """Return a sweep's result for one K; UsageError names every K there is."""
     try:
         found = Result.model_validate(document.result).at(n_clusters)
     except ValueError as error:

@@ -227,8 +227,8 @@ class SessionRun:
             self.journal.commit(answer)
         elif answer.task_digest != document.digest:
             raise errors.ProtocolError(
-                f"round {number} asks for something else than this site has answered; a site "
-                "never answers one round twice"
+                f"round {number} asks something else than what this site answered; a site never "
+                "answers one round twice"
             )
         elif self.n_sent[number] > _RESENDS:
             raise errors.ProtocolError(f"the coordinator asks again for round {number}")

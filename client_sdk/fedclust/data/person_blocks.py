@@ -1,0 +1,208 @@
+"""The persons of a source: what is known of them, in memory or in blocks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from fedclust.data.readings import FeatureReading
+from fedclust.data.row_source import spread
+from fedclust.numeric.array_types import FloatArray, IntArray, WordArray
+from fedclust.protection.columns import SourceColumn, TableColumn, describe_columns
+from fedclust.protection.table import person_values
+
+__all__ = [
+    "PersonBlock",
+    "PersonSample",
+    "SiteColumn",
+    "SitePersons",
+    "join_blocks",
+    "slice_block",
+    "value_words",
+    "voted_columns",
+]
+
+#: Persons whose rows describe the columns of a source that stays on disk.
+_SAMPLE: Final = 16_384
+
+
+@dataclass(frozen=True)
+class SiteColumn:
+    """How a column of the site is read. Pinned with the first table that holds the column.
+
+    Attributes
+    ----------
+    name : str
+        The column's name at the site; of an array the feature's.
+    codes : tuple of str or None
+        The codes of its levels; other codes are missing values. None for numbers.
+    by_vote : bool
+        Whether a person's value is the commonest of the person's rows; else their mean.
+    rule : str
+        Digest of the missing markers, sentinels and decimal mark.
+    unit : str
+        Unit of the numbers at the site; "" if unknown.
+    """
+
+    name: str
+    codes: tuple[str, ...] | None = field(repr=False)
+    by_vote: bool
+    rule: str
+    unit: str
+
+    def source(self, values: FloatArray) -> SourceColumn:
+        """Return values as a column of the table; a column with two codes is a yes/no column."""
+        coded = self.codes is not None and len(self.codes) != 2
+        return SourceColumn(self.name, values, len(self.codes or ()) if coded else None)
+
+
+@dataclass(frozen=True)
+class PersonBlock:
+    """Some persons of a site: their ids, None if the source has none, and their values."""
+
+    n: int
+    keys: tuple[str, ...] | None = field(repr=False)
+    sources: tuple[SourceColumn, ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class SitePersons:
+    """The persons of a source.
+
+    Attributes
+    ----------
+    source : str
+        Its name in messages.
+    columns : tuple of SiteColumn
+        In the order of the session's features, without those that the site lacks.
+    readings : tuple of FeatureReading
+        How each of the session's features is derived from a column.
+    n_rows, n_persons : int
+    marks : dict of str to int
+        By column, a hash of the values in their order.
+    min_present : float
+        A feature that a smaller share of persons have counts as lacking.
+    sample : tuple of SourceColumn
+        The persons by which new columns are described: all, or a sample of the whole source.
+    """
+
+    source: str
+    columns: tuple[SiteColumn, ...]
+    readings: tuple[FeatureReading, ...]
+    n_rows: int
+    n_persons: int
+    marks: Mapping[str, int]
+    min_present: float
+    sample: tuple[SourceColumn, ...] = field(repr=False)
+    _blocks: Callable[[], Iterator[PersonBlock]] = field(repr=False)
+
+    def blocks(self) -> Iterator[PersonBlock]:
+        """Yield all persons: in one block, or in several if the source stays on disk.
+
+        Raises
+        ------
+        DataError
+            The source cannot be read any more, or has changed.
+        """
+        return self._blocks()
+
+    def describe(self, p: int, *, fences: bool = True) -> tuple[TableColumn, ...]:
+        """Return how a table of these persons releases its columns, described by the sample."""
+        return describe_columns(self.sample, p, fences=fences)
+
+    def codes(self) -> dict[str, tuple[str, ...] | None]:
+        """Return the codes of each column by name; None for numbers."""
+        return {column.name: column.codes for column in self.columns}
+
+
+def value_words(codes: Sequence[str] | None, values: FloatArray) -> WordArray:
+    """Return values as words (n,) to hash; codes as hashes of their text."""
+    if codes is None:
+        # One NaN for all: missing values are equal, however a source spells them.
+        return np.where(np.isnan(values), np.nan, values).view(np.uint64)
+    own = np.array([*map(_hash_text, codes), 0], dtype=np.uint64)
+    return np.asarray(own[np.where(np.isnan(values), len(codes), values).astype(np.int64)])
+
+
+@lru_cache(maxsize=4096)
+def _hash_text(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def join_blocks(blocks: Sequence[PersonBlock]) -> PersonBlock:
+    if len(blocks) == 1:
+        return blocks[0]
+    keys = None
+    if blocks[0].keys is not None:
+        keys = tuple(key for block in blocks for key in block.keys or ())
+    sources = tuple(
+        replace(each[0], values=np.concatenate([source.values for source in each]))
+        for each in zip(*(block.sources for block in blocks), strict=True)
+    )
+    return PersonBlock(sum(block.n for block in blocks), keys, sources)
+
+
+def slice_block(block: PersonBlock, part: slice) -> PersonBlock:
+    keys = None if block.keys is None else block.keys[part]
+    sources = tuple(replace(each, values=each.values[part]) for each in block.sources)
+    return PersonBlock(len(range(block.n)[part]), keys, sources)
+
+
+class PersonSample:
+    """The rows of some persons, drawn from the whole source."""
+
+    def __init__(self) -> None:
+        self._values: list[FloatArray] = []
+        self._persons: list[IntArray] = []
+        self._held, self._most = 0, np.uint64(2**64 - 1)
+
+    def add(self, values: Sequence[FloatArray], persons: IntArray) -> None:
+        """Keep those of the rows whose persons are drawn."""
+        # Drawn by the person's number alone: with all rows, and the same in every pass.
+        drawn = spread(persons.astype(np.uint64)) <= self._most
+        self._values.append(np.stack([each[drawn] for each in values]))
+        self._persons.append(persons[drawn])
+        self._held += int(drawn.sum())
+        if self._held <= 2 * _SAMPLE:
+            return
+        persons, rows = np.concatenate(self._persons), np.concatenate(self._values, axis=1)
+        order = spread(persons.astype(np.uint64))
+        self._most = np.partition(order, _SAMPLE)[_SAMPLE]
+        kept = order <= self._most
+        self._values, self._persons = [rows[:, kept]], [persons[kept]]
+        self._held = int(kept.sum())
+
+    def values(self) -> FloatArray:
+        """Return the rows (d, n)."""
+        return np.concatenate(self._values, axis=1)
+
+    def sources(
+        self,
+        columns: Sequence[SiteColumn],
+        values: Sequence[FloatArray],
+        distinct: Sequence[FloatArray],
+    ) -> tuple[SourceColumn, ...]:
+        """Return the persons of the sample, given their rows' values in each column.
+
+        Up to three distinct values of each column are appended, so that a column with a rare third
+        value is not taken for a yes/no column.
+        """
+        persons = np.unique(np.concatenate(self._persons), return_inverse=True)[1]
+        sources = [c.source(v) for c, v in zip(columns, values, strict=True)]
+        found = person_values(sources, persons, voted_columns(columns))
+        n, d = len(found[0].values), len(found)
+        extended = []
+        for place, (source, few) in enumerate(zip(found, distinct, strict=True)):
+            more = np.full(3 * d, np.nan)
+            more[3 * place : 3 * place + len(few)] = few
+            extended.append(replace(source, values=np.append(source.values[:n], more)))
+        return tuple(extended)
+
+
+def voted_columns(columns: Sequence[SiteColumn]) -> frozenset[str]:
+    return frozenset(column.name for column in columns if column.by_vote)
