@@ -1,7 +1,7 @@
-"""From a column's cells to a column of the site: numbers, or the codes of levels.
+"""Decode a column's cells into numbers or the codes of levels.
 
 A column is read by the site's own rules (missing markers, sentinels, decimal mark), in the site's
-own units. No setting of a session changes what is read.
+own units. No setting of a session changes the values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DATES: Final = (
 )
 _NUMBERS: Final = (bool, np.bool_, int, float, np.integer, np.floating, decimal.Decimal)
 _TRUTH: Final = {"false": 0.0, "true": 1.0}
-#: What a row whose value cannot be used is told apart by: (rule, message).
+#: Why a value cannot be used: (rule, message).
 Wrong = tuple[str, str]
 _NOT_FINITE: Final[Wrong] = ("not-finite", "infinite, or beyond what a double holds")
 
@@ -50,11 +50,11 @@ class ColumnRule:
     coded : bool
         Whether its cells are codes of levels; else they are numbers.
     markers : frozenset of str
-        Text that means a missing value, beside the usual markers.
+        Text that means a missing value, in addition to the usual markers.
     sentinels : frozenset of float
-        Numbers that mean one.
+        Numbers that mean a missing value.
     decimal_mark : str
-        In text.
+        The decimal mark of numbers in text.
     """
 
     coded: bool
@@ -63,16 +63,16 @@ class ColumnRule:
     decimal_mark: str = "."
 
     def digest(self) -> str:
-        """Return the SHA-256 that tells this rule from others."""
+        """Return a SHA-256 that identifies this rule."""
         tree = [self.coded, sorted(self.markers), sorted(self.sentinels), self.decimal_mark]
         return hashlib.sha256(json.dumps(tree).encode()).hexdigest()
 
 
 @dataclass
 class Decoded:
-    """A column's values for a run of rows, and which of them break which rule.
+    """A column's values (n,), NaN where missing, and the rows that break each rule.
 
-    ``values``: (n,) float64, NaN where missing; of codes their places in the decoder's ``codes``.
+    The values of codes are their indices in the decoder's ``codes``.
     """
 
     values: NDArray[np.float64] = field(repr=False)
@@ -86,18 +86,18 @@ class Decoder:
     ----------
     rule : ColumnRule
     textual : bool
-        Whether numbers are written as text, as in a CSV file. Elsewhere text is no number.
+        Whether numbers are written as text, as in a CSV file. In other sources text is no number.
     codes : collection of str
-        Codes that are known before. They come first, and they are levels even where they look like
-        a missing value, such as "none".
+        Codes that are known before. They come first, and they are levels even if they look like a
+        missing value, such as "none".
     closed : bool
-        Whether other codes are missing values. Otherwise each is added when it is met first.
+        Whether other codes are missing values. Otherwise a new code is added to ``codes``.
 
     Attributes
     ----------
     rule : ColumnRule
     codes : list of str
-        Those that were met so far.
+        Those known so far.
     """
 
     def __init__(
@@ -114,12 +114,12 @@ class Decoder:
         self._sentinels = np.array(sorted(self._is_sentinel), dtype=np.float64)
         self.codes = list(dict.fromkeys(codes))
         self._declared = frozenset(self.codes)
-        #: So many codes were known before.
+        #: Number of codes known before reading.
         self.n_declared = len(self.codes)
         self._places = {code: float(place) for place, code in enumerate(self.codes)}
 
     def __call__(self, cells: Cells) -> Decoded:
-        """Decode a run of cells. Never raises: what is wrong is in the answer."""
+        """Decode a chunk of cells. Never raises: the answer lists the values that break a rule."""
         if isinstance(cells, np.ndarray) and cells.dtype.kind in "iufb":
             return self._numeric(cells)
         if isinstance(cells, np.ndarray) and cells.dtype.kind in "mM":
@@ -128,17 +128,17 @@ class Decoder:
             if len(given):
                 found.wrong["not-a-number", _A_DATE] = given
             return found
-        return self._each(cells if isinstance(cells, list) else cells.tolist())
+        return self._decode_each(cells if isinstance(cells, list) else cells.tolist())
 
     def close(self, codes: Sequence[str]) -> None:
-        """Take these codes from now on, in this order; others are missing values."""
+        """Accept only these codes, in this order; others are missing values."""
         self.codes, self._closed = list(codes), True
         self._places = {code: float(place) for place, code in enumerate(codes)}
 
     def _numeric(self, cells: NDArray[Any]) -> Decoded:
         values = cells.astype(np.float64)
         if len(self._sentinels) and cells.dtype.kind != "b":
-            # In single precision 99.9 is another number than the double.
+            # In single precision 99.9 differs from the double.
             own = cells.dtype if cells.dtype.kind == "f" else values.dtype
             values[np.isin(values, self._sentinels.astype(own).astype(np.float64))] = np.nan
         infinite = np.flatnonzero(np.isinf(values))
@@ -148,13 +148,13 @@ class Decoder:
         values[infinite] = np.nan
         known = ~np.isnan(values)
         distinct, places = np.unique(cells[known], return_inverse=True)
-        found = np.array([self._place(canonical_code(str(cell))) for cell in distinct])
+        found = np.array([self._code_index(canonical_code(str(cell))) for cell in distinct])
         values[known] = found[places.ravel()] if len(found) else values[known]
         return Decoded(values, wrong)
 
-    def _each(self, cells: list[Any]) -> Decoded:
+    def _decode_each(self, cells: list[Any]) -> Decoded:
         if self._textual and not self.rule.coded:
-            quick = self._plain(cells)
+            quick = self._decode_plain(cells)
             if quick is not None:
                 return quick
         values = np.empty(len(cells))
@@ -174,8 +174,8 @@ class Decoder:
         places = {why: np.array(rows, dtype=np.intp) for why, rows in wrong.items()}
         return Decoded(values, places)
 
-    def _plain(self, cells: list[str]) -> Decoded | None:
-        """Read a run of nothing but plain numbers at once; None where there is anything else."""
+    def _decode_plain(self, cells: list[str]) -> Decoded | None:
+        """Read a chunk of plain numbers at once; None if there is anything else."""
         if self.rule.decimal_mark != "." or not _PLAIN_NUMBER.issuperset("".join(cells)):
             return None
         try:
@@ -194,17 +194,17 @@ class Decoder:
             code = canonical_code(text if value is None else text.replace(",", "."))
             if text.casefold() in MISSING and code not in self._declared:
                 return math.nan
-            return self._place(code)
+            return self._code_index(code)
         if text.casefold() in MISSING:
             return math.nan
         if text.casefold() in _TRUTH:
             return _TRUTH[text.casefold()]
         if value is None or not self._textual:
-            return "not-a-number", self._no_number(text)
+            return "not-a-number", self._not_a_number(text)
         return value if math.isfinite(value) else _NOT_FINITE
 
     def _object(self, cell: Any) -> float | Wrong:
-        """Read a cell that is no text: a number, nothing, or something that cannot be used."""
+        """Read a cell that is no text."""
         if cell is None:
             return math.nan
         if isinstance(cell, _DATES):
@@ -222,9 +222,9 @@ class Decoder:
             return math.nan
         if math.isinf(value):
             return _NOT_FINITE
-        return self._place(canonical_code(str(cell))) if self.rule.coded else value
+        return self._code_index(canonical_code(str(cell))) if self.rule.coded else value
 
-    def _place(self, code: str) -> float:
+    def _code_index(self, code: str) -> float:
         place = self._places.get(code)
         if place is None and not self._closed:
             place = self._places[code] = float(len(self.codes))
@@ -238,7 +238,7 @@ class Decoder:
             text = text.replace(",", ".")
         return number_or_none(text)
 
-    def _no_number(self, text: str) -> str:
+    def _not_a_number(self, text: str) -> str:
         if not self._textual:
             return f"not a number (str); {_CONVERT}"
         if _DATE.fullmatch(text):

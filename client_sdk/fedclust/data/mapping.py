@@ -1,7 +1,4 @@
-"""How a site's columns become the session's features: the mapping file and the options beside it.
-
-One TOML file serves participate, check, predict and the agent; docs/data.md describes it.
-"""
+"""The mapping file and the options that say how a source is read; see docs/data.md."""
 
 from __future__ import annotations
 
@@ -23,32 +20,32 @@ from fedclust.schema.model import Model
 Text = Annotated[str, StringConstraints(max_length=256)]
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 _PLAIN_NUMBER = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?|[+-]?\.[0-9]+", re.ASCII)
-#: Called with a source's name, the rows read so far, and all rows where their number is known.
+#: Called with a source's name, the rows read so far, and the number of all rows if known.
 OnRead: TypeAlias = Callable[[str, int, int | None], None]
 Delimiter = Annotated[str, StringConstraints(min_length=1, max_length=1)]
 
 
 class ColumnMap(Model):
-    """How one feature is found and read.
+    """How one feature's column is found and read.
 
     Attributes
     ----------
     column : str or None
         Its column here; by default the feature's own name.
     unit, to : str or None
-        The unit here, and the session's. A session with another unit than ``to`` (without
-        ``to``: than ``unit``) is refused, for its numbers would mean something else.
+        The unit here, and the session's. A session with another unit than ``to`` (than ``unit``,
+        without ``to``) is refused.
     factor, offset : float
         session's value = value here x factor + offset. They need ``to``.
     levels : dict
-        Code here to the session's level; for a binary feature to 0 or 1. An empty text means that
-        the code stands for a missing value.
+        The session's level of each code here; 0 or 1 for a binary feature. An empty text marks
+        the code as a missing value.
     sentinels : tuple of float
         Numbers, in the unit here, that mean a missing value.
     missing : tuple of str
-        Text that means one, beside the usual markers.
+        Text that means a missing value, in addition to the usual markers.
     lacking : bool
-        Whether this site has not got the feature, whatever its columns are called.
+        Whether this site lacks the feature, whatever its columns are called.
     """
 
     column: Text | None = None
@@ -63,7 +60,7 @@ class ColumnMap(Model):
 
 
 class ColumnsFile(Model):
-    """A mapping file: how the source is written, and its columns by feature."""
+    """A mapping file: the format of the source, and its columns by feature."""
 
     delimiter: Delimiter | None = None
     encoding: Text | None = None
@@ -75,25 +72,25 @@ class ColumnsFile(Model):
 
 
 class ReadOptions(Model):
-    """How a source is to be read, as it was given: what the command line and Python have.
+    """How a source is to be read, as given on the command line or in Python.
 
     Attributes
     ----------
     mapping : str or dict or None
-        Path of a mapping file, or what one would hold.
+        Path of a mapping file, or its contents.
     missing : tuple of str
-        Markers of missing values in every column, beside the usual ones and the file's.
+        Markers of missing values in every column, in addition to the usual ones and the file's.
     sentinels : dict of str to tuple of float
-        By feature, beside the file's.
+        By feature, in addition to the file's.
     delimiter, encoding, decimal, columns
-        Of a CSV file; each replaces the file's. ``columns`` names the columns of one that has no
-        header.
+        Of a CSV file; each replaces the mapping file's. ``columns`` names the columns of a file
+        without a header.
     min_present : float or None
         A feature with a smaller share of values than this is treated as lacking.
     sql_url_file : str or None
         File with the database's address, for a query; else FEDCLUST_SQL_URL.
     out_of_core : bool
-        Whether rows are read in blocks, and not kept in memory.
+        Whether rows are read in blocks and not kept in memory.
     """
 
     mapping: str | dict[str, Any] | None = None
@@ -108,7 +105,7 @@ class ReadOptions(Model):
     out_of_core: bool = False
 
     def resolved(self) -> ColumnsFile:
-        """Read the mapping file and put what was given beside it; DataError names the file."""
+        """Read the mapping file and combine it with these options; DataError names the file."""
         base = ColumnsFile()
         if isinstance(self.mapping, str):
             base = _read(Path(self.mapping))
@@ -117,8 +114,8 @@ class ReadOptions(Model):
         features = dict(base.features)
         for name, values in self.sentinels.items():
             known = features.get(name, ColumnMap())
-            every = (*known.sentinels, *values)
-            features[name] = known.model_copy(update={"sentinels": every})
+            sentinels = (*known.sentinels, *values)
+            features[name] = known.model_copy(update={"sentinels": sentinels})
         return ColumnsFile(
             delimiter=self.delimiter or base.delimiter,
             encoding=self.encoding or base.encoding,
@@ -131,12 +128,12 @@ class ReadOptions(Model):
 
     @property
     def mapping_name(self) -> str:
-        """What messages call the mapping."""
+        """The name of the mapping in messages."""
         return Path(self.mapping).name if isinstance(self.mapping, str) else "the mapping"
 
 
 class Dataset:
-    """Rows and how to read them; goes wherever rows go: participate, check, predict, simulate.
+    """A source and how to read it, for participate, check, predict and simulate.
 
     Parameters
     ----------
@@ -145,25 +142,25 @@ class Dataset:
     mapping : path or dict, optional
         Local names, units, codes, sentinels and markers by feature: docs/data.md.
     missing : sequence of str
-        What means a missing value in any column, beside the usual markers.
+        Text that means a missing value in any column, in addition to the usual markers.
     sentinels : dict of str to number or numbers
         Numbers that mean a missing value, by feature, in the unit here.
     delimiter, encoding, decimal, columns : optional
-        How a CSV file is written; ``columns`` names its columns where it has no header.
+        The format of a CSV file; ``columns`` names its columns if it has no header.
     min_present : float, optional
         A feature with a smaller share of values than this is treated as lacking.
     sql_url_file : path, optional
-        File with the address of the database that a query goes to; else FEDCLUST_SQL_URL.
+        File with the address of the query's database; by default FEDCLUST_SQL_URL.
     out_of_core : bool
-        Read the rows in blocks, and keep none of them in memory: docs/data.md.
+        Read the rows in blocks and keep none of them in memory: docs/data.md.
     on_read : callable, optional
-        Called in every pass over the rows, at its start and after each block, with the source's
-        name, the rows read so far, and how many there are (None where that is not known yet).
+        Called at the start of every pass over the rows and after each block, with the source's
+        name, the rows read so far, and the number of all rows, None if unknown.
 
     Raises
     ------
     UsageError
-        An option that is none.
+        An option is invalid.
     """
 
     def __init__(
@@ -202,23 +199,23 @@ class Dataset:
         self.on_read = on_read
 
     def __repr__(self) -> str:
-        # A DataFrame's own would show rows.
+        # The source's own repr would show rows.
         return f"Dataset({type(self.source).__name__})"
 
     @classmethod
     def of(cls, source: Any, options: ReadOptions, on_read: OnRead | None = None) -> Dataset:
-        """Return a data set with options that were checked before."""
+        """Return a data set with options that have been checked."""
         made = cls(source, on_read=on_read)
         made.options = options
         return made
 
 
 def read_options(given: Mapping[str, Any]) -> ReadOptions:
-    """Check options as JSON would hold them; UsageError says which cannot be."""
+    """Validate options given as JSON values; UsageError names the first invalid one."""
     try:
         return ReadOptions.model_validate_json(json.dumps(dict(given)))
     except (ValidationError, TypeError, ValueError) as error:
-        place, why = _first(error)
+        place, why = _first_fault(error)
         raise UsageError(f"{place or 'an option'} of the data: {why}") from None
 
 
@@ -240,12 +237,12 @@ def _validated(tree: Mapping[str, Any], source: str) -> ColumnsFile:
     try:
         return ColumnsFile.model_validate_json(json.dumps(dict(tree)))
     except (ValidationError, TypeError, ValueError) as error:
-        place, why = _first(error)
+        place, why = _first_fault(error)
         raise DataError(source, "mapping", f"{place}: {why}" if place else why) from None
 
 
-def _first(error: Exception) -> tuple[str, str]:
-    """Return where the first fault is and what it is, in words of our own where there are any."""
+def _first_fault(error: Exception) -> tuple[str, str]:
+    """Return the place of the first fault, and a message that does not repeat the input."""
     if not isinstance(error, ValidationError):
         return "", "only text, numbers, lists and tables can be given"
     found = error.errors(include_url=False, include_input=False, include_context=False)[0]
@@ -255,15 +252,15 @@ def _first(error: Exception) -> tuple[str, str]:
 
 
 def check_mapping(file: ColumnsFile, features: Sequence[Feature], source: str) -> None:
-    """Refuse a mapping that does not go with the session's features.
+    """Refuse a mapping that does not fit the session's features.
 
     Parameters
     ----------
     file : ColumnsFile
-        Features that the session has not got are left alone: a site has one file for many sessions.
+        Features that the session lacks are ignored: a site has one file for many sessions.
     features : sequence of Feature
     source : str
-        The mapping's name, for messages.
+        The mapping's name in messages.
 
     Raises
     ------
@@ -329,14 +326,14 @@ def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
 
 
 def level_name(value: str | bool | int) -> str:
-    """Return the level that a mapping names, whatever TOML made of it."""
+    """Return the level that a mapping names, which TOML may have read as a number or boolean."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def canonical_code(text: str) -> str:
-    """Return the one spelling of a level's code: ``1``, ``1.0`` and the number 1 are one code.
+    """Return a standard spelling of a level's code: ``1``, ``1.0`` and the number 1 are one code.
 
-    Text that is no plain number, such as ``1E3``, and text with leading zeros stays as it is.
+    Text that is no plain number, such as ``1E3``, and text with leading zeros is not changed.
     """
     text = text.strip()
     if text.casefold() in ("true", "false"):
@@ -345,15 +342,15 @@ def canonical_code(text: str) -> str:
         return text
     value = float(text)
     if value == int(value):
-        # Beyond 2^53 a double no longer tells whole numbers apart.
+        # From 2^53 on, doubles do not represent all integers.
         return str(int(value)) if abs(value) < 2.0**53 else text
     return repr(value)
 
 
 def number_or_none(text: str) -> float | None:
-    """Return the number that a text is in everybody's notation; None where it is none.
+    """Return the number that a text spells, also an infinite one; None if it spells none.
 
-    Python's own underscores and non-ASCII digits are no numbers to anybody else. Infinities are.
+    Unlike Python, underscores and non-ASCII digits are not accepted.
     """
     if not text.isascii() or "_" in text:
         return None

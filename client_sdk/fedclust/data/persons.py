@@ -27,8 +27,8 @@ from fedclust.data.person_blocks import (
     voted_columns,
 )
 from fedclust.data.readings import FeatureReading
-from fedclust.data.remarks import Remarks
 from fedclust.data.row_source import RowBlock, RowSource, column_mark
+from fedclust.data.row_warnings import RowWarnings
 from fedclust.errors import DataError
 from fedclust.numeric.array_types import FloatArray
 from fedclust.protection.columns import SourceColumn, collect_distinct
@@ -156,17 +156,17 @@ class _Reader:
 
     def at_once(self) -> SitePersons:
         """Read all rows into memory."""
-        remarks, parts, keys = Remarks(self.rows), [], []
+        row_warnings, parts, keys = RowWarnings(self.rows), [], []
         lines, n = array("q"), 0
         for block in self.rows.scan():
-            remarks.add(block)
+            row_warnings.add(block)
             parts.append([block.values[j] for j in self.places])
             if self.named is not None:
                 keys += block.text[self.named]
             lines.extend(block.numbers or ())
             n += len(block)
         self.rows.refuse()
-        remarks.warn()
+        row_warnings.warn()
         rows = [np.concatenate(each) for each in zip(*parts, strict=True)]
         columns = self._columns([len(collect_distinct(np.empty(0), each)) == 2 for each in rows])
         values = [self._renumber(*each) for each in zip(columns, rows, strict=True)]
@@ -205,12 +205,12 @@ class _Reader:
 
     def by_blocks(self) -> SitePersons:
         """Read all rows once to describe the columns; each use reads them again."""
-        remarks, sample = Remarks(self.rows), PersonSample()
+        row_warnings, sample = RowWarnings(self.rows), PersonSample()
         distinct = [np.empty(0) for _ in self.places]
         marks = [0] * len(self.places)
         seen, n_rows, last = array("q"), 0, None
         for block in self.rows.scan(_ROWS):
-            remarks.add(block)
+            row_warnings.add(block)
             values = [block.values[j] for j in self.places]
             distinct = [collect_distinct(*each) for each in zip(distinct, values, strict=True)]
             marks = self._add_marks(marks, block)
@@ -231,7 +231,7 @@ class _Reader:
             n_persons = len(seen)
             if len(np.unique(np.frombuffer(seen, dtype=np.int64))) < n_persons:
                 raise self._scattered_error()
-        remarks.warn()
+        row_warnings.warn()
         columns = self._columns([len(each) == 2 for each in distinct])
         sampled = sample.sources(
             columns,

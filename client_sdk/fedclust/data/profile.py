@@ -1,12 +1,12 @@
-"""What ``fedclust check`` shows: how a source matches a session, and what its columns hold.
+"""What ``fedclust check`` shows: how a source matches a session, and what its columns contain.
 
-All of it is computed in one pass over the rows, and stays where it is: nothing here is sent.
+All of it is computed in one pass over the rows. Nothing here is sent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal
 
@@ -14,19 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.readings import FeatureReading
-from fedclust.data.row_source import Fault, RowBlock, RowSource
+from fedclust.data.row_source import Fault, RowSource
 from fedclust.errors import DataError, DisclosureError
 from fedclust.schema.feature import Feature
 
 State = Literal["ok", "warning", "lacking", "refused"]
 
-#: Integers that never repeat over so many rows are hardly ever measurements.
+#: Integers without a repetition in this many rows are rarely measurements.
 _IDS_FROM: Final = 30
-#: And this many have to be looked at, at most: in memory, and sorted for every block.
+#: At most this many are examined, because they are kept in memory and sorted for every block.
 _IDS_ENOUGH: Final = 1_000_000
-#: Only a share of the rows can tell a wrong unit from some wrong values.
+#: If this share of the rows is outside the bounds, the unit is probably wrong, else some values.
 _MOSTLY: Final = 0.9
-#: What one unit is of another, as laboratories use them, and both ways round; with what it is.
+#: Factors between units that laboratories use; each is also tried the other way round.
 _UNITS: Final = (
     (10.0, "dl for l, or cm for mm"),
     (100.0, "% for a fraction, or m for cm"),
@@ -44,10 +44,10 @@ _UNITS: Final = (
 _FACTORS: Final = tuple((f, s) for factor, s in _UNITS for f in (factor, 1.0 / factor))
 
 
-class IdWatch:
-    """Notices a column whose values are integers that never repeat: more likely an identifier."""
+class IdDetector:
+    """Notices a column whose values are integers without repetition: probably an identifier."""
 
-    SAYS: ClassVar = (
+    MESSAGE: ClassVar = (
         "all its values are different whole numbers, as identifiers are and measurements hardly "
         "ever: should it be a feature?"
     )
@@ -56,16 +56,16 @@ class IdWatch:
         self._seen: NDArray[np.float64] | None = np.empty(0)
 
     def add(self, values: NDArray[np.float64]) -> None:
-        """Look at a run of values, NaN where missing."""
+        """Examine further values, NaN where missing."""
         if self._seen is None or len(self._seen) >= _IDS_ENOUGH:
             return
         given = values[~np.isnan(values)]
         if not np.array_equal(given, np.trunc(given)):
             self._seen = None
             return
-        every = np.concatenate([self._seen, given])
-        distinct = np.unique(every)
-        self._seen = distinct if len(distinct) == len(every) else None
+        values = np.concatenate([self._seen, given])
+        distinct = np.unique(values)
+        self._seen = distinct if len(distinct) == len(values) else None
 
     @property
     def suspicious(self) -> bool:
@@ -84,19 +84,19 @@ class ColumnProfile:
     ----------
     feature, kind, unit : str
     column : str or None
-        Its column here; None where there is none.
+        Its column here; None if there is none.
     state : {"ok", "warning", "lacking", "refused"}
-        ``lacking``: it would take part without this feature; ``refused``: it could not.
+        ``lacking``: the site would take part without this feature; ``refused``: it could not.
     present : float
         Share of the rows that have a value.
     n, below, above : int
-        Rows with a value; of these, outside the session's bounds.
+        Rows with a value, and those of them below and above the session's bounds.
     minimum, maximum, mean, sd : float or None
         In the session's unit, ddof 0; None without a value, and for levels.
     levels : dict of str to int
         Rows with each level; ``0`` and ``1`` of a binary feature.
     says : tuple of str
-        What is wrong, or rarely meant.
+        What is wrong or probably a mistake.
     """
 
     feature: str
@@ -118,10 +118,10 @@ class ColumnProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """A source against a session. ``refused``: why taking part would be, None where it would not.
+    """A source compared with a session.
 
-    ``complete_rows`` are those without a missing value; ``ignored`` how many columns of the source
-    are no feature.
+    ``complete_rows`` counts the rows without a missing value, ``ignored`` the source's columns that
+    are no feature. ``refused`` is why the site could not take part, else None.
     """
 
     source: str
@@ -134,7 +134,7 @@ class Profile:
 
 
 class _Column:
-    """What is kept of a feature while the rows go by."""
+    """The figures of a feature over the rows read so far."""
 
     def __init__(self, feature: Feature) -> None:
         self.feature = feature
@@ -143,7 +143,7 @@ class _Column:
         self.minimum, self.maximum = math.inf, -math.inf
         self.levels = np.zeros(len(feature.levels or ("0", "1")), dtype=np.int64)
         self.fits = np.zeros(len(_FACTORS), dtype=np.int64)
-        self.ids = IdWatch()
+        self.ids = IdDetector()
 
     def add(self, values: NDArray[Any]) -> None:
         if self.feature.kind == "categorical":
@@ -160,16 +160,16 @@ class _Column:
             return
         with np.errstate(over="ignore", invalid="ignore"):
             n, mean = len(given), given.mean()
-            # Chan's merging of means and squares.
-            apart, total = mean - self.mean, self.n + n
-            self.m2 += float(((given - mean) ** 2).sum() + apart**2 * self.n * n / total)
-        self.mean += float(apart) * n / total
+            # Merging of means and squares (Chan, Golub and LeVeque 1979).
+            gap, total = mean - self.mean, self.n + n
+            self.m2 += float(((given - mean) ** 2).sum() + gap**2 * self.n * n / total)
+        self.mean += float(gap) * n / total
         self.n = total
         self.minimum = min(self.minimum, float(given.min()))
         self.maximum = max(self.maximum, float(given.max()))
-        self._bounds(given)
+        self._count_outside(given)
 
-    def _bounds(self, given: NDArray[np.float64]) -> None:
+    def _count_outside(self, given: NDArray[np.float64]) -> None:
         lower, upper = limits(self.feature)
         self.below += int((given < lower).sum())
         self.above += int((given > upper).sum())
@@ -186,22 +186,21 @@ def profile(
     text: Sequence[str] = (),
     lacking: bool = False,
 ) -> Profile:
-    """Read a source and say how it matches a session's features.
+    """Read a source and compare it with a session's features.
 
     Parameters
     ----------
     source : Source
     features : sequence of Feature
     text : sequence of str
-        Columns of identifiers, which have to be there.
+        Columns of identifiers, which are required.
     lacking : bool
         As in :func:`fedclust.data.load`.
 
     Raises
     ------
     DataError
-        Where the source cannot be read or has no features at all; what is wrong with its values
-        is in the answer.
+        The source cannot be read or has no features at all. Faults of its values are in the answer.
     """
     missing: DataError | None = None
     try:
@@ -209,52 +208,49 @@ def profile(
     except DataError as error:
         if lacking or error.rule != "missing-column":
             raise
-        # The rest can still be looked at.
+        # The other columns can still be examined.
         missing, rows = error, RowSource(source, features, text=text, lacking=True)
-    kept = [_Column(feature) for feature in features]
-    n = complete = 0
-    for block in _looked_at(rows):
-        whole = np.ones(len(block), dtype=np.bool_)
-        here = rows.session_values(block)
+    columns, n, complete = _read_columns(rows)
+    faults = rows.faults
+    profiles = tuple(
+        _column_profile(
+            rows, column, n, [f for f in faults if f.column == rows.local[name]], lacking
+        )
+        for name, column in columns.items()
+    )
+    refused = missing
+    shares = np.array([column.present for column in profiles])
+    try:
+        if refused is None:
+            rows.refuse()
+            rows.held(shares, lacking, rows.min_present)
+    except DataError as error:
+        refused = error
+    used = {rows.local[name] for name in rows.columns}
+    ignored = len([name for name in rows.reader.header if name not in used])
+    unused = tuple(sorted(set(rows.file.features) - set(columns)))
+    return Profile(rows.origin.source, n, complete, profiles, ignored, unused, refused)
+
+
+def _read_columns(rows: RowSource) -> tuple[dict[str, _Column], int, int]:
+    """Return the figures of each feature, the number of rows, and that of complete rows."""
+    columns = {feature.name: _Column(feature) for feature in rows.features}
+    n = n_complete = 0
+    for block in rows.scan() if rows.columns else ():
+        complete = np.ones(len(block), dtype=np.bool_)
+        converted = rows.session_values(block)
         for column, reading, own, values in zip(
-            kept, rows.readings, block.values, here, strict=True
+            columns.values(), rows.readings, block.values, converted, strict=True
         ):
             column.add(values)
-            codes = rows.coded(reading.feature.name)
-            column.unknown += count_unknown(reading, own, codes)
-            whole &= values >= 0 if values.dtype.kind == "i" else ~np.isnan(values)
+            column.unknown += count_unknown(reading, own, rows.coded(reading.feature.name))
+            complete &= values >= 0 if values.dtype.kind == "i" else ~np.isnan(values)
         n += len(block)
-        complete += int(whole.sum())
-    faults = rows.faults
-    found = tuple(
-        _judged(rows, column, n, [f for f in faults if f.column == rows.local[name]], lacking)
-        for column in kept
-        for name in (column.feature.name,)
-    )
-    refused: DataError | DisclosureError | None = missing
-    if refused is None and faults:
-        others = len({fault.column for fault in faults}) - 1
-        refused = faults[0].error(rows.origin, others)
-    if refused is None:
-        shares = np.array([column.present for column in found])
-        try:
-            rows.held(shares, lacking, rows.min_present)
-        except DataError as error:
-            refused = error
-    known = {rows.local[name] for name in rows.columns}
-    every = {feature.name for feature in features}
-    unused = tuple(sorted(set(rows.file.features) - every))
-    ignored = len([name for name in rows.reader.header if name not in known])
-    return Profile(rows.origin.source, n, complete, found, ignored, unused, refused)
+        n_complete += int(complete.sum())
+    return columns, n, n_complete
 
 
-def _looked_at(rows: RowSource) -> Iterator[RowBlock]:
-    """Yield the blocks; a source of no columns that fit has nothing to look at."""
-    if rows.columns:
-        yield from rows.scan()
-
-
-def _judged(
+def _column_profile(
     rows: RowSource, column: _Column, n: int, faults: Sequence[Fault], lacking: bool
 ) -> ColumnProfile:
     feature = column.feature
@@ -269,7 +265,7 @@ def _judged(
         known = ", ".join((feature.levels or ("0", "1"))[:12])
         text = f"{count_values(column.unknown)} that the session does not know, which has {known}; "
         says.append(text + "say in the mapping file which level each is, or that it is missing")
-    says += _remarks(column, n, bool(faults))
+    says += _find_oddities(column, n, bool(faults))
     state: State = "warning" if says else "ok"
     if here is None:
         state, says = "lacking" if lacking else "refused", ["there is no column for it here"]
@@ -304,7 +300,7 @@ def _judged(
 def count_unknown(
     reading: FeatureReading, values: NDArray[np.float64], codes: Sequence[str] | None
 ) -> int:
-    """Return how many values (n,) of a column mean nothing to the session; missing ones do."""
+    """Return how many values (n,) of a column are neither missing nor known to the session."""
     if codes is None:
         if reading.feature.kind == "numeric":
             return 0
@@ -320,17 +316,18 @@ def count_values(count: int) -> str:
 
 
 def _finite(value: float) -> float | None:
-    """Return a figure; None where the numbers were too large for it."""
+    """Return a figure; None if the numbers were too large to compute it."""
     return value if math.isfinite(value) else None
 
 
 def limits(feature: Feature) -> tuple[float, float]:
+    """Return a feature's bounds, infinite where it has none."""
     lower = -math.inf if feature.lower is None else feature.lower
     return lower, math.inf if feature.upper is None else feature.upper
 
 
-def _remarks(column: _Column, n: int, wrong: bool) -> list[str]:
-    """Return what is allowed and rarely meant."""
+def _find_oddities(column: _Column, n: int, wrong: bool) -> list[str]:
+    """Return descriptions of what is allowed but probably a mistake."""
     feature, says = column.feature, []
     lower, upper = limits(feature)
     outside = column.below + column.above
@@ -355,7 +352,7 @@ def _remarks(column: _Column, n: int, wrong: bool) -> list[str]:
         text = "all its values lie in the lowest twentieth of the bounds: is it in "
         says.append(text + f"{feature.unit or 'the unit of the session'}?")
     if feature.kind == "numeric" and column.ids.suspicious:
-        says.append(IdWatch.SAYS)
+        says.append(IdDetector.MESSAGE)
     constant = column.minimum == column.maximum
     if feature.kind == "categorical" or feature.kind == "binary":
         constant = int((column.levels > 0).sum()) == 1

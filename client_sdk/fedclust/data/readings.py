@@ -1,8 +1,8 @@
-"""What the session's features are at a site: columns of its table, units and levels.
+"""Convert a site's columns to the session's features, units and levels.
 
-The site's table holds columns in the site's own units and codes. A :class:`FeatureReading` says
-how one feature follows from one of them. It applies to released values and, when rows are
-labelled with the final model, to rows. Nothing here compares a session's settings with rows.
+A site's table holds columns in the site's own units and codes. A :class:`FeatureReading` converts
+one of them to one feature: released values, and rows that are labelled with the final model.
+Nothing here compares a session's settings with rows.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from fedclust.schema.points import Points
 __all__ = ["FeatureReading", "session_points", "values_of_rows"]
 
 FloatArray: TypeAlias = NDArray[np.float64]
-#: Where this share of the persons is outside the bounds, the unit is wrong, and not some values.
+#: If this share of the persons is outside the bounds, the unit is probably wrong.
 _MOSTLY = 0.9
 _TRUTH = {"true": "1", "false": "0", "1": "true", "0": "false"}
 
 
 @dataclass(frozen=True)
 class FeatureReading:
-    """How a feature follows from a column of the site.
+    """How a feature is derived from a column of the site.
 
     Attributes
     ----------
     feature : Feature
     column : str or None
-        The column's name here; None where the site lacks the feature.
+        The column's name here; None if the site lacks the feature.
     factor, offset : float
         session's value = value here x factor + offset.
     meanings : mapping of str to float
-        What a code here stands for, where the mapping file says so: 0 or 1, or the place of the
-        session's level; NaN for a missing value.
+        What the codes in the mapping file mean: 0 or 1, or the index of the session's level; NaN
+        for a missing value.
     """
 
     feature: Feature
@@ -66,9 +66,9 @@ class FeatureReading:
         return cls(feature, column, rule.factor, rule.offset, meanings)
 
     def meaning(self, code: str) -> float | None:
-        """Return what a code stands for in the session: NaN for a missing value, None if unknown.
+        """Return what a code means in the session: NaN for a missing value, None if unknown.
 
-        Of a categorical feature the place of the level, else a number.
+        The index of the level for a categorical feature, else a number.
         """
         for spelling in (code, _TRUTH.get(code)):
             if spelling is None:
@@ -90,12 +90,12 @@ class FeatureReading:
         levels = self.feature.levels or ()
         if code in levels:
             return float(levels.index(code))
-        # A level may be spelled 1.0; of levels that are one number the first one counts.
+        # A level may be spelled 1.0; of several spellings of one number the first counts.
         canonical = [canonical_code(level) for level in levels]
         return float(canonical.index(code)) if code in canonical else None
 
     def converted(self, values: FloatArray) -> FloatArray:
-        """Return numbers in the session's unit; NaN where they exceed what a double holds."""
+        """Return numbers in the session's unit; NaN if they are too large for a double."""
         with np.errstate(over="ignore", invalid="ignore"):
             found = values * self.factor + self.offset
         return np.where(np.isfinite(found), found, np.nan)
@@ -107,15 +107,15 @@ class FeatureReading:
 def values_of_rows(
     reading: FeatureReading, values: FloatArray, codes: Sequence[str] | None
 ) -> FloatArray:
-    """Return a feature's values (n,) of rows, to label them; NaN where missing or unknown.
+    """Return a feature's values (n,) of rows to label; NaN where missing or unknown.
 
-    Values outside the session's bounds stay as they are.
+    Values outside the session's bounds are not changed.
 
     Parameters
     ----------
     reading : FeatureReading
     values : (n,) float64
-        Numbers, or places in ``codes``.
+        Numbers, or indices of ``codes``.
     codes : sequence of str or None
         The column's codes; None for numbers.
     """
@@ -139,8 +139,8 @@ def session_points(
 ) -> Points:
     """Return a site's table as weighted points in the session's columns and units.
 
-    Bounds clip released values; then transforms are applied. NaN where a group does not release a
-    feature, or the site lacks it.
+    Released values are clipped to the bounds, then transformed. NaN where a group does not release
+    a feature, or the site lacks it.
 
     Parameters
     ----------
@@ -149,15 +149,15 @@ def session_points(
     readings : sequence of FeatureReading
         One for each of the session's features.
     codes : mapping of str to (sequence of str or None)
-        By column here: its codes, None for numbers.
+        The codes of each column here, None for numbers.
     source : str
-        What messages call the site's data.
+        The name of the site's data in messages.
 
     Raises
     ------
     DataError
-        If a column does not hold what the session asks for. Only the header, the mapping file and
-        the table decide this.
+        If a column does not fit the session. This depends on the header, the mapping file and the
+        table alone.
     """
     table = table.sorted_by_value()
     found = [_released(table, reading, codes, source) for reading in readings]
@@ -172,7 +172,7 @@ def _released(
     codes: Mapping[str, Sequence[str] | None],
     source: str,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return what groups release of a feature: values (m, w), shares of variance within (w,)."""
+    """Return the released values (m, w) of a feature, and its shares of variance within (w,)."""
     feature = reading.feature
     width = len(feature.levels or ()) if feature.kind == "categorical" else 1
     if reading.column is None:
@@ -203,7 +203,7 @@ def _released(
 def _refuse_other_unit(
     reading: FeatureReading, values: FloatArray, sizes: NDArray[np.int64], source: str
 ) -> None:
-    """Refuse a number whose released values (m, 1) nearly all lie outside the session's bounds."""
+    """Refuse a numeric feature if nearly all released values (m, 1) lie outside its bounds."""
     feature = reading.feature
     if feature.kind != "numeric":
         return
@@ -250,7 +250,7 @@ def _code_shares(
     name = str(reading.column)
     released = table.values(name)
     if isinstance(column, NumericColumn):
-        # Numbers that are asked for as codes: possible where the groups release nothing but codes.
+        # Numbers requested as codes: possible if the groups release nothing but codes.
         distinct = np.unique(released[~np.isnan(released)])
         own = _spelled(distinct.tolist(), codes)
         most = 2 if reading.feature.kind == "binary" or codes is not None else 1
@@ -272,7 +272,7 @@ def _code_shares(
 
 
 def _spelled(values: Sequence[float], codes: Sequence[str] | None) -> list[str]:
-    """Return the codes that values of a table's column stand for."""
+    """Return the codes of a table column's values."""
     if codes is not None:
         return [codes[int(value)] for value in values]
     return [canonical_code(str(value)) for value in values]

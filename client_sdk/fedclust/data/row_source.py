@@ -1,4 +1,4 @@
-"""A source read by its own columns, a block of rows at a time."""
+"""Read the columns that a session needs from a source, a block of rows at a time."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from fedclust.errors import DataError
 from fedclust.schema.encoding import encode
 from fedclust.schema.feature import Feature
 
-#: Rows in a block unless another number is asked for.
+#: Default number of rows in a block.
 BLOCK: Final = 65_536
 
 
 @dataclass(frozen=True)
 class RowBlock:
-    """A run of rows.
+    """Consecutive rows of a source.
 
     Attributes
     ----------
     start : int
-        Index of the first.
+        Index of the first row.
     values : tuple of (n,) float64
         For each of the session's features the site's own column: numbers in the unit here, or
-        places in the decoder's codes; NaN where missing.
+        indices of the decoder's codes; NaN where missing.
     text : dict of str to list of str
-        The columns that were asked for as they stand.
+        The columns that are kept as text.
     numbers : sequence of int or None
-        The line of each row, in a file of lines.
+        The line of each row in a text file.
     """
 
     start: int
@@ -51,10 +51,10 @@ class RowBlock:
 
 @dataclass
 class Fault:
-    """A rule that rows of one column break: where first, and how many.
+    """A rule that ``count`` rows of one column break.
 
-    ``first`` is the line or row as messages number it, in the file ``part`` where the source is
-    several; ``index`` the row's index in the whole source.
+    ``first`` is the number of the first such line or row, in the file ``part`` if the source is
+    several files; ``index`` is the row's index in the whole source.
     """
 
     column: str
@@ -66,7 +66,7 @@ class Fault:
     part: str | None = None
 
     def error(self, origin: Origin, others: int = 0) -> DataError:
-        """Return it as an error; ``others`` says how many more columns have faults."""
+        """Return the error; ``others`` is the number of further columns with faults."""
         rows = "1 row" if self.count == 1 else f"{self.count} rows, of which this is the first"
         what, mark, advice = self.message.partition("; ")
         message = f"{what}: {rows}{mark}{advice}"
@@ -84,33 +84,33 @@ class Fault:
 
 
 class RowSource:
-    """A source, opened: which of the session's features it has a column for, and its rows.
+    """An open source: the columns of a session's features, and its rows.
 
     Parameters
     ----------
     source : Source or Dataset
     features : sequence of Feature
     text : sequence of str
-        Columns, by their names here, that are kept as they stand; never features.
+        Columns, by their names here, that are kept as text; never features.
     lacking : bool
         Whether the source may lack columns (``missing: mask``).
     codes : mapping of str to (sequence of str or None), optional
-        By column here: the codes that it was read with before, None for numbers. Other codes are
+        By column here, the codes with which it was read before, None for numbers. Other codes are
         missing values.
 
     Attributes
     ----------
     features : tuple of Feature
     readings : tuple of FeatureReading
-        How each feature follows from its column.
+        How each feature is derived from its column.
     decoders : dict of str to Decoder
-        By feature, of those that there is a column for.
+        By feature, if it has a column.
     columns : tuple of str
-        The features that there is a column for.
+        The features that have a column.
     local : dict of str to str
         Each feature's column here.
     min_present : float
-        The share of values below which a feature counts as lacking.
+        A feature with a smaller share of values counts as lacking.
 
     Raises
     ------
@@ -149,7 +149,7 @@ class RowSource:
             dataset.source, self.file, names, wanted, self._text, options.sql_url_file
         )
         try:
-            self.columns = self._there(lacking)
+            self.columns = self._find_columns(lacking)
         except DataError:
             if isinstance(self.reader, SqlReader):
                 self.reader.close()
@@ -176,19 +176,19 @@ class RowSource:
 
     @property
     def faults(self) -> list[Fault]:
-        """What was wrong since the last beginning: by feature, then by row."""
+        """The faults of the last pass, by feature, then by row."""
         ordered = sorted(self._faults.items(), key=lambda each: (each[0][0], each[1].index))
         return [fault for _, fault in ordered]
 
     def scan(self, rows: int = BLOCK) -> Iterator[RowBlock]:
-        """Yield the blocks with values that break a rule as they came; ``faults`` tells which."""
+        """Yield all rows in blocks of ``rows``; afterwards ``faults`` lists what broke a rule."""
         self._faults = {}
         start, waiting, held = 0, [], 0
-        self._tell(0, self.reader.n_rows)
+        self._report(0, self.reader.n_rows)
         for block in self._decoded(rows):
             waiting.append(block)
             held += len(block)
-            self._tell(start + held, self.reader.n_rows)
+            self._report(start + held, self.reader.n_rows)
             while held >= rows:
                 whole = _joined(waiting)
                 yield _part(whole, start, 0, rows)
@@ -199,26 +199,26 @@ class RowSource:
         elif not start:
             below = " below the header" if self.reader.origin.unit == "line" else ""
             raise self.origin.fault("no-rows", f"there are no rows{below}")
-        self._tell(start + held, start + held)
+        self._report(start + held, start + held)
 
-    def _tell(self, done: int, n_rows: int | None) -> None:
+    def _report(self, done: int, n_rows: int | None) -> None:
         if self._on_read is not None:
             self._on_read(self.origin.source, done, n_rows)
 
     def refuse(self) -> None:
-        """Raise the first fault in the session's order of features, if there is any."""
+        """Raise the first fault, in the session's order of features, if there is one."""
         found = self.faults
         if found:
             others = len({fault.column for fault in found}) - 1
             raise found[0].error(self.origin, others)
 
     def held(self, shares: NDArray[np.float64], lacking: bool, least: float) -> tuple[str, ...]:
-        """Return the features that the site has, from the share of values in each (d,).
+        """Return the features that the site has, given the share of values in each (d,).
 
         Raises
         ------
         DataError
-            Where it has none; or without ``lacking``, where a share is below ``least``.
+            If it has none; or, without ``lacking``, if a share is below ``least``.
         """
         named = [
             (feature.name, share)
@@ -252,8 +252,8 @@ class RowSource:
     def session_values(self, block: RowBlock) -> tuple[NDArray[Any], ...]:
         """Return each feature's values (n,) in the session's units and levels.
 
-        Float64, NaN where missing or unknown; of a categorical feature int64, the place of the
-        level, -1 where missing or unknown. Values outside the bounds stay as they are.
+        Float64, NaN where missing or unknown; of a categorical feature int64, the index of the
+        level, -1 where missing or unknown. Values outside the bounds are not changed.
         """
         found: list[NDArray[Any]] = []
         for reading, values in zip(self.readings, block.values, strict=True):
@@ -266,7 +266,7 @@ class RowSource:
     def matrix(self, block: RowBlock) -> NDArray[np.float64]:
         """Return a block's rows in the session's columns (n, d), NaN where missing."""
         values = [
-            # Below the bound there may be no logarithm.
+            # Values below the bound may have no logarithm.
             own if feature.transform == "none" else np.maximum(own, feature.lower or 0.0)
             for feature, own in zip(self.features, self.session_values(block), strict=True)
         ]
@@ -277,7 +277,7 @@ class RowSource:
     ) -> Decoder:
         feature, column = reading.feature, str(reading.column)
         own = self.rules[feature.name]
-        # The code of 1 after that of 0: logic between yes/no columns is looked for among these.
+        # The code of 1 comes after that of 0: yes/no columns are compared by these.
         mapped = sorted(own.levels, key=lambda code: own.levels[code] == 1)
         declared = [canonical_code(code) for code in (*mapped, *(feature.levels or ()))]
         pinned = column in codes
@@ -292,8 +292,8 @@ class RowSource:
         )
         return Decoder(rule, textual=self.reader.textual, codes=known or (), closed=pinned)
 
-    def _there(self, lacking: bool) -> tuple[str, ...]:
-        """Return the features with a column; DataError where one has to be there and is not."""
+    def _find_columns(self, lacking: bool) -> tuple[str, ...]:
+        """Return the features with a column; DataError if a required one is missing."""
         without = [name for name, rule in self.rules.items() if rule.lacking]
         if without and not lacking:
             message = "the mapping says that this site lacks it, and the session needs it"
@@ -337,17 +337,18 @@ class RowSource:
 
 
 def column_mark(start: int, values: NDArray[np.uint64]) -> int:
-    """Return a number that tells these values (n,) of a column, in this order, from others.
+    """Return a hash of a column's values (n,) in this order, the first in row ``start``.
 
-    Those of consecutive runs add up, modulo 2^64, to that of all. Every value is multiplied by an
-    odd number of its row: another value anywhere, or rows in another order, give another sum.
+    The hashes of consecutive blocks add up, modulo 2^64, to that of all rows. Each value is
+    multiplied by an odd number derived from its row, so that other values, or another order, give
+    another sum.
     """
     places = spread(np.arange(start, start + len(values), dtype=np.uint64)) | np.uint64(1)
     return int(np.einsum("i,i->", places, values))
 
 
 def spread(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return numbers spread over all of 64 bits: the first half of the splitmix64 finaliser."""
+    """Return hashed numbers: the first half of the SplitMix64 finaliser."""
     mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     return (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
 

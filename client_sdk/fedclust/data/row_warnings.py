@@ -1,4 +1,4 @@
-"""What is odd about a site's rows, said at the site and nowhere else."""
+"""Warnings about a site's rows, shown at the site and nowhere else."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import warnings
 import numpy as np
 
 from fedclust.data.chunks import DataWarning
-from fedclust.data.profile import IdWatch, count_unknown, count_values, limits
+from fedclust.data.profile import IdDetector, count_unknown, count_values, limits
 from fedclust.data.row_source import RowBlock, RowSource
 
-__all__ = ["Remarks"]
+__all__ = ["RowWarnings"]
 
 
-class Remarks:
-    """Counts values outside the session's bounds, and codes that the session does not know."""
+class RowWarnings:
+    """Counts values outside the session's bounds and unknown codes, and notices identifiers."""
 
     def __init__(self, rows: RowSource) -> None:
         self._rows = rows
         self._outside = dict.fromkeys(rows.columns, 0)
         self._unknown = dict.fromkeys(rows.columns, 0)
         self._ids = {
-            feature.name: IdWatch()
+            feature.name: IdDetector()
             for feature in rows.features
             if feature.kind == "numeric" and rows.reader.named and feature.name in rows.columns
         }
 
     def add(self, block: RowBlock) -> None:
-        """Look at a block of rows."""
+        """Count in a block of rows."""
         for reading, values in zip(self._rows.readings, block.values, strict=True):
             name = reading.feature.name
             if reading.column is None:
@@ -41,16 +41,16 @@ class Remarks:
                 self._outside[name] += int(np.count_nonzero((own < lower) | (own > upper)))
 
     def warn(self) -> None:
-        """Issue a DataWarning for each thing that is odd about a column."""
+        """Issue the warnings, each a DataWarning."""
         for reading in self._rows.readings:
             name = reading.feature.name
-            said = []
+            texts = []
             if self._outside.get(name):
-                said.append(f"{count_values(self._outside[name])} outside the session's bounds")
+                texts.append(f"{count_values(self._outside[name])} outside the session's bounds")
             if self._unknown.get(name):
-                said.append(f"{count_values(self._unknown[name])} that the session does not know")
+                texts.append(f"{count_values(self._unknown[name])} that the session does not know")
             if name in self._ids and self._ids[name].suspicious:
-                said.append(IdWatch.SAYS)
-            for text in said:
+                texts.append(IdDetector.MESSAGE)
+            for text in texts:
                 message = f"{self._rows.origin.source}, column {reading.column!r}: {text}"
                 warnings.warn(message, DataWarning, stacklevel=4)
