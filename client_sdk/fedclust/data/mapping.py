@@ -72,25 +72,11 @@ class ColumnsFile(Model):
 
 
 class ReadOptions(Model):
-    """How a source is to be read, as given on the command line or in Python.
+    """The options of a :class:`Dataset`, validated.
 
-    Attributes
-    ----------
-    mapping : str or dict or None
-        Path of a mapping file, or its contents.
-    missing : tuple of str
-        Markers of missing values in every column, in addition to the usual ones and the file's.
-    sentinels : dict of str to tuple of float
-        By feature, in addition to the file's.
-    delimiter, encoding, decimal, columns
-        Of a CSV file; each replaces the mapping file's. ``columns`` names the columns of a file
-        without a header.
-    min_present : float or None
-        A feature with a smaller share of values than this is treated as lacking.
-    sql_url_file : str or None
-        File with the database's address, for a query; else FEDCLUST_SQL_URL.
-    out_of_core : bool
-        Whether rows are read in blocks and not kept in memory.
+    ``mapping`` is the path of a mapping file or its contents. ``missing`` and ``sentinels`` are
+    added to the file's; ``delimiter``, ``encoding``, ``decimal``, ``columns`` and ``min_present``
+    replace them.
     """
 
     mapping: str | dict[str, Any] | None = None

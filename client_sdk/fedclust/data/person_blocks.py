@@ -16,17 +16,6 @@ from fedclust.numeric.array_types import FloatArray, IntArray, WordArray
 from fedclust.protection.columns import SourceColumn, TableColumn, describe_columns
 from fedclust.protection.table import person_values
 
-__all__ = [
-    "PersonBlock",
-    "PersonSample",
-    "SiteColumn",
-    "SitePersons",
-    "join_blocks",
-    "slice_block",
-    "value_words",
-    "voted_columns",
-]
-
 #: Persons whose rows describe the columns of a source that stays on disk.
 _SAMPLE: Final = 16_384
 

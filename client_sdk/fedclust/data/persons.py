@@ -35,8 +35,6 @@ from fedclust.protection.columns import SourceColumn, collect_distinct
 from fedclust.protection.table import person_values
 from fedclust.schema.feature import Feature
 
-__all__ = ["person_names", "read_persons"]
-
 #: A column with more codes than this is text, not levels.
 _MOST_CODES: Final = 1_000
 #: Least number of persons in a block of a source larger than memory: just above the number up to

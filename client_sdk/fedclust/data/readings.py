@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +17,12 @@ from numpy.typing import NDArray
 from fedclust.data.mapping import ColumnMap, canonical_code, level_name, number_or_none
 from fedclust.engine.site_points import released_points
 from fedclust.errors import DataError
+from fedclust.numeric.array_types import FloatArray
 from fedclust.protection.columns import NumericColumn, TableColumn
 from fedclust.protection.table import ProtectedTable
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
 
-__all__ = ["FeatureReading", "session_points", "values_of_rows"]
-
-FloatArray: TypeAlias = NDArray[np.float64]
 #: If this share of the persons is outside the bounds, the unit is probably wrong.
 _MOSTLY = 0.9
 _TRUTH = {"true": "1", "false": "0", "1": "true", "0": "false"}

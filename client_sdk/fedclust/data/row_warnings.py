@@ -10,8 +10,6 @@ from fedclust.data.chunks import DataWarning
 from fedclust.data.profile import IdDetector, count_unknown, count_values, limits
 from fedclust.data.row_source import RowBlock, RowSource
 
-__all__ = ["RowWarnings"]
-
 
 class RowWarnings:
     """Counts values outside the session's bounds and unknown codes, and notices identifiers."""

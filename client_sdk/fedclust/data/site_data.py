@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.data.person_blocks import SitePersons
 from fedclust.data.persons import read_persons
@@ -14,6 +13,7 @@ from fedclust.data.readings import session_points
 from fedclust.data.table import LabelRows, Table, load
 from fedclust.engine import Plan
 from fedclust.errors import DataError
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.protection.figures import TableFigures, measure_table
 from fedclust.protection.table import (
     ProtectedTable,
@@ -24,19 +24,6 @@ from fedclust.protection.table import (
     release_blocks,
 )
 from fedclust.schema.points import Points, row_points
-
-__all__ = [
-    "form_points",
-    "held_features",
-    "measure_persons",
-    "session_rows",
-    "site_data",
-    "table_points",
-]
-
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def session_rows(

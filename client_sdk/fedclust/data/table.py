@@ -130,8 +130,7 @@ def load(
     Parameters
     ----------
     source : Source
-        An array's columns are the features, in the session's order; a table's are found by name,
-        and others are ignored.
+        A table's columns are found by name, and others are ignored.
     features : sequence of Feature
     person : str or sequence of length n, optional
         Column that says which person a row belongs to, or its values.
@@ -152,8 +151,8 @@ def load(
     text = [column for column in (person_column, id_column) if column is not None]
     rows = RowSource(source, features, text=text, lacking=lacking)
     if isinstance(source, Dataset) and source.options.out_of_core:
-        message = "with protection: none each row is sent, and all rows are needed in memory; omit "
-        raise rows.origin.fault("out-of-core", f"{message}--out-of-core")
+        message = "with protection: none all rows are needed in memory; omit --out-of-core"
+        raise rows.origin.fault("out-of-core", message)
     kept: dict[str, list[str]] = {name: [] for name in text}
     numbers, parts = array("q"), []
     present = np.zeros(len(rows.features), dtype=np.int64)

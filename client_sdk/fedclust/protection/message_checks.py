@@ -1,7 +1,7 @@
 """Rule: no message holds a number that the protected table cannot give.
 
 The site checks before sending, the coordinator before storing. Each check raises
-:class:`RuleViolation`, which names the rule and the cell or feature and repeats no value.
+:class:`RuleViolation`, which names the rule and the first wrong cell or feature, but no value.
 """
 
 from __future__ import annotations
@@ -25,33 +25,17 @@ def check_shape(array: NDArray[np.generic], shape: tuple[int, ...], pointer: str
 
 def check_counts(counts: IntArray, p: int, pointer: str = "/counts") -> None:
     """Raise unless each count is 0 or at least ``p``."""
-    wrong = np.flatnonzero((counts != 0) & (counts < p))
-    if wrong.size:
-        cell = int(wrong[0])
-        raise RuleViolation(
-            "smallest-count",
-            f"the count of cell {cell} must be 0 or at least {p}",
-            f"{pointer}/{cell}",
-        )
+    wrong = (counts != 0) & (counts < p)
+    message = f"the count of cell {{}} must be 0 or at least {p}"
+    _refuse_first(wrong, "smallest-count", message, pointer)
 
 
 def check_empty(counts: IntArray, values: FloatArray, pointer: str) -> None:
-    """Raise unless the values of every cell whose count is 0 are 0.
-
-    Parameters
-    ----------
-    counts : (K,) int64
-    values : (K,) or (K, d) float64
-    """
+    """Raise unless the values (K,) or (K, d) of every cell whose count (K,) is 0 are 0."""
     filled = values != 0
-    wrong = np.flatnonzero((counts == 0) & (filled.any(axis=1) if filled.ndim == 2 else filled))
-    if wrong.size:
-        cell = int(wrong[0])
-        raise RuleViolation(
-            "empty-cell",
-            f"cell {cell} holds no rows, so all its numbers must be 0",
-            f"{pointer}/{cell}",
-        )
+    wrong = (counts == 0) & (filled.any(axis=1) if filled.ndim == 2 else filled)
+    message = "cell {} holds no rows, so all its numbers must be 0"
+    _refuse_first(wrong, "empty-cell", message, pointer)
 
 
 def check_means(
@@ -106,15 +90,9 @@ def check_costs(
     slack = SLACK * (np.abs(means) + np.abs(centroids))
     gaps = np.maximum(np.abs(means - centroids) - slack, 0.0)
     implied = n * (gaps**2).sum(axis=1)
-    wrong = np.flatnonzero((counts > 0) & ~(costs >= implied * (1.0 - SLACK)))
-    wrong = np.union1d(wrong, np.flatnonzero(~(costs >= 0)))
-    if wrong.size:
-        cell = int(wrong[0])
-        raise RuleViolation(
-            "cost",
-            f"the cost of cell {cell} is negative or lower than its own mean implies",
-            f"{pointer}/{cell}",
-        )
+    wrong = ((counts > 0) & ~(costs >= implied * (1.0 - SLACK))) | ~(costs >= 0)
+    message = "the cost of cell {} is negative or lower than its own mean implies"
+    _refuse_first(wrong, "cost", message, pointer)
 
 
 def check_moments(
@@ -148,36 +126,27 @@ def check_moments(
             "smallest-count", f"a site sends moments of at least {p} rows or none", f"{pointer}/n"
         )
     check_counts(observed, p, f"{pointer}/observed")
-    if (observed > n).any():
-        feature = int(np.flatnonzero(observed > n)[0])
-        raise RuleViolation(
-            "complement",
-            f"feature {feature} is observed in more rows than the site has",
-            f"{pointer}/observed/{feature}",
-        )
+    message = "feature {} is observed in more rows than the site has"
+    _refuse_first(observed > n, "complement", message, f"{pointer}/observed")
     check_empty(observed, means, f"{pointer}/mean")
     check_empty(observed, m2, f"{pointer}/m2")
-    wrong = np.flatnonzero(_outside(means, lower, upper) & (observed > 0))
-    if wrong.size:
-        feature = int(wrong[0])
-        raise RuleViolation(
-            "bounds",
-            f"the mean of feature {feature} lies outside its declared bounds",
-            f"{pointer}/mean/{feature}",
-        )
+    outside = _outside(means, lower, upper) & (observed > 0)
+    message = "the mean of feature {} lies outside its declared bounds"
+    _refuse_first(outside, "bounds", message, f"{pointer}/mean")
     # Values within bounds have a variance of at most (upper - mean)(mean - lower).
     with np.errstate(invalid="ignore"):
         widest = observed * (upper - means) * (means - lower)
         slack = SLACK * np.maximum(1.0, observed * (upper - lower) ** 2)
     widest = np.where(np.isfinite(widest), np.maximum(widest, 0.0) + slack, np.inf)
-    wrong = np.flatnonzero(~(m2 >= 0) | (m2 > widest))
-    if wrong.size:
-        feature = int(wrong[0])
-        raise RuleViolation(
-            "spread",
-            f"the spread of feature {feature} is negative or wider than its bounds allow",
-            f"{pointer}/m2/{feature}",
-        )
+    message = "the spread of feature {} is negative or wider than its bounds allow"
+    _refuse_first(~(m2 >= 0) | (m2 > widest), "spread", message, f"{pointer}/m2")
+
+
+def _refuse_first(wrong: BoolArray, rule: str, message: str, pointer: str) -> None:
+    """Raise for the first wrong cell or feature (n,), which ``message`` has a place for."""
+    if wrong.any():
+        first = int(wrong.argmax())
+        raise RuleViolation(rule, message.format(first), f"{pointer}/{first}")
 
 
 def _outside(means: FloatArray, lower: FloatArray, upper: FloatArray) -> BoolArray:

@@ -50,14 +50,3 @@ def check_not_above(n: int, label: str, pointer: str = "/n") -> None:
             "more persons than the size band that the site declared on joining",
             pointer,
         )
-
-
-def check_band(n: int, label: str, pointer: str = "/n") -> None:
-    """Raise RuleViolation unless ``n`` persons lie within the band a site declared on joining."""
-    lowest, highest = band_limits(label)
-    if n < lowest or (highest is not None and n > highest):
-        raise RuleViolation(
-            "size-band",
-            "the number of persons lies outside the size band that the site declared on joining",
-            pointer,
-        )

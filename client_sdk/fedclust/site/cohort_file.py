@@ -16,8 +16,6 @@ from fedclust import errors
 from fedclust.protection.cohort import ARRAYS, Cohort, PinnedColumn
 from fedclust.protection.columns import LevelColumn, NumericColumn, source_names
 
-__all__ = ["RESTORE", "decode_cohort", "encode_cohort", "key_check"]
-
 RESTORE = "Bring the directory back from a backup (fedclust cohort backup)"
 _FORMAT = 1
 

@@ -42,8 +42,6 @@ from fedclust.site.cohort_file import RESTORE, decode_cohort, encode_cohort, key
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import state_directory
 
-__all__ = ["CohortStore", "Draft", "Record", "cohort_refusals"]
-
 #: A person is in at most this many tables: from the fifth on, single persons could be computed if
 #: nothing were rounded.
 _MOST_GROUPINGS = 3

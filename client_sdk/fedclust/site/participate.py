@@ -30,8 +30,6 @@ from fedclust.site.session_run import SessionRun
 from fedclust.wire.models import PROTOCOL_VERSION, SessionEntry
 from fedclust.wire.submissions import BINARY, JSON
 
-__all__ = ["Preview", "Progress", "SessionStatus", "Site", "SiteResult"]
-
 _FIRST_CONTACT_S = 30.0
 
 
@@ -178,10 +176,6 @@ class Site:
             Called with the :class:`Preview` of every submission before it is first sent. If it
             returns False, the call stops, and nothing of that round has left.
         on_progress : callable, optional
-
-        Returns
-        -------
-        SiteResult
 
         Raises
         ------

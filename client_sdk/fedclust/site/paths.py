@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 from fedclust.errors import UsageError
 from fedclust.wire.codec import sha256
 
-__all__ = ["coordinator_directory", "default_directory", "state_directory"]
-
 
 def default_directory() -> Path:
     """Return FEDCLUST_JOURNAL_DIR, or fedclust's part of this platform's state directory."""

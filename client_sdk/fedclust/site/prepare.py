@@ -40,16 +40,6 @@ from fedclust.site.consent import ConsentRequest
 from fedclust.site.ledger import Ledger
 from fedclust.wire.models import Participation, SessionInfo
 
-__all__ = [
-    "Prepared",
-    "RowOptions",
-    "SiteRows",
-    "consent_request",
-    "declare",
-    "draft_table",
-    "prepare",
-]
-
 
 class RowOptions(TypedDict, total=False):
     """How a site's rows are used; described at :meth:`fedclust.Site.participate`."""

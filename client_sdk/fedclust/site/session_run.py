@@ -29,8 +29,6 @@ from fedclust.site.result import SiteResult
 from fedclust.wire.models import Participation, Receipt, SessionInfo, TaskDocument, TaskResponse
 from fedclust.wire.submissions import BINARY
 
-__all__ = ["SessionRun"]
-
 #: A coordinator restored from a backup asks for what it has lost: it gets the same bytes, this
 #: often.
 _RESENDS = 3
