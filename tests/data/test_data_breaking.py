@@ -188,7 +188,7 @@ def test_spaces_around_a_name_are_no_part_of_it(tmp_path: Path) -> None:
     assert fault(twice, AGE).rule == "duplicate-column"
 
 
-def test_truth_values_are_read_alike_from_text_and_from_types(tmp_path: Path) -> None:
+def test_booleans_and_their_text_are_read_the_same(tmp_path: Path) -> None:
     frame = pd.DataFrame({"cp": [True, False]})
     frame.to_csv(tmp_path / "rows.csv", index=False)
     named = Feature(name="cp", kind="categorical", levels=("true", "false"))

@@ -42,7 +42,7 @@ def column(values: Any, feature: Feature, **options: Any) -> Any:
     return found.columns[0]
 
 
-def test_the_figures_are_those_of_the_whole_column() -> None:
+def test_the_figures_are_those_of_all_rows() -> None:
     values = np.where(RNG.random(150_000) < 0.3, np.nan, RNG.normal(1e6, 1.0, 150_000))
     found = column(values, Feature(name="x"))
     given = values[~np.isnan(values)]
@@ -60,7 +60,7 @@ def test_numbers_that_are_too_large_for_a_figure() -> None:
     assert (found.mean, found.sd, found.maximum) == (None, None, 1e308)
 
 
-def test_a_wrong_unit_is_told_by_the_factor_that_fits() -> None:
+def test_a_wrong_unit_is_recognised_by_the_factor_that_fits() -> None:
     mmol = RNG.normal(5.5, 1.0, 80).clip(3, 9)
     found = column(np.append(mmol, 200.0), CHOL)
     assert (found.state, found.below, found.above) == ("warning", 80, 0)
@@ -84,7 +84,7 @@ def test_a_wrong_unit_is_told_by_the_factor_that_fits() -> None:
         ([1.5, None, None], Feature(name="x"), "67% of its values are missing"),
     ],
 )
-def test_what_is_allowed_and_rarely_meant(values: Any, feature: Feature, says: str) -> None:
+def test_probable_mistakes_are_described(values: Any, feature: Feature, says: str) -> None:
     found = column(values, feature)
     assert found.state == "warning"
     assert says in " ".join(found.says)
@@ -244,7 +244,7 @@ def test_the_command_where_taking_part_would_be_refused(office: Office) -> None:
 
 
 @pytest.mark.parametrize("name", ["none.csv", "broken.parquet", "none.sql", "table.xlsx"])
-def test_a_script_is_told_of_a_file_that_cannot_be_read(name: str, office: Office) -> None:
+def test_an_unreadable_file_is_reported_to_scripts(name: str, office: Office) -> None:
     if name.startswith("broken"):
         (office.path / name).write_bytes(b"PAR1 and no more")
     assert office.run("check", "heart", "--data", str(office.path / name), "--json") == 3

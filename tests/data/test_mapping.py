@@ -124,7 +124,7 @@ def test_the_usual_markers(word: str, tmp_path: Path) -> None:
     assert cp == [1] if word == "none" else [-1]
 
 
-def test_numbers_are_told_by_value_and_text_as_it_stands() -> None:
+def test_codes_are_compared_as_numbers_or_as_unchanged_text() -> None:
     rows = pd.DataFrame({"cp": ["1", "1.0", " 2", None], "chol": [0, 0.0, -9, 100.0]})
     dataset = Dataset(rows, missing="-9", sentinels={"chol": 0})
     cp, chol = raw(dataset, CP, CHOL)
@@ -135,7 +135,7 @@ def test_numbers_are_told_by_value_and_text_as_it_stands() -> None:
     assert raw(np.array([[1.0], [2.0], [np.nan]]), CP) == [[2, 3, -1]]
 
 
-def test_levels_that_are_the_same_number_are_told_apart_as_text() -> None:
+def test_levels_that_are_one_number_differ_as_text() -> None:
     both = Feature(name="cp", kind="categorical", levels=("1", "01", "2"))
     assert raw(pd.DataFrame({"cp": ["01", "1", "2.0"]}), both) == [[1, 0, 2]]
     assert raw(pd.DataFrame({"cp": [2, 1]}), both) == [[2, 0]]
@@ -165,7 +165,7 @@ def test_truth_values_in_text(tmp_path: Path) -> None:
         ({"chol": [100, 4.5]}, CHOL, [100, 4.5]),
     ],
 )
-def test_what_the_session_does_not_know_is_missing_and_bounds_change_nothing(
+def test_unknown_codes_are_missing_and_bounds_change_nothing(
     rows: dict[str, Any], feature: Feature, expected: list[float]
 ) -> None:
     np.testing.assert_array_equal(raw(pd.DataFrame(rows), feature)[0], expected)

@@ -141,7 +141,7 @@ def test_bounds_levels_and_transforms_of_the_session_change_nothing_that_is_read
     assert one.describe(5) == other.describe(5)
 
 
-def test_what_the_session_does_not_know_is_warned_of_here() -> None:
+def test_unknown_codes_cause_a_warning_at_the_site() -> None:
     frame = _frame()
     frame.loc[3, "age"] = 400
     with pytest.warns(DataWarning) as said:

@@ -108,7 +108,7 @@ def test_a_code_that_means_missing_makes_the_feature_missing_for_its_groups() ->
     np.testing.assert_array_equal(np.isnan(points.X).all(axis=1), lost)
 
 
-def test_a_released_code_that_nobody_explains_is_refused_with_what_to_do() -> None:
+def test_a_released_unknown_code_is_refused_with_the_remedy() -> None:
     frame = pd.DataFrame({"s": STATES})
     error = _fault(frame, Feature(name="s", kind="categorical", levels=("a", "b")))
     assert (error.rule, error.column) == ("unknown-level", "s")
@@ -152,7 +152,7 @@ def test_two_numbers_can_be_asked_for_as_levels_later() -> None:
     )
 
 
-def test_more_numbers_cannot_and_the_error_says_what_to_do() -> None:
+def test_more_numbers_are_refused_with_the_remedy() -> None:
     frame = pd.DataFrame({"s": RNG.integers(1, 5, N)})
     levels = Feature(name="s", kind="categorical", levels=("1", "2", "3", "4"))
     error = _fault(frame, levels, pinned=(Feature(name="s"),))
@@ -181,7 +181,7 @@ def test_a_constant_column_that_turns_into_yes_and_no_is_served() -> None:
     assert set(points.X[:, 0]) == {0.0}
 
 
-def test_a_wrong_unit_is_told_from_the_table_alone() -> None:
+def test_a_wrong_unit_is_recognised_from_the_table_alone() -> None:
     chol = Feature(name="chol", unit="mg/dl", lower=50.0, upper=700.0)
     values = RNG.normal(5, 1, N)
     error = _fault(pd.DataFrame({"chol": values}), chol)
@@ -227,7 +227,7 @@ def test_truth_values_are_the_codes_0_and_1(code: str, meaning: float | None) ->
         Feature(name="x", kind="categorical", levels=("1", "2")),
     ],
 )
-def test_sites_with_other_rows_and_the_same_table_answer_alike(feature: Feature) -> None:
+def test_sites_with_the_same_table_give_the_same_answers(feature: Feature) -> None:
     """What is answered, or refused, follows from the table: rows that give the same change nothing.
 
     The second site's persons all have their group's record.

@@ -286,7 +286,7 @@ def test_a_spreadsheet_is_no_csv(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_no_file_is_held_as_a_whole(kind: str, tmp_path: Path) -> None:
+def test_no_file_is_read_into_memory_at_once(kind: str, tmp_path: Path) -> None:
     peaks = []
     for n in (4_000, 32_000):
         rows = pd.DataFrame({"age": np.arange(n) % 90 + 0.25, "note": ["y" * 50] * n})
@@ -395,7 +395,7 @@ def test_a_query_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         load(Dataset(query, sql_url_file=tmp_path / "absent"), FEATURES)
 
 
-def test_a_query_is_asked_once_for_a_table(tmp_path: Path) -> None:
+def test_a_query_runs_once_for_a_table(tmp_path: Path) -> None:
     engine, asked = database(tmp_path), []
     sqlalchemy.event.listen(engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
     load(SqlQuery("SELECT * FROM cohort ORDER BY rowid", engine=engine), FEATURES)

@@ -13,7 +13,7 @@ from support.cohorts import SECRET, Memory, persons, recoverable, sources_of
 NAMES = ["x0", "x1", "x2"]
 
 
-def test_the_first_table_is_that_of_the_whole_source() -> None:
+def test_the_first_table_holds_the_whole_source() -> None:
     site, people = Memory(), persons(200)
 
     change = site.update(people)
@@ -447,14 +447,14 @@ def test_other_ids_are_refused_at_a_small_site_as_well() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 15])
-def test_newcomers_who_differ_from_those_who_are_gone_are_welcome(n: int) -> None:
+def test_newcomers_who_differ_from_missing_persons_are_accepted(n: int) -> None:
     site, people = Memory(p=3), persons(12, d=2)
     site.update(people)
     site.update(persons(n, d=2, first=12) | {name: people[name] for name in ("P0", "P1")})
     assert len(site.cohorts) == 1
 
 
-def test_newcomers_with_the_values_of_persons_who_are_gone_are_refused() -> None:
+def test_newcomers_with_the_values_of_missing_persons_are_refused() -> None:
     site, people = Memory(), persons(60)
     site.update(people)
     people["other"] = people.pop("P7")

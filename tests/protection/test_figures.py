@@ -84,7 +84,7 @@ def test_the_figures_are_those_of_all_persons_in_whatever_blocks(
     assert found.distance_sd == pytest.approx(expected.distance_sd, abs=1e-6)
 
 
-def test_a_sample_says_how_far_the_persons_of_a_large_site_are(
+def test_the_distance_at_a_large_site_is_measured_on_a_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = np.random.default_rng(0)
@@ -107,6 +107,6 @@ def test_a_sample_says_how_far_the_persons_of_a_large_site_are(
     assert (some.one_value, some.fenced) == (whole.one_value, whole.fenced)
 
 
-def test_nobody_has_no_figures() -> None:
+def test_a_table_without_persons_has_no_figures() -> None:
     table, groups = _formed([SourceColumn("x", np.arange(20.0))], 5)
     assert measure_table(table, [([SourceColumn("x", np.zeros(0))], groups[:0])]) is None

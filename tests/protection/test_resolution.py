@@ -74,7 +74,7 @@ def test_exact_rows_and_one_cluster_are_not_warned_of() -> None:
 
 
 @pytest.mark.parametrize(("cost", "warns"), [(10.0, False), (500.0, True)])
-def test_lone_groups_far_from_their_centroid_are_warned_of(cost: float, warns: bool) -> None:
+def test_lone_groups_far_from_their_centroid_cause_a_warning(cost: float, warns: bool) -> None:
     sent = Sent(
         counts=np.full((4, 2), [300, 6]),
         points=np.full((4, 2), [50, 1]),

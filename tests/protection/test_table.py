@@ -41,7 +41,7 @@ def test_columns_of_levels_need_groups_of_2p() -> None:
     assert table.sizes.max() < 20
 
 
-def test_the_table_tells_each_source_column() -> None:
+def test_the_table_returns_each_source_column() -> None:
     blood = np.arange(400) % 3
     levels = [SourceColumn(f"blood={level}", (blood == level).astype(float)) for level in range(3)]
     sources = [*_numbers(400, 1), *levels, SourceColumn("ward", blood.astype(float), 3)]
@@ -74,7 +74,7 @@ def test_a_person_is_one_point() -> None:
     np.testing.assert_array_equal(ward.values, [2.0, np.nan])
 
 
-def test_a_rare_pattern_of_missing_values_loses_the_column_alone_for_its_group() -> None:
+def test_a_rare_pattern_of_missing_values_costs_its_group_only_that_column() -> None:
     sources = _numbers(200, 3)
     lacking = sources[1].values.copy()
     lacking[:2] = np.nan

@@ -49,9 +49,7 @@ def test_equal_rows_and_a_constant_column_have_a_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["fewer than p", "a column without values"])
-def test_a_site_that_can_answer_nothing_is_told_before_it_consents(
-    case: str, tmp_path: Path
-) -> None:
+def test_a_site_without_usable_rows_learns_so_before_consent(case: str, tmp_path: Path) -> None:
     data = MINE[:4] if case == "fewer than p" else MINE * [1.0, np.nan]
     request = coordinator().site(tmp_path).check("heart", data)
     assert (request.persons, request.p) == (0, 5)
@@ -60,7 +58,7 @@ def test_a_site_that_can_answer_nothing_is_told_before_it_consents(
     assert not any("empty" in note for note in whole.notes)
 
 
-def test_a_column_without_values_is_imputed_where_the_session_says_so(tmp_path: Path) -> None:
+def test_a_column_without_values_is_imputed_if_the_session_imputes(tmp_path: Path) -> None:
     fake = coordinator(policy={"missing": "impute", "max_rounds": 4})
     result = fake.site(tmp_path).participate("heart", MINE * [1.0, np.nan])
     assert result.labels_ is not None

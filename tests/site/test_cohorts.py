@@ -211,7 +211,7 @@ def test_a_crash_leaves_the_old_state_or_the_new_one(
     assert hospital.ledger.verify() == []
 
 
-def test_a_killed_process_leaves_a_whole_store(hospital: Hospital) -> None:
+def test_a_killed_process_leaves_a_readable_store(hospital: Hospital) -> None:
     hospital.update(mixed(80))
     path = hospital.store.directory
     script = (
@@ -269,7 +269,7 @@ def test_a_damaged_file_ends_the_command_and_forms_no_groups(hospital: Hospital,
     hospital.update(mixed(80))
 
 
-def test_a_file_whose_arrays_are_not_as_long_as_it_says_is_damaged(hospital: Hospital) -> None:
+def test_a_file_with_arrays_of_another_length_is_damaged(hospital: Hospital) -> None:
     hospital.update(mixed(80))
     (path,) = hospital.store.directory.glob("*.cohort")
     head, _, body = read_sealed(path).partition(b"\n")
@@ -406,7 +406,7 @@ def test_who_was_withdrawn_is_in_no_later_table_real_record(hospital: Hospital) 
     assert len(apart.keys) == 59
 
 
-def test_a_named_table_takes_nobody_from_another_real_record(hospital: Hospital) -> None:
+def test_a_named_table_takes_no_person_of_another_real_record(hospital: Hospital) -> None:
     here, there = persons(60), persons(60, first=100)
     first = hospital.update(here)
     hospital.update(there)

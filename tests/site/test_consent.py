@@ -69,7 +69,7 @@ def test_fkm_with_eight_features_fits_one_screen(capsys: pytest.CaptureFixture[s
     assert max(map(len, lines)) <= 100
 
 
-def test_it_says_who_asks_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_names_analyst_and_purpose(capsys: pytest.CaptureFixture[str]) -> None:
     said = " ".join(shown(capsys, request()).split())
     for text in ("Types of coronary patients", "do four hospitals share?", "ada@example.org"):
         assert text in said
@@ -85,14 +85,14 @@ def test_it_gives_the_sessions_own_numbers(capsys: pytest.CaptureFixture[str]) -
     assert "up to 1000 x 8" in " ".join(shown(capsys, request(**windows)).split())
 
 
-def test_it_tells_how_close_this_table_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_shows_how_close_the_table_is(capsys: pytest.CaptureFixture[str]) -> None:
     said = " ".join(shown(capsys, request()).split())
     assert "51 groups of 5 to 9 persons" in said
     assert "within 0.32 standard deviations" in said
     assert "x7 7%, x6 6%, x5 5%" in said
 
 
-def test_it_says_that_a_table_has_no_fences(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_notes_a_table_without_fences(capsys: pytest.CaptureFixture[str]) -> None:
     asked = request()
     assert "without fences" not in shown(capsys, asked)
     said = " ".join(shown(capsys, dataclasses.replace(asked, fences=False)).split())
@@ -117,7 +117,7 @@ def test_every_field_is_behind_full(capsys: pytest.CaptureFixture[str]) -> None:
             assert line.identifies in said
 
 
-def test_without_protection_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_warns_if_there_is_no_protection(capsys: pytest.CaptureFixture[str]) -> None:
     asked = request(policy={"protection": "none"})
     said = " ".join(shown(capsys, asked).split())
     assert "The coordinator can compute single records from what you send" in said

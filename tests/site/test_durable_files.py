@@ -72,7 +72,7 @@ def test_the_file_is_synced_before_it_takes_its_name_and_the_name_after(
 
 
 @pytest.mark.parametrize("at", range(6))
-def test_files_written_together_are_each_whole_and_take_their_names_in_order(
+def test_files_written_together_are_each_complete_and_renamed_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"

@@ -93,7 +93,7 @@ def test_nothing_is_appended_to_a_ledger_that_was_cut_or_changed(
     assert ledger.path.read_bytes() == before
 
 
-def test_a_removed_head_is_found_and_a_whole_rewrite_by_a_head_noted_elsewhere(
+def test_a_removed_head_is_found_and_a_rewritten_ledger_by_a_noted_head(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     _, noted = ledger.head()

@@ -107,7 +107,7 @@ def other_site(site: SiteFile, way: str, seed: int, table: Cohort, secret: bytes
 @pytest.mark.parametrize(("method", "options"), ALL + SWEEPS, ids=IDS + SWEEP_IDS)
 @FEW
 @given(sites(lacking=False), st.sampled_from(WAYS), st.integers(0, 2**32 - 1))
-def test_tasks_of_every_phase_are_answered_alike_real_record(
+def test_answers_of_every_phase_depend_on_the_table_alone_real_record(
     method: str, options: dict[str, Any], site: SiteFile, way: str, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -278,7 +278,7 @@ def _asked_as(draw: st.DrawFn, name: str, *, bounds: bool) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore::fedclust.data.DataWarning")
 @MORE
 @given(sites(), st.sampled_from(WAYS), st.integers(0, 2**32 - 1), st.data())
-def test_a_site_takes_part_alike_real_record(
+def test_participation_depends_on_the_table_alone_real_record(
     site: SiteFile, way: str, seed: int, data: st.DataObject
 ) -> None:
     """Whether it joins, what it says of its columns and size, each answer, when it leaves."""

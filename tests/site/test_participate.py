@@ -95,7 +95,7 @@ def test_no_row_and_no_token_is_in_a_log(tmp_path: Path, caplog: pytest.LogCaptu
     assert str(MINE[0, 0])[:8] not in caplog.text
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     told: list[Progress] = []
     fake = coordinator()
     fake.site(tmp_path).participate("heart", MINE, on_progress=told.append)
@@ -386,7 +386,7 @@ def test_a_definition_of_another_hash_or_name_is_refused(tmp_path: Path) -> None
         fake.site(tmp_path).participate("heart", MINE)
 
 
-def test_a_method_version_that_is_not_spoken_says_how_to_upgrade(tmp_path: Path) -> None:
+def test_an_unsupported_method_version_names_the_upgrade(tmp_path: Path) -> None:
     fake = coordinator()
     fake.definition = fake.definition.model_copy(update={"method_version": 99})
     fake.sha256 = codec.sha256(canonical(fake.definition))
@@ -622,9 +622,7 @@ def test_another_smallest_count_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["all", "the last round", "one in the middle"])
-def test_a_journal_that_does_not_hold_what_was_sent_is_not_gone_on_with(
-    tmp_path: Path, lost: str
-) -> None:
+def test_a_journal_that_lacks_a_sent_round_is_refused(tmp_path: Path, lost: str) -> None:
     fake = interrupted(tmp_path, after=3)
     directory = journal(fake, tmp_path).directory
     gone = {"all": "*", "the last round": "round-00004*", "one in the middle": "round-00002*"}
@@ -714,7 +712,7 @@ def test_a_callers_own_error_is_not_taken_for_the_journals(tmp_path: Path) -> No
         coordinator().site(tmp_path).participate("heart", MINE, on_progress=broken)
 
 
-def test_a_user_without_a_home_is_told_what_to_name(
+def test_a_user_without_a_home_directory_must_name_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def homeless() -> Path:
@@ -756,7 +754,7 @@ def test_where_a_site_has_joined_before_it_waits_for_the_coordinator(tmp_path: P
     assert seen == [30.0, 86_400.0]
 
 
-def test_a_proxy_that_removes_the_etag_is_told_of(tmp_path: Path) -> None:
+def test_a_proxy_that_removes_the_etag_is_reported(tmp_path: Path) -> None:
     """Or every long poll would be answered at once, for as long as a round lasts."""
     fake = coordinator()
 
@@ -817,7 +815,7 @@ def test_an_upgrade_between_two_runs_does_not_stop_a_session(tmp_path: Path) -> 
 # --- the ledger's lines ---------------------------------------------------------------------------
 
 
-def test_the_ledger_says_what_left(tmp_path: Path) -> None:
+def test_the_ledger_records_what_left(tmp_path: Path) -> None:
     fake = coordinator()
     fake.site(tmp_path).participate("heart", MINE)
     entries = body_lines(tmp_path)
@@ -864,7 +862,7 @@ def test_json_is_what_it_says(tmp_path: Path) -> None:
     assert json.loads(preview.body)["phase"] == "prepare"
 
 
-def test_a_quiet_wait_tells_how_many_have_answered_by_now(tmp_path: Path) -> None:
+def test_waiting_reports_how_many_have_answered(tmp_path: Path) -> None:
     """Counts stand outside the ETag: a poll that ends quietly asks once without one."""
     fake = coordinator()
     answered, told = iter((1, 2)), []

@@ -111,7 +111,7 @@ def test_a_larger_p_takes_unions_and_a_smaller_one_the_pinned(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("fences", [True, False])
-def test_consent_says_that_a_table_was_formed_without_fences(tmp_path: Path, fences: bool) -> None:
+def test_consent_notes_a_table_without_fences(tmp_path: Path, fences: bool) -> None:
     store, ledger = CohortStore(), Ledger(tmp_path)
     reading = SiteRows(MINE, person=IDS)
     asked = [Feature(name="x"), Feature(name="y")]

@@ -257,8 +257,10 @@ def _column_profile(
     here = rows.local[feature.name] if feature.name in rows.columns else None
     share = column.n / n if n else 0.0
     numbers = feature.kind != "categorical" and column.n > 0
-    said = [(f"{fault.part}, " if fault.part else "", fault) for fault in faults]
-    says = [f"{part}{rows.origin.unit} {fault.first}: {fault.message}" for part, fault in said]
+    says = []
+    for fault in faults:
+        part = f"{fault.part}, " if fault.part else ""
+        says.append(f"{part}{rows.origin.unit} {fault.first}: {fault.message}")
     if column.below or column.above:
         says.append(f"{count_values(column.below + column.above)} outside the session's bounds")
     if column.unknown:

@@ -224,8 +224,8 @@ def _share_within(values: FloatArray, squares: FloatArray, sizes: NDArray[np.int
     centre = np.average(values, axis=0, weights=weights)
     between = np.average((values - centre) ** 2, axis=0, weights=weights)
     within = np.average(np.maximum(squares - values**2, 0.0), axis=0, weights=weights)
-    whole = between + within
-    return np.asarray(np.divide(within, whole, out=np.zeros_like(whole), where=whole > 0.0))
+    total = between + within
+    return np.asarray(np.divide(within, total, out=np.zeros_like(total), where=total > 0.0))
 
 
 def _table_column(table: ProtectedTable, name: str) -> tuple[TableColumn, float | None]:

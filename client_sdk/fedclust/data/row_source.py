@@ -190,12 +190,12 @@ class RowSource:
             held += len(block)
             self._report(start + held, self.reader.n_rows)
             while held >= rows:
-                whole = _joined(waiting)
-                yield _part(whole, start, 0, rows)
+                joined = _join_blocks(waiting)
+                yield _slice_block(joined, start, 0, rows)
                 start, held = start + rows, held - rows
-                waiting = [_part(whole, start, rows, len(whole))] if held else []
+                waiting = [_slice_block(joined, start, rows, len(joined))] if held else []
         if held:
-            yield _part(_joined(waiting), start, 0, held)
+            yield _slice_block(_join_blocks(waiting), start, 0, held)
         elif not start:
             below = " below the header" if self.reader.origin.unit == "line" else ""
             raise self.origin.fault("no-rows", f"there are no rows{below}")
@@ -353,7 +353,7 @@ def spread(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
 
 
-def _joined(blocks: list[RowBlock]) -> RowBlock:
+def _join_blocks(blocks: list[RowBlock]) -> RowBlock:
     if len(blocks) == 1:
         return blocks[0]
     columns = zip(*(block.values for block in blocks), strict=True)
@@ -364,7 +364,7 @@ def _joined(blocks: list[RowBlock]) -> RowBlock:
     return RowBlock(blocks[0].start, tuple(map(np.concatenate, columns)), text, numbers)
 
 
-def _part(block: RowBlock, at: int, start: int, stop: int) -> RowBlock:
+def _slice_block(block: RowBlock, at: int, start: int, stop: int) -> RowBlock:
     if start == 0 and stop == len(block):
         return RowBlock(at, block.values, block.text, block.numbers)
     return RowBlock(

@@ -42,7 +42,7 @@ def band_limits(label: str) -> tuple[int, int | None]:
 
 
 def check_not_above(n: int, label: str, pointer: str = "/n") -> None:
-    """Raise RuleViolation if ``n`` of a site's persons are more than its whole band allows."""
+    """Raise RuleViolation if a message counts more persons, ``n``, than the site's band."""
     highest = band_limits(label)[1]
     if highest is not None and n > highest:
         raise RuleViolation(

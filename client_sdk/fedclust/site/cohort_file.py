@@ -21,7 +21,7 @@ _FORMAT = 1
 
 
 def key_check(secret: bytes) -> str:
-    """Return what tells that a file was written with the same key."""
+    """Return a value that is the same for all files written with one key."""
     return hmac.digest(secret, b"fedclust cohort", "sha256")[:8].hex()
 
 
