@@ -1,8 +1,8 @@
 """``fedclust-service``: the coordinator's own commands, run on its machine.
 
-Exit codes: 0 done; 1 failed; 2 wrong usage; 3 settings refused; 4 the address cannot be listened
-on; 5 the database cannot be used; 6 the database's schema is older or newer than this program;
-7 another coordinator serves the database; 8 the clock is wrong.
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 settings refused; 4 the address cannot be used; 5 the
+database cannot be used; 6 the database's schema is older or newer than this program; 7 another
+coordinator serves the database; 8 the clock is wrong.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from fedclust_service.settings import Settings, SettingsError, load_settings
 app = typer.Typer(
     name="fedclust-service",
     help="The coordinator of fedclust.",
-    epilog="Every setting is a flag, a variable FEDCLUST_* and a line of .env, except that "
-    "secrets are no flags. Exit codes: 0 done, 1 failed, 2 usage, 3 settings, 4 address, "
+    epilog="Give each setting as a flag, as a variable FEDCLUST_* or as a line of .env; secrets "
+    "have no flag. Exit codes: 0 done, 1 failed, 2 usage, 3 settings, 4 address, "
     "5 database, 6 schema older or newer, 7 another server on the database, 8 the clock is wrong.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-db = typer.Typer(help="The database's schema.", no_args_is_help=True)
-config = typer.Typer(help="Settings.", no_args_is_help=True)
-audit = typer.Typer(help="The audit trail.", no_args_is_help=True)
+db = typer.Typer(help="Upgrade the database's schema.", no_args_is_help=True)
+config = typer.Typer(help="Show the settings.", no_args_is_help=True)
+audit = typer.Typer(help="Verify the audit trail.", no_args_is_help=True)
 app.add_typer(db, name="db")
 app.add_typer(config, name="config")
 app.add_typer(audit, name="audit")
@@ -174,8 +174,8 @@ def serve(
         bool,
         typer.Option(
             "--accept-clock",
-            help="Serve although the clock is behind the last entry of the audit trail, because "
-            "the clock was wrong when that entry was written.",
+            help="Serve although the clock is behind the last entry of the audit trail: the clock "
+            "was wrong when that entry was written.",
         ),
     ] = False,
 ) -> None:
@@ -295,11 +295,11 @@ def audit_verify(
         str | None,
         typer.Option(
             metavar="HASH",
-            help="A head noted elsewhere, such as NUMBER:HASH in a site's ledger, which the trail "
-            "must contain.",
+            help="Head noted elsewhere, which the trail must contain, such as NUMBER:HASH in a "
+            "site's ledger.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a script.")] = False,
 ) -> None:
     """Verify the audit trail's chain; exit code 1 if an entry was changed, removed or moved.
 
@@ -336,7 +336,7 @@ def audit_verify(
 @with_settings
 def config_show(
     settings: Settings,
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a script.")] = False,
 ) -> None:
     """Print the current settings, with secrets masked."""
     shown = settings.shown()

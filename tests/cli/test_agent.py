@@ -92,7 +92,7 @@ def test_a_session_that_is_taken_back_is_answered_no_more(post: Post) -> None:
     post.before_round(3, lambda: post.entries.drop("heart"))
     post.run()
     assert sorted(post.fake.accepted) == [1, 2]
-    assert "heart: taken back; nothing more is answered" in post.said
+    assert "heart: taken back; nothing more is sent" in post.said
     # The journal is free: participate goes on where the agent stopped.
     with post.fake.site(post.entries.directory) as site:
         site.participate("heart", post.data, consent=True)
@@ -159,14 +159,14 @@ def test_labels_that_cannot_be_written_are_said_first_and_written_once_they_can(
     kept = labels.read_bytes()
 
     def end(request: httpx.Request) -> None:
-        if any("tried again" in each for each in post.said):
+        if any("next try" in each for each in post.said):
             assert labels.read_bytes() == kept
             labels.unlink()
             post.fake.after = lambda _request: None
 
     post.fake.after = end
     post.run()
-    assert any("something else" in each and "tried again" in each for each in post.said)
+    assert any("something else" in each and "next try" in each for each in post.said)
     warning = next(i for i, each in enumerate(post.said) if "before the session ends" in each)
     assert warning < next(i for i, each in enumerate(post.said) if "round 1 sent" in each)
     assert labels.read_text("utf-8").startswith("row,cluster")

@@ -455,7 +455,7 @@ def test_a_watch_that_is_interrupted_says_that_the_session_goes_on(
     monkeypatch.setattr(session.Watcher, "follow", interrupted)
     reach = ("--token-file", str(command.token), "--coordinator", "https://c.example")
     assert command.run("session", "watch", "heart", *reach) == 130
-    assert "heart goes on" in command.err
+    assert "heart continues" in command.err
 
 
 @pytest.mark.parametrize("until", ["tomorrow", "2026-12-01T12:00", "0001-01-01T00:00+23:59"])

@@ -199,7 +199,7 @@ def test_a_certificate_that_ends_soon_and_one_that_nobody_vouches_for(tmp_path: 
             seen.append(({each.check: each for each in found}, worst))
     (lines, worst), (distrusted, refusals) = seen
     assert (lines["tls"].state, worst) == ("warning", [])
-    assert "ends in 9 days" in lines["tls"].said
+    assert "expires in 9 days" in lines["tls"].said
     assert lines["token"].state == "ok"
     assert distrusted["coordinator"].state == "failed"
     assert distrusted["token"].state == "skipped"

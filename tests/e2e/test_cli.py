@@ -249,7 +249,7 @@ def test_a_session_says_why_before_all_else(shell: Shell) -> None:
     asked += ["--title", "Heart", "--contact", "Eva, eva@example.org", "--approval", "2026-01"]
     asked += ["--sites", ",".join(SITES), "--expires", "2999-01-01T01:00+01:00"]
     shell.run("eva", "session", "create", "heart", *asked)
-    assert "without both bounds: x, y" in shell.err
+    assert "no lower or no upper bound: x, y" in shell.err
     lines = shell.run("eva", "session", "show", "heart").splitlines()
     assert [" ".join(line.split()) for line in lines[:6]] == [
         "session heart",

@@ -1,4 +1,4 @@
-"""Who may speak to the coordinator: sites, analysts, operators, their tokens. For operators."""
+"""Accounts at the coordinator: sites, analysts and operators, and their tokens. For operators."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fedclust.cli.session_file import slug
 from fedclust.client import Kind
 from fedclust.wire.models import PrincipalInfo, TokenIssued
 
-Name = Annotated[str, o.arg("A slug: a-z, 0-9 and hyphens.")]
+Name = Annotated[str, o.arg("Name: a-z, 0-9 and hyphens.")]
 TokenOut = Annotated[
     Path | None,
     o.opt("--token-out", "Write the token to this file, mode 0600, instead of showing it."),
 ]
-Days = Annotated[int, typer.Option("--days", help="Days until it expires.", min=1, max=3650)]
+Days = Annotated[int, typer.Option("--days", help="Days until the token expires.", min=1, max=3650)]
 
 
 # Longer than a screen because it holds six commands with their options.
@@ -31,26 +31,34 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         rich_markup_mode=None,
     )
 
-    @o.command(app, "add", f"fedclust {one} add {example} --token-out {example}.token")
+    @o.command(
+        app,
+        "add",
+        f"fedclust {one} add {example} --token-out {example}.token",
+        text=f"Register the {one} NAME and issue a first token.",
+    )
     def add(
         connection: o.Connection,
         name: Name,
-        title: Annotated[str, typer.Option("--title", help="For people.")] = "",
+        title: Annotated[str, typer.Option("--title", help="Title that people read.")] = "",
         days: Days = 365,
         token_out: TokenOut = None,
         as_json: o.AsJson = False,
     ) -> None:
-        """Register one and issue its first token."""
         check_outputs(((token_out, is_token),), ())
         with connection.client() as client:
             before = client.add(kind, slug(name), title)
             if before.tokens:
-                show(err, f"{name} was registered before, and its other tokens stay valid")
+                show(err, f"{name} was registered before; its other tokens stay valid")
             _give(name, client.issue_token(kind, name, days), token_out, as_json)
 
-    @o.command(app, "list", f"fedclust {one} list --json")
+    @o.command(
+        app,
+        "list",
+        f"fedclust {one} list --json",
+        text=f"List all {kind}: when they were last seen, and which tokens are valid.",
+    )
     def show_all(connection: o.Connection, as_json: o.AsJson = False) -> None:
-        """List them: when last seen, and which tokens are valid."""
         with connection.client() as client:
             found = list(client.principals(kind))
         if as_json:
@@ -59,7 +67,7 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         show_table(
             ["name", "title", "state", "last seen", "tokens"],
             map(_row, found),
-            none=f"none yet: fedclust {one} add NAME registers one",
+            none=f"no {kind} yet; to register one: fedclust {one} add NAME",
         )
 
     @o.command(app, "token", f"fedclust {one} token {example} --days 30")
@@ -79,26 +87,34 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
     def revoke(
         connection: o.Connection,
         name: Name,
-        token_id: Annotated[str, o.arg("As `list` shows it.")],
+        token_id: Annotated[str, o.arg("Id of the token, as `list` shows it.")],
         as_json: o.AsJson = False,
     ) -> None:
-        """End a token at once."""
+        """Revoke a token; it stops working at once."""
         with connection.client() as client:
             client.revoke_token(kind, name, token_id)
         # The coordinator is not asked again: the token may have been the one of this command.
         revoked = {"name": name, "id": token_id, "revoked": True}
         conclude(f"{name}: token {token_id} is revoked", revoked, as_json)
 
-    @o.command(app, "disable", f"fedclust {one} disable {example}")
+    @o.command(
+        app,
+        "disable",
+        f"fedclust {one} disable {example}",
+        text=f"Make all tokens of the {one} stop working, until `enable`.",
+    )
     def disable(connection: o.Connection, name: Name, as_json: o.AsJson = False) -> None:
-        """Let none of its tokens work, until `enable`."""
         with connection.client() as client:
             known = client.change(kind, name, disabled=True)
         conclude(f"{name} is disabled; fedclust {one} enable {name} undoes it", known, as_json)
 
-    @o.command(app, "enable", f"fedclust {one} enable {example}")
+    @o.command(
+        app,
+        "enable",
+        f"fedclust {one} enable {example}",
+        text=f"Make the tokens of the {one} work again.",
+    )
     def enable(connection: o.Connection, name: Name, as_json: o.AsJson = False) -> None:
-        """Let its tokens work again."""
         with connection.client() as client:
             known = client.change(kind, name, disabled=False)
         conclude(f"{name} is enabled", known, as_json)
@@ -129,7 +145,7 @@ def _give(name: str, issued: TokenIssued, path: Path | None, as_json: bool) -> N
         return
     if shown is not None:
         write_out(f"{shown}\n")
-        show(err, "This is the only time that the token is shown.")
+        show(err, "The token is shown only this once.")
     place = f" in {path}" if path else ""
     show(err, f"{name}: token {issued.id}{place}, valid until {issued.expires_at:%Y-%m-%d}")
 

@@ -29,7 +29,7 @@ from fedclust.errors import ConsentDeclined, UsageError
 from fedclust.site import Site, paths
 
 app = typer.Typer(
-    help="Answer all sessions that this site has consented to, for as long as they last.",
+    help="Take part in all sessions that this site has consented to, until they end.",
     invoke_without_command=True,
     no_args_is_help=False,
     rich_markup_mode=None,
@@ -49,10 +49,10 @@ def agent(
     context: typer.Context,
     journal_dir: o.JournalDir = None,
     until_done: Annotated[
-        bool, typer.Option("--until-done", help="End when no session is left to answer.")
+        bool, typer.Option("--until-done", help="End when no session is left.")
     ] = False,
 ) -> None:
-    """Answer rounds as they come; a session's error ends that session alone."""
+    """Answer rounds as they open. An error in one session does not affect the others."""
     if context.invoked_subcommand is not None:
         return
     directory = journal_dir or paths.default_directory()
@@ -72,9 +72,9 @@ def agent(
     # The token is read again for every connection, so that it can be replaced. This connection
     # sends no request; it only reports wrong settings now.
     connect().close()
-    _tell(f"agent of {connection.url}; sessions are kept in {directory}")
+    _tell(f"agent of {connection.url}; its list of sessions is in {directory}")
     Agent(Entries(directory), connect, _tell).run(stopping, until_done=until_done)
-    _tell("stopped; what was written is sent by the next run")
+    _tell("stopped; the next run sends what is already written")
 
 
 @o.command(
@@ -96,7 +96,7 @@ def add(
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Consent to a session and leave it to the agent; one that runs takes it up by itself."""
+    """Consent to a session and hand it to the agent; a running agent starts it by itself."""
     known = ((outputs.labels_out, is_labels), (outputs.result_out, is_result))
     check_outputs(known, (data, *how.inputs))
     directory = journal_dir or paths.default_directory()
@@ -119,13 +119,13 @@ def add(
         **vars(persons),
     )
     Entries(directory).put(entry)
-    said = f"{session} is left to the agent; next: fedclust agent, if none runs yet"
+    said = f"{session} is handed to the agent; next: fedclust agent, if none runs yet"
     conclude(said, entry, as_json)
 
 
 @o.command(app, "list", "fedclust agent list --json")
 def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> None:
-    """List the sessions that were left to the agent, and how they stand."""
+    """List the sessions that were handed to the agent, and their states."""
     entries = Entries(journal_dir or paths.default_directory()).read()
     if as_json:
         print_json(entries)
@@ -133,7 +133,7 @@ def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> Non
     show_table(
         ["session", "state", "data", "consented", "last said"],
         [(e.session, e.state, e.data, f"{e.consented_at:%Y-%m-%d}", e.said) for e in entries],
-        none="none: fedclust agent add SESSION --data FILE leaves one to the agent",
+        none="no sessions; to hand one to the agent: fedclust agent add SESSION --data FILE",
     )
 
 
@@ -141,11 +141,11 @@ def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> Non
 def remove(session: o.Session, journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> None:
     """Take a session back from the agent; the site stays in it until it leaves.
 
-    A running agent answers no further round of it, and lets go of it within half a minute.
+    A running agent answers no further round of it, and stops computing within half a minute.
     """
     if not Entries(journal_dir or paths.default_directory()).drop(session):
-        raise UsageError(f"{session} was not left to the agent: fedclust agent list shows which")
-    said = f"{session}: the agent answers no more; fedclust participate can go on with it"
+        raise UsageError(f"{session} was not handed to the agent: fedclust agent list shows which")
+    said = f"{session}: the agent answers no more; fedclust participate can continue it"
     conclude(said, {"session": session, "state": "removed"}, as_json)
 
 

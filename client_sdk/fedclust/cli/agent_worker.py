@@ -25,7 +25,7 @@ from fedclust.wire.models import Sha256, Timestamp
 
 _FILE, _LOCK = "agent.json", "agent.lock"
 _RUNNING = "agent-running.lock"
-#: Seconds between two looks at the list, and from one try of a session to the next.
+#: Seconds between two readings of the list, with and without a person who waits.
 _LOOK_S, _SOON_S = 5.0, 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 600.0
 #: Seconds between two lines about rows that are read.
@@ -166,7 +166,7 @@ class Agent:
                 lock.acquire()
             except LockHeld:
                 raise errors.JournalLocked(
-                    f"another agent runs with {self._entries.directory}: one is enough"
+                    f"another agent runs with {self._entries.directory} already"
                 ) from None
         try:
             while not stopping.is_set():
@@ -217,7 +217,7 @@ class Agent:
             self._take_part(entry)
         except _TakenBack:
             self._again.pop(entry.session, None)
-            self._out(f"{entry.session}: taken back; nothing more is answered")
+            self._out(f"{entry.session}: taken back; nothing more is sent")
         except (errors.SessionError, errors.ConsentError) as error:
             # The session is over for this site, or its definition was not consented to.
             self._say(entry, "ended", str(error))
@@ -232,7 +232,7 @@ class Agent:
         with self._connect() as site:
             if (site.url, site.name) != (entry.coordinator, entry.site):
                 raise errors.UsageError(
-                    f"left to the agent for {entry.site} at {entry.coordinator}: run one there"
+                    f"handed to the agent of {entry.site} at {entry.coordinator}: run that agent"
                 )
             self._warnings.pop(entry.session, None)
             try:
@@ -257,7 +257,7 @@ class Agent:
         self._say(entry, "done", f"completed: {len(result.cluster_centers_)} clusters")
 
     def _tell_rows(self, entry: Entry) -> OnRead:
-        """Return what says how far the rows were read: a line a minute, if that takes a while."""
+        """Return a function that prints a line a minute while rows are read."""
         due: float | None = None
 
         def tell(source: str, done: int, total: int | None) -> None:
@@ -273,18 +273,18 @@ class Agent:
 
     def _progress(self, entry: Entry, event: Progress) -> None:
         if event.event in ("waiting", "computing"):
-            self._heed(entry)
-        # What failed works again, unless computing or writing is what fails.
+            self._check_entry(entry)
+        # The session works again, unless it is computing or writing that fails.
         if event.event not in ("joined", "computing", "done") and entry.session in self._again:
             del self._again[entry.session]
-            self._note(entry, "waiting", "goes on")
+            self._note(entry, "waiting", "continues")
         if event.event in ("joined", "sent", "sent again", "refused"):
             place = "" if event.round is None else f"round {event.round} "
             said, warning = f"{place}{event.event}", self._warnings.get(entry.session)
             self._note(entry, "waiting", f"{said}; {warning}" if warning else said)
             self._out(f"{entry.session}: {said}")
 
-    def _heed(self, entry: Entry) -> None:
+    def _check_entry(self, entry: Entry) -> None:
         """Raise _TakenBack if the entry was removed or replaced."""
         try:
             known = self._entries.read()
@@ -297,7 +297,7 @@ class Agent:
         _, last = self._again.get(entry.session, (0.0, 0.0))
         pause = min(max(2.0 * last, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
         self._again[entry.session] = (self._monotonic() + pause, pause)
-        self._say(entry, "failing", f"{said}; tried again in {pause:.0f} s")
+        self._say(entry, "failing", f"{said}; next try in {pause:.0f} s")
 
     def _say(self, entry: Entry, state: State, said: str) -> None:
         self._note(entry, state, said)

@@ -45,17 +45,17 @@ def check(
         Path | None,
         o.opt(
             "--definition",
-            "The session's definition in a JSON file, instead of a session: no coordinator is "
-            "asked.",
+            "JSON file with the session's definition, instead of SESSION; no coordinator is "
+            "needed.",
         ),
     ] = None,
     full: o.Full = False,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Match rows with a session's features and show what consent would be to; send nothing."""
+    """Match rows with a session's features and show what you would consent to; send nothing."""
     if (session is None) == (definition is None):
-        raise UsageError("give the name of a session, or --definition FILE: one of them")
+        raise UsageError("give either the name of a session or --definition FILE")
     line = ProgressLine(at_once=False)
     rows, request = how.of(data, line.read), None
     body = _body(connection, session, definition)
@@ -161,14 +161,14 @@ def _show(found: Profile, usable: int, p: int, figures: TableFigures | None) -> 
         for line in _lines(column):
             show(out, textwrap.fill(line, 98, initial_indent="  ", subsequent_indent="    "))
     if found.unused:
-        show(out, f"the mapping's features that are not in this session: {', '.join(found.unused)}")
+        show(out, f"features of the mapping that this session has not: {', '.join(found.unused)}")
     if found.ignored:
-        show(out, f"columns that are left alone: {found.ignored}")
-    show(out, "These figures stay here: check sends nothing of the rows.")
+        show(out, f"columns that are not used: {found.ignored}")
+    show(out, "These figures stay here; check sends nothing about the rows.")
     if found.refused is None:
         show(out, f"persons who take part: {usable}")
         if usable < p:
-            show(out, f"fewer persons than {p}: this site would answer every round empty")
+            show(out, f"fewer persons than {p}: this site would send only empty submissions")
     if figures is not None:
         _show_table_figures(figures)
 

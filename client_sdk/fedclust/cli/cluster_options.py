@@ -15,7 +15,7 @@ Clusters = Annotated[
 #: Which of a sweep's results is meant; by default the recommended one.
 OneK = Annotated[
     int | None,
-    o.opt("--k", "Of a sweep: with so many clusters, not with those recommended.", min=1),
+    o.opt("--k", "For a sweep: use this K instead of the recommended one.", min=1),
 ]
 _MOST = 10_000
 
@@ -32,5 +32,6 @@ def read_clusters(text: str) -> int | list[int]:
         if all(1 <= k <= _MOST for k in ks):
             return ks[0] if len(ks) == 1 else ks
     raise errors.UsageError(
-        f"--clusters {text}: a number from 1 to {_MOST}, a range as 2-10, or a list as 2,3,5"
+        f"--clusters {text}: give a number from 1 to {_MOST}, a range such as 2-10, or a list such "
+        "as 2,3,5"
     )

@@ -33,7 +33,7 @@ from fedclust.site.paths import default_directory
 from fedclust.site.prepare import SiteRows, draft_table
 
 app = typer.Typer(
-    help="The groups that this site's persons are put into once.",
+    help="Form and manage the groups of this site's persons.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -47,21 +47,21 @@ class _Grouping:
     person_column: o.PersonColumn = None
     features: Annotated[
         str | None,
-        o.opt("--features", "Names of numeric columns, comma-separated; others need --definition."),
+        o.opt(
+            "--features", "Names of numeric columns, comma-separated; for others use --definition."
+        ),
     ] = None
     definition: Annotated[
-        Path | None, o.opt("--definition", "A definition in a JSON file, whose features are meant.")
+        Path | None, o.opt("--definition", "JSON file with a definition: use its features.")
     ] = None
     min_group_size: Annotated[
-        int,
-        typer.Option(
-            "--min-group-size", min=3, help="The least number of persons behind every number."
-        ),
+        int, typer.Option("--min-group-size", min=3, help=o.LEAST_GROUP_SIZE)
     ] = 5
     no_fences: Annotated[
         bool,
         typer.Option(
-            "--no-fences", help="Let extremes count as they are: lone ones are then not protected."
+            "--no-fences",
+            help="Use extreme values as they are. A single extreme value is then not protected.",
         ),
     ] = False
     separate_groups: o.SeparateGroups = None
@@ -72,7 +72,7 @@ class _Grouping:
             return _named(self.features)
         if self.definition is not None and self.features is None:
             return read_definition(self.definition).features
-        raise UsageError("give --features NAMES, or --definition FILE: one of them")
+        raise UsageError("give either --features NAMES or --definition FILE")
 
 
 @o.command(
@@ -88,7 +88,7 @@ def create(
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Form the groups for a whole study up front, or take up newcomers; nothing is sent."""
+    """Form groups before a first session, or add newcomers to the groups; nothing is sent."""
     asked = wanted.asked()
     store, ledger = CohortStore(), Ledger(journal_dir or default_directory())
     line = ProgressLine(at_once=False)
@@ -132,7 +132,7 @@ def create(
 
 @o.command(app, "show", "fedclust cohort show", "fedclust cohort show --json")
 def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> None:
-    """Show each table: its id, persons, groups and columns; no person and no value."""
+    """Show each table: id, numbers of persons and groups, columns; no person and no value."""
     store, ledger = CohortStore(), Ledger(journal_dir or default_directory())
     with state_errors(ledger.path.parent):
         records = store.records(ledger)
@@ -142,22 +142,22 @@ def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> Non
     for record in records.values():
         _show(record)
     if not records:
-        show(err, f"none as yet in {store.directory}: fedclust cohort create, or a first session")
+        show(err, f"no table yet in {store.directory}; to form one: fedclust cohort create")
 
 
 @o.command(app, "withdraw", "fedclust cohort withdraw", "fedclust cohort withdraw --yes < id.txt")
 def withdraw(
-    yes: Annotated[bool, typer.Option("--yes", help="Withdraw unasked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Withdraw without asking.")] = False,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Withdraw a person: the person's group is not used any more. It cannot be undone.
+    """Withdraw a person: the person's group is no longer used. This cannot be undone.
 
-    The id, as the file has it, is asked for or read from standard input: a command line stays in
-    the shell's history and is visible to others. What was sent still counts. A session that runs
-    is not gone on with: leave it.
+    The command asks for the id, as in the file, or reads it from standard input: a command line
+    stays in the shell's history and is visible to others. Earlier submissions still count. This
+    site cannot continue sessions that are running: leave them.
     """
-    person = read_line("The person's id, as the file has it:", "the person's id")
+    person = read_line("The person's id, as in the file:", "the person's id")
     if not (yes or confirmed("Withdraw this person from all tables?", "--yes")):
         raise ConsentDeclined("nobody was withdrawn")
     ledger = Ledger(journal_dir or default_directory())
@@ -168,7 +168,9 @@ def withdraw(
 
 
 @o.command(app, "backup", "fedclust cohort backup /backup/fedclust-cohorts")
-def backup(target: Annotated[Path, o.arg("A new directory.")], as_json: o.AsJson = False) -> None:
+def backup(
+    target: Annotated[Path, o.arg("Directory to create.")], as_json: o.AsJson = False
+) -> None:
     """Copy the groups and the site's key to a new directory, and verify the copy.
 
     To restore, copy the files back. Keep the copy as private as the rows: it holds the key.
@@ -182,7 +184,7 @@ def _named(features: str) -> tuple[Feature, ...]:
     try:
         return tuple(Feature(name=name.strip()) for name in features.split(","))
     except ValidationError:
-        raise UsageError("--features wants names of columns, comma-separated") from None
+        raise UsageError("--features needs names of columns, comma-separated") from None
 
 
 def _facts(record: Record) -> dict[str, Any]:

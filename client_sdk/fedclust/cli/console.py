@@ -131,7 +131,7 @@ def consent_screen(request: ConsentRequest, *, full: bool = False) -> None:
     for heading, line in request.text(full=full):
         show(err, _wrapped(line, f"{heading:<11} ", " " * 12))
     if not full:
-        show(err, _wrapped("Every field that leaves: --full", " " * 12, ""))
+        show(err, _wrapped("Show every field that leaves: --full", " " * 12, ""))
 
 
 def ledger_screen(line: dict[str, Any]) -> None:
@@ -208,7 +208,7 @@ class Retries(logging.Handler):
 
 
 def tell_retries() -> None:
-    """Show when a request is repeated, so that people see why nothing happens."""
+    """Show when a request is repeated, so that people see why a command waits."""
     log = logging.getLogger("fedclust.http")
     log.setLevel(logging.INFO)
     if not any(isinstance(handler, Retries) for handler in log.handlers):
@@ -381,7 +381,7 @@ def read_line(question: str, what: str) -> str:
         lines = sys.stdin.read().splitlines()
     given = [line.strip() for line in lines if line.strip()]
     if len(given) != 1:
-        raise errors.UsageError(f"give {what} on standard input, on one line: {len(given)} came")
+        raise errors.UsageError(f"give {what} on standard input, on one line, not {len(given)}")
     return given[0]
 
 
@@ -389,7 +389,7 @@ def confirmed(question: str, instead: str) -> bool:
     """Ask a person; without a terminal raise ConsentNeeded that names the option ``instead``."""
     # Python sets stdin to None where there is no standard input.
     if sys.stdin is None or not sys.stdin.isatty():
-        raise errors.ConsentNeeded(f"nobody can be asked here: give {instead}", ("consent",))
+        raise errors.ConsentNeeded(f"there is no terminal to ask on: give {instead}", ("consent",))
     # typer.confirm would turn Ctrl-C (exit code 130) and Ctrl-D (a no) into failures.
     while True:
         show(err, f"{question} [y/N]")

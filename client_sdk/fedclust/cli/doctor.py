@@ -40,7 +40,7 @@ _SOON_DAYS = 30
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, how it is, and what to do about it."""
+    """One line: what was checked, the outcome, and what to do about it."""
 
     check: str
     state: Literal["ok", "warning", "failed", "skipped"]
@@ -48,7 +48,7 @@ class Finding:
 
 
 class _Notice(Exception):
-    """Nothing has failed, but something will, or it could not be looked at."""
+    """Nothing has failed, but something will, or it could not be checked."""
 
     def __init__(self, state: Literal["warning", "skipped"], said: str) -> None:
         super().__init__(said)
@@ -64,9 +64,12 @@ class _Notice(Exception):
 def doctor(
     connection: o.Connection,
     how: o.Reading,
-    data: Annotated[Path | None, o.opt("--data", "Also whether this file can be read.")] = None,
+    data: Annotated[
+        Path | None, o.opt("--data", "Also check whether this file can be read.")
+    ] = None,
     session: Annotated[
-        str | None, o.opt("--session", "Also whether it has this session's columns.")
+        str | None,
+        o.opt("--session", "Also check whether the file has this session's columns."),
     ] = None,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
@@ -96,7 +99,7 @@ def _conclusion(found: list[Finding]) -> str:
     if failed:
         return f"fix this first: {', '.join(failed)}"
     if soon:
-        return f"ready today; look at: {', '.join(soon)}"
+        return f"ready today, but see the warnings: {', '.join(soon)}"
     return "ready; a site continues with: fedclust check SESSION --data FILE"
 
 
@@ -154,7 +157,7 @@ def _skip() -> str:
 
 
 def _token_if_any(connection: o.Connection) -> str:
-    """Return a token; whether the coordinator answers is asked without one, too."""
+    """Return the token, or a stand-in: whether the coordinator answers needs no token."""
     try:
         return connection.token
     except errors.UsageError:
@@ -169,7 +172,7 @@ def _versions() -> str:
 def _journal(directory: Path) -> str:
     with journal.state_errors(directory):
         private_directory(directory)
-        # Written and locked as in a session: some network drives have no locks.
+        # Write and lock as in a session: some network drives have no locks.
         probe = FileLock(directory / "doctor.lock")
         try:
             with probe:
@@ -180,9 +183,11 @@ def _journal(directory: Path) -> str:
         shared = sys.platform != "win32" and directory.stat().st_mode & 0o077
     said = f"{directory}: {lines} lines in the ledger"
     if shared:
-        raise _Notice("warning", f"{said}; others can look in: chmod 700 {directory}")
+        raise _Notice("warning", f"{said}; others can read it: chmod 700 {directory}")
     if flying:
-        raise _Notice("warning", f"{said}; {flying} answers await a receipt: run participate again")
+        raise _Notice(
+            "warning", f"{said}; {flying} submissions await a receipt: run participate again"
+        )
     return said
 
 
@@ -190,7 +195,7 @@ def _disk(directory: Path) -> str:
     free = shutil.disk_usage(directory if directory.exists() else Path.home()).free
     said = f"{free // 2**20} MiB free where the journal is kept"
     if free < _LEAST_DISK:
-        raise errors.JournalError(f"{said}: at least {_LEAST_DISK // 2**20} are wanted")
+        raise errors.JournalError(f"{said}: at least {_LEAST_DISK // 2**20} are needed")
     return said
 
 
@@ -222,7 +227,7 @@ def _tls(connection: o.Connection) -> str:
     if until is None:
         return "certificate accepted"
     days = (until - datetime.now(UTC)).days
-    said = f"certificate accepted; it ends in {days} days"
+    said = f"certificate accepted; it expires in {days} days"
     if days < _SOON_DAYS:
         raise _Notice("warning", f"{said}: tell the coordinator's operator")
     return said
@@ -246,7 +251,7 @@ def _certificate_ends(connection: o.Connection, host: str, port: int) -> datetim
 def _clock(http: Http) -> str:
     said = http.request("GET", "/healthz").headers.get("Date")
     if not said:
-        raise _Notice("skipped", "the coordinator tells no time")
+        raise _Notice("skipped", "the coordinator does not send its time")
     skew = (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds()
     if abs(skew) > _MOST_SKEW_S:
         advice = "set this machine's clock (or the coordinator's): tokens and certificates expire"
@@ -272,7 +277,7 @@ def _token(connection: o.Connection, client: Client | None) -> str:
 
 
 def _session(client: Client, session: str, known: list[Definition]) -> str:
-    """Look at what a session would ask of this site, and add its definition to ``known``."""
+    """Check that this site can run a session, and add its definition to ``known``."""
     info = client.session(session)
     accepted_plan(session, info)
     definition = info.definition
@@ -287,9 +292,9 @@ def _data(path: Path, definition: Definition | None, how: o.Reading) -> str:
             with path.open("rb") as file:
                 file.read(1)
         except OSError as error:
-            complaint = f"this is no file that can be read ({error.strerror})"
+            complaint = f"this file cannot be read ({error.strerror})"
             raise errors.DataError(path.name, "unreadable", complaint) from None
-        return f"{path.name} can be read; --session says if its columns fit"
+        return f"{path.name} can be read; give --session to check its columns"
     lacking = definition.policy.missing == "mask"
     table = load(how.of(path), definition.features, lacking=lacking)
-    return f"{path.name}: {len(table.X)} rows, {len(table.features)} features of it"
+    return f"{path.name}: {len(table.X)} rows, {len(table.features)} of the session's features"

@@ -14,16 +14,20 @@ from fedclust.client import Client
 from fedclust.site import journal, paths
 from fedclust.site.ledger import Ledger
 
-app = typer.Typer(help="What left this site.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Show and verify the record of what left this site.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @o.command(app, "show", "fedclust ledger show --session heart-2026", "fedclust ledger show --json")
 def ledger_show(
-    session: Annotated[str | None, o.opt("--session", "One session.")] = None,
+    session: Annotated[str | None, o.opt("--session", "Only this session.")] = None,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Show every body that left: one line each, and those whose outcome is not known yet."""
+    """Show each body that left this site, including those without an outcome yet."""
     directory = journal_dir or paths.default_directory()
     with journal.state_errors(directory):
         lines = list(Ledger(directory).read())
@@ -49,7 +53,9 @@ def ledger_show(
 def ledger_verify(
     connection: o.Connection,
     journal_dir: o.JournalDir = None,
-    head: Annotated[str | None, o.opt("--head", "A head noted earlier: must be in it.")] = None,
+    head: Annotated[
+        str | None, o.opt("--head", "Head noted earlier, which the ledger must contain.")
+    ] = None,
     against_coordinator: Annotated[
         bool,
         typer.Option(
@@ -59,7 +65,7 @@ def ledger_verify(
     ] = False,
     as_json: o.AsJson = False,
 ) -> None:
-    """Recompute the ledger's chain and compare it with the journals; exit code 8 for a fault.
+    """Verify the ledger's chain and compare it with the journals; exit code 8 for a fault.
 
     Each line carries the last known head of the coordinator's audit trail.
     --against-coordinator detects whether that trail was cut or rewritten since.
@@ -83,12 +89,13 @@ def ledger_verify(
     if as_json:
         print_json({"lines": lines, "head": last, "heads_checked": checked, "faults": faults})
     elif not faults and not ledger.path.exists():
-        show(out, f"{ledger.path}: there is none, so nothing was sent with this --journal-dir")
+        show(out, f"{ledger.path} does not exist: nothing was sent with this --journal-dir")
     elif not faults:
         show(out, f"{ledger.path}: {lines} lines, none changed, removed or moved; head {last}")
         if against_coordinator and not checked:
-            others = ", ".join(sorted(noted)) or "none at all"
-            show(out, f"nothing to compare: no line has a head of this coordinator's; of: {others}")
+            others = ", ".join(sorted(noted)) or "none"
+            said = f"no line has a head of this coordinator; heads of others: {others}"
+            show(out, f"nothing to compare: {said}")
         elif against_coordinator:
             show(out, f"the coordinator's audit trail has all {checked} heads noted here")
     if faults:
@@ -103,7 +110,7 @@ def _noted_heads(ledger: Ledger) -> dict[str, dict[int, set[str]]]:
         if isinstance(head, str):
             number, _, digest = head.partition(":")
             if not number.isdecimal():
-                raise errors.JournalDamaged(f"{ledger.path}: {head!r} is no head of an audit trail")
+                raise errors.JournalDamaged(f"{ledger.path}: {head!r} is not an audit head")
             known = found.setdefault(str(entry.get("coordinator")), {})
             known.setdefault(int(number), set()).add(digest)
     return found

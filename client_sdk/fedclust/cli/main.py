@@ -27,7 +27,7 @@ from fedclust.cli.console import err, flush_out, show, tell_retries, tell_warnin
 from fedclust.cli.help_text import EPILOG, exit_code
 
 app = typer.Typer(
-    help="Take part in clustering across organisations without giving rows away.",
+    help="Take part in clustering across organisations without sharing rows.",
     epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

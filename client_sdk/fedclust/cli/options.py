@@ -51,7 +51,7 @@ Data = Annotated[
     opt("--data", "CSV file with a header; Parquet file or directory; .sql file with a query."),
 ]
 IdColumn = Annotated[
-    str | None, opt("--id-column", "Column that names rows in the label file; never sent.")
+    str | None, opt("--id-column", "Column that identifies rows in the label file; never sent.")
 ]
 PersonColumn = Annotated[
     str | None,
@@ -61,25 +61,29 @@ SeparateGroups = Annotated[
     str | None,
     opt(
         "--separate-groups",
-        "The approval of groups apart from those that these persons have. A second grouping "
-        "tells more about each person; the approval is entered in the ledger.",
+        "Approval for forming separate groups of persons who already have groups. A second "
+        "grouping reveals more about each person; the ledger records the approval.",
     ),
 ]
-LabelsOut = Annotated[Path | None, opt("--labels-out", "Where this site's labels go, CSV.")]
-ResultOut = Annotated[Path | None, opt("--result-out", "Where the result goes, for predict.")]
+LabelsOut = Annotated[
+    Path | None, opt("--labels-out", "Write the labels of this site's rows to this CSV file.")
+]
+ResultOut = Annotated[
+    Path | None, opt("--result-out", "Write the result to this file, for `fedclust predict`.")
+]
 Report = Annotated[
     Path | None,
     opt(
         "--report",
-        "Where a report of the result goes: profiles, sizes, quality, provenance. "
-        ".html, .json or .csv.",
+        "Write a report of the result to this .html, .json or .csv file: profiles, sizes, "
+        "quality, provenance.",
     ),
 ]
 JournalDir = Annotated[
     Path | None,
     opt(
         "--journal-dir",
-        "Where journal and ledger are kept; by default the platform's state directory.",
+        "Directory of journal and ledger; by default the platform's state directory.",
         envvar="FEDCLUST_JOURNAL_DIR",
     ),
 ]
@@ -87,8 +91,12 @@ Full = Annotated[
     bool, typer.Option("--full", help="List every field that leaves and what it can identify.")
 ]
 Consent = Annotated[
-    bool, typer.Option("--yes", help="Consent to all that the screen says, unasked.")
+    bool, typer.Option("--yes", help="Consent to everything that is shown, without asking.")
 ]
+#: The help of ``--min-group-size``, for tables and for sessions.
+LEAST_GROUP_SIZE: Final = (
+    "Least group size of this site: the smallest number of persons behind any number that it sends."
+)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
 
 
@@ -106,7 +114,7 @@ def read_token(path: Path | None) -> str:
     except OSError as error:
         raise UsageError(f"{path}: the token cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: this is no token file") from None
+        raise UsageError(f"{path}: this is not a token file") from None
     if not token:
         raise UsageError(f"{path} is empty: it holds the token, fcs_..., and nothing else")
     return token
@@ -117,7 +125,12 @@ class Connection:
     """How a command reaches its coordinator."""
 
     coordinator: Annotated[
-        str | None, opt("--coordinator", "https://host[:port]", envvar="FEDCLUST_COORDINATOR")
+        str | None,
+        opt(
+            "--coordinator",
+            "Address of the coordinator: https://host[:port]",
+            envvar="FEDCLUST_COORDINATOR",
+        ),
     ] = None
     token_file: Annotated[
         Path | None,
@@ -129,16 +142,19 @@ class Connection:
         ),
     ] = None
     ca_bundle: Annotated[
-        Path | None, opt("--ca-bundle", "Authorities to trust, PEM, instead of the system's.")
+        Path | None,
+        opt("--ca-bundle", "Certificate authorities to trust instead of the system's, PEM."),
     ] = None
     client_cert: Annotated[Path | None, opt("--client-cert", "Client certificate, PEM.")] = None
-    client_key: Annotated[Path | None, opt("--client-key", "Its key, PEM, not encrypted.")] = None
+    client_key: Annotated[
+        Path | None, opt("--client-key", "Key of the client certificate, PEM, not encrypted.")
+    ] = None
     proxy: Annotated[
         str | None,
         opt(
             "--proxy",
-            "http://host:port. Where it needs a password, set FEDCLUST_PROXY or HTTPS_PROXY "
-            "instead: a command line is visible to others.",
+            "Address of the proxy: http://host:port. If it needs a password, set FEDCLUST_PROXY "
+            "or HTTPS_PROXY instead: a command line is visible to others.",
             envvar="FEDCLUST_PROXY",
         ),
     ] = None
@@ -201,22 +217,23 @@ class Reading:
         list[str] | None,
         opt(
             "--missing",
-            "What means a missing value in any column, such as '?'; may be repeated. Empty, "
-            "NA, NaN, null, None and . always do.",
+            "Text that means a missing value in any column, such as '?'; may be repeated. Empty "
+            "cells, NA, NaN, null, None and . always mean one.",
         ),
     ] = None
     sentinel: Annotated[
         list[str] | None,
         opt(
             "--sentinel",
-            "FEATURE=NUMBER that means a missing value, such as chol=0; may be repeated.",
+            "FEATURE=NUMBER: this number of the feature means a missing value, such as chol=0; "
+            "may be repeated.",
         ),
     ] = None
     delimiter: Annotated[
         str | None,
         opt(
             "--delimiter",
-            "Between the columns of a CSV file: one character, or tab. By default it is found in "
+            "Character between the columns of a CSV file, or tab. By default it is detected in "
             "the header.",
         ),
     ] = None
@@ -224,12 +241,13 @@ class Reading:
         str | None,
         opt(
             "--encoding",
-            "Of a CSV file, such as cp1252. By default UTF-8, or what its first bytes say.",
+            "Encoding of a CSV file, such as cp1252. By default UTF-8, or what its first bytes "
+            "declare.",
         ),
     ] = None
-    decimal: Annotated[
-        str | None, opt("--decimal", "Decimal mark of a CSV file: a point, or ','.")
-    ] = None
+    decimal: Annotated[str | None, opt("--decimal", "Decimal mark of a CSV file: '.' or ','.")] = (
+        None
+    )
     columns: Annotated[
         str | None,
         opt("--columns", "Names of the columns of a CSV file without a header, comma-separated."),
@@ -238,18 +256,19 @@ class Reading:
         float | None,
         opt(
             "--min-present",
-            "Share of values, 0 to 1, below which this site counts as lacking a feature.",
+            "Least share of values present, 0 to 1. With fewer, this site counts as lacking the "
+            "feature.",
         ),
     ] = None
     sql_url_file: Annotated[
         Path | None,
         opt(
             "--sql-url-file",
-            "File with the database's address for a query; or set FEDCLUST_SQL_URL.",
+            "File with the address of the database that a query is for; or set FEDCLUST_SQL_URL.",
         ),
     ] = None
     out_of_core: Annotated[
-        bool | None, opt("--out-of-core", "Read the rows in blocks, where memory cannot hold them.")
+        bool | None, opt("--out-of-core", "Read the rows in blocks, if memory cannot hold them.")
     ] = None
 
     def __post_init__(self) -> None:
@@ -266,7 +285,7 @@ class Reading:
             except ValueError:
                 name = ""
             if not name.strip():
-                raise UsageError("--sentinel wants FEATURE=NUMBER, for example chol=0")
+                raise UsageError("--sentinel needs FEATURE=NUMBER, for example chol=0")
         return read_options(
             {
                 "mapping": absolute(self.mapping),
@@ -286,7 +305,7 @@ class Reading:
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        """The files that are read beside the rows; no output may replace one."""
+        """The files that are read in addition to the rows; no output may replace one."""
         return tuple(path for path in (self.mapping, self.sql_url_file) if path is not None)
 
     def of(self, path: Path, on_read: OnRead | None = None) -> Dataset:
@@ -304,7 +323,7 @@ class Persons:
         int | None,
         opt(
             "--min-group-size",
-            "This site's own least group size; the larger of it and the session's holds.",
+            f"{LEAST_GROUP_SIZE} If the session's is larger, that one applies.",
             min=3,
         ),
     ] = None
@@ -312,7 +331,7 @@ class Persons:
         str | None,
         opt(
             "--cohort",
-            "The start of the id of the table that is meant, where persons are in several.",
+            "Start of the id of the table to use, if persons are in several.",
         ),
     ] = None
     separate_groups: SeparateGroups = None
@@ -341,13 +360,13 @@ _LAST: Final = (Persons, Reading, Connection)
 
 
 def command(
-    app: typer.Typer, name: str | None, *examples: str
+    app: typer.Typer, name: str | None, *examples: str, text: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command, with examples for its help."""
+    """Register a command, with examples for its help; ``text`` replaces its docstring there."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         run = with_groups(function)
-        app.command(name, epilog=epilog(*examples))(run)
+        app.command(name, help=text, epilog=epilog(*examples))(run)
         return run
 
     return register

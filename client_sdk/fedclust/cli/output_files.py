@@ -94,9 +94,9 @@ def _refuse_stranger(path: Path, known: Known) -> None:
 
 def _try_writing(path: Path) -> None:
     """Create and remove the temporary file that a write begins with; OSError if it fails."""
-    beside = path.with_name(path.name + ".new")
-    os.close(os.open(beside, os.O_WRONLY | os.O_CREAT, 0o600))
-    beside.unlink()
+    temporary = path.with_name(path.name + ".new")
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT, 0o600))
+    temporary.unlink()
 
 
 def write(path: Path, data: bytes) -> None:

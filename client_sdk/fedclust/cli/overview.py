@@ -11,13 +11,13 @@ from fedclust.schema.model import Model
 from fedclust.wire.models import SessionEntry, Timestamp
 
 
-class _Told(Model):
+class _Readable(Model):
     """Fields that a newer coordinator adds are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class SiteOverview(_Told):
+class SiteOverview(_Readable):
     """One site in one session, as operators read it."""
 
     name: str
@@ -29,7 +29,7 @@ class SiteOverview(_Told):
     bytes_out: int
 
 
-class SessionOverview(_Told):
+class SessionOverview(_Readable):
     """One session, as operators read it."""
 
     name: str
@@ -51,7 +51,7 @@ class SessionOverview(_Told):
 def overviews(
     client: Client, state: str | None = None, session: str | None = None
 ) -> dict[str, SessionOverview]:
-    """Return the overviews by session; empty for who is not an operator."""
+    """Return the overviews by session; empty unless the token is an operator's."""
     if client.whoami().role != "operator":
         return {}
     found = client.admin(SessionOverview, "sessions", state=state, session=session, limit="200")
@@ -64,9 +64,9 @@ def late_first(
     """Return sessions with late sites first, those late for the longest time at the top."""
 
     def key(info: SessionEntry) -> tuple[bool, datetime]:
-        told = known.get(info.name)
-        if told is not None:
-            late = told.late_since if any(site.late_since for site in told.sites) else None
+        overview = known.get(info.name)
+        if overview is not None:
+            late = overview.late_since if any(site.late_since for site in overview.sites) else None
             return late is None, late or datetime.max.replace(tzinfo=UTC)
         late_now = info.state == "running" and any(site.late for site in info.sites)
         return not late_now, datetime.max.replace(tzinfo=UTC)

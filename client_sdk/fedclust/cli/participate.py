@@ -48,25 +48,31 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @dataclass(frozen=True)
-class _Manner:
-    """What a person is asked and shown, and how answers are sent."""
+class _Interaction:
+    """What a person is asked and shown, and how submissions are sent."""
 
     yes: o.Consent = False
     ask: Annotated[
-        Literal["once", "each"], typer.Option("--ask", help="Ask once, or before each submission.")
+        Literal["once", "each"],
+        typer.Option("--ask", help="Ask only for consent, or also before each submission."),
     ] = "once"
     preview: Annotated[
         bool,
         typer.Option("--preview", help="Show the next submission's exact bytes; send nothing."),
     ] = False
     preview_out: Annotated[
-        Path | None, o.opt("--preview-out", "Write them to a file; send nothing.")
+        Path | None,
+        o.opt("--preview-out", "Write the next submission's exact bytes to a file; send nothing."),
     ] = None
     full: o.Full = False
     journal_dir: o.JournalDir = None
     give_up_after: Annotated[
         float,
-        typer.Option("--give-up-after", help="Seconds to go on trying without any answer.", min=0),
+        typer.Option(
+            "--give-up-after",
+            help="Seconds after which to give up, if the coordinator does not answer.",
+            min=0,
+        ),
     ] = 86_400.0
     json_bodies: Annotated[
         bool, typer.Option("--json-bodies", help="Send JSON instead of the binary form.")
@@ -90,26 +96,30 @@ def participate(
     data: o.Data,
     outputs: o.Outputs,
     report: o.Report = None,
-    manner: _Manner = _Manner(),
+    interaction: _Interaction = _Interaction(),
     as_json: o.AsJson = False,
 ) -> None:
-    """Take part in a session, from consent to labels; the same command again resumes it."""
+    """Take part in a session, from consent to labels. Run the command again to resume it."""
     labels_out, result_out = outputs.labels_out, outputs.result_out
-    known = (labels_out, is_labels), (result_out, is_result), (manner.preview_out, is_submission)
+    known = (
+        (labels_out, is_labels),
+        (result_out, is_result),
+        (interaction.preview_out, is_submission),
+    )
     check_outputs((*known, (report, is_report)), (data, *how.inputs))
     check_report(report)
     line = ProgressLine()
     rows = how.of(data, line.read)
     with connection.site(
-        manner.journal_dir, manner.give_up_after, json_bodies=manner.json_bodies
+        interaction.journal_dir, interaction.give_up_after, json_bodies=interaction.json_bodies
     ) as site:
-        if manner.preview or manner.preview_out is not None:
+        if interaction.preview or interaction.preview_out is not None:
             with line:
                 found = site.preview(session, rows, **persons.given)
-            _show_preview(found, manner.preview_out, as_json)
+            _show_preview(found, interaction.preview_out, as_json)
             return
         with line:
-            result = _take_part(site, session, rows, persons, manner, line)
+            result = _take_part(site, session, rows, persons, interaction, line)
     try:
         write_outputs(result, labels_out, result_out, persons.id_column)
         if report is not None:
@@ -117,8 +127,8 @@ def participate(
     except UsageError as error:
         show_result(result, as_json)
         raise UsageError(
-            f"{error}. The session is complete: the same command again, with a file that can be "
-            "written, writes it and sends nothing"
+            f"{error}. The session is complete: run the same command again with a file that can be "
+            "written; nothing is sent"
         ) from None
     show_result(result, as_json)
     if as_json:
@@ -130,13 +140,18 @@ def participate(
 
 
 def _take_part(
-    site: Site, session: str, rows: Dataset, persons: o.Persons, manner: _Manner, line: ProgressLine
+    site: Site,
+    session: str,
+    rows: Dataset,
+    persons: o.Persons,
+    interaction: _Interaction,
+    line: ProgressLine,
 ) -> SiteResult:
     def consent(request: ConsentRequest) -> bool:
         line.pause()
-        consent_screen(request, full=manner.full)
+        consent_screen(request, full=interaction.full)
         question = consent_question(request, "Does this site take part?")
-        return manner.yes or confirmed(question, "--yes")
+        return interaction.yes or confirmed(question, "--yes")
 
     def ask_each(next_one: Preview) -> bool:
         line.pause()
@@ -149,7 +164,7 @@ def _take_part(
             rows,
             **persons.given,
             consent=consent,
-            ask=ask_each if manner.ask == "each" else None,
+            ask=ask_each if interaction.ask == "each" else None,
             on_progress=line.tell,
         )
     except KeyboardInterrupt:
@@ -167,7 +182,7 @@ def predict(
     how: o.Reading,
     result: Annotated[Path, o.arg("File that --result-out wrote.")],
     data: o.Data,
-    out_path: Annotated[Path, o.opt("--out", "Where the labels go, CSV.")],
+    out_path: Annotated[Path, o.opt("--out", "CSV file to write the labels to.")],
     id_column: o.IdColumn = None,
     k: OneK = None,
     as_json: o.AsJson = False,
@@ -192,11 +207,11 @@ def predict(
 )
 def status(
     connection: o.Connection,
-    session: Annotated[str | None, o.arg("One session; by default all.")] = None,
+    session: Annotated[str | None, o.arg("Only this session; by default all.")] = None,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Show this site's sessions: state, round, and what it has answered."""
+    """Show this site's sessions: state, round, and the submissions sent."""
     with connection.site(journal_dir) as site:
         rows = site.status(session)
     if as_json:
@@ -212,18 +227,18 @@ def status(
 def leave(
     connection: o.Connection,
     session: o.Session,
-    yes: Annotated[bool, typer.Option("--yes", help="Leave unasked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Leave without asking.")] = False,
     journal_dir: o.JournalDir = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Decline a session, or leave it: what was sent still counts. It cannot be undone."""
+    """Decline or leave a session. Earlier submissions still count. This cannot be undone."""
     if not (yes or confirmed(f"Shall this site leave {session} for good?", "--yes")):
         show(err, "nothing was changed")
         return
     with connection.site(journal_dir) as site:
         site.leave(session)
         (left,) = site.status(session) if as_json else (None,)
-    conclude(f"{session}: left; no round asks anything more of this site", left, as_json)
+    conclude(f"{session}: left; this site gets no further tasks", left, as_json)
 
 
 def _show_preview(preview: Preview, path: Path | None, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Sessions, for analysts and operators: define, start, watch, end, and take the result."""
+"""Sessions, for analysts and operators: define, start, watch and end them, get the result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from fedclust.wire.models import (
 )
 
 app = typer.Typer(
-    help="Define sessions, watch them and take their results; for analysts and operators.",
+    help="Define sessions, watch them and get their results; for analysts and operators.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -56,9 +56,9 @@ app = typer.Typer(
 def create(
     connection: o.Connection, session: o.Session, study: Study, as_json: o.AsJson = False
 ) -> None:
-    """Create a session; the same command again returns the one that it made.
+    """Create a session. The same command, run again, returns the same session.
 
-    Options win over --file, and --file over --from.
+    Options override --file, and --file overrides --from.
     """
     with connection.client() as client:
         info = client.create_session(study.definition(session, client))
@@ -66,18 +66,18 @@ def create(
     _warn_of_bounds(info.definition)
     if not as_json:
         show(err, f"next: the sites run `fedclust participate {info.name} --data FILE`;")
-        show(err, f"      `fedclust session watch {info.name}` follows them")
+        show(err, f"      `fedclust session watch {info.name}` shows their progress")
 
 
 @o.command(app, "list", "fedclust session list --state running", "fedclust session list --json")
 def show_all(
     connection: o.Connection,
-    state: Annotated[SessionState | None, o.opt("--state", "Only these.")] = None,
+    state: Annotated[SessionState | None, o.opt("--state", "Only sessions in this state.")] = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """List sessions: state, round, who has answered; those with late sites first.
+    """List sessions: state, round, number of answers; sessions with late sites come first.
 
-    Operators also read since when sites are late.
+    Operators also see since when sites are late.
     """
     with connection.client() as client:
         known = overviews(client, state=state)
@@ -90,16 +90,16 @@ def show_all(
     show_table(
         ["session", "method", "state", "round", "joined", "answered", "late", "why"],
         [_row(each, known.get(each.name)) for each in found],
-        none="none: fedclust session create NAME makes one",
+        none="no sessions; to create one: fedclust session create NAME",
     )
 
 
 @o.command(app, "show", "fedclust session show heart-2026")
 def show_one(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
-    """Show one session: its definition's hash, its sites and its rounds.
+    """Show one session: the hash of its definition, its sites and its rounds.
 
-    Operators also read of each site since when it is late, when it was last seen, its SDK, its
-    refused answers and its traffic.
+    For each site, operators also see since when it is late, when it was last seen, its version of
+    the SDK, its refused submissions and its traffic.
     """
     with connection.client() as client:
         info, rounds = client.session(session), tuple(client.rounds(session))
@@ -109,7 +109,7 @@ def show_one(connection: o.Connection, session: o.Session, as_json: o.AsJson = F
 
 @o.command(app, "start", "fedclust session start heart-2026")
 def start_now(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
-    """Start with the sites that have joined; their quorum must be there."""
+    """Start with the sites that have joined; at least the quorum must have joined."""
     with connection.client() as client:
         info = client.start_session(session)
     said = f"{session}: {info.state}, round {info.round}"
@@ -118,7 +118,7 @@ def start_now(connection: o.Connection, session: o.Session, as_json: o.AsJson = 
 
 @o.command(app, "cancel", "fedclust session cancel heart-2026")
 def cancel(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
-    """End a session without a result. It cannot be undone."""
+    """End a session without a result. This cannot be undone."""
     with connection.client() as client:
         info = client.cancel_session(session)
     conclude(f"{session}: {info.state}", info, as_json)
@@ -126,7 +126,7 @@ def cancel(connection: o.Connection, session: o.Session, as_json: o.AsJson = Fal
 
 @o.command(app, "close", "fedclust session close heart-2026")
 def close(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
-    """Close the open round with the answers that are there; its quorum must have answered."""
+    """Close the open round with the submissions so far; they must reach the quorum."""
     with connection.client() as client:
         info = client.session(session)
         if info.round is None:
@@ -145,7 +145,7 @@ def exclude(
     site: Annotated[str, o.arg("Name of the site.")],
     as_json: o.AsJson = False,
 ) -> None:
-    """Wait no longer for a site; what it answered still counts. It cannot be undone."""
+    """Stop waiting for a site. Its earlier submissions still count. This cannot be undone."""
     with connection.client() as client:
         client.exclude(session, site)
         info = client.session(session)
@@ -156,10 +156,10 @@ def exclude(
 def invite(
     connection: o.Connection,
     session: o.Session,
-    sites: Annotated[str, o.arg("Comma-separated.")],
+    sites: Annotated[str, o.arg("Names of the sites, comma-separated.")],
     as_json: o.AsJson = False,
 ) -> None:
-    """Invite more sites; after the session has completed, as readers of its result."""
+    """Invite more sites. If the session has completed, they can read its result."""
     names = tuple(o.names(sites))
     if not names:
         raise errors.UsageError("name the sites, for example: basel,geneva")
@@ -172,7 +172,7 @@ def invite(
 def deadline(
     connection: o.Connection,
     session: o.Session,
-    until: Annotated[str, o.arg("RFC 3339 with its offset from UTC.")],
+    until: Annotated[str, o.arg("Time in RFC 3339, with its offset from UTC.")],
     as_json: o.AsJson = False,
 ) -> None:
     """Move the open round's deadline."""
@@ -191,7 +191,7 @@ def watch(
     every: Annotated[
         float,
         typer.Option(
-            "--every", help="Seconds between two looks where no live events come.", min=0.2
+            "--every", help="Seconds between requests while no live events arrive.", min=0.2
         ),
     ] = 2.0,
     as_json: o.AsJson = False,
@@ -202,7 +202,7 @@ def watch(
         try:
             info = Watcher(client, session, every, as_json).follow()
         except KeyboardInterrupt:
-            show(err, f"no longer watched; {session} goes on")
+            show(err, f"stopped watching; {session} continues")
             raise
     if info.state != "completed":
         reason = info.failure or info.stopped_because or info.state
@@ -223,14 +223,16 @@ def result(
     connection: o.Connection,
     session: o.Session,
     form: Annotated[
-        Literal["json", "csv", "binary"], typer.Option("--format", help="How it is written.")
+        Literal["json", "csv", "binary"], typer.Option("--format", help="Format of the output.")
     ] = "json",
-    path: Annotated[Path | None, o.opt("--out", "File; by default standard output.")] = None,
+    path: Annotated[
+        Path | None, o.opt("--out", "File to write; by default standard output.")
+    ] = None,
     report: o.Report = None,
     k: OneK = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Print the clusters, or write the whole result or a report of it to a file."""
+    """Print the clusters, or write the result or a report of it to a file."""
     check_outputs(((path, is_document), (report, is_report)), ())
     check_report(report)
     if form == "binary" and path is None and sys.stdout.isatty():
@@ -260,7 +262,7 @@ def result(
 
 
 def _warn_of_bounds(definition: Definition) -> None:
-    """Name the numbers of which a site may send any value."""
+    """Warn of numeric features without bounds, of which a site can send any value."""
     unbounded = [
         feature.name
         for feature in definition.features
@@ -269,13 +271,13 @@ def _warn_of_bounds(definition: Definition) -> None:
     if unbounded:
         show(
             err,
-            f"warning: without both bounds: {', '.join(unbounded)}. One site's wild values can "
-            "move the clusters of all: declare the least and greatest value that a person can "
-            'have as "lower" and "upper" (--file).',
+            f"warning: no lower or no upper bound: {', '.join(unbounded)}. Extreme values of one "
+            "site can move the clusters of all sites: declare the least and greatest value that a "
+            'person can have as "lower" and "upper" (--file).',
         )
 
 
-def _row(info: SessionEntry, told: SessionOverview | None) -> list[object]:
+def _row(info: SessionEntry, overview: SessionOverview | None) -> list[object]:
     joined = sum(site.state == "joined" for site in info.sites)
     late = ", ".join(site.name for site in info.sites if site.late)
     return [
@@ -285,15 +287,15 @@ def _row(info: SessionEntry, told: SessionOverview | None) -> list[object]:
         info.round,
         f"{joined} of {len(info.sites)}",
         sum(bool(site.answered) for site in info.sites) if info.round else None,
-        told.late(datetime.now(UTC)) if told else late,
+        overview.late(datetime.now(UTC)) if overview else late,
         info.failure or info.stopped_because,
     ]
 
 
 def _overview_fields(known: Mapping[str, SessionOverview], info: SessionEntry) -> dict[str, Any]:
-    """Return what operators read beyond the session, for ``--json``."""
-    told = known.get(info.name)
-    return {} if told is None else {"standing": told.model_dump(mode="json")}
+    """Return what only operators can read about a session, for ``--json``."""
+    overview = known.get(info.name)
+    return {} if overview is None else {"standing": overview.model_dump(mode="json")}
 
 
 def _show(
@@ -346,8 +348,8 @@ def _round_row(info: RoundInfo) -> list[object]:
     ]
 
 
-def _show_sites(info: SessionInfo, told: SessionOverview | None) -> None:
-    if told is None:
+def _show_sites(info: SessionInfo, overview: SessionOverview | None) -> None:
+    if overview is None:
         show_table(
             ["site", "takes part", "answered", "late"],
             [
@@ -381,7 +383,7 @@ def _show_sites(info: SessionInfo, told: SessionOverview | None) -> None:
                 decimal(each.bytes_in),
                 decimal(each.bytes_out),
             )
-            for each in sorted(told.sites, key=lambda site: site.late_since is None)
+            for each in sorted(overview.sites, key=lambda site: site.late_since is None)
             if each.name in shown  # others were invited between the two requests
         ],
     )

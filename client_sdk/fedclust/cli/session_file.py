@@ -63,7 +63,7 @@ def read_object(path: Path) -> dict[str, Any]:
     if isinstance(found, dict) and isinstance(found.get("definition"), dict):
         found = found["definition"]
     if not isinstance(found, dict):
-        raise UsageError(f"{path}: a definition is one JSON object, {{...}}")
+        raise UsageError(f"{path}: a definition is a JSON object, {{...}}")
     return {key: value for key, value in found.items() if key != "method_version"}
 
 

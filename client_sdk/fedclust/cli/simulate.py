@@ -38,7 +38,7 @@ class _Study:
     ] = None
     config: Annotated[str, typer.Option("--config", help="The method's options, JSON.")] = "{}"
     policy: Annotated[str, typer.Option("--policy", help="The session's policy, JSON.")] = "{}"
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the session.", min=0)] = 0
 
 
 @o.command(
@@ -54,7 +54,7 @@ def simulate(
     site: Annotated[list[str], o.opt("--site", "NAME=FILE, once for each site.")],
     study: _Study,
     labels_dir: Annotated[
-        Path | None, o.opt("--labels-dir", "Where NAME.csv go, with labels.")
+        Path | None, o.opt("--labels-dir", "Write each site's labels to NAME.csv in this folder.")
     ] = None,
     site_mapping: Annotated[
         list[str] | None,
@@ -63,7 +63,7 @@ def simulate(
     report: o.Report = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Run a method over files as if each were a site; the result is that of a session."""
+    """Run a method on files as if each were a site; a session gives the same result."""
     line = ProgressLine(at_once=False)
     files, mappings = _files(site, "--site"), _files(site_mapping or [], "--site-mapping")
     rows = {
@@ -138,5 +138,5 @@ def _files(given: list[str], option: str) -> dict[str, Path]:
 def _object(text: str, option: str) -> dict[str, Any]:
     found = read_json(text, option)
     if not isinstance(found, dict):
-        raise errors.UsageError(f"{option} wants a JSON object, for example '{{\"tol\": 0.001}}'")
+        raise errors.UsageError(f"{option} needs a JSON object, for example '{{\"tol\": 0.001}}'")
     return found

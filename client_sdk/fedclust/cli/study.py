@@ -15,7 +15,7 @@ from fedclust.client import Client
 from fedclust.errors import UsageError
 from fedclust.wire.models import SessionCreate
 
-#: What a definition holds beyond what its author wrote.
+#: Fields of a definition that its author did not write.
 _FROZEN = frozenset({"method_version", "seed"})
 
 
@@ -23,19 +23,21 @@ _FROZEN = frozenset({"method_version", "seed"})
 class Study:
     """A definition, or changes of one from a file or another session."""
 
-    file: Annotated[Path | None, o.opt("--file", "Definition, JSON; - is standard input.")] = None
+    file: Annotated[
+        Path | None, o.opt("--file", "JSON file with the definition; - is standard input.")
+    ] = None
     from_session: Annotated[
         str | None,
-        o.opt("--from", "Begin with the definition of this session; the seed is drawn anew."),
+        o.opt("--from", "Start from the definition of this session, with a new seed."),
     ] = None
     algorithm: Annotated[str | None, o.opt("--algorithm", "The method.")] = None
     clusters: Clusters = None
     features: Annotated[
         str | None,
-        o.opt("--features", "Names of numeric features, comma-separated; others need --file."),
+        o.opt("--features", "Names of numeric features, comma-separated; for others use --file."),
     ] = None
-    sites: Annotated[str | None, o.opt("--sites", "Comma-separated.")] = None
-    title: Annotated[str | None, o.opt("--title", "What the study is called.")] = None
+    sites: Annotated[str | None, o.opt("--sites", "Names of the sites, comma-separated.")] = None
+    title: Annotated[str | None, o.opt("--title", "Title of the study.")] = None
     purpose: Annotated[
         str | None,
         o.opt(
@@ -43,24 +45,26 @@ class Study:
             "Why the sites should take part, one to five sentences. Every session needs it.",
         ),
     ] = None
-    contact: Annotated[str | None, o.opt("--contact", "Whom sites ask: name and address.")] = None
+    contact: Annotated[str | None, o.opt("--contact", "Whom sites can ask: name, address.")] = None
     approval: Annotated[str | None, o.opt("--approval", "Ethics approval or contract.")] = None
     expires: Annotated[
         str | None,
-        o.opt("--expires", "No site joins from then on: RFC 3339 with its offset from UTC."),
+        o.opt("--expires", "Time until which sites can join: RFC 3339 with its offset from UTC."),
     ] = None
-    seed: Annotated[int | None, o.opt("--seed", "Drawn if left out.", min=0)] = None
+    seed: Annotated[
+        int | None, o.opt("--seed", "Seed of the session; random by default.", min=0)
+    ] = None
     min_sites: Annotated[
         int | None,
         o.opt(
             "--min-sites",
-            "Sites that every round needs, 3 by default. With 2 each of two sites learns the "
-            "other's part, and has to consent to that.",
+            "Number of sites that every round needs, 3 by default. With 2, each of two sites can "
+            "work out the other's part and has to consent to that.",
             min=2,
         ),
     ] = None
     start: Annotated[
-        Literal["when_all_joined", "manual"] | None, o.opt("--start", "When it starts.")
+        Literal["when_all_joined", "manual"] | None, o.opt("--start", "When the session starts.")
     ] = None
 
     def definition(self, session: str, client: Client) -> SessionCreate:
@@ -107,5 +111,5 @@ def read_time(text: str) -> datetime:
 def _object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = body.get(key, {})
     if not isinstance(found, Mapping):
-        raise UsageError(f"the definition: /{key}: this is one JSON object, {{...}}")
+        raise UsageError(f"the definition: /{key}: give one JSON object, {{...}}")
     return found
