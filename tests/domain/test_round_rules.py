@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedclust_service.domain.round import (
-    Close,
-    CloseReason,
+    Aggregate,
+    CollectedReason,
     Fail,
     FailureReason,
     RoundState,
@@ -18,7 +18,7 @@ from fedclust_service.domain.round import (
     TaskStatus,
     Turnout,
     Wait,
-    judge,
+    decide_round,
     status_of,
 )
 from fedclust_service.domain.session import ParticipationState, SessionState
@@ -40,8 +40,8 @@ def decide(
     past: bool = False,
     overdue_for: timedelta | None = None,
     asked: bool = False,
-) -> Wait | Close | Fail:
-    return judge(
+) -> Wait | Aggregate | Fail:
+    return decide_round(
         Turnout(
             pending=pending, answered=nonempty, nonempty=nonempty, joined=joined, gone=gone or 0
         ),
@@ -61,7 +61,7 @@ def decide(
 
 
 def test_closes_when_all_have_answered_before_the_deadline() -> None:
-    assert decide(0, 4, 4) == Close(CloseReason.ALL_ANSWERED)
+    assert decide(0, 4, 4) == Aggregate(CollectedReason.ALL_ANSWERED)
 
 
 def test_waits_before_the_deadline_whatever_the_quorum() -> None:
@@ -69,13 +69,13 @@ def test_waits_before_the_deadline_whatever_the_quorum() -> None:
 
 
 def test_closes_at_the_deadline_with_the_quorum() -> None:
-    assert decide(1, 3, 4, quorum=3, past=True) == Close(CloseReason.QUORUM_AT_DEADLINE)
+    assert decide(1, 3, 4, quorum=3, past=True) == Aggregate(CollectedReason.QUORUM_AT_DEADLINE)
 
 
 def test_without_a_number_the_quorum_is_those_still_joined() -> None:
     assert decide(1, 3, 4, past=True) == Wait(overdue=True)
     # One of the four has answered and left since: three are joined, three answers are there.
-    assert decide(1, 3, 3, past=True) == Close(CloseReason.QUORUM_AT_DEADLINE)
+    assert decide(1, 3, 3, past=True) == Aggregate(CollectedReason.QUORUM_AT_DEADLINE)
 
 
 def test_empty_answers_do_not_make_the_quorum() -> None:
@@ -100,7 +100,7 @@ def test_too_few_sites_left_is_overdue_at_once_and_fails_only_after_a_week() -> 
 
 @pytest.mark.parametrize(("nonempty", "joined"), [(2, 4), (2, 2), (0, 0)])
 def test_a_round_that_is_optional_closes_with_whatever_came(nonempty: int, joined: int) -> None:
-    assert decide(0, nonempty, joined, optional=True) == Close(CloseReason.ALL_ANSWERED)
+    assert decide(0, nonempty, joined, optional=True) == Aggregate(CollectedReason.ALL_ANSWERED)
 
 
 def test_a_round_that_is_optional_waits_for_answers_but_not_for_ever() -> None:
@@ -108,33 +108,33 @@ def test_a_round_that_is_optional_waits_for_answers_but_not_for_ever() -> None:
     late = {"past": True, "optional": True}
     assert decide(1, 2, 4, **late) == Wait(overdue=True)
     assert decide(1, 2, 4, overdue_for=just_before, **late) == Wait(overdue=True)
-    assert decide(1, 2, 4, overdue_for=WEEK, **late) == Close(CloseReason.FAIL_AFTER)
-    assert decide(1, 3, 3, **late) == Close(CloseReason.QUORUM_AT_DEADLINE)
+    assert decide(1, 2, 4, overdue_for=WEEK, **late) == Aggregate(CollectedReason.FAIL_AFTER)
+    assert decide(1, 3, 3, **late) == Aggregate(CollectedReason.QUORUM_AT_DEADLINE)
 
 
 def test_answers_of_sites_that_left_still_count() -> None:
-    assert decide(0, 3, 2) == Close(CloseReason.ALL_ANSWERED)
+    assert decide(0, 3, 2) == Aggregate(CollectedReason.ALL_ANSWERED)
 
 
 def test_overdue_closes_when_the_quorum_is_met_even_after_a_week() -> None:
     late = {"past": True, "overdue_for": WEEK}
-    assert decide(1, 3, 4, quorum=3, **late) == Close(CloseReason.QUORUM_AT_DEADLINE)
+    assert decide(1, 3, 4, quorum=3, **late) == Aggregate(CollectedReason.QUORUM_AT_DEADLINE)
     assert decide(2, 2, 4, quorum=3, **late) == Fail(FailureReason.QUORUM_NOT_REACHED)
 
 
 def test_an_operator_needs_the_quorum_to_close() -> None:
-    assert decide(1, 3, 4, quorum=3, asked=True) == Close(CloseReason.OPERATOR)
+    assert decide(1, 3, 4, quorum=3, asked=True) == Aggregate(CollectedReason.OPERATOR)
     assert decide(1, 3, 4, asked=True) == Wait(overdue=False)
 
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_phase_that_needs_all_waits_for_all(asked: bool) -> None:
     assert decide(1, 3, 4, quorum=3, needs_all=True, past=True, asked=asked) == Wait(overdue=True)
-    assert decide(0, 4, 4, needs_all=True, past=True) == Close(CloseReason.ALL_ANSWERED)
+    assert decide(0, 4, 4, needs_all=True, past=True) == Aggregate(CollectedReason.ALL_ANSWERED)
 
 
 def test_a_session_that_ends_with_a_site_closes_its_round_at_once() -> None:
-    assert decide(2, 1, 3, needs_all=True, gone=1) == Close(CloseReason.SITE_LEFT)
+    assert decide(2, 1, 3, needs_all=True, gone=1) == Aggregate(CollectedReason.SITE_LEFT)
     assert decide(2, 1, 3, needs_all=True, gone=0) == Wait(overdue=False)
     # One that left after it had answered is no reason to stop waiting for the others.
     assert decide(1, 2, 2, needs_all=True, gone=0) == Wait(overdue=True)
@@ -163,7 +163,7 @@ def test_nothing_is_released_with_fewer_than_min_sites(
     overdue_h: int | None,
 ) -> None:
     quorum = None if extra is None else min_sites + extra
-    verdict = decide(
+    decision = decide(
         pending,
         nonempty,
         joined,
@@ -174,14 +174,14 @@ def test_nothing_is_released_with_fewer_than_min_sites(
         asked=asked,
         overdue_for=None if overdue_h is None else timedelta(hours=overdue_h),
     )
-    if isinstance(verdict, Close):
+    if isinstance(decision, Aggregate):
         assert nonempty >= min_sites
         assert pending == 0 or (not needs_all and (past or asked))
-    if isinstance(verdict, Fail):
+    if isinstance(decision, Fail):
         patience_over = overdue_h is not None and overdue_h >= 24 * 7
         assert nonempty < min_sites if pending == 0 else patience_over
-    if isinstance(verdict, Wait):
-        assert verdict.overdue == (past or joined < min_sites)
+    if isinstance(decision, Wait):
+        assert decision.overdue == (past or joined < min_sites)
         # Waiting can still change something: a site may answer, or go, or time passes.
         assert pending > 0 or joined < min_sites
 

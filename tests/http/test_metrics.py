@@ -163,7 +163,7 @@ def test_repetitions_are_counted_and_a_lost_database_is_told(
         def cut_once(tx: Tx) -> None:
             if next(cuts, False):
                 postgres_server.terminate_clients(name)
-            tx.sessions.going_on()
+            tx.sessions.not_ended()
 
         local.coordinator.store.run_tx("cut", cut_once)
         samples = scrape(local)

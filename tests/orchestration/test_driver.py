@@ -503,7 +503,7 @@ def test_what_an_upgrade_left_behind_ends_when_the_coordinator_starts(
     }
     for name in ("running", "recruiting"):
         assert states[name].stopped_because == "method_version_unsupported"
-        assert "anew" in (states[name].failure or "")
+        assert "Create the session again" in (states[name].failure or "")
     assert len(direct.audit(action="session.failed")) == 2
 
 

@@ -76,19 +76,19 @@ def test_an_overdue_round_is_swept_without_writing(direct: DirectApi, clock: Man
     assert direct.store.metrics()["sweep.round"].calls == before
 
 
-def test_a_session_that_cannot_be_judged_keeps_no_other_waiting(
+def test_a_session_that_cannot_be_decided_keeps_no_other_waiting(
     direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     direct.session("broken", policy={"quorum": 3})
     direct.session("heart", policy={"quorum": 3})
-    judged = sweeper.verdict_on
+    decided = sweeper.decide_stored_round
 
-    def judge(tx: Tx, session: Session, *rest: Any) -> Any:
+    def decide(tx: Tx, session: Session, *rest: Any) -> Any:
         if session.name == "broken":
             raise ValueError("its definition is one of another version")
-        return judged(tx, session, *rest)
+        return decided(tx, session, *rest)
 
-    monkeypatch.setattr(sweeper, "verdict_on", judge)
+    monkeypatch.setattr(sweeper, "decide_stored_round", decide)
     clock.advance(HOUR)
     sweep(direct.co)
     assert look(direct).overdue

@@ -95,7 +95,7 @@ def test_nothing_is_overwritten(copy: Path, sqlite_url: str, tmp_path: Path, suf
         backup.backup(sqlite_url, copy)
     left = tmp_path / f"back.db{suffix}"
     left.write_bytes(b"left behind")
-    with pytest.raises(Unwritable, match="in the way"):
+    with pytest.raises(Unwritable, match="exists: move it aside"):
         backup.restore(copy, f"sqlite:///{tmp_path / 'back.db'}")
     assert left.read_bytes() == b"left behind"
 

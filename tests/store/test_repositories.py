@@ -226,7 +226,7 @@ def test_sessions_are_listed_newest_first_and_filtered(store: Store) -> None:
     fourth = store.read("get", lambda tx: tx.sessions.get("s4"))
     assert fourth is not None
     assert names(limit=2, after_id=fourth.id) == ["s3", "s2"]
-    going_on = store.read("going_on", lambda tx: tx.sessions.going_on())
+    going_on = store.read("going_on", lambda tx: tx.sessions.not_ended())
     assert [session.name for session in going_on] == ["s0", "s1", "s2", "s3", "s5"]
 
 

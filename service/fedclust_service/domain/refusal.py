@@ -7,7 +7,7 @@ from typing import Any
 from fedclust.schema.errors import RuleViolation
 from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
 
-#: Rules of `privacy` about contents that would disclose too much.
+#: Rules of `fedclust.protection.message_checks` about contents that would disclose too much.
 _DISCLOSURE_RULES = frozenset({"smallest-count", "complement"})
 
 

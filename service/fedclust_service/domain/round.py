@@ -1,4 +1,7 @@
-"""A round: one exchange of tasks and answers with some sites, and the rules that close it."""
+"""A round: one exchange of tasks and answers with some sites, and the rules that end it.
+
+A round collects answers, then it is aggregated, then it is closed. Or it fails.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ ROUND_TRANSITIONS = (
 )
 
 
-class CloseReason(StrEnum):
-    """Why a round stopped collecting and is aggregated."""
+class CollectedReason(StrEnum):
+    """Why a round stopped collecting: the value of ``close_reason``."""
 
     ALL_ANSWERED = "all_answered"
     QUORUM_AT_DEADLINE = "quorum_at_deadline"
@@ -92,7 +95,7 @@ class Addressee:
     released: bool = False
 
 
-# --- when a collecting round closes ---------------------------------------------------------------
+# --- when a round stops collecting ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -112,36 +115,36 @@ class Turnout:
 
 @dataclass(frozen=True)
 class Rules:
-    """The parts of a session's policy and a round's phase that decide when the round closes."""
+    """What a session's policy and a round's phase say about the end of collecting."""
 
     min_sites: int
     quorum: int | None
     fail_after: timedelta
     needs_all: bool
-    #: The session has a clustering without this round. Then too few answers close the round and are
-    #: not used, but do not fail the session.
+    #: The session has a clustering without this round. If the round gets too few answers, they are
+    #: not used, and the session does not fail.
     optional: bool = False
     #: The session completes when a site of the round leaves.
     ends_with_site: bool = False
 
     def quorum_of(self, turnout: Turnout) -> int:
-        """Return how many answers with contents can close the round before all sites answered."""
+        """Return how many answers with contents suffice if not all sites have answered."""
         named = turnout.joined if self.quorum is None else self.quorum
         return max(named, self.min_sites)
 
 
 @dataclass(frozen=True)
 class Wait:
-    """The round goes on collecting."""
+    """The round continues to collect."""
 
     overdue: bool
 
 
 @dataclass(frozen=True)
-class Close:
-    """The round is aggregated."""
+class Aggregate:
+    """The round stops collecting and is aggregated."""
 
-    reason: CloseReason
+    reason: CollectedReason
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ class Fail:
     reason: FailureReason
 
 
-def judge(
+def decide_round(
     turnout: Turnout,
     rules: Rules,
     *,
@@ -159,29 +162,29 @@ def judge(
     overdue_since: datetime | None,
     now: datetime,
     asked: bool = False,
-) -> Wait | Close | Fail:
-    """Decide whether a collecting round waits, closes or fails.
+) -> Wait | Aggregate | Fail:
+    """Decide whether a collecting round waits, is aggregated or fails.
 
     Call it after everything that can change the outcome: an answer, a departure, a moved deadline,
     an operator's request (``asked``), the passing of time.
     """
     if rules.ends_with_site and turnout.gone:
-        return Close(CloseReason.SITE_LEFT)
+        return Aggregate(CollectedReason.SITE_LEFT)
     if turnout.pending == 0:
         if turnout.nonempty >= rules.min_sites or rules.optional:
-            return Close(CloseReason.ALL_ANSWERED)
+            return Aggregate(CollectedReason.ALL_ANSWERED)
         if turnout.joined >= rules.min_sites:
             # All sites have answered: waiting changes nothing.
             return Fail(FailureReason.TOO_FEW_CONTRIBUTORS)
     elif not rules.needs_all and turnout.nonempty >= rules.quorum_of(turnout):
         if now >= deadline:
-            return Close(CloseReason.QUORUM_AT_DEADLINE)
+            return Aggregate(CollectedReason.QUORUM_AT_DEADLINE)
         if asked:
-            return Close(CloseReason.OPERATOR)
+            return Aggregate(CollectedReason.OPERATOR)
     overdue = now >= deadline or turnout.joined < rules.min_sites
     if overdue and overdue_since is not None and now >= overdue_since + rules.fail_after:
         if rules.optional:
-            return Close(CloseReason.FAIL_AFTER)
+            return Aggregate(CollectedReason.FAIL_AFTER)
         return Fail(FailureReason.QUORUM_NOT_REACHED)
     return Wait(overdue)
 

@@ -1,1 +1,1 @@
-"""Use cases: what callers may ask of the coordinator, the driver and the sweeper."""
+"""The coordinator's use cases, and its threads: the driver, the sweeper and the sealer."""

@@ -1,4 +1,4 @@
-"""Aggregate one round: stored rows in, rows to store out.
+"""Aggregate one round: from records of the database to the records to store.
 
 Pure: no store, no clock, no logs. The driver calls :func:`compute` in its own thread for small
 rounds and in a process for large ones (:mod:`.aggregation_process`).
@@ -26,7 +26,7 @@ from fedclust_service.logging import exception_chain
 
 @dataclass(frozen=True)
 class Opening:
-    """A round that is ready to be opened, with its rows as bytes."""
+    """A round that is ready to be opened, encoded for the database."""
 
     number: int
     phase: str
@@ -63,7 +63,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class Job:
-    """A round to aggregate, without its answers; the numbers are those of the round that is closed.
+    """A round to aggregate, without its answers.
 
     ``definition`` is frozen, ``state`` the engine's, encoded. ``roster`` are the sites that take
     part now, sorted; ``masks`` has for each site the features (d,) that it has.

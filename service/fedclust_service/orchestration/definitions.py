@@ -65,7 +65,7 @@ def outdated() -> Refusal:
     return Refusal(
         "version-unsupported",
         "An earlier version of fedclust made this session, and this coordinator does not read its "
-        "definition. Create the session anew. Saved results (.fedclust) are read by the version "
+        "definition. Create the session again. Saved results (.fedclust) are read by the version "
         "that saved them.",
     )
 

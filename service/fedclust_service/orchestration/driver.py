@@ -1,10 +1,10 @@
 """The driver: aggregates rounds, each under a lease, outside any transaction.
 
-One driver takes a round that has stopped collecting: a compare-and-set writes its lease. A
-heartbeat renews the lease while the engine computes, and the result is written only if the lease
-is still the same one. When a driver dies, its lease runs out and another driver takes over; on
-SQLite no other process can be alive, so a starting driver takes over at once. Results that are
-computed twice are equal and are written once.
+A driver takes a round that has stopped collecting by writing its lease with a compare-and-set. A
+heartbeat renews the lease while the engine computes. The driver writes the outcome only if it still
+holds this lease. If a driver dies, its lease expires and another driver takes the round. On SQLite
+only one process can run, so a driver that starts need not wait for old leases to expire. If two
+drivers compute the same outcome, both get the same bytes and only one writes them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork,
 from fedclust_service.store import DataDamaged, StoreError, StoreFault, Tx
 
 log = structlog.get_logger(__name__)
-#: The pause between two answers that are handed to a process.
+#: The pause between two answers that are sent to a process.
 _PAUSE_S = 0.001
 
 
@@ -159,7 +159,7 @@ class Driver(BackgroundThread):
             self._co.aggregation_due.wait(self._co.limits.driver_poll_s)
 
     def _current(self) -> bool:
-        """Whether the calling thread should go on: it was not replaced nor asked to stop."""
+        """Whether the calling thread is the driver's and was not asked to stop."""
         return self._thread is threading.current_thread() and not self._stopping.is_set()
 
     def _void_leases(self, uow: UnitOfWork) -> None:
@@ -203,7 +203,7 @@ class Driver(BackgroundThread):
 
     def _take(self) -> _Work | None:
         if self._co.clock.fault is ClockFault.DATABASE:
-            # Other drivers would judge the lease by another time.
+            # Other drivers would compare the lease with another time.
             return None
         if StoreFault.DAMAGED in self._co.store.faults:
             # The result could not be written.
@@ -300,7 +300,7 @@ class Driver(BackgroundThread):
         return compute(plan, job, [stored.answer(each) for each in full])
 
     def _one_by_one(self, work: _Work, stored: _Stored) -> Iterator[Answer]:
-        """Yield the answers of a large round, with a pause after each so that requests go on.
+        """Yield the answers of a large round, with a pause after each for other requests.
 
         Reading holds the interpreter's lock. A pause lets waiting threads wake up; releasing the
         lock for a moment does not.
@@ -373,7 +373,7 @@ class Driver(BackgroundThread):
                 log.warning("lease_not_renewed", error=type(error).__name__)
 
     def _replace_worker(self) -> None:
-        """Start a new thread, so that other sessions go on while this one is stuck."""
+        """Start a new thread, so that other sessions continue while this one is stuck."""
         if self._thread is not None and not self._stopping.is_set():
             super().start()
 

@@ -27,7 +27,7 @@ from fedclust_service.orchestration.access_queries import is_slug, own_session, 
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.definitions import definition_of, plan_or_refuse
 from fedclust_service.orchestration.provenance import server_version
-from fedclust_service.orchestration.round_lifecycle import settle
+from fedclust_service.orchestration.round_lifecycle import update_round
 from fedclust_service.orchestration.session_start import Start, start_if_complete, with_start
 from fedclust_service.orchestration.unit_of_work import UnitOfWork
 from fedclust_service.store import DataDamaged, Tx
@@ -290,7 +290,7 @@ def _depart(
     target: ParticipationState,
     start: Start | None,
 ) -> None:
-    """Remove a site, which may close the open round or start the session."""
+    """Remove a site, which may end the collecting of its round or start the session."""
     tx = uow.tx
     if own.state in _GONE:
         return
@@ -306,7 +306,7 @@ def _depart(
     if current is not None and current.state is RoundState.COLLECTING:
         if tx.submissions.summary(current.id, own.site) is None:
             tx.rounds.release(current.id, own.site)
-        settle(uow, session, current)
+        update_round(uow, session, current)
     # A session with a damaged definition never starts, but its sites may leave.
     with contextlib.suppress(DataDamaged):
         start_if_complete(uow, session, actor, start)

@@ -1,4 +1,4 @@
-"""Open, close and fail rounds, and end sessions.
+"""Open rounds, end their collecting, fail them, and end sessions.
 
 Every function runs inside a transaction that holds the session's lock.
 """
@@ -16,15 +16,15 @@ from fedclust_service.domain.access import Actor
 from fedclust_service.domain.round import (
     ROUND_TRANSITIONS,
     Addressee,
-    Close,
-    CloseReason,
+    Aggregate,
+    CollectedReason,
     Fail,
     FailureReason,
     Round,
     RoundState,
     Rules,
     Wait,
-    judge,
+    decide_round,
 )
 from fedclust_service.domain.session import SESSION_TRANSITIONS, Session, SessionState
 from fedclust_service.domain.transition import advance
@@ -57,8 +57,7 @@ FAILURE_MESSAGES = {
     ),
     FailureReason.METHOD_VERSION_UNSUPPORTED: (
         "The coordinator was upgraded and no longer runs this session's version of its method. "
-        "Create the session anew with the same sites; each of them upgrades fedclust and joins "
-        "again."
+        "Create the session again with the same sites; each of them upgrades fedclust and joins."
     ),
     FailureReason.STORED_DATA_DAMAGED: (
         "Data that the coordinator had stored for this session is damaged; the audit trail names "
@@ -112,11 +111,11 @@ def open_round(uow: UnitOfWork, session: Session, opening: Opening) -> Round:
     for warning in opening.warnings:
         uow.audit(COORDINATOR, "round.warned", session.name, round=opened.number, what=warning)
     # Too few sites may be left already.
-    return settle(uow, session, opened)
+    return update_round(uow, session, opened)
 
 
 def rules_of(session: Session, current: Round) -> Rules:
-    """Return the rules of the session's policy that close a round."""
+    """Return the rules that end the collecting of a round."""
     policy, phase = definition_of(session).policy, _phase(session, current)
     return Rules(
         min_sites=policy.min_sites,
@@ -135,11 +134,11 @@ def _phase(session: Session, current: Round) -> Phase | None:
         return None
 
 
-def verdict_on(
+def decide_stored_round(
     tx: Tx, session: Session, current: Round, now: datetime, *, asked: bool = False
-) -> Wait | Close | Fail:
-    """Decide whether a collecting round waits, closes or fails."""
-    return judge(
+) -> Wait | Aggregate | Fail:
+    """Decide whether a stored round that collects waits, is aggregated or fails."""
+    return decide_round(
         tx.rounds.turnout(current.id),
         rules_of(session, current),
         deadline=current.deadline,
@@ -149,12 +148,12 @@ def verdict_on(
     )
 
 
-def changes_anything(current: Round, verdict: Wait | Close | Fail) -> bool:
-    """Whether applying a verdict writes anything."""
-    return not isinstance(verdict, Wait) or verdict.overdue != (current.overdue_since is not None)
+def changes_anything(current: Round, decision: Wait | Aggregate | Fail) -> bool:
+    """Whether a decision changes anything that is stored."""
+    return not isinstance(decision, Wait) or decision.overdue != (current.overdue_since is not None)
 
 
-def settle(
+def update_round(
     uow: UnitOfWork,
     session: Session,
     current: Round,
@@ -162,38 +161,38 @@ def settle(
     asked: bool = False,
     actor: Actor | str = COORDINATOR,
 ) -> Round:
-    """Decide on a collecting round, apply the decision, and return the round as it is then.
+    """Decide on a collecting round, store the decision, and return the round as it is then.
 
     The round and its session fail if the definition is damaged.
     """
     tx = uow.tx
     try:
-        verdict = verdict_on(tx, session, current, uow.now, asked=asked)
+        decision = decide_stored_round(tx, session, current, uow.now, asked=asked)
     except DataDamaged as damage:
         fail_damaged(uow, session, current.number, damage)
         return tx.rounds.get_by_id(current.id) or current
-    if not changes_anything(current, verdict):
+    if not changes_anything(current, decision):
         return current
-    if isinstance(verdict, Wait):
-        tx.rounds.set_overdue(current.id, uow.now if verdict.overdue else None)
-        if verdict.overdue:
+    if isinstance(decision, Wait):
+        tx.rounds.set_overdue(current.id, uow.now if decision.overdue else None)
+        if decision.overdue:
             uow.audit(COORDINATOR, "round.overdue", session.name, round=current.number)
-    elif isinstance(verdict, Fail):
-        fail_session(uow, session, verdict.reason)
+    elif isinstance(decision, Fail):
+        fail_session(uow, session, decision.reason)
     else:
-        _to_aggregation(uow, session, current, verdict, actor)
+        _stop_collecting(uow, session, current, decision, actor)
     return tx.rounds.get_by_id(current.id) or current
 
 
-def _to_aggregation(
-    uow: UnitOfWork, session: Session, current: Round, verdict: Close, actor: Actor | str
+def _stop_collecting(
+    uow: UnitOfWork, session: Session, current: Round, decision: Aggregate, actor: Actor | str
 ) -> None:
-    tx, reason = uow.tx, verdict.reason.value
+    tx, reason = uow.tx, decision.reason.value
     target = advance(ROUND_TRANSITIONS, current.state, RoundState.AGGREGATING)
     if not tx.rounds.transition(current.id, current.state, target, close_reason=reason):
         return
     # This wakes the sites that need not answer any more. The others wait for the next round.
-    if verdict.reason is not CloseReason.ALL_ANSWERED:
+    if decision.reason is not CollectedReason.ALL_ANSWERED:
         tx.sessions.touch(session.id)
     uow.audit(actor, "round.collected", session.name, round=current.number, reason=reason)
     uow.wake_driver()

@@ -1,4 +1,4 @@
-"""Rounds as people see them, and closing one early. No payloads."""
+"""Rounds as people see them, and how to end the collecting of one early. No payloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedclust_service.domain.submission import Submission
 from fedclust_service.orchestration.access_queries import round_numbered, session_for
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
-from fedclust_service.orchestration.round_lifecycle import rules_of, settle
+from fedclust_service.orchestration.round_lifecycle import rules_of, update_round
 from fedclust_service.orchestration.unit_of_work import UnitOfWork, commit
 from fedclust_service.store import Tx
 
@@ -50,7 +50,10 @@ def get_round(co: Coordinator, actor: Actor, session: str, number: int) -> Round
 
 
 def close_round(co: Coordinator, actor: Actor, session: str, number: int) -> RoundInfo:
-    """Close a round early (its analyst, operators); the quorum is needed. Idempotent."""
+    """End a round's collecting before its deadline, if it has its quorum. Idempotent.
+
+    For the session's analyst and for operators.
+    """
     require(actor, "session.manage")
 
     def work(uow: UnitOfWork) -> RoundInfo:
@@ -60,7 +63,7 @@ def close_round(co: Coordinator, actor: Actor, session: str, number: int) -> Rou
         if current.state is RoundState.FAILED:
             raise Refusal("wrong-state", "The round has failed and its session has ended.")
         if current.state is RoundState.COLLECTING:
-            current = settle(uow, found, current, asked=True, actor=actor)
+            current = update_round(uow, found, current, asked=True, actor=actor)
         if current.state is RoundState.COLLECTING:
             raise _still_open(tx, found, current)
         return _info(tx, actor, found, current, uow.now)

@@ -36,7 +36,7 @@ from fedclust_service.orchestration.access_queries import joined, session_for
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.definitions import definition_of, plan_or_refuse
 from fedclust_service.orchestration.paging import page_size, read_cursor, row_number
-from fedclust_service.orchestration.round_lifecycle import end_session, settle
+from fedclust_service.orchestration.round_lifecycle import end_session, update_round
 from fedclust_service.orchestration.session_start import (
     Start,
     begin,
@@ -211,7 +211,7 @@ def _move_deadline(uow: UnitOfWork, actor: Actor, session: Session, deadline: da
         deadline=deadline.isoformat(),
     )
     moved = tx.rounds.get_by_id(current.id) or current
-    settle(uow, session, moved)
+    update_round(uow, session, moved)
 
 
 def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:

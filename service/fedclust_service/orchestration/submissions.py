@@ -22,7 +22,7 @@ from fedclust_service.domain.submission import Submission
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.definitions import plan_or_refuse, smallest_p
 from fedclust_service.orchestration.principals import read_as_site
-from fedclust_service.orchestration.round_lifecycle import check_tasks, settle
+from fedclust_service.orchestration.round_lifecycle import check_tasks, update_round
 from fedclust_service.orchestration.tasks import TaskView, own_view, site_view, view_without_task
 from fedclust_service.orchestration.unit_of_work import UnitOfWork
 from fedclust_service.store import RoundView, SiteView, Tx
@@ -131,7 +131,7 @@ def submit(
     checked = _Checked(digest, len(body.content), payload, refused)
 
     def write(uow: UnitOfWork) -> Submitted | Refusal:
-        # Checks (1) to (4) again: the round may have closed since.
+        # Checks (1) to (4) again: the round may have stopped collecting since.
         admitted = _admit(uow.tx, site_view(uow.tx, actor, session, number, lock=True), digest)
         if isinstance(admitted, Submitted):
             return admitted
@@ -172,12 +172,12 @@ def _store(
         sha256=checked.digest,
         size=checked.size,
     )
-    settled = settle(uow, session, current)
+    updated = update_round(uow, session, current)
     view = None
-    if settled.state is not RoundState.FAILED:  # the session ends with a failed round
-        asked = RoundView(settled, admitted.addressee, answer)
+    if updated.state is not RoundState.FAILED:  # the session ends with a failed round
+        asked = RoundView(updated, admitted.addressee, answer)
         view = view_without_task(session, admitted.own, asked)
-    return _submitted(session, answer, settled, view, created=True)
+    return _submitted(session, answer, updated, view, created=True)
 
 
 def _admit(tx: Tx, seen: SiteView | None, digest: str) -> Submitted | Admitted:

@@ -17,10 +17,10 @@ from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.orchestration.definitions import plan_for
 from fedclust_service.orchestration.round_lifecycle import (
     changes_anything,
+    decide_stored_round,
     fail_damaged,
     fail_session,
-    settle,
-    verdict_on,
+    update_round,
 )
 from fedclust_service.orchestration.unit_of_work import COORDINATOR, UnitOfWork, commit
 from fedclust_service.store import DataDamaged, StoreError, Tx, Unwritable
@@ -52,16 +52,16 @@ class Sweeper(BackgroundThread):
 
 def end_unsupported(co: CoordinatorCore) -> None:
     """End the sessions whose form or method version this program no longer supports."""
-    for session in co.store.read("sweep.versions", lambda tx: tx.sessions.going_on()):
+    for session in co.store.read("sweep.versions", lambda tx: tx.sessions.not_ended()):
         try:
             plan_for(session)
         except DefinitionError:
-            commit(co, "sweep.unsupported", functools.partial(_end, session))
+            commit(co, "sweep.unsupported", functools.partial(_lock_and_end, session))
         except DataDamaged:  # reported when the session is used
             continue
 
 
-def _end(session: Session, uow: UnitOfWork) -> None:
+def _lock_and_end(session: Session, uow: UnitOfWork) -> None:
     current = uow.tx.sessions.lock_by_id(session.id)
     if current is not None and not current.state.ended:
         fail_session(uow, current, FailureReason.METHOD_VERSION_UNSUPPORTED)
@@ -76,7 +76,7 @@ def sweep(co: CoordinatorCore) -> None:
         return
     for each in co.store.read("sweep.look", lambda tx: tx.rounds.due(co.clock.now())):
         try:
-            _judge(co, each)
+            _update_if_due(co, each)
         except Exception as error:  # a session that cannot be judged must not block the others
             if isinstance(error, StoreError) and not isinstance(error, DataDamaged):
                 raise
@@ -84,12 +84,12 @@ def sweep(co: CoordinatorCore) -> None:
     _scrub(co)
 
 
-def _judge(co: CoordinatorCore, due: Round) -> None:
+def _update_if_due(co: CoordinatorCore, due: Round) -> None:
     try:
         if co.store.read("sweep.judge", functools.partial(_is_due, co, due)):
-            commit(co, "sweep.round", functools.partial(_settle, due))
+            commit(co, "sweep.round", functools.partial(_lock_and_update, due))
     except DataDamaged as damage:
-        commit(co, "sweep.damaged", functools.partial(_fail, due, damage))
+        commit(co, "sweep.damaged", functools.partial(_lock_and_fail, due, damage))
 
 
 def _is_due(co: CoordinatorCore, current: Round, tx: Tx) -> bool:
@@ -97,22 +97,22 @@ def _is_due(co: CoordinatorCore, current: Round, tx: Tx) -> bool:
     session = tx.sessions.get_by_id(current.session_id)
     if session is None or session.state is not SessionState.RUNNING:
         return False
-    return changes_anything(current, verdict_on(tx, session, current, co.clock.now()))
+    return changes_anything(current, decide_stored_round(tx, session, current, co.clock.now()))
 
 
-def _fail(due: Round, damage: DataDamaged, uow: UnitOfWork) -> None:
+def _lock_and_fail(due: Round, damage: DataDamaged, uow: UnitOfWork) -> None:
     session = uow.tx.sessions.lock_by_id(due.session_id)
     if session is not None and session.state is SessionState.RUNNING:
         fail_damaged(uow, session, due.number, damage)
 
 
-def _settle(due: Round, uow: UnitOfWork) -> None:
+def _lock_and_update(due: Round, uow: UnitOfWork) -> None:
     session = uow.tx.sessions.lock_by_id(due.session_id)
     current = uow.tx.rounds.get_by_id(due.id)
     if session is None or current is None:
         return
     if session.state is SessionState.RUNNING and current.state is RoundState.COLLECTING:
-        settle(uow, session, current)
+        update_round(uow, session, current)
 
 
 def _scrub(co: CoordinatorCore) -> None:
@@ -121,9 +121,9 @@ def _scrub(co: CoordinatorCore) -> None:
         return
     before = co.clock.now() - timedelta(days=days)
     for session in co.store.read("sweep.retention", lambda tx: tx.sessions.to_scrub(before)):
-        commit(co, "sweep.scrub", functools.partial(_forget, session))
+        commit(co, "sweep.scrub", functools.partial(_scrub_session, session))
 
 
-def _forget(session: Session, uow: UnitOfWork) -> None:
+def _scrub_session(session: Session, uow: UnitOfWork) -> None:
     payloads = uow.tx.submissions.scrub(session.id, uow.now)
     uow.audit(COORDINATOR, "session.scrubbed", session.name, payloads=payloads)

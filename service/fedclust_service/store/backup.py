@@ -97,7 +97,7 @@ def restore(source: Path, url: str) -> Copy:
         for suffix in ("", "-wal", "-shm", "-journal"):
             left = file.with_name(file.name + suffix)
             if left.exists():
-                raise Unwritable(f"{left} is in the way: move it aside")
+                raise Unwritable(f"{left} exists: move it aside")
         # The hash that `backup` printed: another copy of the same pages may have another header.
         return replace(_copy(source, file), sha256=_digest(source))
     finally:

@@ -120,7 +120,7 @@ class ConstraintViolated(StoreError):
 
 
 class AlreadyExists(ConstraintViolated):
-    """The row to add exists. The transaction goes on."""
+    """The record to add exists already. The transaction continues."""
 
 
 class SchemaProblem(StoreError):

@@ -133,7 +133,7 @@ class Sessions(Repository):
         query = select(_S.state, func.count()).group_by(_S.state)
         return {SessionState(state): n for state, n in self._all(query)}
 
-    def going_on(self) -> Sequence[Session]:
+    def not_ended(self) -> Sequence[Session]:
         """Return all sessions that have not ended, oldest first, without damaged ones."""
         states = [state.value for state in SessionState if not state.ended]
         query = select(_S.id).where(_S.state.in_(states)).order_by(_S.id)

@@ -122,7 +122,7 @@ class Store:
         pause : callable
             Waits between two tries.
         check_wait_s : float
-            How long to wait for the check of an SQLite file; a longer check goes on in the
+            How long to wait for the check of an SQLite file; a longer check continues in the
             background.
 
         Raises

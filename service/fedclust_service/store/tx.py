@@ -60,7 +60,7 @@ class Tx:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Undo the block if it raises; the error goes on to the caller.
+        """Undo the block if it raises; the caller gets the error.
 
         A caller that catches the error continues the transaction with everything before the block.
         """

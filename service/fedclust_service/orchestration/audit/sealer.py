@@ -1,10 +1,10 @@
 """The sealer: numbers and chains the audit entries that have been committed.
 
-Transactions only insert entries. On PostgreSQL they commit in another order than they get their
-ids, and chaining inside each transaction would make them wait for one another. So one thread of
-one process, which holds a lease, seals committed entries. It writes numbers, hashes and the head in
-one transaction: a crash leaves a complete batch or none. Every process follows the sealed entries
-and wakes its event streams.
+A transaction inserts its entries without number and hash. Entries with higher ids can be committed
+earlier on PostgreSQL, and if each transaction chained its own, they would have to wait for one
+another. Therefore one thread of one process, which holds a lease, seals committed entries. It
+writes numbers, hashes and the head in one transaction, so a crash leaves a complete batch or none.
+Every process reads the sealed entries and wakes its event streams.
 """
 
 from __future__ import annotations
