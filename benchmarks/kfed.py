@@ -155,8 +155,10 @@ def figure_1(runs: int, code: str) -> None:
         note=(
             f"Accuracy, {runs} runs; d = 100, m0 = 5, k' = sqrt(k); separation: the smallest "
             f"distance of two means over the unit sd; central n_init={CENTRAL_N_INIT}, and naive, "
-            f"{min(runs, BASELINE_RUNS)} runs. k': told, as the paper variant is, how many "
-            "components a device has; default and p=5 make up to 8 k cells."
+            f"{min(runs, BASELINE_RUNS)} runs. k': given the number of components of a device, as "
+            "the paper variant is; default and p=5 make up to 8 k cells. The paper variant seeds "
+            "by one plain k-means++ draw, as Algorithm 1 says; with scikit-learn's greedy draw it "
+            "reached .85 and .99 at 6 and 8 sd with k = 16 (12 runs)."
         ),
     )
 

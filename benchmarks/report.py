@@ -88,14 +88,13 @@ HEAD = """\
 # Results
 
 Written by `make bench report` from `benchmarks/results/*.json`. `make bench` prints the same
-tables from few runs, in some 35 minutes; `make bench fkm ARGS="--runs 200"` takes FKM's number
-of runs, `make bench kfed ARGS="--runs 10"` k-FED's, `make bench spectral ARGS="--runs 20"` that of
-distributed spectral clustering, each kept as it comes and gone on with after a break.
+tables from few runs, in about 45 minutes. `make bench fkm ARGS="--runs 200"` takes FKM's number of
+runs, `make bench kfed ARGS="--runs 10"` k-FED's, and `make bench spectral ARGS="--runs 20"` that of
+distributed spectral clustering. An interrupted run continues where it stopped.
 
 *paper*: the paper variant on exact rows (`protection: none`). *default*: what a hospital should
-use, on exact rows too. *p=5*: the default on protected tables. *p=5, guard*: the default with the
-disclosure control that protected tables have replaced; these columns are older. ± is one standard
-deviation over seeds.
+use, on exact rows too. *p=5*: the default on protected tables. *guard*: the disclosure control that
+protected tables have replaced. ± is one standard deviation over seeds.
 """
 
 MISSING = """\

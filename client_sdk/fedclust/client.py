@@ -35,6 +35,16 @@ class Client:
         Certificates, proxy, patience.
     http : Http, optional
         Used instead of a new connection; for tests.
+
+    Examples
+    --------
+    With an analyst's token:
+
+    >>> with Client(url, token) as client:
+    ...     session = client.session("heart-2026")
+    ...     document = client.result("heart-2026")
+    >>> session.state, len(document.result["centroids"])
+    ('completed', 2)
     """
 
     def __init__(

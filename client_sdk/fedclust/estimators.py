@@ -375,6 +375,17 @@ class FederatedKMeans(
         Where X has column names.
     result_ : SimulationResult or SiteResult
         Everything else.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X = load_iris().data
+    >>> hospital = ["berlin", "oslo", "porto"] * 50
+    >>> kmeans = FederatedKMeans(n_clusters=2, random_state=0).fit(X, sites=hospital)
+    >>> kmeans.cluster_centers_.shape
+    (2, 4)
+    >>> kmeans.predict([[5.0, 3.4, 1.5, 0.2]])
+    array([0])
     """
 
     method: str = field(default=KMEANS, kw_only=True)
@@ -443,6 +454,16 @@ class FederatedSpectralClustering(_Federated):
     labels_, inertia_, n_iter_, n_features_in_, feature_names_in_, result_
         As for :class:`FederatedKMeans`. Centroids do not define these clusters, so there is no
         ``transform`` and no ``score``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> X, y = make_moons(1200, noise=0.05, random_state=0)
+    >>> hospital = ["berlin", "oslo", "porto"] * 400
+    >>> spectral = FederatedSpectralClustering(n_clusters=2, random_state=0)
+    >>> labels = spectral.fit_predict(X, sites=hospital)
+    >>> bool((labels == y).all() or (labels != y).all())
+    True
     """
 
     alignment: str = field(default="landmarks", kw_only=True)

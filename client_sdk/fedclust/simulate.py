@@ -192,6 +192,29 @@ def simulate(
         A site's rows or persons do not fit; names site, column and row. A ValueError.
     MethodFailure
         The session failed; the reason is that of the service.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X = load_iris().data
+    >>> sites = {"berlin": X[::3], "oslo": X[1::3], "porto": X[2::3]}
+    >>> result = simulate("fkm", sites, config={"n_clusters": 2})
+    >>> result.cluster_centers_.shape
+    (2, 4)
+    >>> result.sizes_
+    (50, 100)
+    >>> result.labels_["oslo"][:3]
+    array([0, 0, 0])
+    >>> result.predict([[5.0, 3.4, 1.5, 0.2]])
+    array([0])
+
+    Compare several numbers of clusters in one session:
+
+    >>> result = simulate("fkm", sites, config={"n_clusters": [2, 3, 4]})
+    >>> [entry.n_clusters for entry in result.sweep_]
+    [2, 3, 4]
+    >>> result.at(3).cluster_centers_.shape
+    (3, 4)
     """
     _check_names(sites, persons)
     masking = (policy or {}).get("missing") == "mask"

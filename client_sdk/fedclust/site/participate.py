@@ -54,6 +54,19 @@ class Site:
         session can be resumed afterwards.
     json_bodies : bool
         Send JSON, which people can read, instead of the smaller binary form.
+
+    Examples
+    --------
+    ``url`` and ``token`` come from the coordinator's operator; ``rows`` is this site's file, array
+    or DataFrame.
+
+    >>> with Site(url, token=token) as site:
+    ...     request = site.check("heart-2026", rows)  # sends nothing about the rows
+    ...     print(request.definition.algorithm, request.definition.purpose)
+    ...     result = site.participate("heart-2026", rows, consent=True)
+    fkm Phenotypes of heart failure.
+    >>> len(result.labels_) == len(rows)
+    True
     """
 
     def __init__(

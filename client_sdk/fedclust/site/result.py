@@ -53,6 +53,16 @@ class SiteResult(ResultAttributes):
     site : str
     result_ : Result
         Everything that the coordinator returned about the clusters.
+
+    Examples
+    --------
+    ``result`` is what :meth:`fedclust.Site.participate` returned. A saved result labels new rows
+    without a coordinator:
+
+    >>> result.save("heart-2026.fedclust")
+    >>> loaded = SiteResult.load("heart-2026.fedclust")
+    >>> bool((loaded.predict(rows) == result.labels_).all())
+    True
     """
 
     document: ResultDocument
