@@ -1,15 +1,17 @@
-"""Rows of several sites as scikit-learn's users hand them over, checked and named."""
+"""Rows and options as scikit-learn's users hand them over, checked and named."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedclust.data.frame import is_frame
+from fedclust.errors import DataError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -64,3 +66,21 @@ def check_same_columns(sites: Mapping[str, Any], features: Any) -> None:
                 f"site {site!r} has no column {absent[0]!r}, which others have: with "
                 "missing='mask' sites may lack features"
             )
+
+
+@contextmanager
+def value_errors() -> Iterator[None]:
+    """Turn a DataError into the ValueError that scikit-learn's users expect."""
+    try:
+        yield
+    except DataError as error:
+        raise ValueError(str(error)) from None
+
+
+def mapping_option(name: str, value: Any) -> Mapping[str, Any]:
+    """Return an estimator's mapping parameter; ValueError if it is something else."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} is {value!r}: it must be a mapping of names to values")
+    return value

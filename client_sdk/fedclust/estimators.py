@@ -15,8 +15,7 @@ with ``clone``. They are not in :mod:`fedclust` itself, because they import scik
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral
 from typing import Any, Self, TypeAlias
@@ -36,14 +35,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedclust.data import load
 from fedclust.data.frame import is_frame
 from fedclust.definition import LEAST_GROUP
-from fedclust.errors import DataError
 from fedclust.estimator_rows import (
     check_same_columns,
     check_site_names,
     feature_name,
     is_by_site,
+    mapping_option,
     site_names,
     take_rows,
+    value_errors,
 )
 from fedclust.methods.common.assign import squared_distances_to_centroids
 from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
@@ -201,7 +201,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         features in their order. ValueError, naming column and row, where rows do not fit.
         """
         check_is_fitted(self)
-        with _value_errors():
+        with value_errors():
             return self.result_.predict(self._checked(X, reset=False))
 
     def _take_part(
@@ -248,7 +248,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             "scaling": self.scaling,
             "missing": self.missing,
             "min_group_size": self.min_group_size,
-            **_mapping("policy", self.policy),
+            **mapping_option("policy", self.policy),
         }
 
     def _smallest(self) -> int:
@@ -262,7 +262,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _config(self, **named: Any) -> dict[str, Any]:
         """Return the method's options; the named ones override ``options``."""
-        wanted = {**_mapping("options", self.options), "n_clusters": self.n_clusters, **named}
+        wanted = {**mapping_option("options", self.options), "n_clusters": self.n_clusters, **named}
         return {name: _plain(value) for name, value in wanted.items()}
 
     def _declared(self) -> Any:
@@ -411,7 +411,7 @@ class FederatedKMeans(
         rows = self._checked(X, reset=False)
         definition = _definition(self.result_)
         lacking = definition.policy.missing == "mask"
-        with _value_errors():
+        with value_errors():
             table = load(rows, definition.features, lacking=lacking, new=True)
         return squared_distances_to_centroids(self.result_.result_, table.X)
 
@@ -485,15 +485,6 @@ def _has_centroids(method: str) -> bool:
     return method in METHODS and not METHODS[method].by_prototypes
 
 
-@contextmanager
-def _value_errors() -> Iterator[None]:
-    """Turn a DataError into the ValueError that scikit-learn's users expect."""
-    try:
-        yield
-    except DataError as error:
-        raise ValueError(str(error)) from None
-
-
 def _definition(result: SimulationResult | SiteResult) -> Definition:
     return result.definition_ if isinstance(result, SimulationResult) else result.definition
 
@@ -503,11 +494,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     return list(value) if isinstance(value, (list, tuple, range)) else value
-
-
-def _mapping(name: str, value: Any) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{name} is {value!r}: it must be a mapping of names to values")
-    return value
