@@ -197,6 +197,8 @@ class Driver(BackgroundThread):
                 )
         finally:
             beating.set()
+            # A renewal under way would keep the lease of a lost process alive once more.
+            heart.join()
             with self._lock:
                 self._taken_rounds.pop(work.round.id, None)
         return True
