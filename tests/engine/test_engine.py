@@ -274,6 +274,16 @@ def test_rows_too_large_to_square_are_refused_at_the_site() -> None:
     assert caught.value.rule == "overflow"
 
 
+def test_an_invalid_payload_of_a_method_is_not_taken_for_large_values() -> None:
+    def made_by_mistake(*_: Any) -> Any:
+        return kmeans_rounds.Cells(counts=np.array([5.0]), means=np.zeros((1, 2))), {}
+
+    plan = plan_for(2, {"n_clusters": 3}, {"scaling": "none"})
+    wrong = replace(plan, method=replace(plan.method, local_step=made_by_mistake))
+    with pytest.raises(RuleViolation, match=r"lloyd .* invalid payload in phase 'cells': /counts"):
+        _one_step(wrong, np.random.default_rng(0).normal(size=(20, 2)))
+
+
 def test_rows_of_another_width_are_refused() -> None:
     with pytest.raises(RuleViolation, match="columns"):
         _one_step(plan_for(2, {"n_clusters": 3}), np.ones((9, 3)))
@@ -583,6 +593,11 @@ def test_a_task_that_does_not_fit_the_plan_is_refused_at_the_site(change: str) -
 
     with pytest.raises(RuleViolation):
         engine.read_task(plan, *_tampered(change))
+
+
+def test_an_unknown_phase_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(RuleViolation, match="no phase 'elbow'; it has: cells, lloyd"):
+        engine.read_task(plan_for(2, {"n_clusters": 3}), *_tampered("phase"))
 
 
 def test_centroids_of_another_width_are_refused_at_the_site() -> None:

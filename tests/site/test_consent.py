@@ -85,6 +85,28 @@ def test_it_gives_the_sessions_own_numbers(capsys: pytest.CaptureFixture[str]) -
     assert "up to 1000 x 8" in " ".join(shown(capsys, request(**windows)).split())
 
 
+def test_every_letter_that_the_options_know_gets_its_number(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = request()
+    numbers = {**asked.plan.options.shape_numbers, "B": "16"}
+    monkeypatch.setattr(type(asked.plan.options), "shape_numbers", property(lambda _: numbers))
+    phases = tuple(
+        dataclasses.replace(
+            phase,
+            discloses=tuple(
+                each.model_copy(update={"shape": "K x B numbers"}) for each in phase.discloses
+            ),
+        )
+        for phase in asked.plan.method.phases
+    )
+    method = dataclasses.replace(asked.plan.method, phases=phases)
+    plan = dataclasses.replace(asked.plan, method=method)
+    said = " ".join(shown(capsys, dataclasses.replace(asked, plan=plan)).split())
+    assert "4 x 16" in said
+    assert "x B" not in said
+
+
 def test_the_text_shows_how_close_the_table_is(capsys: pytest.CaptureFixture[str]) -> None:
     said = " ".join(shown(capsys, request()).split())
     assert "51 groups of 5 to 9 persons" in said

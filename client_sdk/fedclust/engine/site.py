@@ -90,12 +90,26 @@ def local_step(
                         payload = sweep.evaluate(task, scaled, config)
                     else:
                         payload = evaluation.local_step(task, scaled, config)
-        except ValidationError:  # a payload holds finite numbers only
-            raise RuleViolation(
-                "overflow", "values are too large to be squared and added up: choose other units"
-            ) from None
+        except ValidationError as error:
+            raise _payload_fault(plan.method, task.phase, error) from None
         check(plan, task, payload, p=p, size_band=size_band, mask=mask)
         return payload, memory
+
+
+def _payload_fault(method: AnyMethod, phase: str, error: ValidationError) -> RuleViolation:
+    """Return what is wrong: the units, if numbers are not finite; otherwise the method."""
+    faults = error.errors(include_url=False, include_input=False)
+    if all(fault["type"] == "finite_number" for fault in faults):
+        return RuleViolation(
+            "overflow", "values are too large to be squared and added up: choose other units"
+        )
+    pointer = "".join(f"/{part}" for part in faults[0]["loc"])
+    return RuleViolation(
+        "payload",
+        f"{method.name} {method.version} made an invalid payload in phase {phase!r}: "
+        f"{pointer}: {faults[0]['msg']}",
+        pointer,
+    )
 
 
 def _scaled(points: Points, kept: Points, space: Space, config: RunConfig) -> Points:

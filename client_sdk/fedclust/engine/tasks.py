@@ -43,7 +43,9 @@ def read_task(plan: Plan, common: Tree, site: Tree | None) -> SiteTask:
                 raise RuleViolation("task", "this phase has no part of a site's own")
             part = described.site_part.model_validate(site)
     except KeyError:
-        raise RuleViolation("task", "the task's phase is unknown", "/phase") from None
+        known = ", ".join(each.name for each in plan.method.phases)
+        message = f"{plan.method.name} has no phase {envelope.phase!r}; it has: {known}"
+        raise RuleViolation("task", message, "/phase") from None
     except ValidationError:
         raise RuleViolation("task", "the task does not have its phase's form") from None
     space = None if envelope.space is None else _read_space(plan, envelope.space)

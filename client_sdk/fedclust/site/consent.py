@@ -227,9 +227,9 @@ class ConsentRequest:
         return f" ({', '.join(short)})"
 
     def _shape(self, shape: str) -> str:
-        """Return the shape of a field with the session's own numbers for K, d and c."""
+        """Return the shape of a field with the session's numbers for its letters (K, d, ...)."""
         numbers = _numbers(self.plan)
-        return re.sub(r"\b[KdcC]\b", lambda found: numbers.get(found[0], found[0]), shape)
+        return re.sub(r"\b[A-Za-z]\b", lambda found: numbers.get(found[0], found[0]), shape)
 
     def refuse_tacit(self) -> None:
         """Raise ConsentNeeded if the session needs express consent."""
