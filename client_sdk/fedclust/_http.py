@@ -44,7 +44,7 @@ _RETRIED_STATUS = frozenset({408, 429, 502, 503, 504})
 _FIRST_DELAY_S, _LONGEST_DELAY_S, _LONGEST_ASKED_S = 0.5, 60.0, 3_600.0
 _CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 _PROXY_CREDENTIALS = (
-    "the proxy wants credentials, or others: set FEDCLUST_PROXY or HTTPS_PROXY to "
+    "the proxy needs a user and password, or others: set FEDCLUST_PROXY or HTTPS_PROXY to "
     "http://user:password@host:port"
 )
 _TRANSIENT_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
@@ -59,7 +59,7 @@ class Options:
     ca_bundle : path, optional
         PEM file of the authorities to trust, instead of the system's.
     client_cert, client_key : path, optional
-        PEM files of a client certificate; the key may stand in the same file.
+        PEM files of a client certificate; the key may be in the same file.
     proxy : str, optional
         ``http://user:password@host:port``; by default what HTTPS_PROXY and NO_PROXY say.
     give_up_after_s : float
@@ -104,7 +104,7 @@ class Http:
         self.options = options or Options()
         self.url, plain = _checked_url(url)
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise UsageError("the token is empty or not one: copy the whole line that was issued")
+            raise UsageError("this is not a token: copy the complete line that was issued")
         if plain and self.options.proxy:
             raise UsageError("plain HTTP is for this machine and takes no proxy: use https://")
         #: Seconds for which one request is repeated; longer for a site that has joined.
@@ -251,14 +251,14 @@ class Http:
             kind: type[TransportError] = CoordinatorUnreachable if self._plain else TLSError
             hint = "use https:// if it speaks TLS"
             if not self._plain:
-                hint = "it may want a client certificate (--client-cert)"
+                hint = "it may need a client certificate (--client-cert)"
             what = f"the connection is closed without an answer: {hint}"
             return _Retry(kind(f"{self.url}: {what}"), what)
         reason = _os_reason(error)
         message = f"{self.url} cannot be reached ({reason or what})"
         if unsent:
             message += ": check the address, and whether this network needs a proxy (--proxy)"
-        message += "; the same command again resumes"
+        message += "; run the same command again to resume"
         return _Retry(CoordinatorUnreachable(message), reason or what, unsent=unsent)
 
 
@@ -286,12 +286,12 @@ def _checked_url(url: str) -> tuple[str, bool]:
     if parsed.scheme not in ("http", "https"):
         raise UsageError("the coordinator's address begins with https:// (http:// on this machine)")
     if parsed.userinfo or parsed.query or parsed.fragment or not parsed.host:
-        raise UsageError("the coordinator's address is https://host[:port][/path] and no more")
+        raise UsageError("the coordinator's address must be https://host[:port][/path]")
     plain = parsed.scheme == "http"
     if plain and not _is_loopback(parsed.host):
         raise UsageError(
             f"plain HTTP to {parsed.host} would show the token and the answers to the network: "
-            "use https:// (http:// is for this machine alone)"
+            "use https:// (http:// is only for this machine)"
         )
     return str(parsed).rstrip("/"), plain
 

@@ -1,4 +1,4 @@
-"""A typed client of protocol version 1, for operators, analysts and sites alike.
+"""A typed client of protocol version 1, for operators, analysts and sites.
 
 Every method is one request; the coordinator refuses what a role may not do.
 :class:`fedclust.site.Site` uses it to take part in a session.
@@ -71,7 +71,7 @@ class Client:
     # --- who, and which methods -------------------------------------------------------------------
 
     def whoami(self) -> models.WhoAmI:
-        """Return whom the token speaks for."""
+        """Return the account that the token belongs to."""
         return self._get(models.WhoAmI, "/v1/whoami")
 
     def algorithms(self) -> tuple[models.AlgorithmInfo, ...]:
@@ -175,7 +175,7 @@ class Client:
         return self._get(models.RoundInfo, _path("sessions", session, "rounds", str(number)))
 
     def close_round(self, session: str, number: int) -> models.RoundInfo:
-        """Close a round now; its quorum must have answered."""
+        """End the collecting of a round now; its quorum must have answered."""
         path = _path("sessions", session, "rounds", str(number), "close")
         return self._send(models.RoundInfo, "POST", path)
 
@@ -282,12 +282,12 @@ def _parse(model: type[M], body: bytes, media: str) -> M:
     except (ValidationError, codec.CodecError):
         # Not chained: pydantic repeats the input.
         raise ProtocolError(
-            f"the answer is no {model.__name__} of protocol {models.PROTOCOL_VERSION}: "
+            f"the answer is not a {model.__name__} of protocol {models.PROTOCOL_VERSION}: "
             "the coordinator may be of another version, or something else answers there"
         ) from None
 
 
 def read_head(headers: Mapping[str, str]) -> str | None:
-    """Return ``NUMBER:HASH`` of the coordinator's audit trail as an answer tells it, or None."""
-    told = headers.get("Fedclust-Audit-Head", "")
-    return told if re.fullmatch(r"[0-9]{1,15}:[0-9a-f]{64}", told) else None
+    """Return ``NUMBER:HASH`` of the coordinator's audit trail from an answer's headers, or None."""
+    head = headers.get("Fedclust-Audit-Head", "")
+    return head if re.fullmatch(r"[0-9]{1,15}:[0-9a-f]{64}", head) else None

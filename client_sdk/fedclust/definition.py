@@ -254,7 +254,7 @@ def _check_columns(features: tuple[Feature, ...]) -> list[FieldError]:
 def _faults(feature: Feature) -> list[tuple[str, str, str]]:
     faults = []
     if not 1 / MAX_WEIGHT <= feature.weight <= MAX_WEIGHT:
-        message = f"from {1 / MAX_WEIGHT:g} to {MAX_WEIGHT:g}: beside others, more drowns them"
+        message = f"from {1 / MAX_WEIGHT:g} to {MAX_WEIGHT:g}: more would drown other features"
         faults.append(("/weight", "weight", message))
     number = feature.kind == "numeric"
     if not number and feature.transform != "none":

@@ -181,7 +181,7 @@ class SessionError(FedclustError):
 
 
 class SessionFailed(SessionError):
-    """The method could not go on, or too few sites answered for too long."""
+    """The method could not continue, or too few sites answered for too long."""
 
 
 class SessionCancelled(SessionError):
@@ -207,7 +207,7 @@ class TLSError(TransportError):
     """A certificate or the handshake was refused, here or there."""
 
 
-#: OpenSSL's codes for faults that no CA bundle mends: not yet valid, expired, other host, other IP.
+#: OpenSSL's codes for faults that a CA bundle cannot fix: not yet valid, expired, wrong host or IP.
 _NOT_ABOUT_TRUST = frozenset({9, 10, 62, 64})
 
 

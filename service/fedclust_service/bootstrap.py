@@ -102,9 +102,9 @@ def _check_clock(co: Coordinator, *, accept: bool) -> None:
     if co.clock.fault is ClockFault.MACHINE:
         raise StartFailure(
             Exit.CLOCK,
-            f"this machine's clock is {_span(ahead_s)} {_side(ahead_s)} the database's, and "
-            f"{limit_s:g} s are allowed: set both machines' clocks, by NTP for instance, or "
-            "--clock-limit-s",
+            f"this machine's clock is {_span(ahead_s)} {_side(ahead_s)} the database's, but "
+            f"only {limit_s:g} s are allowed: set both machines' clocks, for instance by NTP, or "
+            "set --clock-limit-s",
         )
     last = co.store.read("clock.last_entry", lambda tx: tx.audit.list(1))
     behind_s = (last[0].at - co.clock.now()).total_seconds() if last else 0.0
@@ -114,9 +114,9 @@ def _check_clock(co: Coordinator, *, accept: bool) -> None:
         source = "this machine's" if co.store.single_process else "the database's"
         raise StartFailure(
             Exit.CLOCK,
-            f"{source} clock is {_span(behind_s)} behind the last entry of the audit trail, and "
-            f"{limit_s:g} s are allowed: set it. If it is right, the entry was written while it "
-            "was wrong: start once with --accept-clock",
+            f"{source} clock is {_span(behind_s)} behind the last entry of the audit trail, but "
+            f"only {limit_s:g} s are allowed: set the clock. If it is right, it was wrong when "
+            "the entry was written: start once with --accept-clock",
         )
     trail.record(co, "clock.record", "clock.accepted", behind_s=round(behind_s))
 

@@ -84,7 +84,7 @@ class StoreClock:
     def follow(self, database: Callable[[], datetime] | None) -> None:
         """Restart from the database's clock, or from this machine's if ``database`` is None.
 
-        Exceptions of ``database`` go on to the caller.
+        The caller gets exceptions of ``database``.
         """
         self._database = database
         if database is None:
@@ -102,7 +102,7 @@ class StoreClock:
             return self._last
 
     def check(self) -> None:
-        """Read the clocks and compare them with the time. The database's exceptions go on.
+        """Read the clocks and compare them with the time; raise what the database raises.
 
         A slow answer of the database is ignored, unless even the delay cannot explain it.
         """

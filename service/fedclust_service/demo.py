@@ -146,7 +146,7 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
 
     out.rule("[bold]4. compared with k-means on all rows together")
     _compare(place, hospitals, {name: analyst.result(name).result for name in SESSIONS}, out)
-    out.rule("[bold]5. to look at")
+    out.rule("[bold]5. what to look at")
     for line in place.left():
         out.print(line, soft_wrap=True)
     again = f"fedclust-service serve --data-dir {place.shown / 'coordinator'}"
@@ -157,7 +157,7 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
         out.print("[bold]press Ctrl-C to stop[/bold]")
         with contextlib.suppress(KeyboardInterrupt):
             code = server.process.wait()
-            raise DemoFailure(f"the coordinator ended by itself with {code}: see {server.log}")
+            raise DemoFailure(f"the coordinator ended unexpectedly with {code}: see {server.log}")
     else:
         out.print(f"the API was at {address}; the coordinator stops now, and starts again with:")
         out.print(f"  {again}", soft_wrap=True)
@@ -196,7 +196,7 @@ class _Place:
         root = root.absolute()
         if root.exists() and any(root.iterdir()):
             if not (root / _MARKER).exists():
-                raise DemoFailure(f"{root} is not empty and not an earlier demo's: name another")
+                raise DemoFailure(f"{root} is not empty and not of an earlier demo: choose another")
             shutil.rmtree(root)
         root.mkdir(parents=True, exist_ok=True)
         (root / _MARKER).write_text("made by fedclust-service demo; may be deleted\n", "utf-8")
@@ -399,7 +399,7 @@ def _watch(
     place: _Place,
     out: Console,
 ) -> None:
-    """Print each closed round until every hospital has its labels."""
+    """Print each round that has ended until every hospital has its labels."""
     printed, give_up = 0, time.monotonic() + _SESSION_S
     while True:
         running = any(process.poll() is None for process in processes.values())

@@ -62,8 +62,8 @@ class Settings(BaseSettings):
     )
     secrets_dir: Path | None = Field(
         None,
-        description="Directory with one file a setting, such as fedclust_database_url: what "
-        "container engines mount secrets as.",
+        description="Directory with one file for each setting, such as fedclust_database_url, as "
+        "container engines mount secrets.",
     )
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8400, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
@@ -115,8 +115,8 @@ class Settings(BaseSettings):
         description="Rounds whose answers have at least this many bytes are aggregated in a "
         "separate process, so that requests need not wait.",
     )
-    lease_s: Seconds = Field(30.0, description="Lease on a round being aggregated, s.")
-    sweep_every_s: Seconds = Field(1.0, description="How often deadlines are checked, s.")
+    lease_s: Seconds = Field(30.0, description="Duration of a worker's lease on a round, s.")
+    sweep_every_s: Seconds = Field(1.0, description="Time between two checks of deadlines, s.")
     clock_limit_s: Seconds = Field(
         60.0,
         description="How far a machine's clock may differ from the coordinator's time, s; beyond "
@@ -130,13 +130,13 @@ class Settings(BaseSettings):
         "receipts stay.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least severity logged."
+        "info", description="Lowest severity that is logged."
     )
     log_format: Literal["json", "console"] = Field(
-        "json", description="Form of the log lines on stderr."
+        "json", description="Format of the log lines on stderr."
     )
     shutdown_grace_s: int = Field(
-        1, ge=1, le=600, description="Time that open requests have at shutdown, s."
+        1, ge=1, le=600, description="Time for open requests to finish at shutdown, s."
     )
 
     @field_validator("secret_key", mode="before")

@@ -219,7 +219,7 @@ def test_what_is_no_time_is_a_fault_and_no_error(sealed: Store) -> None:
 
 def test_one_change_is_one_fault(sealed: Store) -> None:
     sql(sealed, "UPDATE audit SET actor = 'site:basel' WHERE number = 5")
-    assert judged(sealed).faults == ("entry 5: it, or its place after the one before, changed",)
+    assert judged(sealed).faults == ("entry 5: it or its place in the chain was changed",)
 
 
 def test_a_sealed_entry_is_not_sealed_again(sealed: Store, clock: ManualClock) -> None:

@@ -1,4 +1,4 @@
-"""The coordinator's side of the rounds: start a session, close a round, end."""
+"""The coordinator's side of the rounds: start a session, aggregate its rounds, end it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def advance(
     roster: Sequence[str],
     masks: Masks | None = None,
 ) -> Next | Done:
-    """Close a round and return the next one's task, or the result.
+    """Aggregate a round and return the next one's task, or the result.
 
     Parameters
     ----------

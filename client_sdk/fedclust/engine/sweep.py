@@ -236,7 +236,7 @@ def _too_few() -> MethodFailure:
 def _aggregate(
     method: AnyMethod, state: State, contributions: Sequence[Contribution], config: RunConfig
 ) -> Next | Done:
-    """Close a round for every K that is not done."""
+    """Aggregate a round for every K that is not done."""
     states: dict[str, dict[str, Tree]] = {}
     results, history = dict(state.results), dict(state.history)
     warnings, tasks, metrics = state.warnings, dict[int, Task](), dict[str, float]()

@@ -84,6 +84,6 @@ class ResultAttributes:
         """Write a report of the result: profiles, sizes, quality, provenance.
 
         The ending of ``path`` says in which form: ``.html`` (one page, self-contained), ``.json``
-        or ``.csv``. It tells no more than the result does, and holds no labels.
+        or ``.csv``. It says no more than the result does, and contains no labels.
         """
         write_report(self._facts(), Path(path))

@@ -29,7 +29,7 @@ class RuleViolation(ValueError):
 
 
 class MethodFailure(RuntimeError):
-    """The method cannot go on with what the sites answered: the session fails.
+    """The method cannot continue with what the sites sent: the session fails.
 
     ``reason`` is a stable snake_case code, ``message`` says what to change. Neither may contain
     anything that a site sent.

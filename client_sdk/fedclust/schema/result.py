@@ -34,7 +34,7 @@ class Quality(Model):
 
 
 class HistoryEntry(Model):
-    """One closed round as the analyst sees it. Aggregates over at least ``min_sites`` sites.
+    """One aggregated round as the analyst sees it: figures over at least ``min_sites`` sites.
 
     ``lower_bound`` and ``upper_bound`` are what this round by itself says of the least inertia that
     any centroids have; None where it says nothing.

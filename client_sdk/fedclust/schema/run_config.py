@@ -42,7 +42,7 @@ class RunConfig(Generic[OptionsT_co]):
     size_band : str or None
         That site's declared band (``protection.size_bands``); None in ``aggregate``.
     space : Space
-        The scaled space; the identity until the preparation round has closed.
+        The scaled space; the identity until the preparation round has been aggregated.
     masks : mapping of site to (d,) bool
         In ``start``, ``check_roster`` and ``aggregate``: which columns each site has; all of them,
         but with ``missing: mask``. Elsewhere empty.

@@ -54,9 +54,9 @@ class Disclosure(Model):
 class Phase:
     """A kind of round: its task, its answer, and what the answer discloses.
 
-    ``needs_all``: it waits for every addressed site. ``ends_with_site``: it does not, for one that
-    leaves: the round is closed at once, and the session completes with what was found so far.
-    ``optional``: where too few sites answer, the session completes with what was found before.
+    ``needs_all``: it waits for every addressed site. ``ends_with_site``: if a site leaves, the
+    round is aggregated at once, and the session completes with what was found so far.
+    ``optional``: if too few sites answer, the session completes with what was found before.
     ``once``: a site answers it once in a session, and not after any phase that is listed later.
     """
 
@@ -135,7 +135,7 @@ def payloads_of(contributions: Sequence[Contribution], kind: type[PayloadT]) -> 
 
 @dataclass(frozen=True)
 class Next(Generic[StateT_co, TaskT_co]):
-    """Another round is needed. ``metrics`` and ``warnings`` are of the round that just closed."""
+    """Another round is needed. ``metrics`` and ``warnings`` are of the aggregated round."""
 
     state: StateT_co
     task: Task[TaskT_co]
@@ -145,7 +145,7 @@ class Next(Generic[StateT_co, TaskT_co]):
 
 @dataclass(frozen=True)
 class Done:
-    """The clustering is found. ``metrics`` describe the round that has just closed."""
+    """The clustering is found. ``metrics`` describe the aggregated round."""
 
     result: Result
     metrics: Mapping[str, float] = field(default_factory=dict)

@@ -98,22 +98,22 @@ def verify(
             faults.append(f"entry {entry.number}: a field holds a line break")
         follows = entry.record.after(head)
         if head.hash and follows.hash != entry.hash:
-            faults.append(f"entry {entry.number}: it, or its place after the one before, changed")
+            faults.append(f"entry {entry.number}: it or its place in the chain was changed")
         head = Head(follows.number, str(entry.hash))
         found = found or noted in (head, head.hash)
     if recorded is None:
-        faults.append("the recorded head is gone")
+        faults.append("the recorded head is missing")
     elif recorded != head:
         if isinstance(recorded.number, int) and recorded.number > head.number:
             faults.append(_gap(head.number + 1, recorded.number + 1))
         else:
             faults.append(f"the recorded head {recorded.number} is not the last entry's")
     if not found:
-        faults.append("no entry is the one that was noted: the trail was cut or rewritten")
+        faults.append("no entry has the noted hash: the trail was cut or rewritten")
     return Verdict(head, tuple(faults[:MAX_FAULTS]))
 
 
 def _gap(first: int, following: int) -> str:
     if following == first + 1:
         return f"entry {first} is missing"
-    return f"entries from {first} on to the one before {following} are missing or out of place"
+    return f"entries from {first} to before {following} are missing or out of place"

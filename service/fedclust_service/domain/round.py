@@ -22,7 +22,9 @@ class RoundState(StrEnum):
 
 ROUND_TRANSITIONS = (
     Transition(RoundState.COLLECTING, RoundState.AGGREGATING, "all answered, deadline or operator"),
-    Transition(RoundState.COLLECTING, RoundState.FAILED, "too few contributors, or given up"),
+    Transition(
+        RoundState.COLLECTING, RoundState.FAILED, "too few contributors, or overdue too long"
+    ),
     Transition(RoundState.AGGREGATING, RoundState.CLOSED, "aggregated"),
     Transition(RoundState.AGGREGATING, RoundState.FAILED, "the aggregation failed"),
 )

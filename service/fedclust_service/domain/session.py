@@ -31,9 +31,11 @@ class ParticipationState(StrEnum):
 SESSION_TRANSITIONS = (
     Transition(SessionState.RECRUITING, SessionState.RUNNING, "started"),
     Transition(SessionState.RECRUITING, SessionState.CANCELLED, "cancelled"),
-    Transition(SessionState.RECRUITING, SessionState.FAILED, "its version is gone"),
+    Transition(SessionState.RECRUITING, SessionState.FAILED, "version no longer supported"),
     Transition(SessionState.RUNNING, SessionState.COMPLETED, "the method is done"),
-    Transition(SessionState.RUNNING, SessionState.FAILED, "a round failed, or its version is gone"),
+    Transition(
+        SessionState.RUNNING, SessionState.FAILED, "a round failed, or version no longer supported"
+    ),
     Transition(SessionState.RUNNING, SessionState.CANCELLED, "cancelled"),
 )
 

@@ -109,7 +109,7 @@ def described(
         if status == 401:
             responses[status]["headers"] = _headers({"WWW-Authenticate": "`Bearer`."})
         if _PASSING.intersection(slugs):
-            text = "Seconds; then again. Absent where waiting does not help."
+            text = "Seconds to wait before the next try. Absent if waiting does not help."
             responses[status]["headers"] = _headers({"Retry-After": text})
     responses["default"] = _problem("Any other problem of the catalogue.", ())
     extra: dict[str, Any] = {}
@@ -159,7 +159,7 @@ def _example(slug: str) -> dict[str, Any]:
             FieldError(
                 pointer="/payload/counts/0",
                 rule="smallest-count",
-                message="fewer rows than a site may tell of",
+                message="fewer rows than a site may report",
             )
         )
     document = problem(slug, f"{CATALOGUE[slug][1]}.", errors, request_id="0" * 16)

@@ -19,7 +19,7 @@ from fedclust_service.connections import Connections
 #: Longest request line and headers together, in bytes.
 MAX_HEAD = 65_536
 _HEAD_END = re.compile(rb"\n\r?\n")
-#: How long a refused client may go on sending, so that it can read the refusal.
+#: How long a refused client may continue to send, so that it can read the refusal.
 LINGER_SECONDS = 1.0
 #: Longest time for a TLS handshake and for a request's line and headers: a waiting connection holds
 #: a file descriptor. Clients send both at once; 15 s allow for lost packets.

@@ -81,8 +81,8 @@ class AggregationProcess:
     def run(self, job: Job, count: int, answers: Iterable[Answer]) -> Computed:
         """Compute in the process.
 
-        ``answers``, so many as ``count``, are read one by one: together they may be large. Their
-        exceptions, except OSError, go on to the caller.
+        ``answers``, in all ``count``, are read one by one: together they may be large. The caller
+        gets their exceptions, except OSError.
 
         Raises
         ------

@@ -24,7 +24,7 @@ from fedclust_service.store import StoreBusy, StoreUnavailable, Tx
 T = TypeVar("T")
 #: Pieces of work in one transaction. While it runs, every other writer waits.
 _MAX_BATCH = 64
-#: Writer threads on PostgreSQL: so many sessions may wait for their locks at a time.
+#: Writer threads on PostgreSQL: as many sessions may wait for their locks at a time.
 _WRITERS = 8
 
 

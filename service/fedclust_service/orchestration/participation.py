@@ -190,8 +190,8 @@ def _check_table(tx: Tx, actor: Actor, body: JoinRequest) -> None:
         raise Refusal(
             "table-changed",
             "This site has taken part with another protected table, and a second grouping of the "
-            f"same persons tells more about each of them. {_FIND_TABLE} For other persons, or at "
-            "that price, join with --separate-groups (separate_groups: true).",
+            f"same persons reveals more about each of them. {_FIND_TABLE} For other persons, or if "
+            "you accept this, join with --separate-groups (separate_groups: true).",
         )
 
 

@@ -72,7 +72,7 @@ def read_as_site(
 ) -> T:
     """Authenticate a site and read its session and round, the latest for None, in one statement.
 
-    ``look`` gets the session as the token's owner sees it as a site; its refusals go on.
+    ``look`` gets the session as the token's owner sees it as a site; the caller gets its refusals.
     ``recorded``: whether this counts as a use of the token. Refusal ``unauthenticated``.
     """
     text, now = _parsed(token), co.clock.now()

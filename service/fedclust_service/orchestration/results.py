@@ -27,7 +27,7 @@ from fedclust_service.store import StoredResult, Tx
 def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None) -> ResultDocument:
     """Return the result; Refusal ``result-not-ready`` before completion. Reading is audited.
 
-    ``k`` selects one clustering of a sweep. If there is none with so many clusters, Refusal
+    ``k`` selects one clustering of a sweep. If there is none with K clusters, Refusal
     ``invalid`` names the available ones.
     """
     require(actor, "result.read")

@@ -125,7 +125,7 @@ class AuditChain(Repository):
         """Return the head, its lease, and whether entries wait."""
         row = self._all(_LOCK_HEAD if lock else _HEAD).first()
         if row is None:
-            raise StoreError("the audit trail's head is gone: run fedclust-service audit verify")
+            raise StoreError("the audit trail's head is missing: run fedclust-service audit verify")
         head, waiting = Head(row.number, row.hash), self._all(_WAITING).first() is not None
         return ChainState(head, row.lease_holder, row.lease_expires_at, waiting)
 

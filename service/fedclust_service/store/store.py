@@ -365,7 +365,7 @@ class Store:
             value = fn(tx)
             if not engines.is_intact(connection):
                 # The commit would silently do nothing.
-                raise StoreError(f"{name}: an error of the database was not let through")
+                raise StoreError(f"{name}: the transaction hid an error of the database")
             if self._engines.listen is not None:
                 announce(connection, tx)
             try:

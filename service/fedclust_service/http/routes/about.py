@@ -29,7 +29,7 @@ router = APIRouter(tags=["about"])
 @router.get(
     "/v1/whoami",
     operation_id="whoami",
-    summary="Who a token speaks for",
+    summary="The account of a token",
     description="Role, name and expiry of the token; versions of server and protocol.",
     **described({200: ("The caller.", ref(WhoAmI))}),
 )

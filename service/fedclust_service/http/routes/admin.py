@@ -46,7 +46,7 @@ SinceOf = Annotated[
 @router.get(
     "/overview",
     operation_id="get_overview",
-    summary="The coordinator at one glance",
+    summary="Overview of the coordinator",
     description="Operators. Sessions and rounds by state; what needs attention (rounds past their "
     "deadline, aggregations whose worker died, sessions that failed within a week, tokens that "
     "end within two weeks and have no successor, at most 50 of each); the database's size, what "

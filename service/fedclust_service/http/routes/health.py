@@ -33,7 +33,7 @@ REASONS = {
     "database-clock": "The database's clock was set while the coordinator ran: set it back, or "
     "restart the coordinator if it is right.",
     "database-damaged": "The database is damaged: move it aside and restore a backup.",
-    "database-unchecked": "The check of the database at the start of the process still runs: wait.",
+    "database-unchecked": "The check of the database at the start is still running: wait.",
     "database-read-only": "The last write failed: the database is read-only.",
     "database-cannot-be-opened": "The last write failed: the database cannot be opened.",
     "database-permission-refused": "The last write failed: the database refuses permission.",

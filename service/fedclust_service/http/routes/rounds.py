@@ -1,4 +1,4 @@
-"""Rounds without payloads: who answered, who is late, why a round closed."""
+"""Rounds without payloads: who answered, who is late, why a round ended."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read(actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundN
     description="Its analyst and operators; the quorum must have answered, and a phase that "
     "needs all its sites refuses. Idempotent.",
     **described(
-        {200: ("Closing, or closed already.", ref(RoundInfo))},
+        {200: ("The round has stopped collecting.", ref(RoundInfo))},
         "forbidden",
         "not-found",
         "wrong-state",
