@@ -163,20 +163,14 @@ STUMBLING = re.compile(
 
 def test_pages_avoid_words_that_make_a_reader_stop() -> None:
     """Rendered text is left out: it is written elsewhere."""
-    pages = set(tracked(".md")) - {ROOT / "docs" / "results.md"}
-    pages -= set((ROOT / "docs" / "methods").glob("*.md"))
     found = []
-    for page in pages:
+    for page in set(tracked(".md")) - {ROOT / "docs" / "results.md"}:
         blocks = r"<!-- (\w+): begin -->.*?<!-- \1: end -->"
         text = re.sub(blocks, "", page.read_text("utf-8"), flags=re.DOTALL)
         found += [f"{page.relative_to(ROOT)}: {word}" for word in STUMBLING.findall(text)]
     assert not found, "\n".join(found)
 
 
-#: Code whose names, comments and messages avoid these words too.
-PLAIN_CODE = [ROOT / "service", *(SITE / name for name in ("cli", "engine", "report", "schema"))]
-PLAIN_CODE += [SITE / name for name in ("wire", "client.py", "_http.py", "errors.py")]
-PLAIN_CODE += [SITE / name for name in ("definition.py", "numeric", "protection", "data")]
 #: Titles of pages that are not in the repository.
 ABSENT_PAGES = re.compile(r"\b(?:DESIGN|PROTECTION|ALGORITHMS|LAYOUT|MODELS)\b")
 
@@ -184,13 +178,21 @@ ABSENT_PAGES = re.compile(r"\b(?:DESIGN|PROTECTION|ALGORITHMS|LAYOUT|MODELS)\b")
 def test_code_avoids_them_too_and_refers_to_pages_that_exist() -> None:
     found = []
     for path in tracked(".py"):
-        text, words = path.read_text("utf-8"), list[str]()
-        if any(path.is_relative_to(folder) for folder in PLAIN_CODE):
-            words += STUMBLING.findall(text)
         if path.is_relative_to(SITE) or path.is_relative_to(ROOT / "service"):
-            words += ABSENT_PAGES.findall(text)
-        found += [f"{path.relative_to(ROOT)}: {word}" for word in words]
+            text = path.read_text("utf-8")
+            words = STUMBLING.findall(text) + ABSENT_PAGES.findall(text)
+            found += [f"{path.relative_to(ROOT)}: {word}" for word in words]
     assert not found, "\n".join(found)
+
+
+def test_no_module_is_longer_than_500_lines() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}: {lines}"
+        for path in tracked(".py")
+        if (path.is_relative_to(SITE) or path.is_relative_to(ROOT / "service"))
+        and (lines := len(path.read_text("utf-8").splitlines())) > 500
+    ]
+    assert not long, "\n".join(long)
 
 
 def test_what_touches_the_network_at_a_site_is_read_in_an_afternoon() -> None:

@@ -540,7 +540,7 @@ def test_the_evaluation_counts_every_row() -> None:
 
 
 def test_the_default_is_better_than_the_paper_on_uneven_sites() -> None:
-    """ALGORITHMS asks for .95 over seeds on such sites; here less, over three seeds."""
+    """The figure to reach is .95 over many seeds; here less, over three."""
     grid = np.array([(x, y) for x in (-7.5, -2.5, 2.5, 7.5) for y in (-7.5, -2.5, 2.5, 7.5)])
     found: dict[str, list[float]] = {"default": [], "paper": []}
     for seed in range(3):

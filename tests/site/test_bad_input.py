@@ -53,7 +53,7 @@ def test_a_site_without_usable_rows_learns_so_before_consent(case: str, tmp_path
     data = MINE[:4] if case == "fewer than p" else MINE * [1.0, np.nan]
     request = coordinator().site(tmp_path).check("heart", data)
     assert (request.persons, request.p) == (0, 5)
-    assert any("answers every round empty" in note for note in request.notes)
+    assert any("sends only empty submissions" in note for note in request.notes)
     whole = coordinator().site(tmp_path).check("heart", MINE)
     assert not any("empty" in note for note in whole.notes)
 

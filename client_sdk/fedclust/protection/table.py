@@ -33,7 +33,7 @@ _COUNTED_PERSONS = 20
 
 
 class TooFewPersons(ValueError):
-    """A site has fewer than p persons: it has no table and answers every round empty."""
+    """A site has fewer than p persons: it has no table and sends only empty submissions."""
 
     def __init__(self, n: int, p: int) -> None:
         super().__init__(f"{n} persons: a group has at least {p}")

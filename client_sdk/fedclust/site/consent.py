@@ -135,7 +135,7 @@ class ConsentRequest:
         if self.persons < self.p:
             notes.append(
                 f"Fewer than {self.p} persons have the values that this session needs, so this "
-                "site answers every round empty. See which columns lack values: fedclust check."
+                "site sends only empty submissions. See which columns lack values: fedclust check."
             )
         if not self.fences:
             notes.append(

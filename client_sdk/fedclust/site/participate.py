@@ -195,7 +195,7 @@ class Site:
         DataError, ConsentError, DisclosureError
             Before anything (more) is sent.
         SessionError
-            The session failed, was cancelled or goes on without this site.
+            The session failed, was cancelled or continues without this site.
         CoordinatorError, TransportError, JournalError
         """
         run = self._open(session, SiteRows(data, **rows))

@@ -32,7 +32,7 @@ from fedclust.wire.submissions import BINARY
 #: A coordinator restored from a backup asks for what it has lost: it gets the same bytes, this
 #: often.
 _RESENDS = 3
-#: Refusals after which the session goes on: the body has left, and the next task is asked for.
+#: Refusals after which the session continues: the body has left, and the next task is asked for.
 _MOVED_ON = (errors.RoundClosed, errors.WrongState, errors.NotAddressed)
 #: Refusals of the body itself: recorded as sent, then raised.
 _REFUSED = (

@@ -435,7 +435,7 @@ def search(
         _sift_down(bounds, heap, sizes[0])
         depth = depths[node]
         if depth == n:
-            # The caller reads the leaf from its slot, although that is free, before it goes on.
+            # The caller reads the leaf from its slot, although that is free, before it continues.
             heap[sizes[0]] = free[sizes[2]] = node
             sizes[2] += 1
             return LEAF, visits

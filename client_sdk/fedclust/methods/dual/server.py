@@ -78,7 +78,7 @@ def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
 def aggregate(
     state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Config]
 ) -> Next[State, AnyTask] | Done:
-    """Close a round.
+    """Aggregate a round.
 
     Parameters
     ----------

@@ -83,7 +83,7 @@ def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]
 def aggregate(
     state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Variants]
 ) -> Next[State, AnyTask] | Done:
-    """Close a round; contributions are sorted by site."""
+    """Aggregate a round; contributions are sorted by site."""
     options = config.options
     if isinstance(options, PaperConfig):
         return _cluster_means(state, contributions, config, options)
@@ -186,7 +186,7 @@ def _cluster_means(
     config: RunConfig[Variants],
     options: PaperConfig,
 ) -> Next[State, AnyTask] | Done:
-    """Close a round of the paper variant: a new k-means of the means (Algorithm 1, lines 7-11)."""
+    """Aggregate a round of the paper variant by a new k-means of the means (lines 7 to 11)."""
     means, counts = kmeans_rounds.collect_cells(contributions)
     centroids = sklearn_kmeans(
         means,

@@ -61,7 +61,7 @@ def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]
 def aggregate(
     state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Variants]
 ) -> Next[State, AnyTask] | Done:
-    """Close a round; contributions are sorted by site."""
+    """Aggregate a round; contributions are sorted by site."""
     options = config.options
     metrics: dict[str, float] = {}
     mapping: dict[str, tuple[int, ...]] = {}

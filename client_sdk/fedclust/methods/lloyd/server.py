@@ -66,7 +66,7 @@ def _step_task(centroids: NDArray[np.float64]) -> Task[StepTask]:
 def aggregate(
     state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Config]
 ) -> Next[State, StepTask] | Done:
-    """Close a round; contributions are sorted by site."""
+    """Aggregate a round; contributions are sorted by site."""
     options = config.options
     if state.phase == "cells" or state.centroids is None:
         means, counts = collect_cells(contributions)

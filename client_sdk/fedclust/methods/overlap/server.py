@@ -57,7 +57,7 @@ def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
 def aggregate(
     state: State, contributions: Sequence[Contribution[Cells]], config: RunConfig[Config]
 ) -> Next[State, AnyTask] | Done:
-    """Close a round; contributions are sorted by site."""
+    """Aggregate a round; contributions are sorted by site."""
     options = config.options
     sent = payloads_of(contributions, Cells)
     metrics: dict[str, float] = {}

@@ -50,7 +50,7 @@ def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[GaussiansTa
 def aggregate(
     state: State, contributions: Sequence[Contribution[Gaussians]], config: RunConfig[Config]
 ) -> Done:
-    """Close the round; contributions are sorted by site."""
+    """Aggregate the round; contributions are sorted by site."""
     sent = payloads_of(contributions, Gaussians)
     local = collect_centroids(sent, config)
     tree, n_clusters = _choose_tree(state.seed, sent, local, config)

@@ -95,7 +95,7 @@ def _ask_reference(
 def aggregate(
     state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Variants]
 ) -> Next[State, AnyTask] | Done:
-    """Close a round.
+    """Aggregate a round.
 
     Parameters
     ----------
