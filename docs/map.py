@@ -18,8 +18,8 @@ from fedclust.report.drawing import Figure, tag, text
 FIGURE = Path(__file__).parent / "figures" / "map.svg"
 #: Each root package with its name in the figure, its colour and the middle of its column.
 ROOTS = {
-    "fedclust": ("client_sdk/fedclust", "#d9eaf5", 146.0),
-    "fedclust_service": ("service/fedclust_service", "#fbe9c6", 488.0),
+    "fedclust": ("client_sdk/fedclust", "#d9eaf5", 130.0),
+    "fedclust_service": ("service/fedclust_service", "#fbe9c6", 494.0),
 }
 _TOP, _STEP, _HEIGHT, _GAP = 62.0, 52.0, 26.0, 8.0
 Graph = dict[str, frozenset[str]]
