@@ -112,12 +112,16 @@ def test_command_and_service_find_a_method_of_another_distribution(place: Path) 
 def test_the_shared_tests_of_methods_hold_for_it(place: Path) -> None:
     """As the page says: in a pytest of its own, with the module that names its variants."""
     page = (ROOT / "docs" / "adding-a-method.md").read_text("utf-8")
-    (module,) = re.findall(r"`try_damped\.py`.*?```python\n(.*?)```", page, re.DOTALL)
-    (place / "try_damped.py").write_text(module, "utf-8")
+    for name in ("try_damped.py", "test_damped.py"):
+        (module,) = re.findall(rf"`{re.escape(name)}`.*?```python\n(.*?)```", page, re.DOTALL)
+        (place / name).write_text(module, "utf-8")
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     path = os.pathsep.join([str(ROOT / "tests"), str(place)])
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "try_damped", "-k", "damped", *SHARED],
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "try_damped", "-k", "damped"),
+            *(*SHARED, str(place / "test_damped.py")),
+        ],
         env={**own, "PYTHONPATH": path},
         cwd=ROOT,
         capture_output=True,

@@ -12,6 +12,7 @@ from fedclust.definition import DefinitionError
 from fedclust.methods import lloyd
 from fedclust.methods.registry import BUILT_IN, GROUP, METHODS, MethodRegistry
 from fedclust.simulate import simulate
+from support.method_variants import TRIED
 from support.plugins import install
 
 ROOT = Path(__file__).parents[2]
@@ -123,6 +124,11 @@ def test_a_definition_of_a_broken_method_says_which_distribution_to_mend(
         simulate("torn", {"a": [[0.0]]}, config={"n_clusters": 1})
     with pytest.raises(DefinitionError, match="choose one of: dual, fkm"):
         simulate("unknown", {"a": [[0.0]]}, config={"n_clusters": 1})
+
+
+def test_every_method_is_tried() -> None:
+    """A method without a line in `support.method_variants` would miss the tests of all methods."""
+    assert set(BUILT_IN) <= set(TRIED)
 
 
 #: The only modules that may name a method: examples of what a user types, and the demo.

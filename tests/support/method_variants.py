@@ -1,6 +1,6 @@
 """What the tests that hold for every method run it with: one line a method.
 
-A method that is registered and has no line here fails `test_every_method_is_tried`.
+A built-in method without a line here fails `test_every_method_is_tried`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Tried:
     rounds : int
         After so many of the method's rounds a session of each variant has seen its phases.
     busy : dict
-        Such that a session lasts 20 rounds on rows without clusters.
+        Options under which a session does not end within 20 rounds on rows without clusters.
+        None: the first variant does not.
     few : bool
         Whether a session has few rounds.
     own_only : tuple of dict
@@ -91,6 +92,6 @@ for _name, _tried in list(TRIED.items()):
 
 
 def busy(method: str) -> dict[str, Any]:
-    """Return the options under which a session of ``method`` lasts."""
+    """Return the options under which a session of ``method`` does not end within 20 rounds."""
     tried = TRIED[method]
     return tried.variants[0] if tried.busy is None else tried.busy
