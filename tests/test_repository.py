@@ -282,6 +282,15 @@ def test_the_files_that_contributing_names_exist() -> None:
     assert [name for name in named - {made_by_runs} if not (ROOT / name).exists()] == []
 
 
+def test_the_functions_that_contributing_names_are_in_their_files() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    named = re.findall(r"`(\w+)`\s+in\s+`([\w./]+\.py)`", page)
+    assert len(named) >= 8
+    for name, path in named:
+        text = (ROOT / path).read_text("utf-8")
+        assert re.search(rf"^\s*(?:def |class )?{name}\b", text, re.MULTILINE), f"{name}: {path}"
+
+
 def test_every_method_has_a_page() -> None:
     from fedclust.methods.registry import METHODS
 
