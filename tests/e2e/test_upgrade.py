@@ -178,7 +178,7 @@ def test_a_database_of_the_version_before(tmp_path: Path) -> None:
                 assert refused.status_code == 409, (method, path, refused.text)
         told = api.request("GET", "/v1/sessions/done", "ada").json()
         assert told["type"].endswith("version-unsupported")
-        assert "anew" in told["detail"]
+        assert "Create the session again" in told["detail"]
         api.ok("GET", "/v1/admin/overview", api.operator)
         assert len(api.ok("GET", "/v1/admin/sessions", api.operator)["items"]) == len(states())
 
