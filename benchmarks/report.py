@@ -69,7 +69,6 @@ ORDER: tuple[tuple[str, str | None], ...] = (
     ("Honest sites, with the rule and without", "bad_site_honest"),
     ("Choosing the number of clusters", None),
     ("A sweep beside one run", "sweep"),
-    ("Each K of a sweep beside a run of its own", "sweep_quality"),
     ("What is recommended", "sweep_recommends"),
     ("Many rows", None),
     ("Out of core, on a Parquet file", "scale_parquet"),
