@@ -49,7 +49,8 @@ with contextlib.suppress(ImportError):
 def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the groups of a test's sites apart from those of other tests, and of this account.
 
-    Their secrets are the same in every run: with any one, a 256th of all changed values look alike.
+    Their secrets are the same in every run: with a random one, one in 256
+    changed values looks unchanged.
     """
     monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path_factory.mktemp("state")))
     drawn = random.Random(0)

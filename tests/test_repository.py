@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import importlib.util
 import re
@@ -193,6 +194,29 @@ def test_no_module_is_longer_than_500_lines() -> None:
         and (lines := len(path.read_text("utf-8").splitlines())) > 500
     ]
     assert not long, "\n".join(long)
+
+
+def test_a_long_function_gives_its_reason() -> None:
+    """Over 60 lines without the docstring, or over eight parameters without self."""
+    bare = []
+    for path in tracked(".py"):
+        if not (path.is_relative_to(SITE) or path.is_relative_to(ROOT / "service")):
+            continue
+        lines = path.read_text("utf-8").splitlines()
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            n_parameters = len([each for each in named if each.arg not in ("self", "cls")])
+            documented = ast.get_docstring(node) is not None
+            first = node.body[1 if documented and len(node.body) > 1 else 0]
+            if (node.end_lineno or 0) - first.lineno < 60 and n_parameters <= 8:
+                continue
+            start = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            near = lines[max(0, start - 4) : first.lineno]
+            if not any(line.strip().startswith("#") for line in near):
+                bare.append(f"{path.relative_to(ROOT)}: {node.name}")
+    assert not bare, "\n".join(bare)
 
 
 def test_what_touches_the_network_at_a_site_is_read_in_an_afternoon() -> None:

@@ -80,7 +80,7 @@ def read_definition(data: bytes) -> Definition:
 
 
 def request_hash(request: SessionCreate) -> str:
-    """Return the hash of the fields that were sent: it tells a repeated request from a new one."""
+    """Return the hash of the fields that were sent; a repeated request has the same."""
     return sha256(canonical_json(request.model_dump(mode="json", exclude_unset=True)))
 
 

@@ -67,7 +67,7 @@ def command(place: Path, *arguments: str, **env: str) -> str:
 
 
 def test_command_and_service_find_a_method_of_another_distribution(place: Path) -> None:
-    """A session over HTTP gives what ``simulate`` does, and consent tells what leaves."""
+    """A session over HTTP gives what ``simulate`` does, and consent lists what leaves."""
     sites = [f"--site={name}={place / name}.csv" for name in SITES]
     study = ["--clusters=3", "--features=x,y", "--seed=7"]
     command(place, "simulate", "damped", *study, *sites, "--report=a.json")

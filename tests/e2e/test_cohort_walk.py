@@ -2,7 +2,7 @@
 
 Two who work together look on: an analyst, who keeps every result, and all other sites, who
 subtract what is theirs. What is left of the results are sums of one site's groups. An attacker
-who is told the members of each group finds no combination of them that concerns 1 to p - 1
+who knows the members of each group finds no combination of them that concerns 1 to p - 1
 persons.
 """
 

@@ -149,6 +149,7 @@ class Dataset:
         An option is invalid.
     """
 
+    # Each parameter is one way in which files differ; all but the first are named.
     def __init__(
         self,
         source: Any,

@@ -25,6 +25,7 @@ from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
 
 
+# What a step depends on; all but the first three are named.
 def local_step(
     plan: Plan,
     task: SiteTask,

@@ -105,6 +105,7 @@ def for_options(method: AnyMethod, options: MethodOptions) -> AnyMethod:
 @functools.cache
 def swept(method: AnyMethod) -> AnyMethod:
     """Return a method whose ``n_clusters`` are several."""
+    # Longer than a screen because it holds one small function for each of the method's.
 
     def check_config(config: RunConfig) -> None:
         if not config.options.evaluated:

@@ -194,8 +194,8 @@ def person_rows(
 def refuse_known_values(signed: WordArray, cohort: Cohort, gone: BoolArray) -> None:
     """Refuse persons with new ids who have the values of known persons who are missing.
 
-    ``signed`` (k,) are the signatures of the persons with new ids; ``gone`` (n,) tells which of
-    the cohort's persons are missing.
+    ``signed`` (k,) are the signatures of the persons with new ids; ``gone`` (n,) marks the
+    cohort's persons who are missing.
     """
     known = cohort.signatures
     if _are_same_persons(signed[signed > 0], known[gone & (known > 0)], known[known > 0]):

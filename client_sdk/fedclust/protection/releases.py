@@ -146,7 +146,7 @@ class ColumnUpdate:
         )
 
     def _are_counts(self, distinct: FloatArray) -> bool:
-        """Return whether a mean of these values tells how many persons have each.
+        """Return whether a mean of these values reveals how many persons have each.
 
         So it does of two values that are more than a step apart.
         """

@@ -8,7 +8,7 @@ twice because of a crash.
 
 Every line holds the SHA-256 of the line before it (``previous``), and ``<ledger>.head`` the number
 of lines and the hash of the last one. This detects lines that were changed, removed, reordered or
-cut off. The chain has no key, so whoever may write here can rewrite all of it. Such a change is
+cut off. The chain has no key, so anyone who can write here can rewrite all of it. Such a change is
 detected by the receipts at the coordinator, or by a head that was noted elsewhere
 (``verify(expected_head=...)``).
 """

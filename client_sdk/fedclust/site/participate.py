@@ -69,6 +69,7 @@ class Site:
     True
     """
 
+    # Settings of the connection and the journal; all but the first two are named.
     def __init__(
         self,
         url: str | None = None,

@@ -115,7 +115,7 @@ class SessionRun:
                 counts = (seen.answered, seen.addressed) if seen else (None, None)
                 self.report(Progress("waiting", task.round, None, *counts))
             task, known = self.client.task(self.session, etag)
-            # If nothing changed, the next request is answered at once and tells the progress.
+            # If nothing changed, the next request is answered at once, with the progress.
             etag = None if task is None else known
 
     def join(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> None:

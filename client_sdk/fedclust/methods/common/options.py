@@ -134,7 +134,7 @@ def variants(title: str, *each: type[_Variant], by: str = "variant") -> type[Roo
         Defined in one module, which names the union ``Config``. Each has a field
         ``variant: Literal["name"]``. The first reads options without a variant.
     by : str
-        The name of the field that tells the variants apart.
+        The name of the field whose value names the variant.
     """
     union: Any = functools.reduce(operator.or_, each)
     names = [_variant_name(model, by) for model in each]
