@@ -416,9 +416,9 @@ def main() -> int:
         CONTRACT.write_text(text + "\n", "utf-8")
         return 0
     found = breaks(json.loads(CONTRACT.read_text("utf-8")), current)
-    told = declared(CHANGES.read_text("utf-8"))
-    lines = [f"{'told' if line in told else 'BREAKING'}: {line}" for line in found]
-    if left := [line for line in found if line not in told]:
+    listed = declared(CHANGES.read_text("utf-8"))
+    lines = [f"{'listed' if line in listed else 'BREAKING'}: {line}" for line in found]
+    if left := [line for line in found if line not in listed]:
         lines.append(f"{len(left)} breaking changes that openapi/CHANGES.md does not tell of.")
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return int(bool(left))

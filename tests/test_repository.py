@@ -196,6 +196,23 @@ def test_no_module_is_longer_than_500_lines() -> None:
     assert not long, "\n".join(long)
 
 
+#: Classes of one name that mean the same in several places.
+SHARED_NAMES = {
+    "every method has them": {"CellsTask", "Config", "DefaultConfig", "PaperConfig", "State"},
+    "the coordinator's entity and its body on the wire": {"Participation", "Submission"},
+}
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for path in tracked(".py"):
+        if path.is_relative_to(SITE) or path.is_relative_to(ROOT / "service"):
+            for name in re.findall(r"^class (\w+)", path.read_text("utf-8"), re.M):
+                places.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    repeated = {name: found for name, found in places.items() if len(found) > 1}
+    assert repeated.keys() == set().union(*SHARED_NAMES.values()), repeated
+
+
 def test_a_long_function_gives_its_reason() -> None:
     """Over 60 lines without the docstring, or over eight parameters without self."""
     bare = []

@@ -51,7 +51,7 @@ _TRANSIENT_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
 @dataclass(frozen=True)
-class Options:
+class ConnectionOptions:
     """How to reach the coordinator.
 
     Attributes
@@ -95,13 +95,13 @@ class Http:
         self,
         url: str,
         token: str,
-        options: Options | None = None,
+        options: ConnectionOptions | None = None,
         *,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.options = options or Options()
+        self.options = options or ConnectionOptions()
         self.url, plain = _checked_url(url)
         if not token or not token.isascii() or not token.isprintable() or " " in token:
             raise UsageError("this is not a token: copy the complete line that was issued")
@@ -310,7 +310,7 @@ def _proxy(address: str | None, tls: ssl.SSLContext | None) -> httpx.Proxy | Non
     return httpx.Proxy(address, ssl_context=tls if secure else None)
 
 
-def tls_context(options: Options) -> ssl.SSLContext:
+def tls_context(options: ConnectionOptions) -> ssl.SSLContext:
     context: ssl.SSLContext
     named = [options.ca_bundle]
     try:

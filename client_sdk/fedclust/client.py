@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from fedclust._http import Http, Options, Reply, Take
+from fedclust._http import ConnectionOptions, Http, Reply, Take
 from fedclust.errors import ProtocolError
 from fedclust.schema.model import Model
 from fedclust.wire import codec, models
@@ -31,7 +31,7 @@ class Client:
     url : str
         The coordinator's address, ``https://host[:port]``.
     token : str
-    options : Options, optional
+    options : ConnectionOptions, optional
         Certificates, proxy, patience.
     http : Http, optional
         Used instead of a new connection; for tests.
@@ -48,7 +48,12 @@ class Client:
     """
 
     def __init__(
-        self, url: str, token: str, options: Options | None = None, *, http: Http | None = None
+        self,
+        url: str,
+        token: str,
+        options: ConnectionOptions | None = None,
+        *,
+        http: Http | None = None,
     ) -> None:
         self._http = http or Http(url, token, options)
         self.url = self._http.url

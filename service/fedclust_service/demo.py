@@ -57,7 +57,7 @@ class DemoFailure(Exception):
 
 
 @dataclass(frozen=True)
-class Cohort:
+class Hospital:
     """One hospital's records. The hospital never gets ``diagnosis`` (0 malignant, 1 benign)."""
 
     name: str
@@ -66,7 +66,7 @@ class Cohort:
     diagnosis: NDArray[np.int64]
 
 
-def cohorts() -> tuple[tuple[str, ...], list[Cohort]]:
+def hospital_records() -> tuple[tuple[str, ...], list[Hospital]]:
     """Return the feature names and the four hospitals' records, always the same."""
     from sklearn.datasets import load_breast_cancer
 
@@ -83,7 +83,7 @@ def cohorts() -> tuple[tuple[str, ...], list[Cohort]]:
     for index, name in enumerate(SHARES):
         mine = np.flatnonzero(owner == index)
         ids = tuple(f"{name[:2].upper()}-{number:04d}" for number in range(1, len(mine) + 1))
-        found.append(Cohort(name, ids, X[mine], diagnosis[mine]))
+        found.append(Hospital(name, ids, X[mine], diagnosis[mine]))
     return tuple(str(name) for name in data.feature_names), found
 
 
@@ -110,7 +110,7 @@ def run(directory: Path, keep_running: bool | None = None, out: Console | None =
 
 
 def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> None:
-    features, hospitals = cohorts()
+    features, hospitals = hospital_records()
     place.write(features, hospitals)
     out.rule("[bold]1. a coordinator")
     server = _Coordinator.start(place, stack)
@@ -122,7 +122,7 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
     operator.add("analysts", ANALYST)
     token = operator.issue_token("analysts", ANALYST).token
     analyst = stack.enter_context(Client(server.url, token))
-    out.print(_cohort_table(hospitals))
+    out.print(_hospital_table(hospitals))
 
     out.rule(f"[bold]2. the analyst {ANALYST} defines a session of each method")
     out.print(f"K={K}, {len(features)} features, standard scaling")
@@ -164,7 +164,7 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
 
 
 def _definition(
-    session: str, features: Sequence[str], hospitals: Sequence[Cohort]
+    session: str, features: Sequence[str], hospitals: Sequence[Hospital]
 ) -> SessionCreate:
     return SessionCreate.model_validate(
         {
@@ -209,7 +209,7 @@ class _Place:
     def site(self, name: str, file: str) -> Path:
         return self.root / name / file
 
-    def write(self, features: Sequence[str], hospitals: Sequence[Cohort]) -> None:
+    def write(self, features: Sequence[str], hospitals: Sequence[Hospital]) -> None:
         """Write each hospital's file with record numbers and exact values."""
         self.coordinator.mkdir()
         for hospital in hospitals:
@@ -226,7 +226,7 @@ class _Place:
     def save_token(self, name: str, token: str) -> None:
         write_atomically(self.site(name, "token"), f"{token}\n".encode())
 
-    def labels(self, session: str, hospital: Cohort) -> NDArray[np.int64]:
+    def labels(self, session: str, hospital: Hospital) -> NDArray[np.int64]:
         """Read the labels of a hospital's records, in the cohort's order."""
         path = self.site(hospital.name, f"{session}/labels.csv")
         with path.open(encoding="utf-8", newline="") as file:
@@ -358,7 +358,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
 # --- what is printed ------------------------------------------------------------------------------
 
 
-def _cohort_table(hospitals: Sequence[Cohort]) -> Table:
+def _hospital_table(hospitals: Sequence[Hospital]) -> Table:
     table = Table("hospital", "records", "malignant (the hospitals do not know)", box=None)
     for hospital in hospitals:
         malignant = float(np.mean(hospital.diagnosis == 0))
@@ -438,7 +438,7 @@ def _round_line(round_: RoundInfo) -> str:
 
 
 def _compare(
-    place: _Place, hospitals: Sequence[Cohort], results: dict[str, dict[str, Any]], out: Console
+    place: _Place, hospitals: Sequence[Hospital], results: dict[str, dict[str, Any]], out: Console
 ) -> None:
     from sklearn.cluster import KMeans
     from sklearn.metrics import adjusted_rand_score

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from fedclust import errors
-from fedclust._http import Http, Options
-from fedclust.cli.agent_worker import Agent, Entries, Entry
+from fedclust._http import ConnectionOptions, Http
+from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
 from fedclust.durable_files import write_atomically
 from fedclust.site import Site
 from support.fake_coordinator import EPOCH, URL, FakeCoordinator
@@ -35,12 +35,12 @@ class Post:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.fake = FakeCoordinator({"alpha": rows(50, 1), "beta": rows(45, 2)})
-        self.entries = Entries(place / "state")
+        self.entries = AgentEntries(place / "state")
         self.said: list[str] = []
         self.data = place / "cohort.csv"
         with self.data.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([["x", "y"], *rows(60, 3).tolist()])
-        self.entry = Entry(
+        self.entry = AgentEntry(
             coordinator=URL,
             site="me",
             session="heart",
@@ -78,7 +78,7 @@ class Post:
         self.fake.before = before
 
     @property
-    def known(self) -> Entry:
+    def known(self) -> AgentEntry:
         (entry,) = self.entries.read()
         return entry
 
@@ -181,7 +181,7 @@ def test_weeks_without_a_coordinator_leave_nothing_open(post: Post) -> None:
 
     def connect() -> Site:
         tries.release()
-        options = Options(give_up_after_s=0.0)
+        options = ConnectionOptions(give_up_after_s=0.0)
         http = Http("https://127.0.0.1:9", "fcs_secret", options, sleep=lambda _: None)
         return Site(http=http, journal_dir=post.entries.directory)
 

@@ -39,7 +39,6 @@ from fedclust_coordinator_client.models import (
     LloydSessionCreate,
     LloydSubmission,
     LloydTaskDocument,
-    Moments,
     Participation,
     ParticipationMethods,
     Policy,
@@ -51,6 +50,7 @@ from fedclust_coordinator_client.models import (
     Receipt,
     ResultDocument,
     SessionInfo,
+    SiteMoments,
     Step,
     StepTask,
     TaskResponse,
@@ -134,7 +134,7 @@ class Site:
         digest = task.digest
         if isinstance(task, PrepareTaskDocument):
             n, mean, m2 = moments(self._rows)
-            told = Moments(n=n, observed=[n] * len(mean), mean=mean, m2=m2)
+            told = SiteMoments(n=n, observed=[n] * len(mean), mean=mean, m2=m2)
             return PrepareSubmission(phase="prepare", task_digest=digest, payload=told)
         scaled = in_space(self._rows, known(TaskSpace, task.common.space))
         if isinstance(task, CellsTaskDocument):

@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import Site, simulate
-from fedclust._http import Http, Options
-from fedclust.cli.agent_worker import Agent, Entries, Entry
+from fedclust._http import ConnectionOptions, Http
+from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
 from fedclust.site.ledger import Ledger
 from support import processes
 from support.api_caller import NOBODY
@@ -41,11 +41,11 @@ def _rows() -> dict[str, NDArray[np.float64]]:
 
 def _leave_to_agent(place: Path, url: str, token: str) -> Path:
     """Consent to both sessions; the site's state directory."""
-    entries = Entries(place / "state")
+    entries = AgentEntries(place / "state")
     with Site(url, token, journal_dir=entries.directory) as site:
         for session in SESSIONS:
             request = site.check(session, place / "rows.csv", id_column="record")
-            entry = Entry(
+            entry = AgentEntry(
                 coordinator=request.coordinator,
                 site=request.site,
                 session=session,
@@ -110,11 +110,11 @@ def _eager_agent(url: str, token: str, state: Path, gate: _Gate) -> threading.Th
     pause = threading.Event()
 
     def connect() -> Site:
-        options = Options(give_up_after_s=600.0)
+        options = ConnectionOptions(give_up_after_s=600.0)
         http = Http(url, token, options, transport=_Gated(gate), sleep=lambda _: pause.wait(0.05))
         return Site(journal_dir=state, http=http)
 
-    agent = Agent(Entries(state), connect, lambda _: None)
+    agent = Agent(AgentEntries(state), connect, lambda _: None)
     thread = threading.Thread(
         target=agent.run, args=(threading.Event(),), kwargs={"until_done": True}, daemon=True
     )
@@ -192,4 +192,4 @@ def test_a_coordinator_that_is_killed_while_agents_serve_two_sessions(tmp_path: 
                 assert len(lines) == sum(site == name for _, site in kept)
             assert left == kept
     for name in SITES:
-        assert {e.state for e in Entries(tmp_path / name / "state").read()} == {"done"}
+        assert {e.state for e in AgentEntries(tmp_path / name / "state").read()} == {"done"}

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from fedclust import Site, simulate
-from fedclust._http import Http, Options
-from fedclust.cli.agent_worker import Agent, Entries, Entry
+from fedclust._http import ConnectionOptions, Http
+from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
 from fedclust.client import Client
 from fedclust.site.result import SiteResult
 from fedclust_service.orchestration.admin import AdminAuditEntry
@@ -383,7 +383,7 @@ def test_agents_finish_two_sessions_over_many_broken_connections(tmp_path: Path)
         agents = []
         for name in SITES:
             token = (tmp_path / f"{name}.token").read_text("utf-8").strip()
-            entries = Entries(tmp_path / f"{name}.state")
+            entries = AgentEntries(tmp_path / f"{name}.state")
             with Site(server.base_url, token, journal_dir=entries.directory) as site:
                 for session in ("two", "three"):
                     entries.put(_entry(site, session, files[name], line.url))
@@ -415,9 +415,9 @@ def test_agents_finish_two_sessions_over_many_broken_connections(tmp_path: Path)
             shell.run(name, "ledger", "verify")
 
 
-def _entry(site: Site, session: str, data: Path, url: str) -> Entry:
+def _entry(site: Site, session: str, data: Path, url: str) -> AgentEntry:
     request = site.check(session, data)
-    return Entry(
+    return AgentEntry(
         coordinator=url,
         site=request.site,
         session=session,
@@ -427,9 +427,9 @@ def _entry(site: Site, session: str, data: Path, url: str) -> Entry:
     )
 
 
-def _connector(url: str, token: str, entries: Entries) -> Any:
+def _connector(url: str, token: str, entries: AgentEntries) -> Any:
     def connect() -> Site:
-        http = Http(url, token, Options(give_up_after_s=600.0), sleep=lambda _: None)
+        http = Http(url, token, ConnectionOptions(give_up_after_s=600.0), sleep=lambda _: None)
         return Site(journal_dir=entries.directory, http=http)
 
     return connect

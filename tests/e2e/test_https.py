@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclust._http import Options
+from fedclust._http import ConnectionOptions
 from fedclust.client import Client
 from fedclust.errors import ProxyError, TLSError, UsageError
 from support import processes
@@ -82,7 +82,7 @@ class ForwardProxy(TcpProxy):
         return server
 
 
-def whoami(server: ServerProcess, options: Options, host: str = "localhost") -> str:
+def whoami(server: ServerProcess, options: ConnectionOptions, host: str = "localhost") -> str:
     url = f"https://{host}:{server.port}"
     with Client(url, server.operator_token, options) as client:
         return client.whoami().role
@@ -97,7 +97,7 @@ def test_a_session_over_https_through_a_proxy_that_wants_a_password(
         tls_server(tmp_path / "server", authority) as server,
         ForwardProxy("clinic", "s3cret") as proxy,
     ):
-        options = Options(
+        options = ConnectionOptions(
             ca_bundle=authority.bundle,
             proxy=f"http://clinic:s3cret@{proxy.address}",
             give_up_after_s=SOON,
@@ -112,7 +112,7 @@ def test_a_session_over_https_through_a_proxy_that_wants_a_password(
         with pytest.raises(ProxyError) as refused:
             whoami(
                 server,
-                Options(
+                ConnectionOptions(
                     ca_bundle=authority.bundle,
                     proxy=f"http://clinic:wrong@{proxy.address}",
                     give_up_after_s=SOON,
@@ -125,16 +125,16 @@ def test_a_session_over_https_through_a_proxy_that_wants_a_password(
 def test_another_authority_is_not_trusted(tmp_path: Path, authority: Authority) -> None:
     other = Authority(tmp_path / "other", "other")
     with tls_server(tmp_path / "server", authority) as server:
-        assert whoami(server, Options(ca_bundle=authority.bundle)) == "operator"
+        assert whoami(server, ConnectionOptions(ca_bundle=authority.bundle)) == "operator"
         with pytest.raises(TLSError):
-            whoami(server, Options(ca_bundle=other.bundle, give_up_after_s=SOON))
+            whoami(server, ConnectionOptions(ca_bundle=other.bundle, give_up_after_s=SOON))
         # Nor is the private authority by whoever relies on the operating system's.
         with pytest.raises(TLSError):
-            whoami(server, Options(give_up_after_s=SOON))
+            whoami(server, ConnectionOptions(give_up_after_s=SOON))
 
 
 def test_a_certificate_for_another_host_is_refused(tmp_path: Path, authority: Authority) -> None:
-    options = Options(ca_bundle=authority.bundle, give_up_after_s=SOON)
+    options = ConnectionOptions(ca_bundle=authority.bundle, give_up_after_s=SOON)
     with (
         tls_server(tmp_path / "server", authority, host="elsewhere.example") as server,
         pytest.raises(TLSError, match=r"[Hh]ostname"),
@@ -143,7 +143,7 @@ def test_a_certificate_for_another_host_is_refused(tmp_path: Path, authority: Au
 
 
 def test_an_expired_certificate_is_refused(tmp_path: Path, authority: Authority) -> None:
-    options = Options(ca_bundle=authority.bundle, give_up_after_s=SOON)
+    options = ConnectionOptions(ca_bundle=authority.bundle, give_up_after_s=SOON)
     with (
         tls_server(tmp_path / "server", authority, expired=True) as server,
         pytest.raises(TLSError, match="expired"),
@@ -156,10 +156,12 @@ def test_a_required_client_certificate(tmp_path: Path, authority: Authority) -> 
     mine = clients.issue("north@example.org", name="north")
     foreign = authority.issue("south@example.org", name="south")
     with tls_server(tmp_path / "server", authority, client_ca=clients.bundle) as server:
-        shown = Options(ca_bundle=authority.bundle, client_cert=mine.cert, client_key=mine.key)
+        shown = ConnectionOptions(
+            ca_bundle=authority.bundle, client_cert=mine.cert, client_key=mine.key
+        )
         assert whoami(server, shown) == "operator"
-        none = Options(ca_bundle=authority.bundle, give_up_after_s=SOON)
-        wrong = Options(
+        none = ConnectionOptions(ca_bundle=authority.bundle, give_up_after_s=SOON)
+        wrong = ConnectionOptions(
             ca_bundle=authority.bundle,
             client_cert=foreign.cert,
             client_key=foreign.key,

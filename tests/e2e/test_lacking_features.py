@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from e2e.random_kills import shared
 from fedclust import Site, simulate
 from fedclust.client import Client
-from fedclust.engine.preparation import Moments
+from fedclust.engine.preparation import SiteMoments
 from fedclust.errors import Invalid, SitesUnsuitable
 from fedclust.site.result import SiteResult
 from fedclust.wire.codec import to_tree
@@ -161,7 +161,9 @@ def test_values_of_a_feature_that_a_site_joined_without_are_refused(server: Serv
         view, _ = site.task("lying")
         assert view is not None
         assert view.task is not None
-        lie = Moments(n=60, observed=np.full(4, 60), mean=np.array([1.0, 1, 1, 1]), m2=np.ones(4))
+        lie = SiteMoments(
+            n=60, observed=np.full(4, 60), mean=np.array([1.0, 1, 1, 1]), m2=np.ones(4)
+        )
         with pytest.raises(Invalid) as refused:
             site.submit("lying", 1, write_submission("prepare", view.task.digest, lie, BINARY))
     assert [error.rule for error in refused.value.errors] == ["mask"]

@@ -156,7 +156,7 @@ def test_every_round_is_the_same_from_stored_state_and_in_any_order() -> None:
 
 def test_numbers_too_large_to_add_up_fail_the_session_and_nothing_worse() -> None:
     plan = plan_for(1, {"n_clusters": 1})
-    huge = preparation.Moments(
+    huge = preparation.SiteMoments(
         n=9, observed=np.array([9]), mean=np.array([1e200]), m2=np.array([1e300])
     )
     small = huge.model_copy(update={"mean": np.array([-1e200])})

@@ -34,7 +34,9 @@ def _measure(points: Points, centroids: Any, config: RunConfig) -> evaluation.Ev
     return payload
 
 
-def _outcome(sites: dict[str, Points], centroids: Any, config: RunConfig) -> evaluation.Outcome:
+def _outcome(
+    sites: dict[str, Points], centroids: Any, config: RunConfig
+) -> evaluation.EvaluationOutcome:
     answers = [
         Contribution(site, _measure(points, centroids, config), config.p)
         for site, points in sites.items()

@@ -333,7 +333,7 @@ def test_a_break_fails_unless_the_changes_tell_of_it(
     assert '"examples": {"recorded"' not in json.dumps(json.loads(contract.read_text("utf-8")))
 
 
-def test_every_break_of_the_committed_contract_is_told(
+def test_every_break_of_the_committed_contract_is_listed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["breaking.py"])
@@ -342,5 +342,5 @@ def test_every_break_of_the_committed_contract_is_told(
 
 def test_the_changes_tell_of_no_break_that_is_none() -> None:
     contract = json.loads(BREAKING.CONTRACT.read_text("utf-8"))
-    told = BREAKING.declared(BREAKING.CHANGES.read_text("utf-8"))
-    assert told <= set(BREAKING.breaks(contract, OLD))
+    listed = BREAKING.declared(BREAKING.CHANGES.read_text("utf-8"))
+    assert listed <= set(BREAKING.breaks(contract, OLD))

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
 from fedclust.methods.common.partial_features import (
-    GroupSums,
     LocalCentroids,
+    MergedCentroids,
     RelativeDistances,
     connected_components,
     feature_ranges,
@@ -101,8 +101,8 @@ def test_merging_gives_the_means_of_the_rows() -> None:
     np.testing.assert_allclose(whole.means[0], expected, rtol=1e-12)
     alone = points.as_groups()
     for a, b, c in permutations(range(3)):
-        pair = GroupSums(alone.sums[a] + alone.sums[b], alone.counts[a] + alone.counts[b])
-        three = GroupSums(pair.sums + alone.sums[c], pair.counts + alone.counts[c])
+        pair = MergedCentroids(alone.sums[a] + alone.sums[b], alone.counts[a] + alone.counts[b])
+        three = MergedCentroids(pair.sums + alone.sums[c], pair.counts + alone.counts[c])
         np.testing.assert_allclose(three.means, expected, rtol=1e-12)
 
 

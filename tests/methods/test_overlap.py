@@ -13,7 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedclust import engine
 from fedclust.engine import Plan
-from fedclust.engine.preparation import Moments
+from fedclust.engine.preparation import SiteMoments
 from fedclust.methods import overlap
 from fedclust.methods.common import own_features
 from fedclust.methods.common.kmeans_rounds import Cells
@@ -562,7 +562,7 @@ def test_a_later_round_that_too_few_answer_completes_with_what_was_found() -> No
     step = engine.start(plan, sent, masks)
     moments = {s: masks[s].astype(np.int64) * 30 for s in sent}
     prepared = [
-        Contribution(s, Moments(n=30, observed=n, mean=np.zeros(4), m2=n * 1.0), p=3)
+        Contribution(s, SiteMoments(n=30, observed=n, mean=np.zeros(4), m2=n * 1.0), p=3)
         for s, n in moments.items()
     ]
     first = engine.advance(plan, step.state, prepared, sent, masks)

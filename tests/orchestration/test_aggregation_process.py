@@ -23,12 +23,12 @@ from fedclust.wire.submissions import payload_bytes
 from fedclust_service.orchestration import aggregation_process as module
 from fedclust_service.orchestration import driver, sessions
 from fedclust_service.orchestration.aggregation import (
-    Answer,
-    Computed,
+    AggregationOutcome,
     Finished,
     Job,
     Opening,
     Raised,
+    StoredAnswer,
     compute,
 )
 from fedclust_service.orchestration.aggregation_process import AggregationProcess, ProcessLost
@@ -99,7 +99,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[byt
 
 def both_ways(
     algorithm: str, config: dict[str, Any], policy: dict[str, Any] | None = None
-) -> list[tuple[Computed, Computed]]:
+) -> list[tuple[AggregationOutcome, AggregationOutcome]]:
     """Return what each round of a session comes to, in this thread and in a process."""
     sites = {f"s{i}": np.random.default_rng(i).normal(size=(60, 3)) + i for i in range(3)}
     request = {
@@ -126,7 +126,7 @@ def both_ways(
             masks={site: np.ones(3, dtype=np.bool_) for site in sites},
         )
         answers = [
-            Answer(site, 5, payload_bytes(payload)) for site, payload in each.payloads.items()
+            StoredAnswer(site, 5, payload_bytes(payload)) for site, payload in each.payloads.items()
         ]
         here = compute(plan, job, list(answers))
         found.append((here, AggregationProcess().run(job, len(answers), answers)))
@@ -212,7 +212,7 @@ def test_what_raises_inside_fails_the_session_without_its_text(
 def test_what_fails_before_it_has_read_everything_still_says_so() -> None:
     """The parent is then writing into a pipe that nobody reads any more."""
     job = a_job(phase="no such phase")
-    answers = [Answer(f"s{i}", 5, bytes(2**20)) for i in range(8)]
+    answers = [StoredAnswer(f"s{i}", 5, bytes(2**20)) for i in range(8)]
     assert isinstance(AggregationProcess().run(job, 8, answers).what, Raised)
 
 
@@ -393,7 +393,7 @@ def test_it_does_not_outlive_a_coordinator_that_is_killed(
     )
     with child:
         assert child.stdin is not None
-        module._send_job(child.stdin, job, 3, [Answer(f"s{i}", 5, vote) for i in range(3)])
+        module._send_job(child.stdin, job, 3, [StoredAnswer(f"s{i}", 5, vote) for i in range(3)])
         eventually(there.exists)
         assert child.poll() is None
         child.stdin.close()

@@ -27,7 +27,7 @@ from fedclust.errors import UsageError
 from fedclust.report import Facts, Plots, csv_text, html, json_text
 from fedclust.report.drawing import line_chart, ticks
 from fedclust.report.tables import centroid_table
-from fedclust.schema.result import HistoryEntry, Profile, Quality, Result, SweepEntry
+from fedclust.schema.result import ClusterProfile, HistoryEntry, Quality, Result, SweepEntry
 from fedclust.site.ledger import Ledger
 from fedclust.site.result import SiteResult
 from fedclust.wire.models import Definition
@@ -64,7 +64,7 @@ def _result(means: Any, deviations: Any, **changes: Any) -> Result:
         "sizes": (60, 40),
         "site_sizes": {"a": (30, 20), "b": (30, 20)},
         "quality": Quality(inertia=12.5, simplified_silhouette=0.5, davies_bouldin=0.7, n_rows=100),
-        "profile": Profile(
+        "profile": ClusterProfile(
             known=every,
             means=means,
             deviations=deviations,

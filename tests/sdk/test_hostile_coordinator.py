@@ -97,7 +97,7 @@ class HostileCoordinator(FakeCoordinator):
             status="work",
             round=self.round,
             task=self.questions[self.round - 1].document(self.round),
-            progress=models.Progress(answered=0, addressed=3),
+            progress=models.RoundProgress(answered=0, addressed=3),
         )
 
     def _open(self, step: Any) -> None:

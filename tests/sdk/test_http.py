@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fedclust._http import Http, Options
+from fedclust._http import ConnectionOptions, Http
 from fedclust.errors import (
     CoordinatorUnreachable,
     Internal,
@@ -60,7 +60,7 @@ def http(script: Script, time: Time | None = None, **options: Any) -> Http:
     return Http(
         URL,
         SECRET,
-        Options(**options),
+        ConnectionOptions(**options),
         transport=script,
         sleep=time.sleep,
         monotonic=lambda: time.now,
@@ -208,7 +208,7 @@ def test_plain_http_that_is_always_closed_without_an_answer_hints_at_https() -> 
     client = Http(
         "http://127.0.0.1:8400",
         SECRET,
-        Options(give_up_after_s=0),
+        ConnectionOptions(give_up_after_s=0),
         transport=Script(closed),
     )
     with pytest.raises(CoordinatorUnreachable, match="use https://"):
@@ -288,7 +288,7 @@ def test_plain_http_to_this_machine_ignores_proxies(
     monkeypatch.setenv("ALL_PROXY", "http://proxy.example:3128")
     assert not Http(url, SECRET)._client._mounts
     with pytest.raises(UsageError):
-        Http(url, SECRET, Options(proxy="http://proxy.example:3128"))
+        Http(url, SECRET, ConnectionOptions(proxy="http://proxy.example:3128"))
 
 
 @pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "nö"])
@@ -301,7 +301,7 @@ def test_tokens_that_are_none(token: str) -> None:
 @pytest.mark.parametrize("proxy", ["gopher://u:hunter2@h:1", "http://u:hunter2@[::1", "nonsense"])
 def test_a_wrong_proxy_is_refused_without_its_password(proxy: str) -> None:
     with pytest.raises(UsageError) as caught:
-        Http(URL, SECRET, Options(proxy=proxy))
+        Http(URL, SECRET, ConnectionOptions(proxy=proxy))
     assert "hunter2" not in str(caught.value)
     assert caught.value.__suppress_context__
 
@@ -310,10 +310,10 @@ def test_certificates_that_cannot_be_read(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("nothing", "utf-8")
     for options in (
-        Options(ca_bundle=tmp_path / "absent.pem"),
-        Options(ca_bundle=empty),
-        Options(client_cert=empty),
-        Options(client_key=empty),
+        ConnectionOptions(ca_bundle=tmp_path / "absent.pem"),
+        ConnectionOptions(ca_bundle=empty),
+        ConnectionOptions(client_cert=empty),
+        ConnectionOptions(client_key=empty),
     ):
         with pytest.raises(UsageError):
             Http(URL, SECRET, options)
@@ -357,7 +357,7 @@ def test_a_proxy_password_is_not_asked_for_on_the_command_line(status: int | Non
 
 def test_the_file_that_holds_no_certificate_is_named(tmp_path: Path) -> None:
     absent = tmp_path / "absent.pem"
-    for options in (Options(ca_bundle=absent), Options(client_cert=absent)):
+    for options in (ConnectionOptions(ca_bundle=absent), ConnectionOptions(client_cert=absent)):
         with pytest.raises(UsageError, match=r"absent\.pem"):
             Http(URL, SECRET, options)
 

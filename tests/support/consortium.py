@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust._http import Options
+from fedclust._http import ConnectionOptions
 from fedclust.client import Client
 from fedclust.site import Site, SiteResult
 from fedclust.wire.models import ResultDocument, SessionInfo
@@ -36,7 +36,7 @@ class Consortium:
     url: str
     analyst_token: str
     site_tokens: dict[str, str]
-    options: Options
+    options: ConnectionOptions
 
     @classmethod
     def found(
@@ -44,10 +44,10 @@ class Consortium:
         url: str,
         operator_token: str,
         sites: tuple[str, ...],
-        options: Options | None = None,
+        options: ConnectionOptions | None = None,
     ) -> Consortium:
         """Register an analyst and sites, with a token each."""
-        options = options or Options(timeout_s=TIMEOUT_S, give_up_after_s=TIMEOUT_S)
+        options = options or ConnectionOptions(timeout_s=TIMEOUT_S, give_up_after_s=TIMEOUT_S)
         with Client(url, operator_token, options) as operator:
             operator.add("analysts", "ada")
             tokens = {}

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust import engine
-from fedclust._http import Http, Options
+from fedclust._http import ConnectionOptions, Http
 from fedclust.definition import canonical, freeze, plan_of
 from fedclust.engine import EngineState
 from fedclust.schema.task import Contribution, Done
@@ -86,7 +86,7 @@ class FakeCoordinator(httpx.BaseTransport):
         http = Http(
             URL,
             "fcs_secret",
-            Options(give_up_after_s=options.pop("give_up_after_s", 0.0)),
+            ConnectionOptions(give_up_after_s=options.pop("give_up_after_s", 0.0)),
             transport=self,
             sleep=lambda _seconds: None,
         )
@@ -196,7 +196,7 @@ class FakeCoordinator(httpx.BaseTransport):
                 common=common,
                 site=part,
             ),
-            progress=models.Progress(answered=len(self.others), addressed=len(self.roster)),
+            progress=models.RoundProgress(answered=len(self.others), addressed=len(self.roster)),
         )
 
     def _task(self, request: httpx.Request) -> httpx.Response:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fedclust.cli import options as o
-from fedclust.cli.agent_worker import Agent, Entries, Entry
+from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
 from fedclust.cli.console import (
     ProgressLine,
     conclude,
@@ -73,7 +73,7 @@ def agent(
     # sends no request; it only reports wrong settings now.
     connect().close()
     _tell(f"agent of {connection.url}; its list of sessions is in {directory}")
-    Agent(Entries(directory), connect, _tell).run(stopping, until_done=until_done)
+    Agent(AgentEntries(directory), connect, _tell).run(stopping, until_done=until_done)
     _tell("stopped; the next run sends what is already written")
 
 
@@ -106,7 +106,7 @@ def add(
     question = consent_question(request, "Shall the agent take part for this site?")
     if not (yes or confirmed(question, "--yes")):
         raise ConsentDeclined(f"not consented to session {session}")
-    entry = Entry(
+    entry = AgentEntry(
         coordinator=request.coordinator,
         site=request.site,
         session=session,
@@ -118,7 +118,7 @@ def add(
         result_out=o.absolute(outputs.result_out),
         **vars(persons),
     )
-    Entries(directory).put(entry)
+    AgentEntries(directory).put(entry)
     said = f"{session} is handed to the agent; next: fedclust agent, if none runs yet"
     conclude(said, entry, as_json)
 
@@ -126,7 +126,7 @@ def add(
 @o.command(app, "list", "fedclust agent list --json")
 def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> None:
     """List the sessions that were handed to the agent, and their states."""
-    entries = Entries(journal_dir or paths.default_directory()).read()
+    entries = AgentEntries(journal_dir or paths.default_directory()).read()
     if as_json:
         print_json(entries)
         return
@@ -143,7 +143,7 @@ def remove(session: o.Session, journal_dir: o.JournalDir = None, as_json: o.AsJs
 
     A running agent answers no further round of it, and stops computing within half a minute.
     """
-    if not Entries(journal_dir or paths.default_directory()).drop(session):
+    if not AgentEntries(journal_dir or paths.default_directory()).drop(session):
         raise UsageError(f"{session} was not handed to the agent: fedclust agent list shows which")
     said = f"{session}: the agent answers no more; fedclust participate can continue it"
     conclude(said, {"session": session, "state": "removed"}, as_json)

@@ -35,7 +35,7 @@ State = Literal["waiting", "done", "ended", "failing"]
 _OVER = ("done", "ended")
 
 
-class Entry(Model):
+class AgentEntry(Model):
     """A session that the agent answers, with the hash of the definition consented to."""
 
     coordinator: str
@@ -55,7 +55,7 @@ class Entry(Model):
     state: State = "waiting"
     said: str = ""
 
-    def asks_the_same(self, other: Entry) -> bool:
+    def asks_the_same(self, other: AgentEntry) -> bool:
         """Whether two entries are equal except for their state."""
         return self == other.model_copy(update={"state": self.state, "said": self.said})
 
@@ -66,30 +66,30 @@ class Entry(Model):
         return Path(labels) if labels else None, Path(result) if result else None
 
 
-class _File(Model):
-    entries: Annotated[tuple[Entry, ...], Field(max_length=100_000)] = ()
+class _AgentFile(Model):
+    entries: Annotated[tuple[AgentEntry, ...], Field(max_length=100_000)] = ()
 
 
-class Entries:
+class AgentEntries:
     """The list of entries in a state directory; several processes may change it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self._path = directory, directory / _FILE
 
-    def read(self) -> tuple[Entry, ...]:
+    def read(self) -> tuple[AgentEntry, ...]:
         """Return all entries, in the order in which they were added."""
         with state_errors(self.directory):
             if not self._path.exists():
                 return ()
             try:
-                return _File.model_validate_json(self._path.read_bytes()).entries
+                return _AgentFile.model_validate_json(self._path.read_bytes()).entries
             except ValidationError:
                 raise errors.JournalDamaged(
                     f"{self._path} is damaged, or another version of fedclust wrote it: move it "
                     "away, and consent to its sessions again (fedclust agent add)"
                 ) from None
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: AgentEntry) -> None:
         """Add an entry, or replace the session's."""
         with self._changing():
             others = [each for each in self.read() if each.session != entry.session]
@@ -102,7 +102,7 @@ class Entries:
             self._write([each for each in known if each.session != session])
             return any(each.session == session for each in known)
 
-    def note(self, entry: Entry, state: State, said: str) -> None:
+    def note(self, entry: AgentEntry, state: State, said: str) -> None:
         """Record the state of an entry, unless the entry was replaced meanwhile."""
         with self._changing():
             self._write(
@@ -113,8 +113,8 @@ class Entries:
                 for each in self.read()
             )
 
-    def _write(self, entries: Iterable[Entry]) -> None:
-        text = _File(entries=tuple(entries)).model_dump_json(indent=1)
+    def _write(self, entries: Iterable[AgentEntry]) -> None:
+        text = _AgentFile(entries=tuple(entries)).model_dump_json(indent=1)
         write_atomically(self._path, text.encode())
 
     @contextmanager
@@ -137,7 +137,7 @@ class Agent:
 
     def __init__(
         self,
-        entries: Entries,
+        entries: AgentEntries,
         connect: Callable[[], Site],
         tell: Callable[[str], None],
         monotonic: Callable[[], float] = time.monotonic,
@@ -182,7 +182,7 @@ class Agent:
             self._over = True
             lock.release()
 
-    def _waiting(self) -> list[Entry] | None:
+    def _waiting(self) -> list[AgentEntry] | None:
         """Return the entries to answer; None while the list cannot be read."""
         try:
             waiting = [each for each in self._entries.read() if each.state not in _OVER]
@@ -201,7 +201,7 @@ class Agent:
                 self._warnings.pop(past, None)
         return waiting
 
-    def _start(self, entry: Entry) -> None:
+    def _start(self, entry: AgentEntry) -> None:
         thread = self._threads.get(entry.session)
         due, _ = self._again.get(entry.session, (0.0, 0.0))
         if (thread is not None and thread.is_alive()) or self._monotonic() < due:
@@ -211,7 +211,7 @@ class Agent:
         self._threads[entry.session] = thread
         thread.start()
 
-    def _serve(self, entry: Entry) -> None:
+    def _serve(self, entry: AgentEntry) -> None:
         """Take part in one session; an error affects only this session."""
         try:
             self._take_part(entry)
@@ -227,7 +227,7 @@ class Agent:
             # The message of an unexpected error may contain a value of the data.
             self._pause(entry, f"unexpected {type(error).__name__}")
 
-    def _take_part(self, entry: Entry) -> None:
+    def _take_part(self, entry: AgentEntry) -> None:
         labels_out, result_out = entry.outputs
         with self._connect() as site:
             if (site.url, site.name) != (entry.coordinator, entry.site):
@@ -256,7 +256,7 @@ class Agent:
         write_outputs(result, labels_out, result_out, entry.id_column)
         self._say(entry, "done", f"completed: {len(result.cluster_centers_)} clusters")
 
-    def _tell_rows(self, entry: Entry) -> OnRead:
+    def _tell_rows(self, entry: AgentEntry) -> OnRead:
         """Return a function that prints a line a minute while rows are read."""
         due: float | None = None
 
@@ -271,7 +271,7 @@ class Agent:
 
         return tell
 
-    def _progress(self, entry: Entry, event: Progress) -> None:
+    def _progress(self, entry: AgentEntry, event: Progress) -> None:
         if event.event in ("waiting", "computing"):
             self._check_entry(entry)
         # The session works again, unless it is computing or writing that fails.
@@ -284,7 +284,7 @@ class Agent:
             self._note(entry, "waiting", f"{said}; {warning}" if warning else said)
             self._out(f"{entry.session}: {said}")
 
-    def _check_entry(self, entry: Entry) -> None:
+    def _check_entry(self, entry: AgentEntry) -> None:
         """Raise _TakenBack if the entry was removed or replaced."""
         try:
             known = self._entries.read()
@@ -293,17 +293,17 @@ class Agent:
         if not any(each.asks_the_same(entry) for each in known):
             raise _TakenBack
 
-    def _pause(self, entry: Entry, said: str) -> None:
+    def _pause(self, entry: AgentEntry, said: str) -> None:
         _, last = self._again.get(entry.session, (0.0, 0.0))
         pause = min(max(2.0 * last, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
         self._again[entry.session] = (self._monotonic() + pause, pause)
         self._say(entry, "failing", f"{said}; next try in {pause:.0f} s")
 
-    def _say(self, entry: Entry, state: State, said: str) -> None:
+    def _say(self, entry: AgentEntry, state: State, said: str) -> None:
         self._note(entry, state, said)
         self._out(f"{entry.session}: {said}")
 
-    def _note(self, entry: Entry, state: State, said: str) -> None:
+    def _note(self, entry: AgentEntry, state: State, said: str) -> None:
         try:
             self._entries.note(entry, state, said)
         except errors.JournalError as error:
@@ -315,5 +315,5 @@ class Agent:
             self._tell(text)
 
 
-def _consented(entry: Entry, request: ConsentRequest) -> bool:
+def _consented(entry: AgentEntry, request: ConsentRequest) -> bool:
     return request.definition_sha256 == entry.definition_sha256

@@ -13,7 +13,7 @@ from fedclust.cli import options as o
 from fedclust.cli.console import ProgressLine, consent_screen, out, print_json, show, show_table
 from fedclust.cli.session_file import read_definition
 from fedclust.data.persons import read_persons
-from fedclust.data.profile import ColumnProfile, Profile, profile
+from fedclust.data.profile import ColumnProfile, SourceProfile, profile
 from fedclust.data.site_data import held_features, measure_persons, session_rows, site_data
 from fedclust.definition import freeze, plan_of
 from fedclust.engine import Plan
@@ -122,7 +122,7 @@ def _table_of(plan: Plan, rows: Any, p: int, persons: o.Persons) -> tuple[int, T
 
 def _facts(
     body: SessionCreate,
-    found: Profile,
+    found: SourceProfile,
     request: ConsentRequest | None,
     usable: int,
     p: int,
@@ -148,12 +148,12 @@ def _facts(
 
 def _unread(body: SessionCreate, error: DataError, p: int) -> dict[str, Any]:
     """Return the facts about a source that could not be read: the reason, but no counts."""
-    found = Profile(error.source, 0, 0, (), 0, (), error)
+    found = SourceProfile(error.source, 0, 0, (), 0, (), error)
     unknown = dict.fromkeys(("rows", "usable_rows", "size_band", "enough_rows"))
     return {**_facts(body, found, None, 0, p), **unknown}
 
 
-def _show(found: Profile, usable: int, p: int, figures: TableFigures | None) -> None:
+def _show(found: SourceProfile, usable: int, p: int, figures: TableFigures | None) -> None:
     show(out, f"{found.source}: {_matched(found)}, {found.rows} rows", "bold")
     headings = ["feature", "column here", "", "missing", "least", "mean", "sd", "most"]
     show_table(headings, map(_row, found.columns), right=3)
@@ -203,7 +203,7 @@ def _row(column: ColumnProfile) -> list[str]:
     return [*cells, f"{1 - column.present:.1%}", *shown]
 
 
-def _matched(found: Profile) -> str:
+def _matched(found: SourceProfile) -> str:
     d, there = len(found.columns), sum(c.state in ("ok", "warning") for c in found.columns)
     return f"all {d} features" if there == d else f"{there} of {d} features"
 

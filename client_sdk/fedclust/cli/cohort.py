@@ -26,7 +26,7 @@ from fedclust.errors import ConsentDeclined, PersonsRefused, UsageError
 from fedclust.protection.columns import source_names
 from fedclust.protection.table import TooFewPersons
 from fedclust.schema.feature import Feature
-from fedclust.site.cohorts import CohortStore, Record
+from fedclust.site.cohorts import CohortRecord, CohortStore
 from fedclust.site.journal import state_errors
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import default_directory
@@ -187,7 +187,7 @@ def _named(features: str) -> tuple[Feature, ...]:
         raise UsageError("--features needs names of columns, comma-separated") from None
 
 
-def _facts(record: Record) -> dict[str, Any]:
+def _facts(record: CohortRecord) -> dict[str, Any]:
     cohort = record.cohort
     sizes = cohort.sizes[cohort.used]
     return {
@@ -207,7 +207,7 @@ def _facts(record: Record) -> dict[str, Any]:
     }
 
 
-def _show(record: Record) -> None:
+def _show(record: CohortRecord) -> None:
     facts = _facts(record)
     sizes = facts["group_sizes"]
     between = f" of {sizes[0]} to {sizes[1]}" if sizes else ""

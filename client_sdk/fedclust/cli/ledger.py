@@ -31,7 +31,11 @@ def ledger_show(
     directory = journal_dir or paths.default_directory()
     with journal.state_errors(directory):
         lines = list(Ledger(directory).read())
-        lines += [a.entry(journal.Outcome()) for a, o_ in journal.recorded(directory) if o_ is None]
+        lines += [
+            a.entry(journal.SubmissionOutcome())
+            for a, o_ in journal.recorded(directory)
+            if o_ is None
+        ]
     lines = [line for line in lines if session in (None, line.get("session"))]
     if as_json:
         for line in lines:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
-from fedclust._http import Options
+from fedclust._http import ConnectionOptions
 from fedclust.cli.help_text import epilog
 from fedclust.client import Client
 from fedclust.data import Dataset
@@ -195,9 +195,9 @@ class Connection:
         """Return the connection of an analyst, an operator or a site."""
         return Client(self.url, self.token, self.options(give_up_after_s))
 
-    def options(self, give_up_after_s: float) -> Options:
+    def options(self, give_up_after_s: float) -> ConnectionOptions:
         """Return certificates, proxy and patience."""
-        return Options(
+        return ConnectionOptions(
             self.ca_bundle, self.client_cert, self.client_key, self.proxy, give_up_after_s
         )
 

@@ -17,8 +17,8 @@ class _Readable(Model):
     model_config = ConfigDict(extra="ignore")
 
 
-class SiteOverview(_Readable):
-    """One site in one session, as operators read it."""
+class AdminSiteView(_Readable):
+    """What the command shows of an ``AdminSite``: a site in a session, as operators read it."""
 
     name: str
     late_since: Timestamp | None
@@ -29,8 +29,8 @@ class SiteOverview(_Readable):
     bytes_out: int
 
 
-class SessionOverview(_Readable):
-    """One session, as operators read it."""
+class AdminSessionView(_Readable):
+    """What the command shows of an ``AdminSession``: a session, as operators read it."""
 
     name: str
     deadline: Timestamp | None
@@ -38,7 +38,7 @@ class SessionOverview(_Readable):
     refusals: int
     bytes_in: int
     bytes_out: int
-    sites: tuple[SiteOverview, ...]
+    sites: tuple[AdminSiteView, ...]
 
     def late(self, now: datetime) -> str:
         """Return the late sites and since when, or an empty text."""
@@ -50,16 +50,16 @@ class SessionOverview(_Readable):
 
 def overviews(
     client: Client, state: str | None = None, session: str | None = None
-) -> dict[str, SessionOverview]:
+) -> dict[str, AdminSessionView]:
     """Return the overviews by session; empty unless the token is an operator's."""
     if client.whoami().role != "operator":
         return {}
-    found = client.admin(SessionOverview, "sessions", state=state, session=session, limit="200")
+    found = client.admin(AdminSessionView, "sessions", state=state, session=session, limit="200")
     return {each.name: each for each in found}
 
 
 def late_first(
-    sessions: list[SessionEntry], known: dict[str, SessionOverview]
+    sessions: list[SessionEntry], known: dict[str, AdminSessionView]
 ) -> list[SessionEntry]:
     """Return sessions with late sites first, those late for the longest time at the top."""
 

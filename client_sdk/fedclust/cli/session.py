@@ -18,7 +18,7 @@ from fedclust.cli import options as o
 from fedclust.cli.cluster_options import OneK
 from fedclust.cli.console import conclude, err, print_json, show, show_facts, show_table, write_out
 from fedclust.cli.output_files import check_outputs, check_report, is_document, is_report, write
-from fedclust.cli.overview import SessionOverview, ago, late_first, overviews
+from fedclust.cli.overview import AdminSessionView, ago, late_first, overviews
 from fedclust.cli.result_output import show_result
 from fedclust.cli.study import Study, read_time
 from fedclust.cli.watch import Watcher
@@ -277,7 +277,7 @@ def _warn_of_bounds(definition: Definition) -> None:
         )
 
 
-def _row(info: SessionEntry, overview: SessionOverview | None) -> list[object]:
+def _row(info: SessionEntry, overview: AdminSessionView | None) -> list[object]:
     joined = sum(site.state == "joined" for site in info.sites)
     late = ", ".join(site.name for site in info.sites if site.late)
     return [
@@ -292,7 +292,7 @@ def _row(info: SessionEntry, overview: SessionOverview | None) -> list[object]:
     ]
 
 
-def _overview_fields(known: Mapping[str, SessionOverview], info: SessionEntry) -> dict[str, Any]:
+def _overview_fields(known: Mapping[str, AdminSessionView], info: SessionEntry) -> dict[str, Any]:
     """Return what only operators can read about a session, for ``--json``."""
     overview = known.get(info.name)
     return {} if overview is None else {"standing": overview.model_dump(mode="json")}
@@ -302,7 +302,7 @@ def _show(
     info: SessionInfo,
     rounds: tuple[RoundInfo, ...],
     as_json: bool,
-    known: Mapping[str, SessionOverview] = MappingProxyType({}),
+    known: Mapping[str, AdminSessionView] = MappingProxyType({}),
 ) -> None:
     if as_json:
         shown = {**info.model_dump(mode="json"), **_overview_fields(known, info)}
@@ -348,7 +348,7 @@ def _round_row(info: RoundInfo) -> list[object]:
     ]
 
 
-def _show_sites(info: SessionInfo, overview: SessionOverview | None) -> None:
+def _show_sites(info: SessionInfo, overview: AdminSessionView | None) -> None:
     if overview is None:
         show_table(
             ["site", "takes part", "answered", "late"],

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.readings import FeatureReading
-from fedclust.data.row_source import Fault, RowSource
+from fedclust.data.row_source import RowFault, RowSource
 from fedclust.errors import DataError, DisclosureError
 from fedclust.schema.feature import Feature
 
@@ -117,7 +117,7 @@ class ColumnProfile:
 
 
 @dataclass(frozen=True)
-class Profile:
+class SourceProfile:
     """A source compared with a session.
 
     ``complete_rows`` counts the rows without a missing value, ``ignored`` the source's columns that
@@ -185,7 +185,7 @@ def profile(
     *,
     text: Sequence[str] = (),
     lacking: bool = False,
-) -> Profile:
+) -> SourceProfile:
     """Read a source and compare it with a session's features.
 
     Parameters
@@ -229,7 +229,7 @@ def profile(
     used = {rows.local[name] for name in rows.columns}
     ignored = len([name for name in rows.reader.header if name not in used])
     unused = tuple(sorted(set(rows.file.features) - set(columns)))
-    return Profile(rows.origin.source, n, complete, profiles, ignored, unused, refused)
+    return SourceProfile(rows.origin.source, n, complete, profiles, ignored, unused, refused)
 
 
 def _read_columns(rows: RowSource) -> tuple[dict[str, _Column], int, int]:
@@ -251,7 +251,7 @@ def _read_columns(rows: RowSource) -> tuple[dict[str, _Column], int, int]:
 
 
 def _column_profile(
-    rows: RowSource, column: _Column, n: int, faults: Sequence[Fault], lacking: bool
+    rows: RowSource, column: _Column, n: int, faults: Sequence[RowFault], lacking: bool
 ) -> ColumnProfile:
     feature = column.feature
     here = rows.local[feature.name] if feature.name in rows.columns else None

@@ -50,7 +50,7 @@ class RowBlock:
 
 
 @dataclass
-class Fault:
+class RowFault:
     """A rule that ``count`` rows of one column break.
 
     ``first`` is the number of the first such line or row, in the file ``part`` if the source is
@@ -167,7 +167,7 @@ class RowSource:
             for reading in self.readings
             if reading.column is not None
         }
-        self._faults: dict[tuple[int, Wrong], Fault] = {}
+        self._faults: dict[tuple[int, Wrong], RowFault] = {}
 
     @property
     def origin(self) -> Origin:
@@ -175,7 +175,7 @@ class RowSource:
         return self.reader.origin
 
     @property
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[RowFault]:
         """The faults of the last pass, by feature, then by row."""
         ordered = sorted(self._faults.items(), key=lambda each: (each[0][0], each[1].index))
         return [fault for _, fault in ordered]
@@ -330,7 +330,7 @@ class RowSource:
                 if chunk.numbers is not None:
                     number = chunk.numbers[first]
                 fault = self._faults.setdefault(
-                    (place, wrong), Fault(column, *wrong, number, at + first, part=chunk.part)
+                    (place, wrong), RowFault(column, *wrong, number, at + first, part=chunk.part)
                 )
                 fault.count += len(places)
         return RowBlock(at, tuple(values), chunk.text, chunk.numbers)

@@ -37,7 +37,7 @@ from fedclust.protection.resolution import resolution_warning
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.points import Points, total_variances
-from fedclust.schema.result import Profile, Quality, Result
+from fedclust.schema.result import ClusterProfile, Quality, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns, scaled_bounds
 from fedclust.schema.task import (
@@ -349,17 +349,19 @@ def _refuse(wrong: NDArray[np.bool_], name: str, message: str) -> None:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EvaluationOutcome:
     """Quality, sizes (K,) and profile of the distinct centroids, in the task's order; warnings."""
 
     quality: Quality | None
     sizes: tuple[int, ...]
     site_sizes: dict[str, tuple[int, ...]]
-    profile: Profile | None
+    profile: ClusterProfile | None
     warnings: tuple[str, ...]
 
 
-def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunConfig) -> Outcome:
+def aggregate(
+    raw: Result, contributions: Sequence[Contribution], config: RunConfig
+) -> EvaluationOutcome:
     """Add up what the sites measured; contributions sorted by site."""
     firsts, _ = merge_equal_centroids(raw.centroids, raw.mask)
     centroids = raw.centroids[firsts]
@@ -391,7 +393,7 @@ def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunCon
             davies_bouldin=_davies_bouldin(centroids, mask, counts, distances) if judged else None,
             n_rows=n,
         )
-    return Outcome(
+    return EvaluationOutcome(
         quality=quality,
         sizes=tuple(int(count) for count in counts),
         site_sizes={site: tuple(int(n) for n in each.counts) for site, each in sent.items()},
@@ -438,7 +440,7 @@ def _davies_bouldin(
     return float(((spread[:, None] + spread[None, :]) / apart).max(axis=1).mean())
 
 
-def _profile(sent: dict[str, Evaluation], config: RunConfig) -> Profile | None:
+def _profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterProfile | None:
     """Return means and standard deviations of each cluster and of all persons, in own units."""
     if not sent:
         return None
@@ -453,7 +455,7 @@ def _profile(sent: dict[str, Evaluation], config: RunConfig) -> Profile | None:
     for k in range(n_clusters):
         whole = merge_moments(whole, Moments(clusters.n[k], clusters.mean[k], clusters.m2[k]))
     known = clusters.n > 0
-    return Profile(
+    return ClusterProfile(
         known=known,
         means=np.where(known, config.space.to_original(clusters.mean), 0.0),
         deviations=np.where(known, _deviations(clusters, config), 0.0),

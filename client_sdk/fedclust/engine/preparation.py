@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedclust.numeric.arrays import FloatVector, IntVector
-from fedclust.numeric.moments import Moments as SetMoments
-from fedclust.numeric.moments import merge_moments, no_moments
+from fedclust.numeric.moments import Moments, merge_moments, no_moments
 from fedclust.protection.message_checks import check_moments, check_shape
 from fedclust.protection.size_bands import check_not_above
 from fedclust.schema.encoding import feature_names
@@ -62,7 +61,7 @@ class PreparationTask(Model):
     """Nothing but the question: everything else is in the definition."""
 
 
-class Moments(Model):
+class SiteMoments(Model):
     """A site's points, column by column, in own units.
 
     Attributes
@@ -86,7 +85,7 @@ PHASE = Phase(
     once=True,
     summary="Means and variances of every feature, to put all sites' rows on one scale.",
     task=PreparationTask,
-    payload=Moments,
+    payload=SiteMoments,
     discloses=(
         Disclosure(
             field="n",
@@ -135,7 +134,7 @@ def task() -> Task:
     return Task(NAME, PreparationTask())
 
 
-def local_step(points: Points, config: RunConfig) -> Moments | None:
+def local_step(points: Points, config: RunConfig) -> SiteMoments | None:
     """Return the moments of a site's points (m, d) in own units, NaN where missing.
 
     The spread is completed by the variance within groups, so that a scale is that of persons.
@@ -152,12 +151,14 @@ def local_step(points: Points, config: RunConfig) -> Moments | None:
     with np.errstate(invalid="ignore", over="ignore"):
         # Values within bounds cannot spread wider than this, however the share is rounded.
         widest = np.where(np.isfinite(upper - lower), n * (upper - mean) * (mean - lower), np.inf)
-    return Moments(n=points.n, observed=n, mean=mean, m2=np.minimum(m2, np.maximum(widest, 0.0)))
+    return SiteMoments(
+        n=points.n, observed=n, mean=mean, m2=np.minimum(m2, np.maximum(widest, 0.0))
+    )
 
 
 def check(payload: Model, config: RunConfig) -> None:
     """Check a site's moments at either end; RuleViolation."""
-    payload = narrow(payload, Moments)
+    payload = narrow(payload, SiteMoments)
     d = len(config.columns)
     check_shape(payload.observed, (d,), "/observed")
     check_shape(payload.mean, (d,), "/mean")
@@ -202,7 +203,7 @@ def merge(
         If no site sent moments of some feature.
     """
     d = len(config.columns)
-    sent = payloads_of(contributions, Moments)
+    sent = payloads_of(contributions, SiteMoments)
     apart = _standing_apart(sent, config)
     merged = no_moments((d,))
     # By feature: rows of sites that lack it are no rows of it, imputed ones are.
@@ -210,7 +211,7 @@ def merge(
     for (site, moments), own in zip(sent.items(), apart, strict=True):
         rows += moments.n * (config.masks.get(site, config.mask) & ~own)
         parts = (moments.observed, moments.mean, moments.m2)
-        merged = merge_moments(merged, SetMoments(*(np.where(own, 0.0, each) for each in parts)))
+        merged = merge_moments(merged, Moments(*(np.where(own, 0.0, each) for each in parts)))
     n, mean, m2 = merged
     absent = feature_names(config.columns, n == 0)
     if absent:
@@ -233,7 +234,7 @@ def merge(
     return Space(mean, scale, impute, limit), _warnings(sent, apart, config)
 
 
-def _standing_apart(sent: Mapping[str, Moments], config: RunConfig) -> NDArray[np.bool_]:
+def _standing_apart(sent: Mapping[str, SiteMoments], config: RunConfig) -> NDArray[np.bool_]:
     """Return in which columns each site stands apart (S, d): numbers, with ``scaling: standard``.
 
     A site's distance is the root of the mean square of its values about the median of all sites'

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedclust.engine import evaluation, preparation
-from fedclust.engine.evaluation import Outcome
+from fedclust.engine.evaluation import EvaluationOutcome
 from fedclust.engine.model_selection import recommend, stability
 from fedclust.engine.sweep_messages import (
     check_parts,
@@ -342,12 +342,12 @@ def check_evaluation(task: SiteTask, payload: Model, config: RunConfig) -> None:
 
 def measured(
     raw: Result, contributions: Sequence[Contribution], config: RunConfig
-) -> tuple[Outcome | None, ...]:
+) -> tuple[EvaluationOutcome | None, ...]:
     """Add up what the sites measured of every K; contributions sorted by site.
 
     None for a K that fewer than ``min_sites`` sites measured.
     """
-    outcomes: list[Outcome | None] = []
+    outcomes: list[EvaluationOutcome | None] = []
     for place, entry in enumerate(_entries(raw)):
         sent = part_of(contributions, place)
         enough = has_enough(sent, config)
@@ -356,14 +356,16 @@ def measured(
 
 
 def complete(
-    raw: Result, outcomes: Sequence[Outcome | None] | None, history: Sequence[HistoryEntry]
+    raw: Result,
+    outcomes: Sequence[EvaluationOutcome | None] | None,
+    history: Sequence[HistoryEntry],
 ) -> Result:
     """Return what sites and analysts read: the recommended K's clustering, and every K.
 
     Parameters
     ----------
     raw : Result
-    outcomes : sequence of Outcome or None
+    outcomes : sequence of EvaluationOutcome or None
         Of :func:`measured`; None where nothing could be measured of any K.
     history : sequence of HistoryEntry
         Every round that closed, as the engine counts them.

@@ -7,14 +7,14 @@ They use only what the coordinator released; nothing here reads rows, files or t
 """
 
 from fedclust.report.drawing import Figure
-from fedclust.report.facts import Cluster, Entry, Facts, facts_of_document
+from fedclust.report.facts import Cluster, ClusterColumn, Facts, facts_of_document
 from fedclust.report.figures import Plots
 from fedclust.report.page import html
 from fedclust.report.tables import csv_text, json_text, report_bytes
 
 __all__ = [
     "Cluster",
-    "Entry",
+    "ClusterColumn",
     "Facts",
     "Figure",
     "Plots",

@@ -14,7 +14,7 @@ from fedclust.schema.encoding import Column, columns_of
 from fedclust.schema.result import Result
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 
-__all__ = ["Cluster", "Entry", "Facts", "facts_of_document"]
+__all__ = ["Cluster", "ClusterColumn", "Facts", "facts_of_document"]
 
 #: Least standardised difference that sets a cluster apart (Cohen's medium effect).
 NOTABLE = 0.5
@@ -22,7 +22,7 @@ _MOST_NOTED = 5
 
 
 @dataclass(frozen=True)
-class Entry:
+class ClusterColumn:
     """One column of one cluster.
 
     Attributes
@@ -55,10 +55,10 @@ class Cluster:
     number: int
     size: int | None
     share: float | None
-    entries: tuple[Entry, ...]
+    entries: tuple[ClusterColumn, ...]
 
     @property
-    def sets_apart(self) -> tuple[Entry, ...]:
+    def sets_apart(self) -> tuple[ClusterColumn, ...]:
         """The columns that differ most from the mean of all, largest first."""
         notable = [e for e in self.entries if abs(e.difference or 0.0) >= NOTABLE]
         notable.sort(key=lambda entry: -abs(entry.difference or 0.0))
@@ -136,12 +136,12 @@ def facts_of_document(document: ResultDocument, definition: Definition) -> Facts
     return Facts(result, definition, document.provenance, document.completed_at)
 
 
-def _entries(result: Result, columns: tuple[Column, ...], k: int) -> tuple[Entry, ...]:
+def _entries(result: Result, columns: tuple[Column, ...], k: int) -> tuple[ClusterColumn, ...]:
     profile = result.profile
     if profile is None:
         known = np.ones(len(columns), dtype=np.bool_) if result.mask is None else result.mask[k]
         return tuple(
-            Entry(column, float(mean) if is_known else None)
+            ClusterColumn(column, float(mean) if is_known else None)
             for column, mean, is_known in zip(
                 columns, result.centroids_original[k], known, strict=True
             )
@@ -149,19 +149,19 @@ def _entries(result: Result, columns: tuple[Column, ...], k: int) -> tuple[Entry
     found = []
     for j, column in enumerate(columns):
         if not profile.known[k, j]:
-            found.append(Entry(column, None))
+            found.append(ClusterColumn(column, None))
             continue
         mean, wide = float(profile.means[k, j]), float(profile.overall_deviations[j])
         # A spread that is only rounding gives no difference.
         apart = mean - float(profile.overall_means[j])
         difference = apart / wide if wide > 1e-12 * max(1.0, abs(mean)) else None
         if column.kind == "binary":
-            found.append(Entry(column, min(max(mean, 0.0), 1.0), difference=difference))
+            found.append(ClusterColumn(column, min(max(mean, 0.0), 1.0), difference=difference))
             continue
         spread = float(profile.deviations[k, j])
         plain = column.transform == "none"
         found.append(
-            Entry(
+            ClusterColumn(
                 column,
                 mean=_undone(mean, column),
                 deviation=spread if plain else None,

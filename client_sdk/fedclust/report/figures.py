@@ -22,7 +22,7 @@ from fedclust.report.drawing import (
     text,
     ticks,
 )
-from fedclust.report.facts import Entry, Facts
+from fedclust.report.facts import ClusterColumn, Facts
 
 __all__ = ["MOST_COLUMNS", "Plots", "mean_of"]
 
@@ -190,7 +190,7 @@ class Plots:
         return Figure(parts, height, "Centroids in two dimensions", described)
 
 
-def mean_of(entry: Entry) -> str:
+def mean_of(entry: ClusterColumn) -> str:
     """Return a mean as it is read: a share in per cent, a number in a few digits."""
     if entry.mean is not None and entry.column.kind == "binary":
         return f"{100 * entry.mean:.0f} %"

@@ -11,7 +11,7 @@ from html import escape
 
 from fedclust.errors import UsageError
 from fedclust.report.drawing import Figure, short
-from fedclust.report.facts import Entry, Facts
+from fedclust.report.facts import ClusterColumn, Facts
 from fedclust.report.figures import MOST_COLUMNS, Plots, mean_of
 from fedclust.wire.models import Definition
 
@@ -110,7 +110,7 @@ def _clusters(facts: Facts) -> str:
     return f"<h2>Clusters</h2>{table}"
 
 
-def _apart(entries: Iterable[Entry]) -> str:
+def _apart(entries: Iterable[ClusterColumn]) -> str:
     content = []
     for entry in entries:
         column = entry.column
@@ -151,7 +151,7 @@ def _profile(facts: Facts) -> str:
     return f"<h2>Profile</h2>{figure}{note if figure else ''}{table}"
 
 
-def _spelled(entry: Entry) -> str:
+def _spelled(entry: ClusterColumn) -> str:
     if entry.column.kind == "binary" or entry.mean is None:
         return mean_of(entry)
     if entry.deviation is not None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedclust.durable_files import write_atomically
 from fedclust.errors import UsageError, writing
-from fedclust.report.facts import Cluster, Entry, Facts
+from fedclust.report.facts import Cluster, ClusterColumn, Facts
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.result import Bounds
 from fedclust.wire.models import ResultDocument
@@ -98,7 +98,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry(entry: ClusterColumn) -> dict[str, Any]:
     column, mean = entry.column, entry.mean
     spread = (entry.deviation, entry.low, entry.high, entry.difference)
     described = (column.name, column.feature, column.level, column.kind, column.unit)

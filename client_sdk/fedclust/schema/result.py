@@ -8,7 +8,7 @@ from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector
 from fedclust.schema.model import Model, Tree
 from fedclust.schema.space import Space
 
-__all__ = ["Bounds", "HistoryEntry", "Profile", "Quality", "Result", "SweepEntry"]
+__all__ = ["Bounds", "ClusterProfile", "HistoryEntry", "Quality", "Result", "SweepEntry"]
 
 
 class Quality(Model):
@@ -96,7 +96,7 @@ def relative_gap(lower: float, upper: float) -> float:
     return (upper - lower) / upper if upper > 0 else float("inf")
 
 
-class Profile(Model):
+class ClusterProfile(Model):
     """What the persons of each cluster look like, over all sites; see ``engine.evaluation``.
 
     In the columns' own units, transforms not undone. Missing values that were imputed count.
@@ -177,7 +177,7 @@ class Result(Model):
     mapping : dict of site to tuple of int
         Local cluster to global cluster, where the method has local clusters; -1 for a local
         cluster that was not sent. Each site sees its own.
-    profile : Profile or None
+    profile : ClusterProfile or None
         Means and spreads of the persons in each cluster; None without evaluation.
     n_rounds : int
         Rounds of the method itself, as ``max_rounds`` counts them: without preparation and
@@ -209,7 +209,7 @@ class Result(Model):
     site_sizes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     mapping: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     quality: Quality | None = None
-    profile: Profile | None = None
+    profile: ClusterProfile | None = None
     history: tuple[HistoryEntry, ...] = ()
     n_rounds: int = 0
     stopped_because: str = ""

@@ -51,7 +51,7 @@ _RETRY_S = 0.1
 
 
 @dataclass(frozen=True)
-class Record:
+class CohortRecord:
     """A cohort and its history.
 
     Attributes
@@ -64,7 +64,7 @@ class Record:
     cohort: Cohort
     history: tuple[Mapping[str, Any], ...]
 
-    def after(self, cohort: Cohort, what: str, now: datetime, **facts: Any) -> Record:
+    def after(self, cohort: Cohort, what: str, now: datetime, **facts: Any) -> CohortRecord:
         """Return the record after one more change."""
         line = {
             "event": "cohort",
@@ -73,7 +73,7 @@ class Record:
             "change": len(self.history) + 1,
             "time": now.isoformat(),
         }
-        return Record(cohort, (*self.history, {**line, **facts}))
+        return CohortRecord(cohort, (*self.history, {**line, **facts}))
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ class Draft:
 
     Attributes
     ----------
-    record : Record
+    record : CohortRecord
     change : Change
     seen : dict of str to int
         Number of changes of each table when the draft was made.
     """
 
-    record: Record
+    record: CohortRecord
     change: Change
     seen: Mapping[str, int]
 
@@ -163,7 +163,7 @@ class CohortStore:
             facts = {name: n for name, n in asdict(change).items() if name != "renamed"}
             facts |= {"renamed": len(change.renamed)}
             facts |= {"approval": separate} if separate else {}
-            record = (before or Record(cohort, ())).after(cohort, what, now, **facts)
+            record = (before or CohortRecord(cohort, ())).after(cohort, what, now, **facts)
             return Draft(record, change, seen)
 
     def find(self, blocks: PersonBlocks, table: str | None = None) -> Cohort | None:
@@ -224,13 +224,13 @@ class CohortStore:
                     raise refused or CohortRefused("unknown-person", "there is no table yet")
             return found
 
-    def records(self, ledger: Ledger | None = None) -> dict[str, Record]:
+    def records(self, ledger: Ledger | None = None) -> dict[str, CohortRecord]:
         """Return every cohort by the id of its table, verified.
 
         Raises CohortLost if ``ledger`` names one that is not here.
         """
         if not self.directory.exists():
-            records: dict[str, Record] = {}
+            records: dict[str, CohortRecord] = {}
         else:
             with self._locked():
                 records = self._records()
@@ -238,7 +238,7 @@ class CohortStore:
             self.refuse_lost(records, ledger)
         return records
 
-    def refuse_lost(self, records: Mapping[str, Record], ledger: Ledger) -> None:
+    def refuse_lost(self, records: Mapping[str, CohortRecord], ledger: Ledger) -> None:
         """Raise CohortLost if the ledger names a table or a change that is not here."""
         for line in ledger.read():
             if line.get("event") == "cohort":
@@ -281,7 +281,7 @@ class CohortStore:
     def _paths(self) -> dict[str, Path]:
         return {path.stem: path for path in sorted(self.directory.glob("*.cohort"))}
 
-    def _records(self) -> dict[str, Record]:
+    def _records(self) -> dict[str, CohortRecord]:
         paths, index = self._paths(), self.directory / "index"
         listed = json.loads(self._sealed(index)) if index.exists() else []
         for name in listed:
@@ -291,11 +291,11 @@ class CohortStore:
             return {}
         check = key_check(self.secret())
         return {
-            name: Record(*decode_cohort(path, self._sealed(path), check))
+            name: CohortRecord(*decode_cohort(path, self._sealed(path), check))
             for name, path in paths.items()
         }
 
-    def _write(self, record: Record, records: Mapping[str, Record]) -> None:
+    def _write(self, record: CohortRecord, records: Mapping[str, CohortRecord]) -> None:
         name = record.cohort.table_id
         write_sealed(
             self.directory / f"{name}.cohort",
@@ -305,7 +305,7 @@ class CohortStore:
             names = sorted({*records, name})
             write_sealed(self.directory / "index", json.dumps(names).encode())
 
-    def _enter(self, record: Record, ledger: Ledger) -> None:
+    def _enter(self, record: CohortRecord, ledger: Ledger) -> None:
         """Enter the changes of a cohort that the ledger lacks: after a crash, or a new ledger."""
         entered = {
             line.get("change")
@@ -328,7 +328,7 @@ class CohortStore:
             f"{RESTORE}, or set FEDCLUST_STATE_DIR to where it is: groups are not formed twice"
         )
 
-    def _choose(self, records: Mapping[str, Record], start: str | None) -> list[Cohort]:
+    def _choose(self, records: Mapping[str, CohortRecord], start: str | None) -> list[Cohort]:
         """Return all cohorts, or the one whose table's id begins with ``start``."""
         found = [each.cohort for name, each in records.items() if name.startswith(start or "")]
         if start and len(found) != 1:
@@ -378,7 +378,7 @@ def cohort_refusals() -> Iterator[None]:
         raise errors.PersonsRefused("the source", error.rule, str(error)) from None
 
 
-def _refuse_held(cohort: Cohort, records: Mapping[str, Record]) -> None:
+def _refuse_held(cohort: Cohort, records: Mapping[str, CohortRecord]) -> None:
     """Refuse newcomers who are in another table, unless the two are approved as separate."""
     before = records.get(cohort.table_id)
     if before is None or cohort is before.cohort:
@@ -393,7 +393,7 @@ def _refuse_held(cohort: Cohort, records: Mapping[str, Record]) -> None:
             raise two_cohorts(cohort, record.cohort)
 
 
-def _refuse_further_grouping(cohort: Cohort, records: Mapping[str, Record]) -> None:
+def _refuse_further_grouping(cohort: Cohort, records: Mapping[str, CohortRecord]) -> None:
     """Refuse a table with a person who is in the most tables already."""
     n_tables = np.zeros(len(cohort.keys), dtype=np.int64)
     for name, record in records.items():

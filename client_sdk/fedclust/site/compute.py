@@ -29,7 +29,7 @@ from fedclust.wire.submissions import write_submission
 
 
 @dataclass(frozen=True)
-class Computed:
+class ComputedAnswer:
     """An answer before it is written: its exact bytes and the site's memory after it."""
 
     phase: str
@@ -109,7 +109,7 @@ def compute(
     document: TaskDocument,
     memory: Memory,
     media: str,
-) -> Computed:
+) -> ComputedAnswer:
     """Compute the answer to an accepted task; the engine checks it.
 
     Raises
@@ -140,7 +140,7 @@ def compute(
     except RuleViolation as error:
         raise DisclosureError(error.rule, error.message) from None
     body = write_submission(phase.name, document.digest, payload, media)
-    return Computed(phase.name, body, *summary(payload), after)
+    return ComputedAnswer(phase.name, body, *summary(payload), after)
 
 
 def summary(payload: Any) -> tuple[dict[str, str], int | None]:

@@ -60,14 +60,14 @@ class SessionRecord(Model):
     participation: Participation
 
 
-class Outcome(Model):
+class SubmissionOutcome(Model):
     """The outcome of sending: a receipt, or the type of the problem with which it was refused."""
 
     receipt: Receipt | None = None
     refused: str | None = None
 
 
-class Answer(Model):
+class WrittenAnswer(Model):
     """The answer to one round; ``after`` is the round answered before it, 0 for none.
 
     ``memory`` is None once a later round has an outcome.
@@ -92,7 +92,7 @@ class Answer(Model):
     def sha256(self) -> str:
         return codec.sha256(self.body)
 
-    def entry(self, outcome: Outcome) -> dict[str, Any]:
+    def entry(self, outcome: SubmissionOutcome) -> dict[str, Any]:
         """Return this answer's line of the ledger."""
         line = self.model_dump(
             mode="json",
@@ -138,8 +138,8 @@ class Journal:
         self.directory = place / site / f"{session}.{definition_sha256[:12]}"
         self._lock = FileLock(self.directory / "lock")
         self.record: SessionRecord | None = None
-        self.answers: dict[int, Answer] = {}
-        self.outcomes: dict[int, Outcome] = {}
+        self.answers: dict[int, WrittenAnswer] = {}
+        self.outcomes: dict[int, SubmissionOutcome] = {}
         self._load()
 
     def lock(self) -> None:
@@ -162,7 +162,7 @@ class Journal:
         """The method's memory after the last answer; ``{}`` before the first."""
         return dict(self.answers[max(self.answers)].memory or {}) if self.answers else {}
 
-    def unsettled(self) -> list[Answer]:
+    def unsettled(self) -> list[WrittenAnswer]:
         """Return the answers without an outcome, which may have left, oldest first."""
         return [self.answers[n] for n in sorted(self.answers) if n not in self.outcomes]
 
@@ -181,7 +181,7 @@ class Journal:
         self._write({"session": record})
         self.record = record
 
-    def commit(self, answer: Answer) -> None:
+    def commit(self, answer: WrittenAnswer) -> None:
         """Write an answer and the memory after it. Only then may the answer be sent."""
         previous = max(self.answers, default=0)
         if answer.after != previous or answer.round <= previous:
@@ -189,7 +189,7 @@ class Journal:
         self._write({_name(answer.round): answer})
         self.answers[answer.round] = answer
 
-    def settle(self, number: int, outcome: Outcome) -> None:
+    def settle(self, number: int, outcome: SubmissionOutcome) -> None:
         """Write the outcome of an answer, and drop the memory before it."""
         written: dict[str, Model] = {_name(number) + ".outcome": outcome}
         if previous := self.answers.get(self.answers[number].after):
@@ -218,18 +218,21 @@ class Journal:
             )
 
 
-def recorded(directory: Path) -> Iterator[tuple[Answer, Outcome | None]]:
+def recorded(directory: Path) -> Iterator[tuple[WrittenAnswer, SubmissionOutcome | None]]:
     """Yield every answer in a state directory, with its outcome, None while it is in flight."""
     for path in sorted(directory.glob("*/*/*/")):
         yield from _answers(path)
 
 
-def _answers(directory: Path) -> Iterator[tuple[Answer, Outcome | None]]:
+def _answers(directory: Path) -> Iterator[tuple[WrittenAnswer, SubmissionOutcome | None]]:
     paths = sorted(directory.iterdir()) if directory.exists() else []
     for path in paths:
         if _ROUND.fullmatch(path.name):
             outcome = path.with_name(path.name + ".outcome")
-            yield _read(Answer, path), _read(Outcome, outcome) if outcome.exists() else None
+            yield (
+                _read(WrittenAnswer, path),
+                _read(SubmissionOutcome, outcome) if outcome.exists() else None,
+            )
 
 
 def _name(number: int) -> str:

@@ -32,7 +32,7 @@ class LedgerDamaged(ValueError):
 
 
 @dataclass(frozen=True)
-class Fault:
+class LedgerFault:
     """Something wrong at a line (from 1) of the ledger."""
 
     line: int
@@ -40,7 +40,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class _Head:
+class _LastLine:
     """The last line: its number, where it starts and ends in the file, and its hash."""
 
     lines: int
@@ -48,8 +48,8 @@ class _Head:
     size: int
     hash: str
 
-    def after(self, line: bytes) -> _Head:
-        return _Head(self.lines + 1, self.size, self.size + len(line), _hash(line))
+    def after(self, line: bytes) -> _LastLine:
+        return _LastLine(self.lines + 1, self.size, self.size + len(line), _hash(line))
 
 
 class Ledger:
@@ -96,7 +96,7 @@ class Ledger:
                     raise LedgerDamaged(f"{self.path}, line {number}: not a JSON object")
                 yield entry
 
-    def verify(self, expected_head: str | None = None) -> list[Fault]:
+    def verify(self, expected_head: str | None = None) -> list[LedgerFault]:
         """Recompute the chain and return every fault found; empty if there is none.
 
         Parameters
@@ -108,32 +108,34 @@ class Ledger:
         for number, line in enumerate(self._lines() if self.path.exists() else [], 1):
             entry = _parse(line)
             if entry is None:
-                faults.append(Fault(number, "not a JSON object"))
+                faults.append(LedgerFault(number, "not a JSON object"))
             elif entry.get("previous") != previous:
-                faults.append(Fault(number, "does not follow the line before it"))
+                faults.append(LedgerFault(number, "does not follow the line before it"))
             elif entry.get("line") != number:
-                faults.append(Fault(number, f"numbered {entry.get('line')!r}"))
+                faults.append(LedgerFault(number, f"numbered {entry.get('line')!r}"))
             if not line.endswith(b"\n"):
-                faults.append(Fault(number, "is cut off"))
+                faults.append(LedgerFault(number, "is cut off"))
             previous = _hash(line)
             hashes.append(previous)
         head = self._read_head()
         if head is None:
             if number:
-                faults.append(Fault(number, f"{self._head_path.name} is missing or damaged"))
+                faults.append(LedgerFault(number, f"{self._head_path.name} is missing or damaged"))
         elif number < head.lines:
-            faults.append(Fault(number + 1, f"{head.lines - number} lines are missing at the end"))
+            faults.append(
+                LedgerFault(number + 1, f"{head.lines - number} lines are missing at the end")
+            )
         elif head.lines and hashes[head.lines - 1] != head.hash:
-            faults.append(Fault(head.lines, "is not the last line that was written"))
+            faults.append(LedgerFault(head.lines, "is not the last line that was written"))
         elif number > head.lines + 1:
-            faults.append(Fault(head.lines + 2, "more lines than were written"))
+            faults.append(LedgerFault(head.lines + 2, "more lines than were written"))
         if expected_head is not None and expected_head not in hashes:
-            faults.append(Fault(number, "no line has the hash that was noted"))
+            faults.append(LedgerFault(number, "no line has the hash that was noted"))
         return faults
 
     def head(self) -> tuple[int, str]:
         """Return the number of lines and the hash of the last one: worth noting elsewhere."""
-        head = self._read_head() or _Head(0, 0, 0, FIRST)
+        head = self._read_head() or _LastLine(0, 0, 0, FIRST)
         return head.lines, head.hash
 
     def _lines(self) -> list[bytes]:
@@ -143,23 +145,25 @@ class Ledger:
             data = data[: head.size]
         return data.splitlines(keepends=True)
 
-    def _read_head(self) -> _Head | None:
+    def _read_head(self) -> _LastLine | None:
         try:
             raw = json.loads(self._head_path.read_bytes())
-            return _Head(int(raw["lines"]), int(raw["start"]), int(raw["size"]), str(raw["hash"]))
+            return _LastLine(
+                int(raw["lines"]), int(raw["start"]), int(raw["size"]), str(raw["hash"])
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def _write_head(self, head: _Head) -> None:
+    def _write_head(self, head: _LastLine) -> None:
         write_atomically(self._head_path, json.dumps(vars(head), sort_keys=True).encode())
 
-    def _current_head(self) -> _Head:
+    def _current_head(self) -> _LastLine:
         """Return the head, brought up to date if a crash came between a line and its head."""
         head = self._read_head()
         if head is None:
             if self._head_path.exists():
                 raise LedgerDamaged(f"{self._head_path} is damaged")
-            head = _Head(0, 0, 0, FIRST)
+            head = _LastLine(0, 0, 0, FIRST)
         last, beyond = b"", b""
         if self.path.exists():
             with self.path.open("rb") as file:

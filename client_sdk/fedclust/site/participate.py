@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Unpack
 
 from fedclust import engine, errors
-from fedclust._http import Http, Options
+from fedclust._http import ConnectionOptions, Http
 from fedclust.client import Client
 from fedclust.data import Source
 from fedclust.data.site_data import session_rows
@@ -48,7 +48,7 @@ class Site:
         Directory of journal and ledger; by default FEDCLUST_JOURNAL_DIR, or this platform's
         directory for a user's state. A session can only be resumed with it.
     ca_bundle, client_cert, client_key, proxy
-        See :class:`fedclust._http.Options`.
+        See :class:`fedclust._http.ConnectionOptions`.
     give_up_after_s : float
         How long to keep trying while the coordinator does not answer. A day by default; the
         session can be resumed afterwards.
@@ -90,7 +90,7 @@ class Site:
         if http is None:
             if not url or not token:
                 raise errors.UsageError("give url and token, or FEDCLUST_COORDINATOR and _TOKEN")
-            options = Options(ca_bundle, client_cert, client_key, proxy, give_up_after_s)
+            options = ConnectionOptions(ca_bundle, client_cert, client_key, proxy, give_up_after_s)
             http = Http(url, token, options)
         self._http, self._client, self._now = http, Client(http.url, "", http=http), now
         self._media = JSON if json_bodies else BINARY

@@ -24,7 +24,7 @@ from fedclust.wire import codec
 from fedclust.wire.models import Definition, ResultDocument
 
 
-class _File(Model):
+class _ResultFile(Model):
     """A saved result. It contains no rows and no labels, so it may be passed on."""
 
     definition: Definition
@@ -147,7 +147,7 @@ class SiteResult(ResultAttributes):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result without labels; :meth:`load` reads it."""
-        file = _File(definition=self.definition, document=self.document, site=self.site)
+        file = _ResultFile(definition=self.definition, document=self.document, site=self.site)
         with writing(path):
             write_sealed(Path(path), codec.encode_model(file))
 
@@ -155,7 +155,7 @@ class SiteResult(ResultAttributes):
     def load(cls, path: str | os.PathLike[str]) -> SiteResult:
         """Read a saved result; UsageError for another file or version."""
         try:
-            file = codec.decode_model(_File, read_sealed(Path(path)))
+            file = codec.decode_model(_ResultFile, read_sealed(Path(path)))
             plan_of(file.definition)
             found = cls(file.document, file.definition, file.site)
         except OSError as error:

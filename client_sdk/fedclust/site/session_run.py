@@ -21,7 +21,7 @@ from fedclust.data import LabelRows, Table
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import compute, first_task, refuse_foreign
 from fedclust.site.consent import ConsentRequest
-from fedclust.site.journal import Answer, Journal, Outcome, SessionRecord
+from fedclust.site.journal import Journal, SessionRecord, SubmissionOutcome, WrittenAnswer
 from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import Prepared
 from fedclust.site.progress import Preview, Progress
@@ -232,11 +232,11 @@ class SessionRun:
             raise errors.ProtocolError(f"the coordinator asks again for round {number}")
         return self.send(answer, again=number in self.journal.outcomes)
 
-    def compute(self, number: int, document: TaskDocument) -> Answer:
+    def compute(self, number: int, document: TaskDocument) -> WrittenAnswer:
         """Compute and check an answer; nothing is written or sent."""
         memory = self.journal.memory
         computed = compute(self.request, self.prepared.data, number, document, memory, self.media)
-        return Answer(
+        return WrittenAnswer(
             coordinator=self.request.coordinator,
             site=self.request.site,
             session=self.session,
@@ -249,7 +249,7 @@ class SessionRun:
             **vars(computed),
         )
 
-    def send(self, answer: Answer, *, again: bool) -> str | None:
+    def send(self, answer: WrittenAnswer, *, again: bool) -> str | None:
         """Send a written answer, enter it in the ledger, record the outcome."""
         self.n_sent[answer.round] += 1
         receipt, etag, refusal = None, None, None
@@ -261,7 +261,7 @@ class SessionRun:
                 raise errors.ProtocolError(f"the receipt of round {answer.round} is another's")
         except (*_MOVED_ON, *_REFUSED) as error:
             refusal = error
-        outcome = Outcome(receipt=receipt, refused=refusal.slug if refusal else None)
+        outcome = SubmissionOutcome(receipt=receipt, refused=refusal.slug if refusal else None)
         line = answer.entry(outcome) | {"audit_head": self.client.audit_head}
         self.ledger.append(line, unless=_SAME if again else frozenset())
         self.journal.settle(answer.round, outcome)
@@ -298,7 +298,7 @@ class SessionRun:
         return _as_preview(answer, "if all the sites invited so far take part")
 
 
-def _as_preview(answer: Answer, note: str = "") -> Preview:
+def _as_preview(answer: WrittenAnswer, note: str = "") -> Preview:
     return Preview(
         session=answer.session,
         round=answer.round,
@@ -311,7 +311,7 @@ def _as_preview(answer: Answer, note: str = "") -> Preview:
     )
 
 
-def _acknowledges(receipt: Receipt, answer: Answer) -> bool:
+def _acknowledges(receipt: Receipt, answer: WrittenAnswer) -> bool:
     named = (receipt.session, receipt.site, receipt.round, receipt.sha256, receipt.size)
     asked = (answer.session, answer.site, answer.round, answer.sha256, len(answer.body))
     return named == asked

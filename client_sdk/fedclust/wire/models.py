@@ -285,7 +285,7 @@ class TaskDocument(Model):
     site: dict[str, Tree] | None = None
 
 
-class Progress(Model):
+class RoundProgress(Model):
     """The progress of a round. It does not change the task's ETag."""
 
     answered: int
@@ -301,7 +301,7 @@ class TaskResponse(Model):
     round: int | None = None
     deadline: Timestamp | None = None
     task: TaskDocument | None = None
-    progress: Progress | None = None
+    progress: RoundProgress | None = None
 
 
 class SubmissionHead(Model):

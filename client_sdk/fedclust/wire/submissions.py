@@ -28,7 +28,7 @@ class SubmissionError(ValueError):
         self.errors = errors
 
 
-class _Head(SubmissionHead):
+class _LenientHead(SubmissionHead):
     model_config = ConfigDict(extra="ignore")
 
 
@@ -46,7 +46,7 @@ def submission_model(payload: type[Model]) -> type[BaseModel]:
 
 def read_head(body: bytes, media: str) -> SubmissionHead:
     """Read only the phase and the task that a body answers; SubmissionError."""
-    head = read_body(_Head, body, media)
+    head = read_body(_LenientHead, body, media)
     return SubmissionHead(phase=head.phase, task_digest=head.task_digest)
 
 

@@ -38,7 +38,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Record:
+class EntryText:
     """An entry as text, the way the database holds it and the chain hashes it."""
 
     id: int
@@ -68,7 +68,7 @@ class Sealed:
 
     number: int
     hash: str
-    record: Record
+    text: EntryText
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ def verify(
             faults.append(_gap(head.number + 1, entry.number))
             # Continue from here, so that one missing entry does not hide other faults.
             head = Head(entry.number - 1 if isinstance(entry.number, int) else 0, "")
-        if any("\n" in text for text in entry.record.fields()):
+        if any("\n" in line for line in entry.text.fields()):
             faults.append(f"entry {entry.number}: a field holds a line break")
-        follows = entry.record.after(head)
+        follows = entry.text.after(head)
         if head.hash and follows.hash != entry.hash:
             faults.append(f"entry {entry.number}: it or its place in the chain was changed")
         head = Head(follows.number, str(entry.hash))

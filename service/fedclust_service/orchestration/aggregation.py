@@ -78,7 +78,7 @@ class Job:
     masks: Mapping[str, NDArray[np.bool_]]
 
 
-class Answer(NamedTuple):
+class StoredAnswer(NamedTuple):
     """A stored answer; ``payload`` is None if it is empty, ``p`` holds at its site."""
 
     site: str
@@ -87,14 +87,14 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Computed:
+class AggregationOutcome:
     """The outcome of an aggregation and the method's finite metrics."""
 
     what: Opening | Finished | Failure | Raised
     metrics: dict[str, float]
 
 
-def compute(plan: Plan, job: Job, answers: Iterable[Answer]) -> Computed:
+def compute(plan: Plan, job: Job, answers: Iterable[StoredAnswer]) -> AggregationOutcome:
     """Aggregate a round; an exception of the method is an outcome too.
 
     ``plan`` is that of ``job.definition``; ``answers`` come in any order.
@@ -104,14 +104,16 @@ def compute(plan: Plan, job: Job, answers: Iterable[Answer]) -> Computed:
         step = _step(plan, job, answers)
         metrics = {name: float(value) for name, value in step.metrics.items()}
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        return Computed(_ready(plan, job, step), metrics)
+        return AggregationOutcome(_ready(plan, job, step), metrics)
     except MethodFailure as failure:
-        return Computed(Failure(failure.reason, failure.message), metrics)
+        return AggregationOutcome(Failure(failure.reason, failure.message), metrics)
     except Exception as error:
-        return Computed(Raised(type(error).__name__, tuple(exception_chain(error))), metrics)
+        return AggregationOutcome(
+            Raised(type(error).__name__, tuple(exception_chain(error))), metrics
+        )
 
 
-def _step(plan: Plan, job: Job, answers: Iterable[Answer]) -> Next | Done:
+def _step(plan: Plan, job: Job, answers: Iterable[StoredAnswer]) -> Next | Done:
     phase = engine.phase(plan, job.phase)
     if job.state is None:
         raise LookupError("the round has no state")

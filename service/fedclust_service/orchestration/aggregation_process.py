@@ -22,13 +22,13 @@ from typing import IO, Any, cast
 from fedclust.definition import plan_of, read_definition
 from fedclust.wire import codec
 from fedclust_service.orchestration.aggregation import (
-    Answer,
-    Computed,
+    AggregationOutcome,
     Failure,
     Finished,
     Job,
     Opening,
     Raised,
+    StoredAnswer,
     compute,
 )
 
@@ -78,7 +78,7 @@ class AggregationProcess:
         with self._lock:
             return self._ended
 
-    def run(self, job: Job, count: int, answers: Iterable[Answer]) -> Computed:
+    def run(self, job: Job, count: int, answers: Iterable[StoredAnswer]) -> AggregationOutcome:
         """Compute in the process.
 
         ``answers``, in all ``count``, are read one by one: together they may be large. The caller
@@ -141,7 +141,7 @@ def _environment() -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def _send_job(pipe: IO[bytes], job: Job, count: int, answers: Iterable[Answer]) -> None:
+def _send_job(pipe: IO[bytes], job: Job, count: int, answers: Iterable[StoredAnswer]) -> None:
     head: Any = {**vars(job), "masks": dict(job.masks), "answers": count}
     _send(pipe, codec.encode(head))
     for each in answers:
@@ -150,8 +150,8 @@ def _send_job(pipe: IO[bytes], job: Job, count: int, answers: Iterable[Answer]) 
     pipe.flush()
 
 
-def _computed(tree: Any) -> Computed:
-    return Computed(_KINDS[tree["kind"]](**tree["what"]), tree["metrics"])
+def _computed(tree: Any) -> AggregationOutcome:
+    return AggregationOutcome(_KINDS[tree["kind"]](**tree["what"]), tree["metrics"])
 
 
 # --- frames ---------------------------------------------------------------------------------------
@@ -200,12 +200,12 @@ def main() -> None:
         _send(outcomes, codec.encode(reply))
 
 
-def _answers(jobs: IO[bytes], count: int) -> Iterator[Answer]:
+def _answers(jobs: IO[bytes], count: int) -> Iterator[StoredAnswer]:
     """Yield the answers as they arrive; then watch for the coordinator's end."""
     for _ in range(count):
         site, p, empty = cast("tuple[str, int, bool]", codec.decode(_receive(jobs)))
         payload = _receive(jobs)
-        yield Answer(site, p, None if empty else payload)
+        yield StoredAnswer(site, p, None if empty else payload)
     threading.Thread(target=_end_with, args=(jobs,), daemon=True).start()
 
 

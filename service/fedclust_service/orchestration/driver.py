@@ -30,13 +30,13 @@ from fedclust_service.domain.submission import Submission
 from fedclust_service.domain.transition import advance
 from fedclust_service.orchestration.access_queries import joined_sites
 from fedclust_service.orchestration.aggregation import (
-    Answer,
-    Computed,
+    AggregationOutcome,
     Failure,
     Finished,
     Job,
     Opening,
     Raised,
+    StoredAnswer,
     compute,
 )
 from fedclust_service.orchestration.aggregation_process import (
@@ -81,10 +81,10 @@ class _Stored:
     ps: Mapping[str, int]
     large: bool
 
-    def answer(self, full: Submission) -> Answer:
+    def answer(self, full: Submission) -> StoredAnswer:
         if full.empty is not (full.payload is None):
             raise DataDamaged("submission", full.site)
-        return Answer(full.site, self.ps[full.site], full.payload)
+        return StoredAnswer(full.site, self.ps[full.site], full.payload)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,7 +290,7 @@ class Driver(BackgroundThread):
 
     def _compute(
         self, plan: Plan, work: _Work, job: Job, stored: _Stored, process: AggregationProcess
-    ) -> Computed:
+    ) -> AggregationOutcome:
         """Compute a small round here and a large one in a process; the bytes are the same."""
         full = stored.answers
         if stored.large:
@@ -301,7 +301,7 @@ class Driver(BackgroundThread):
             full = self._co.store.read("driver.load", lambda tx: tx.submissions.list(work.round.id))
         return compute(plan, job, [stored.answer(each) for each in full])
 
-    def _one_by_one(self, work: _Work, stored: _Stored) -> Iterator[Answer]:
+    def _one_by_one(self, work: _Work, stored: _Stored) -> Iterator[StoredAnswer]:
         """Yield the answers of a large round, with a pause after each for other requests.
 
         Reading holds the interpreter's lock. A pause lets waiting threads wake up; releasing the

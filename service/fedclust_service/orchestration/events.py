@@ -50,7 +50,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Batch:
+class EventBatch:
     """Events in order, and the number ``last`` after which to continue.
 
     ``more``: whether more events can be read at once. ``ended``: whether no event will follow.
@@ -62,25 +62,27 @@ class Batch:
     ended: bool
 
 
-def read_events(co: Coordinator, token: str, session: str, after: int) -> Batch:
+def read_events(co: Coordinator, token: str, session: str, after: int) -> EventBatch:
     """Return a session's events after number ``after``, at most :data:`PAGE`.
 
     Every call authenticates, because a stream may live longer than its token. Refusal
     ``unauthenticated``, or ``not-found`` for a session that the token may not see.
     """
 
-    def look(tx: Tx) -> Batch:
+    def look(tx: Tx) -> EventBatch:
         actor = authenticate_again(co, tx, token)
         require(actor, "event.read")
         found, _ = session_for(tx, actor, session)
         end = tx.chain.last_of(found.name, END)
         if end is not None and after >= end:
-            return Batch((), after, more=False, ended=True)
+            return EventBatch((), after, more=False, ended=True)
         rows = tx.chain.about(found.name, after, PAGE)
         kept = [row for row in rows if end is None or (row.number or 0) <= end]
         last = kept[-1].number or after if kept else after
         shown = tuple(event for row in kept if (event := _shown(actor, row)) is not None)
-        return Batch(shown, last, more=len(rows) == PAGE, ended=end is not None and last >= end)
+        return EventBatch(
+            shown, last, more=len(rows) == PAGE, ended=end is not None and last >= end
+        )
 
     return co.store.read("events.read", look)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from fedclust.wire import codec
-from fedclust.wire.models import Progress, TaskDocument, TaskResponse
+from fedclust.wire.models import RoundProgress, TaskDocument, TaskResponse
 from fedclust_service.domain.access import Actor, absent, require
 from fedclust_service.domain.round import Addressee, Round, RoundState, TaskStatus, status_of
 from fedclust_service.domain.session import Participation, Session
@@ -122,11 +122,11 @@ def _document(current: Round, addressee: Addressee) -> TaskDocument:
     )
 
 
-def _progress(tx: Tx, current: Round) -> Progress | None:
+def _progress(tx: Tx, current: Round) -> RoundProgress | None:
     if current.state is not RoundState.COLLECTING:
         return None
     turnout = tx.rounds.turnout(current.id)
-    return Progress(
+    return RoundProgress(
         answered=turnout.answered,
         addressed=turnout.answered + turnout.pending,
         overdue=current.overdue_since is not None,

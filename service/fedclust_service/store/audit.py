@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from fedclust_service.domain.access import AuditEntry
-from fedclust_service.domain.audit_chain import Head, Record, Sealed
+from fedclust_service.domain.audit_chain import EntryText, Head, Sealed
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository
 from fedclust_service.store.errors import StoreError
@@ -98,7 +98,7 @@ class ChainState:
 
 
 @dataclass(frozen=True)
-class Batch:
+class SealedBatch:
     """The entries that one transaction sealed: those after number ``after``, up to ``head``.
 
     ``subjects`` are those of the entries, each with its last number. ``full``: whether there may be
@@ -129,7 +129,9 @@ class AuditChain(Repository):
         head, waiting = Head(row.number, row.hash), self._all(_WAITING).first() is not None
         return ChainState(head, row.lease_holder, row.lease_expires_at, waiting)
 
-    def seal(self, holder: str, now: datetime, expires_at: datetime, limit: int) -> Batch | None:
+    def seal(
+        self, holder: str, now: datetime, expires_at: datetime, limit: int
+    ) -> SealedBatch | None:
         """Number and chain at most ``limit`` committed entries; None if another has the lease.
 
         This locks the chain's row first: it sees everything that was committed before, and no
@@ -143,7 +145,7 @@ class AuditChain(Repository):
         subjects: dict[str, int] = {}
         query = self._records().where(_A.number.is_(None)).order_by(_A.id).limit(limit)
         for row in self._raw(query):
-            head = _record(row).after(head)
+            head = _entry_text(row).after(head)
             marks.append({"row": row.id, "n": head.number, "h": head.hash})
             subjects[row.subject] = head.number
         if marks:
@@ -151,7 +153,7 @@ class AuditChain(Repository):
             self._heads.append(head.number)
         lease = {"lease_holder": holder, "lease_expires_at": expires_at}
         self._all(_MOVE, number=head.number, hash=head.hash, **lease)
-        return Batch(state.head.number, head, subjects, len(marks) == limit)
+        return SealedBatch(state.head.number, head, subjects, len(marks) == limit)
 
     def release(self, holder: str | None = None) -> None:
         """End the lease of ``holder`` early; without ``holder``, the lease of a dead process."""
@@ -194,7 +196,7 @@ class AuditChain(Repository):
         """Yield every sealed entry by number, as raw text, even a tampered one."""
         query = self._records().add_columns(_A.number, _A.hash).where(_A.number.is_not(None))
         for row in self._raw(query.order_by(_A.number).execution_options(yield_per=_PAGE)):
-            yield Sealed(row.number, row.hash, _record(row))
+            yield Sealed(row.number, row.hash, _entry_text(row))
 
     def waiting(self) -> int:
         """Return how many entries are not sealed."""
@@ -232,5 +234,5 @@ def _any_text(stored: bytes) -> str:
     return stored.decode("utf-8", "surrogateescape")
 
 
-def _record(row: Any) -> Record:
-    return Record(row.id, row.at, row.actor, row.action, row.subject, row.details)
+def _entry_text(row: Any) -> EntryText:
+    return EntryText(row.id, row.at, row.actor, row.action, row.subject, row.details)

@@ -12,7 +12,7 @@ from fedclust.numeric.canonical import tolerant_lexsort
 from fedclust.numeric.distances import first_occurrences
 from fedclust.schema.encoding import undone
 from fedclust.schema.errors import MethodFailure
-from fedclust.schema.result import Profile, Result
+from fedclust.schema.result import ClusterProfile, Result
 from fedclust.schema.run_config import RunConfig
 
 FloatArray = NDArray[np.float64]
@@ -91,7 +91,7 @@ def complete_result(
     n_clusters: int | None,
     sizes: Sequence[int] | None = None,
     site_sizes: Mapping[str, Sequence[int]] | None = None,
-    profile: Profile | None = None,
+    profile: ClusterProfile | None = None,
     **update: Any,
 ) -> Result:
     """Return the result that sites and analysts read.
@@ -109,7 +109,7 @@ def complete_result(
         Persons in each cluster, in the order of :func:`merge_equal_centroids`, as ``site_sizes``
         and ``profile``. Default: those of ``raw``, whose centroids are then distinct.
     site_sizes : mapping of site to sequence of int, optional
-    profile : Profile, optional
+    profile : ClusterProfile, optional
     **update
         Other fields of the result.
     """
@@ -167,7 +167,7 @@ def _select_centroids(raw: Result, chosen: IntArray) -> dict[str, Any]:
     }
 
 
-def _sort_profile(profile: Profile, order: IntArray) -> Profile:
+def _sort_profile(profile: ClusterProfile, order: IntArray) -> ClusterProfile:
     fields = ("known", "means", "deviations")
     return profile.model_copy(
         update={name: _freeze(getattr(profile, name)[order]) for name in fields}

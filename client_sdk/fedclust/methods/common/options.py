@@ -24,7 +24,7 @@ from fedclust.schema.options import MethodOptions
 __all__ = [
     "MAX_SWEEP_SIZE",
     "Count",
-    "Options",
+    "EvaluatedOptions",
     "Restarts",
     "SweptOptions",
     "Tolerance",
@@ -45,7 +45,7 @@ Restarts = Annotated[int, Field(ge=1, le=100)]
 Tolerance = Annotated[FiniteFloat, Field(ge=0, lt=1)]
 
 
-class Options(MethodOptions):
+class EvaluatedOptions(MethodOptions):
     """Options of a method with a closing evaluation.
 
     Attributes
@@ -101,7 +101,7 @@ ClusterCounts = Annotated[
 ]
 
 
-class SweptOptions(Options):
+class SweptOptions(EvaluatedOptions):
     """The options of a method that can compare several K.
 
     Attributes

@@ -7,8 +7,8 @@ and 3). Centroids are merged feature by feature (equations 1 and 4). The printed
 two errors: the divisor needs ``max(1, .)`` instead of ``min(1, .)``, and the numerator needs the
 counts.
 
-A merged centroid has a count for each feature. :class:`GroupSums` keeps sums and counts, so the
-order of merging does not matter. Entries outside a mask are 0 and never used.
+A merged centroid has a count for each feature. :class:`MergedCentroids` keeps sums and counts, so
+the order of merging does not matter. Entries outside a mask are 0 and never used.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ class LocalCentroids:
             self.values[chosen], self.mask[chosen], self.counts[chosen], self.sites[chosen]
         )
 
-    def as_groups(self) -> GroupSums:
+    def as_groups(self) -> MergedCentroids:
         """Return each centroid as a group of its own."""
         counts = np.where(self.mask, self.counts[:, None], 0.0)
-        return GroupSums(np.where(self.mask, self.values, 0.0) * counts, counts)
+        return MergedCentroids(np.where(self.mask, self.values, 0.0) * counts, counts)
 
 
 @dataclass(frozen=True)
-class GroupSums:
-    """Groups of local centroids: numerator and denominator of equation 4.
+class MergedCentroids:
+    """Merged local centroids, one for each group: numerator and denominator of equation 4.
 
     Attributes
     ----------
@@ -84,17 +84,17 @@ class GroupSums:
         """Equation 4 (K, d): the mean over the members that know the feature; 0 if none does."""
         return self.sums / np.where(self.counts > 0, self.counts, 1.0)
 
-    def group(self, k: int) -> GroupSums:
+    def group(self, k: int) -> MergedCentroids:
         """Return group ``k`` alone."""
-        return GroupSums(self.sums[k : k + 1], self.counts[k : k + 1])
+        return MergedCentroids(self.sums[k : k + 1], self.counts[k : k + 1])
 
-    def absorb(self, kept: int, other: GroupSums, k: int) -> None:
+    def absorb(self, kept: int, other: MergedCentroids, k: int) -> None:
         """Add group ``k`` of ``other`` to group ``kept``, in place."""
         self.sums[kept] += other.sums[k]
         self.counts[kept] += other.counts[k]
 
 
-def sum_groups(points: LocalCentroids, groups: IntArray, n_groups: int) -> GroupSums:
+def sum_groups(points: LocalCentroids, groups: IntArray, n_groups: int) -> MergedCentroids:
     """Merge local centroids into groups (equation 4).
 
     Parameters
@@ -110,7 +110,7 @@ def sum_groups(points: LocalCentroids, groups: IntArray, n_groups: int) -> Group
     placed = groups >= 0
     np.add.at(sums, groups[placed], single.sums[placed])
     np.add.at(counts, groups[placed], single.counts[placed])
-    return GroupSums(sums, counts)
+    return MergedCentroids(sums, counts)
 
 
 def feature_ranges(values: FloatArray, mask: BoolArray) -> FloatArray:

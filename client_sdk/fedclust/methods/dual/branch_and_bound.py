@@ -20,7 +20,7 @@ from fedclust.methods.dual.search_tree import (
     PAIRWISE,
     REFERENCE,
     NodeRegion,
-    Points,
+    SearchPoints,
     Tree,
     Workspace,
 )
@@ -42,7 +42,7 @@ _types: Any = numba.types
 _f8, _i8, _void = numba.float64, numba.int64, numba.void
 _vector, _matrix, _tensor = _f8[::1], _f8[:, ::1], _f8[:, :, ::1]
 _ints, _int_matrix = _i8[::1], _i8[:, ::1]
-_POINTS = _types.NamedTuple((_matrix, _ints, _matrix, _vector), Points)
+_POINTS = _types.NamedTuple((_matrix, _ints, _matrix, _vector), SearchPoints)
 _REGION = _types.NamedTuple(
     (_matrix, _matrix, _i8, _matrix, _tensor, _matrix, _matrix, _ints), NodeRegion
 )
@@ -409,7 +409,7 @@ def _sift_up(bounds: Reals, heap: Ints, place: int, node: int) -> None:
 # Longer than other functions: passing all arrays to another one costs as much as expanding a node.
 @compiled(_types.UniTuple(_i8, 2)(_POINTS, _f8, _i8, _REGION, _TREE, _WORK))
 def search(
-    points: Points, cutoff: float, limit: int, region: NodeRegion, tree: Tree, work: Workspace
+    points: SearchPoints, cutoff: float, limit: int, region: NodeRegion, tree: Tree, work: Workspace
 ) -> tuple[int, int]:
     """Visit open nodes, least bound first, until one of them is a leaf; return status and visits.
 

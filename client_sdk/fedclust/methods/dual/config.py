@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, FiniteFloat
 
-from fedclust.methods.common.options import Options, Restarts
+from fedclust.methods.common.options import EvaluatedOptions, Restarts
 from fedclust.methods.dual.feasible_set import CERTIFIED, Symmetry
 from fedclust.methods.dual.multiplier_update import Rule
 from fedclust.schema.errors import RuleViolation
@@ -20,7 +20,7 @@ from fedclust.schema.scaling import own_bounds
 _MAX_QUASI_NEWTON = 500
 
 
-class Config(Options, title="DualConfig"):
+class Config(EvaluatedOptions, title="DualConfig"):
     """Options of ``dual``.
 
     Attributes

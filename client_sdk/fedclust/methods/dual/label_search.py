@@ -27,7 +27,7 @@ from fedclust.methods.dual.search_tree import (
     PAIRWISE,
     REFERENCE,
     NodeRegion,
-    Points,
+    SearchPoints,
     double_capacity,
     new_workspace,
     root_tree,
@@ -54,7 +54,7 @@ _FIRST_CAPACITY = 512
 class LabelSearch:
     """A search that can be resumed; its tree grows as needed."""
 
-    def __init__(self, points: Points, region: NodeRegion) -> None:
+    def __init__(self, points: SearchPoints, region: NodeRegion) -> None:
         # Imported here because importing it loads or compiles the kernel.
         from fedclust.methods.dual import branch_and_bound
 
@@ -190,7 +190,7 @@ def _suffix_costs(
             continue
         own, own_weights = rows[n - r : n - block], weights[n - r : n - block]
         remainders = costs[block : r + 1][::-1] - costs[block]
-        search = LabelSearch(Points(own, own_weights, mu, remainders), region)
+        search = LabelSearch(SearchPoints(own, own_weights, mu, remainders), region)
         at_leaf, _, visited = search.run(np.inf, share)
         visits += visited
         bound = search.leaf_bound if at_leaf else search.least_bound

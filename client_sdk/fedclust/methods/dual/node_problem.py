@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from fedclust.methods.dual.feasible_set import Region
 from fedclust.methods.dual.label_search import SLACK, LabelSearch, prepare_search
-from fedclust.methods.dual.search_tree import INTERCHANGEABLE, Points
+from fedclust.methods.dual.search_tree import INTERCHANGEABLE, SearchPoints
 from fedclust.numeric.canonical import (
     coordinate_tolerance,
     round_to_tolerance,
@@ -150,7 +150,7 @@ def _check_arguments(rows: FloatArray, mu: FloatArray, region: Region, node_limi
         raise ValueError("a node limit is at least 1")
 
 
-class _Candidate(NamedTuple):
+class _BoundedLabels(NamedTuple):
     """Labels with their best centroids, the cost, and a lower bound of the labels' cost."""
 
     labels: IntArray
@@ -199,7 +199,7 @@ class _Problem:
         self.slack = SLACK * max(terms + 1e-3 * width**2, 1e-290)
         self.constant = float(mu.sum(axis=0) @ self.center)
 
-    def evaluate(self, labels: IntArray, sufficient: float = np.inf) -> _Candidate:
+    def evaluate(self, labels: IntArray, sufficient: float = np.inf) -> _BoundedLabels:
         """Return labels with their best centroids; improve the bound up to ``sufficient`` only."""
         n_clusters = len(self.mu)
         counts = np.bincount(labels, self.weights, n_clusters).astype(np.float64)
@@ -209,7 +209,7 @@ class _Problem:
         centroids, value, bound = self.region.proven_centroids(
             counts, sums, self.mu, self.center, sufficient - constant
         )
-        return _Candidate(labels, centroids, value + constant, bound + constant)
+        return _BoundedLabels(labels, centroids, value + constant, bound + constant)
 
     def reorder_labels(self, start: IntArray) -> IntArray:
         """Return labels (n,) of the given rows as labels (m,) of the distinct ones."""
@@ -217,7 +217,7 @@ class _Problem:
         labels[self.places] = start
         return labels[self.order]
 
-    def first_candidate(self, start: IntArray | None) -> _Candidate:
+    def first_candidate(self, start: IntArray | None) -> _BoundedLabels:
         """Evaluate the given labels, or those of the nearest default centroids."""
         if start is not None:
             return self.evaluate(self.reorder_labels(start))
@@ -225,11 +225,11 @@ class _Problem:
             tolerant_argmin(_squared_distances(self.rows, self.region.default_centroids))
         )
 
-    def better_of(self, best: _Candidate, other: _Candidate) -> _Candidate:
+    def better_of(self, best: _BoundedLabels, other: _BoundedLabels) -> _BoundedLabels:
         """Return the cheaper candidate; ``best`` where the costs differ by rounding only."""
         return other if other.value < best.value - _ROUNDING * self.slack else best
 
-    def local_search(self, start: IntArray | None) -> _Candidate:
+    def local_search(self, start: IntArray | None) -> _BoundedLabels:
         """Return the best result of Lloyd iterations from a few starts.
 
         They start from the given labels, from the default centroids, and from these without one of
@@ -311,7 +311,9 @@ def _branch_and_bound(problem: _Problem, start: IntArray | None, node_limit: int
     if interchangeable:
         node_region = node_region._replace(form=INTERCHANGEABLE)
     mu = np.ascontiguousarray(problem.mu)
-    search = LabelSearch(Points(problem.centred, problem.weights, mu, remainders), node_region)
+    search = LabelSearch(
+        SearchPoints(problem.centred, problem.weights, mu, remainders), node_region
+    )
     best = problem.first_candidate(start)
     floor, left, searched_locally = np.inf, node_limit - visits, False
     while left > 0:

@@ -18,7 +18,7 @@ __all__ = [
     "PAIRWISE",
     "REFERENCE",
     "NodeRegion",
-    "Points",
+    "SearchPoints",
     "Tree",
     "Workspace",
     "double_capacity",
@@ -34,7 +34,7 @@ IntArray = NDArray[np.int64]
 FREE, INTERCHANGEABLE, CELLS, PAIRWISE, REFERENCE = range(5)
 
 
-class Points(NamedTuple):
+class SearchPoints(NamedTuple):
     """The points of a site, their multipliers, and bounds for the unlabelled ones.
 
     Attributes

@@ -117,7 +117,7 @@ def _first_candidates(
 
 
 @dataclass(frozen=True)
-class _Candidate:
+class _SteppedCandidate:
     """A candidate after a Lloyd step: its new centroids, its judgement and its old inertia."""
 
     centroids: NDArray[np.float64]
@@ -147,7 +147,7 @@ def _candidates_step(
     candidates = []
     for i, following_centroids, costs, metrics in steps:
         judgement = judge(state.judgements[i], centroids[i], costs, config, options.tol)
-        candidates.append(_Candidate(following_centroids, judgement, metrics["inertia"]))
+        candidates.append(_SteppedCandidate(following_centroids, judgement, metrics["inertia"]))
     closed = state.closed + 1
     most = len(candidates)
     if closed % options.halve_every == 0:
@@ -167,7 +167,7 @@ def _candidates_step(
     return _next_step(following, moved, leader_metrics)
 
 
-def _drop_hopeless(candidates: Sequence[_Candidate]) -> list[_Candidate]:
+def _drop_hopeless(candidates: Sequence[_SteppedCandidate]) -> list[_SteppedCandidate]:
     """Return the leader and the candidates that may still overtake it; all sorted by inertia.
 
     A candidate is hopeless if it has converged, or has the same inertia as a better one.

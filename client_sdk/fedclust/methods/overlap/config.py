@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat
 
-from fedclust.methods.common.options import Count, Options, Restarts
+from fedclust.methods.common.options import Count, EvaluatedOptions, Restarts
 from fedclust.methods.overlap.meta_clustering import Meta
 
 
-class Config(Options, title="OverlapConfig"):
+class Config(EvaluatedOptions, title="OverlapConfig"):
     """Options of ``overlap``.
 
     Attributes

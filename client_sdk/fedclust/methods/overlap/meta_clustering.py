@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from fedclust.methods.common.own_features import too_many_groups_warning
 from fedclust.methods.common.partial_features import (
-    GroupSums,
     LocalCentroids,
+    MergedCentroids,
     RelativeDistances,
     connected_components,
     feature_ranges,
@@ -188,7 +188,7 @@ def agglomerate(points: LocalCentroids, n_clusters: int) -> Grouping:
 
     Distances are those of merged centroids (centroid linkage). Ties go to the lowest pair.
     """
-    pool = _GroupPool(points, feature_ranges(points.values, points.mask))
+    pool = _DistancePool(points, feature_ranges(points.values, points.mask))
     attached = 0
     while pool.n_groups > n_clusters and pool.merge_nearest():
         pass
@@ -199,7 +199,7 @@ def agglomerate(points: LocalCentroids, n_clusters: int) -> Grouping:
     return Grouping(_renumber_groups(pool.groups), attached)
 
 
-class _GroupPool:
+class _DistancePool:
     """Groups, the distances between them and the nearest neighbour of each.
 
     A merge computes one row of distances and searches a new neighbour for the groups that lost
@@ -281,7 +281,7 @@ class _GroupPool:
     def _compact(self, kept: IntArray) -> None:
         """Remove the groups that were merged into others."""
         self._members = [self._members[i] for i in kept]
-        self._merged = GroupSums(self._merged.sums[kept], self._merged.counts[kept])
+        self._merged = MergedCentroids(self._merged.sums[kept], self._merged.counts[kept])
         self._sites, self._terms = self._sites[kept], self._terms[kept]
         self._open = self._open[kept]
         self._gaps = np.ascontiguousarray(self._gaps[np.ix_(kept, kept)])

@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.common.partial_features import (
-    GroupSums,
     LocalCentroids,
+    MergedCentroids,
     RelativeDistances,
     feature_ranges,
     sum_groups,
@@ -184,7 +184,7 @@ def build_merge_tree(forces: Forces, sites: IntArray | None = None) -> MergeTree
     sites : (m,) int64, optional
         The site of each cluster. Groups with a common site are merged after all others.
     """
-    pool = _GroupPool(forces, sites)
+    pool = _ForcePool(forces, sites)
     merges, forced = _sort_by_strength(pool.merge_chains()), []
     if sites is not None:
         pool.allow_common_sites()
@@ -205,7 +205,7 @@ def _sort_by_strength(merges: list[_Merge]) -> list[_Merge]:
     return [merges[place] for place in tolerant_argsort([-strength for _, strength in merges])]
 
 
-class _GroupPool:
+class _ForcePool:
     """Groups and the forces between them; the number of a group is that of its first leaf."""
 
     def __init__(self, forces: Forces, sites: IntArray | None) -> None:
@@ -331,7 +331,7 @@ class _RowDistances:
         self._known = points.mask.astype(np.float64)
         self._variances, self._squared_ranges = variances, ranges**2
 
-    def to_groups(self, merged: GroupSums) -> FloatArray:
+    def to_groups(self, merged: MergedCentroids) -> FloatArray:
         """Return root mean squared distances (m, k) from the clusters' rows to centroids."""
         squares = self._means.squared_to(merged.means, merged.mask)
         known = merged.mask.astype(np.float64)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat
 
-from fedclust.methods.common.options import Count, Options, Restarts
+from fedclust.methods.common.options import Count, EvaluatedOptions, Restarts
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.run_config import RunConfig
 
@@ -16,7 +16,7 @@ _MAX_CELLS = 20
 _MAX_NUMBERS = 3_000_000
 
 
-class Config(Options, title="OverlapOneshotConfig"):
+class Config(EvaluatedOptions, title="OverlapOneshotConfig"):
     """Options of ``overlap_oneshot``.
 
     Attributes

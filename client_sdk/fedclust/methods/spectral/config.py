@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, FiniteFloat, RootModel
 
-from fedclust.methods.common.options import Options, variants
+from fedclust.methods.common.options import EvaluatedOptions, variants
 from fedclust.schema.options import MethodOptions
 
 #: Anchors of the Procrustes alignment by default, or K if that is more.
@@ -17,7 +17,7 @@ Neighbours = Annotated[int, Field(ge=1, le=1_000)]
 AnchorCount = Annotated[int, Field(ge=1, le=100)]
 
 
-class LandmarksConfig(Options, title="SpectralLandmarksConfig"):
+class LandmarksConfig(EvaluatedOptions, title="SpectralLandmarksConfig"):
     """Options of the graph over the landmarks of all sites.
 
     Attributes

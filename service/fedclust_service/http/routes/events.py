@@ -22,7 +22,7 @@ from fedclust_service.http.describe import described, ref
 from fedclust_service.http.request_context import context_of
 from fedclust_service.orchestration.audit import trail
 from fedclust_service.orchestration.coordinator import Coordinator
-from fedclust_service.orchestration.events import Batch, Event, read_events
+from fedclust_service.orchestration.events import Event, EventBatch, read_events
 
 router = APIRouter(tags=["events"])
 STREAM = "text/event-stream"
@@ -89,7 +89,9 @@ async def events(
     return _EventStream(_lines(co, token, session, first))
 
 
-async def _lines(co: Coordinator, token: str, session: str, batch: Batch) -> AsyncIterator[bytes]:
+async def _lines(
+    co: Coordinator, token: str, session: str, batch: EventBatch
+) -> AsyncIterator[bytes]:
     yield b"retry: 2000\n\n"
     while True:
         if batch.events:

@@ -22,7 +22,7 @@ from fedclust_service.domain.audit_chain import Head
 from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.orchestration.notifier import Notifier
 from fedclust_service.store import StoreError, Tx
-from fedclust_service.store.audit import Batch
+from fedclust_service.store.audit import SealedBatch
 
 log = structlog.get_logger(__name__)
 
@@ -91,12 +91,12 @@ class Sealer(BackgroundThread):
             if not batch.full:
                 return True
 
-    def _seal(self, tx: Tx) -> Batch | None:
+    def _seal(self, tx: Tx) -> SealedBatch | None:
         now = self._co.clock.now()
         until = now + timedelta(seconds=self._co.limits.seal_lease_s)
         return tx.chain.seal(self._co.holder, now, until, _BATCH)
 
-    def _announce(self, head: Head, batch: Batch | None = None) -> None:
+    def _announce(self, head: Head, batch: SealedBatch | None = None) -> None:
         known, self._head = self._head, head
         # Streams that began before the first look wait for numbers from 0 on.
         after = 0 if known is None else known.number
