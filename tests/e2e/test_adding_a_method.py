@@ -69,8 +69,8 @@ def command(place: Path, *arguments: str, **env: str) -> str:
 def test_command_and_service_find_a_method_of_another_distribution(place: Path) -> None:
     """A session over HTTP gives what ``simulate`` does, and consent lists what leaves."""
     sites = [f"--site={name}={place / name}.csv" for name in SITES]
-    study = ["--clusters=3", "--features=x,y", "--seed=7"]
-    command(place, "simulate", "damped", *study, *sites, "--report=a.json")
+    options = ["--clusters=3", "--features=x,y", "--seed=7"]
+    command(place, "simulate", "damped", *options, *sites, "--report=a.json")
     server = ServerProcess(
         place / "server", env=environment(place), command=(sys.executable, "-c", f"{SERVICE}\n")
     )
@@ -80,7 +80,7 @@ def test_command_and_service_find_a_method_of_another_distribution(place: Path) 
         coordinator = {"FEDCLUST_COORDINATOR": server.base_url}
         analyst = {**coordinator, "FEDCLUST_TOKEN": consortium.analyst_token}
         asked = ["--algorithm=damped", f"--sites={','.join(SITES)}", f"--purpose={PURPOSE}"]
-        command(place, "session", "create", "far", *study, *asked, **analyst)
+        command(place, "session", "create", "far", *options, *asked, **analyst)
 
         def take_part(name: str) -> str:
             folder, token = str(place / name), consortium.site_tokens[name]

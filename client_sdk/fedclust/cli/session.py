@@ -20,7 +20,7 @@ from fedclust.cli.console import conclude, err, print_json, show, show_facts, sh
 from fedclust.cli.output_files import check_outputs, check_report, is_document, is_report, write
 from fedclust.cli.overview import AdminSessionView, ago, late_first, overviews
 from fedclust.cli.result_output import show_result
-from fedclust.cli.study import Study, read_time
+from fedclust.cli.session_options import SessionOptions, read_time
 from fedclust.cli.watch import Watcher
 from fedclust.report import facts_of_document
 from fedclust.report.tables import centroid_table, write_report
@@ -54,14 +54,14 @@ app = typer.Typer(
     "fedclust session create heart-2027 --from heart-2026 --clusters 5",
 )
 def create(
-    connection: o.Connection, session: o.Session, study: Study, as_json: o.AsJson = False
+    connection: o.Connection, session: o.Session, options: SessionOptions, as_json: o.AsJson = False
 ) -> None:
     """Create a session. The same command, run again, returns the same session.
 
     Options override --file, and --file overrides --from.
     """
     with connection.client() as client:
-        info = client.create_session(study.definition(session, client))
+        info = client.create_session(options.definition(session, client))
     _show(info, (), as_json)
     _warn_of_bounds(info.definition)
     if not as_json:

@@ -29,7 +29,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @dataclass(frozen=True)
-class _Study:
+class _SimulatedSession:
     """What is simulated."""
 
     clusters: Clusters = None
@@ -52,7 +52,7 @@ def simulate(
     how: o.Reading,
     algorithm: Annotated[str, o.arg("The method.")],
     site: Annotated[list[str], o.opt("--site", "NAME=FILE, once for each site.")],
-    study: _Study,
+    session: _SimulatedSession,
     labels_dir: Annotated[
         Path | None, o.opt("--labels-dir", "Write each site's labels to NAME.csv in this folder.")
     ] = None,
@@ -72,9 +72,9 @@ def simulate(
     }
     for name in sorted(mappings.keys() - files.keys()):
         raise errors.UsageError(f"--site-mapping {name}: there is no --site of that name")
-    options, rules = _object(study.config, "--config"), _object(study.policy, "--policy")
-    if study.clusters is not None:
-        options["n_clusters"] = read_clusters(study.clusters)
+    options, rules = _object(session.config, "--config"), _object(session.policy, "--policy")
+    if session.clusters is not None:
+        options["n_clusters"] = read_clusters(session.clusters)
     check_outputs(((report, is_report),), list(files.values()))
     check_report(report)
     if labels_dir is not None:
@@ -84,11 +84,11 @@ def simulate(
             raise errors.UsageError(f"{labels_dir}: {error.strerror}") from None
         outputs = [(labels_dir / f"{name}.csv", is_labels) for name in files]
         check_outputs(outputs, list(files.values()))
-    wanted = o.names(study.features) if study.features else None
+    wanted = o.names(session.features) if session.features else None
     try:
         with line:
             found = run(
-                algorithm, rows, config=options, policy=rules, features=wanted, seed=study.seed
+                algorithm, rows, config=options, policy=rules, features=wanted, seed=session.seed
             )
     except ValueError as error:
         # Messages about the definition, the method and the data contain no values.

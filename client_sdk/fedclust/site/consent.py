@@ -181,7 +181,7 @@ class ConsentRequest:
     def _lines(self, *, full: bool) -> Iterator[tuple[str, str]]:
         definition, policy = self.definition, self.definition.policy
         title = definition.title
-        yield "study", f"{title} ({self.session})" if title else self.session
+        yield "session", f"{title} ({self.session})" if title else self.session
         yield "purpose", definition.purpose or "not stated"
         contact = f"; contact: {definition.contact}" if definition.contact else ""
         yield "asked by", f"{self.analyst}{contact}; coordinator: {self.coordinator}"

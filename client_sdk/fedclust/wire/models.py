@@ -157,7 +157,7 @@ class SessionCreate(Model):
     Attributes
     ----------
     title, contact, approval : str
-        For the people who decide at a site: what the study is called, whom to ask (name and
+        For the people who decide at a site: the title of the session, whom to ask (name and
         address), and its ethics approval or contract.
     purpose : str
         Why the sites should take part, in one to five sentences; only a simulation needs none.

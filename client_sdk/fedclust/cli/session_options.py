@@ -20,7 +20,7 @@ _FROZEN = frozenset({"method_version", "seed"})
 
 
 @dataclass(frozen=True)
-class Study:
+class SessionOptions:
     """A definition, or changes of one from a file or another session."""
 
     file: Annotated[
@@ -37,7 +37,7 @@ class Study:
         o.opt("--features", "Names of numeric features, comma-separated; for others use --file."),
     ] = None
     sites: Annotated[str | None, o.opt("--sites", "Names of the sites, comma-separated.")] = None
-    title: Annotated[str | None, o.opt("--title", "Title of the study.")] = None
+    title: Annotated[str | None, o.opt("--title", "Title of the session.")] = None
     purpose: Annotated[
         str | None,
         o.opt(
