@@ -13,7 +13,8 @@ In one process, to try things out::
 
     result = simulate("lloyd", {"a": Xa, "b": Xb, "c": Xc}, config={"n_clusters": 4})
 
-Everything but ``simulate`` is imported when it is first used.
+Everything but ``simulate`` is imported when it is first used. Only the estimators import
+scikit-learn.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from fedclust import errors as errors
     from fedclust.client import Client as Client
     from fedclust.errors import FedclustError as FedclustError
+    from fedclust.estimators import FederatedKMeans, FederatedSpectralClustering
     from fedclust.schema.errors import MethodFailure, RuleViolation
     from fedclust.schema.feature import Feature
     from fedclust.schema.policy import Policy
@@ -42,6 +44,8 @@ _LAZY = {
     "Client": "fedclust.client",
     "Feature": "fedclust.schema.feature",
     "FedclustError": "fedclust.errors",
+    "FederatedKMeans": "fedclust.estimators",
+    "FederatedSpectralClustering": "fedclust.estimators",
     "MethodFailure": "fedclust.schema.errors",
     "Policy": "fedclust.schema.policy",
     "RuleViolation": "fedclust.schema.errors",
@@ -53,6 +57,8 @@ __all__ = [
     "Client",
     "Feature",
     "FedclustError",
+    "FederatedKMeans",
+    "FederatedSpectralClustering",
     "MethodFailure",
     "Policy",
     "RuleViolation",

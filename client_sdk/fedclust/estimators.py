@@ -2,7 +2,7 @@
 
 ::
 
-    from fedclust.estimators import FederatedKMeans
+    from fedclust import FederatedKMeans
 
     model = FederatedKMeans(n_clusters=4, random_state=0).fit(X, sites=hospital_of_each_row)
     model.labels_, model.cluster_centers_, model.predict(new_rows)
@@ -10,7 +10,7 @@
 Without ``sites`` all rows belong to one site. By default a session runs in this process, as with
 :func:`fedclust.simulate`. With ``coordinator=`` and ``session=`` the estimator takes part in a
 session that an analyst defined, with the rows of one site. The estimators work in pipelines and
-with ``clone``. They are not in :mod:`fedclust` itself, because they import scikit-learn.
+with ``clone``. ``import fedclust`` does not load this module, because it imports scikit-learn.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -40,6 +41,24 @@ app.add_typer(audit, name="audit")
 
 #: Every user of the machine can see flags in the process list.
 _NO_FLAG = frozenset({"secret_key"})
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        _say(f"fedclust-service {version('fedclust')}")
+        raise typer.Exit
+
+
+@app.callback()
+def fedclust_service(
+    version: Annotated[  # its callback prints
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from typer.main import get_command
 
+import fedclust
 from fedclust import engine
 from fedclust.cli import main as cli
 from fedclust.cli import options, participate, session
@@ -22,6 +23,7 @@ from fedclust.client import Client
 from fedclust.schema.feature import Feature
 from fedclust.site.consent import feature_text
 from fedclust.site.ledger import Ledger
+from fedclust_service import cli as service_cli
 from support.fake_coordinator import FakeCoordinator, answer, refusal
 from support.ledgers import body_lines
 
@@ -513,3 +515,18 @@ def test_predict_says_what_is_wrong_with_its_files(command: Command) -> None:
 def test_a_stranger_behind_the_address(command: Command) -> None:
     command.fake.before = lambda _request: answer(200, b"<html>", "text/html")
     assert command.site("participate", "--yes") == 6
+
+
+def test_both_commands_print_their_version(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedclust", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    monkeypatch.setattr(sys, "argv", ["fedclust-service", "--version"])
+    assert service_cli.main() == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"fedclust {fedclust.__version__}",
+        f"fedclust-service {fedclust.__version__}",
+    ]

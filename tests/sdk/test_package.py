@@ -47,3 +47,10 @@ def test_simulate_is_the_function_whoever_imports_its_module_first() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(fedclust, "elbow")
+
+
+def test_the_estimators_come_from_the_package() -> None:
+    from fedclust import estimators
+
+    assert fedclust.FederatedKMeans is estimators.FederatedKMeans
+    assert fedclust.FederatedSpectralClustering is estimators.FederatedSpectralClustering

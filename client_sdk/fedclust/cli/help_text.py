@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
 from fedclust import errors
 
 EXIT_CODES: tuple[tuple[type[errors.FedclustError], int], ...] = (
@@ -19,6 +24,21 @@ EPILOG = (
     "coordinator, 6 unreachable or TLS, 7 session failed, cancelled or left, 8 journal or ledger, "
     "9 own disclosure check, 130 interrupted."
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedclust {version('fedclust')}")
+        raise typer.Exit
+
+
+#: The option of the command itself.
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+]
 
 
 def epilog(*lines: str) -> str:

@@ -24,7 +24,7 @@ from fedclust.cli import (
     simulate,
 )
 from fedclust.cli.console import err, flush_out, show, tell_retries, tell_warning
-from fedclust.cli.help_text import EPILOG, exit_code
+from fedclust.cli.help_text import EPILOG, Version, exit_code
 
 app = typer.Typer(
     help="Take part in clustering across organisations without sharing rows.",
@@ -33,6 +33,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def fedclust(version: Version = False) -> None:  # its callback prints
+    pass
+
+
 app.add_typer(participate.app)
 app.add_typer(check.app)
 app.add_typer(agent.app, name="agent")
