@@ -17,6 +17,7 @@ from fedclust._http import Http
 from fedclust.cli import doctor
 from fedclust.cli.help_text import exit_code
 from fedclust.cli.options import Connection, Reading
+from fedclust.site.settings import settings_path
 from fedclust.wire import models
 from support.certificates import Authority
 from support.fake_coordinator import answer, in_json, refusal
@@ -90,6 +91,19 @@ def test_all_is_well(visit: Visit) -> None:
     assert all("fcs_secret" not in said for _, said in lines.values())
     # Nothing is changed there by looking.
     assert all(request.startswith("GET") for request in visit.clinic.requests)
+
+
+def test_the_sites_settings_are_shown_and_a_wrong_one_is_a_failure(visit: Visit) -> None:
+    lines, _ = visit.findings()
+    assert lines["site.toml"] == ("ok", f"require_approval = false (default; no {settings_path()})")
+    settings_path().write_text("require_approval = true\n", "utf-8")
+    lines, code = visit.findings()
+    assert lines["site.toml"] == ("ok", f"{settings_path()}: require_approval = true")
+    assert code == 0
+    settings_path().write_text("approval = true\n", "utf-8")
+    lines, code = visit.findings()
+    assert (lines["site.toml"][0], code) == ("failed", 2)
+    assert "'approval' is not a setting" in lines["site.toml"][1]
 
 
 @pytest.mark.parametrize("minutes", [-5, 5])

@@ -30,6 +30,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.site import journal, paths
 from fedclust.site.compute import accepted_plan
 from fedclust.site.ledger import Ledger
+from fedclust.site.settings import read_settings, settings_path
 from fedclust.wire.models import PROTOCOL_VERSION, Definition
 
 app = typer.Typer(rich_markup_mode=None)
@@ -127,6 +128,7 @@ def _findings(
         yield Finding("methods", "warning", " ".join(METHODS.problems()))
     yield look("journal", lambda: _journal(journal_dir or paths.default_directory()))
     yield look("disk", lambda: _disk(journal_dir or paths.default_directory()))
+    yield look("site.toml", _site_settings)
     definition: Definition | None = None
     try:
         yield Finding("proxy", "ok", _proxy(connection))
@@ -197,6 +199,11 @@ def _disk(directory: Path) -> str:
     if free < _LEAST_DISK:
         raise errors.JournalError(f"{said}: at least {_LEAST_DISK // 2**20} are needed")
     return said
+
+
+def _site_settings() -> str:
+    in_use, path = ", ".join(read_settings().lines()), settings_path()
+    return f"{path}: {in_use}" if path.exists() else f"{in_use} (default; no {path})"
 
 
 def _proxy(connection: o.Connection) -> str:

@@ -1,0 +1,100 @@
+"""The settings of a site: the file ``site.toml`` in its state directory; see docs/cli.md."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, Field, ValidationError
+
+from fedclust.errors import UsageError
+from fedclust.schema.model import Model
+from fedclust.site.paths import state_directory
+
+_FILE = "site.toml"
+
+
+class SiteSettings(Model):
+    """What applies to every session of this site, whoever runs it.
+
+    The description of a field says which values are allowed, for messages.
+
+    Attributes
+    ----------
+    require_approval : bool
+        Whether a session needs a recorded approval (``fedclust approve``) before this site joins.
+    """
+
+    require_approval: bool = Field(default=False, description="true or false")
+
+    def lines(self) -> list[str]:
+        """Return each setting in use, as the file would say it."""
+        return [f"{name} = {json.dumps(value)}" for name, value in _flat("", self.model_dump())]
+
+
+def settings_path() -> Path:
+    """Return where this site's settings are read from, whether or not the file exists."""
+    return state_directory() / _FILE
+
+
+def read_settings() -> SiteSettings:
+    """Return this site's settings; the defaults if there is no file.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, is not TOML, or has an unknown key or a wrong value.
+    """
+    path = settings_path()
+    try:
+        # Some editors begin a file with a byte order mark.
+        tree = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        return SiteSettings.model_validate_json(json.dumps(tree))
+    except FileNotFoundError:
+        return SiteSettings()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: this is not TOML in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: this is not TOML: {error}") from None
+    except ValidationError as error:
+        raise UsageError(f"{path}: {_fault(error)}; it may hold: {_allowed()}") from None
+    except TypeError:
+        # A date, for which JSON has no form; no setting is one.
+        raise UsageError(
+            f"{path}: no setting is a date or time; it may hold: {_allowed()}"
+        ) from None
+
+
+def _fault(error: ValidationError) -> str:
+    """Return the first fault with its key, without the value."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    key = ".".join(str(part) for part in found["loc"])
+    if found["type"] == "extra_forbidden":
+        return f"{key!r} is not a setting"
+    return f"{key!r} has a wrong value ({found['msg']})"
+
+
+def _allowed() -> str:
+    return ", ".join(f"{name} ({values})" for name, values in _described("", SiteSettings))
+
+
+def _described(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the allowed values of every setting; those of a table with its name."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _described(f"{prefix}{name}.", kind)
+        else:
+            yield f"{prefix}{name}", field.description or ""
+
+
+def _flat(prefix: str, values: dict[str, object]) -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(f"{prefix}{name}.", value)
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,67 @@
+"""A site's settings file: what it may hold, and what its mistakes are answered with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedclust.errors import UsageError
+from fedclust.site.settings import SiteSettings, read_settings, settings_path
+
+
+def write(content: str | bytes) -> Path:
+    path = settings_path()
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_without_a_file_the_defaults_hold() -> None:
+    assert not settings_path().exists()
+    assert read_settings() == SiteSettings(require_approval=False)
+
+
+@pytest.mark.parametrize("content", [b"", b"# nothing\n"])
+def test_an_empty_file_is_the_defaults(content: bytes) -> None:
+    write(content)
+    assert read_settings() == SiteSettings()
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+def test_a_setting_is_read_also_after_a_byte_order_mark(start: bytes) -> None:
+    write(start + b"require_approval = true\r\n")
+    assert read_settings().require_approval
+    assert read_settings().lines() == ["require_approval = true"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("require_aproval = true", r"'require_aproval' is not a setting"),
+        ("[agent]\nunknown_key = 1", r"'agent.*' is not a setting"),
+        ('require_approval = "yes"', r"'require_approval' has a wrong value"),
+        ("require_approval = 1", r"'require_approval' has a wrong value"),
+        ("require_approval = 2026-01-01", r"no setting is a date or time"),
+    ],
+)
+def test_a_wrong_setting_names_file_key_and_what_is_allowed(content: str, said: str) -> None:
+    path = write(content)
+    with pytest.raises(UsageError, match=said) as caught:
+        read_settings()
+    assert str(path) in str(caught.value)
+    assert "it may hold: require_approval (true or false)" in str(caught.value)
+    assert "yes" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["require_approval true", b"require_approval = \xff", "=["])
+def test_what_is_not_toml_is_refused(content: str | bytes) -> None:
+    path = write(content)
+    with pytest.raises(UsageError, match="this is not TOML") as caught:
+        read_settings()
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_an_absent_one() -> None:
+    settings_path().mkdir()
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_settings()
