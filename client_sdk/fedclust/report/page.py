@@ -1,40 +1,18 @@
-"""A report as one printable HTML page without scripts or external parts.
-
-All names from definition, sites and coordinator are escaped; the page's own policy forbids scripts
-and external content.
-"""
+"""A report as one printable HTML page: see :mod:`fedclust.report.markup`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 
 from fedclust.errors import UsageError
 from fedclust.report.drawing import Figure, short
 from fedclust.report.facts import ClusterColumn, Facts
 from fedclust.report.figures import MOST_COLUMNS, Plots, mean_of
+from fedclust.report.markup import html_document, html_folded, html_table
 from fedclust.wire.models import Definition
 
 __all__ = ["html"]
-
-_STYLE = """
-:root{color-scheme:light}
-body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:60rem;margin:2rem auto;
-padding:0 1rem}
-h1{font-size:1.6rem;margin-bottom:.2rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid
-#ddd}h3{font-size:1rem;margin-bottom:.3rem}
-table{border-collapse:collapse;font-size:.88rem;margin:.8rem 0}
-caption{text-align:left;color:#555;padding-bottom:.3rem}
-th,td{padding:.2rem .6rem;border-bottom:1px solid #e5e5e5;text-align:right;vertical-align:top}
-th:first-child,td:first-child{text-align:left}thead th{border-bottom:2px solid #bbb}
-td.text,th.text{text-align:left}code{font-size:.8rem;overflow-wrap:anywhere}
-figure{margin:1rem 0}figcaption{color:#555;font-size:.88rem}svg{max-width:100%;height:auto}
-.warning{border-left:4px solid #d55e00;padding:.3rem .8rem;background:#fff6ef}
-.wide{overflow-x:auto}
-@media print{body{margin:0;max-width:none;font-size:11px}figure,table{break-inside:avoid}
-details{display:block}h2{break-after:avoid}}
-"""
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def html(facts: Facts) -> str:
@@ -55,13 +33,7 @@ def html(facts: Facts) -> str:
             _provenance(facts),
         ]
     )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
-        f"<body><main>{body}</main></body></html>\n"
-    )
+    return html_document(title, body)
 
 
 def _purpose(definition: Definition) -> str:
@@ -99,7 +71,7 @@ def _clusters(facts: Facts) -> str:
         share = "–" if cluster.share is None else f"{100 * cluster.share:.0f} %"
         apart = _apart(cluster.sets_apart) if cluster.compared else "not known"
         rows.append([cluster.number, size, share, apart])
-    table = _table(
+    table = html_table(
         "Each cluster, its persons, and what sets it apart: columns whose mean lies half a "
         "standard deviation or more from that of all persons, with the difference in standard "
         "deviations.",
@@ -139,7 +111,7 @@ def _profile(facts: Facts) -> str:
         ]
         for j, column in enumerate(facts.columns)
     ]
-    table = _table(
+    table = html_table(
         "Mean ± standard deviation; under a logarithm the geometric mean, with the range of one "
         "standard deviation. A dash: no value. Imputed values count.",
         ["column", "unit", *(f"cluster {cluster.number}" for cluster in facts.clusters)],
@@ -170,7 +142,7 @@ def _sizes(facts: Facts) -> str:
         ]
         for k, cluster in enumerate(facts.clusters)
     ]
-    table = _table("Persons in each cluster.", ["cluster", "all sites", *sites], rows)
+    table = html_table("Persons in each cluster.", ["cluster", "all sites", *sites], rows)
     figure = _figure(Plots(facts).sizes, "Persons of each cluster by site. Grey: other sites.")
     return f"<h2>Sizes</h2>{figure}{table}"
 
@@ -185,7 +157,7 @@ def _positions(facts: Facts) -> str:
         "Centroids in the scaled space, by principal component analysis of the centroids alone: "
         "near means similar on these axes, the area stands for the size.",
     )
-    table = _table(
+    table = html_table(
         "Places in the figure.",
         ["cluster", "first axis", "second axis"],
         [
@@ -193,7 +165,7 @@ def _positions(facts: Facts) -> str:
             for cluster, (x, y) in zip(facts.clusters, facts.axes[0], strict=True)
         ],
     )
-    return f"<h2>Centroids</h2>{figure}{_folded('The numbers', table)}" if figure else ""
+    return f"<h2>Centroids</h2>{figure}{html_folded('The numbers', table)}" if figure else ""
 
 
 def _choice(facts: Facts) -> str:
@@ -211,7 +183,7 @@ def _choice(facts: Facts) -> str:
         for tried in facts.result.sweep
     ]
     header = ["clusters", "inertia", "simplified silhouette", "Davies-Bouldin", "stability"]
-    table = _table("Every number of clusters that was tried.", header, rows)
+    table = html_table("Every number of clusters that was tried.", header, rows)
     figure = _figure(
         Plots(facts).choice,
         "By number of clusters. Stability: how far random starts agree, 1 where all do.",
@@ -228,7 +200,7 @@ def _bounds(facts: Facts) -> str:
         Plots(facts).bounds, "The best bounds so far, by round; where they meet nothing is better."
     )
     gap = "–" if found.gap is None else f"{100 * found.gap:.3g} %"
-    table = _table(
+    table = html_table(
         f"Of the inertia of any {found.n_clusters} centroids within the declared bounds, in the "
         f"scaled space, over all rows. {found.iterations} rounds proved a lower bound; in "
         f"{found.limited} of them a site's search ended at its node limit. The region was cut "
@@ -249,7 +221,7 @@ def _quality(facts: Facts) -> str:
         [each.round, each.phase, each.n_sites, each.inertia, each.centroid_shift]
         for each in facts.result.history
     ]
-    table = _table(
+    table = html_table(
         f"Every round that closed. {facts.result.n_rounds} rounds of the method, which stopped "
         f"because: {facts.result.stopped_because or 'unknown'}.",
         ["round", "phase", "sites", "inertia", "shift of centroids"],
@@ -259,7 +231,7 @@ def _quality(facts: Facts) -> str:
     quality = facts.result.quality
     content = "<p>Without a closing evaluation, quality and profile are not known.</p>"
     if quality is not None:
-        content = _table(
+        content = html_table(
             "Of the final clusters. A simplified silhouette near 1, and a low Davies-Bouldin "
             "index, mean clusters that are well apart.",
             ["inertia", "simplified silhouette", "Davies-Bouldin", "rows"],
@@ -272,7 +244,7 @@ def _quality(facts: Facts) -> str:
                 ]
             ],
         )
-    return f"<h2>Quality</h2>{content}{figure}{_folded('The rounds', table)}"
+    return f"<h2>Quality</h2>{content}{figure}{html_folded('The rounds', table)}"
 
 
 def _provenance(facts: Facts) -> str:
@@ -295,7 +267,7 @@ def _provenance(facts: Facts) -> str:
             ["coordinator", f"fedclust {provenance.server_version}"],
             ["platform", _pairs(provenance.platform)],
         ]
-        hashes = _table(
+        hashes = html_table(
             "SHA-256 of the bytes of every submission that the reader of this report may know of; "
             "a site's ledger and receipts name its own.",
             ["round", "site", "SHA-256"],
@@ -303,8 +275,10 @@ def _provenance(facts: Facts) -> str:
             text=(1, 2),
             code=(2,),
         )
-        submissions = _folded(f"{len(provenance.submissions)} submissions", hashes)
-    table = _table("What the result was made from and with.", ["", ""], rows, text=(1,), head=False)
+        submissions = html_folded(f"{len(provenance.submissions)} submissions", hashes)
+    table = html_table(
+        "What the result was made from and with.", ["", ""], rows, text=(1,), head=False
+    )
     return f"<h2>Provenance</h2>{table}{submissions}"
 
 
@@ -322,37 +296,3 @@ def _figure(draw: Callable[[], Figure], caption: str) -> str:
     except UsageError:
         return ""
     return f"<figure>{drawn}<figcaption>{escape(caption)}</figcaption></figure>"
-
-
-def _folded(summary: str, content: str) -> str:
-    return f"<details open><summary>{escape(summary)}</summary>{content}</details>"
-
-
-def _table(
-    caption: str,
-    header: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    text: Sequence[int] = (),
-    code: Sequence[int] = (),
-    head: bool = True,
-) -> str:
-    def field(j: int, value: object) -> str:
-        shown = escape(short(value) if value is None or isinstance(value, float) else str(value))
-        shown = f"<code>{shown}</code>" if j in code else shown
-        if j == 0:
-            return f'<th scope="row">{shown}</th>'
-        return f'<td class="text">{shown}</td>' if j in text else f"<td>{shown}</td>"
-
-    titles = "".join(
-        f'<th scope="col"{" class=text" if j in text else ""}>{escape(name)}</th>'
-        for j, name in enumerate(header)
-    )
-    lines = "".join(
-        "<tr>" + "".join(field(j, value) for j, value in enumerate(row)) + "</tr>" for row in rows
-    )
-    top = f"<thead><tr>{titles}</tr></thead>" if head else ""
-    return (
-        f'<div class="wide"><table><caption>{escape(caption)}</caption>{top}'
-        f"<tbody>{lines}</tbody></table></div>"
-    )
