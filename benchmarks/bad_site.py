@@ -71,7 +71,7 @@ def lying(case: str) -> Iterator[None]:
     n, lie = CASES[case]
     honest = preparation.local_step
 
-    def told(points: Points, config: RunConfig) -> Any:
+    def lying_step(points: Points, config: RunConfig) -> Any:
         moments = honest(points, config)
         if moments is None or points.n != n:
             return moments
@@ -82,7 +82,7 @@ def lying(case: str) -> Iterator[None]:
     if not lie:
         yield
         return
-    with mock.patch.object(preparation, "local_step", told):
+    with mock.patch.object(preparation, "local_step", lying_step):
         yield
 
 

@@ -263,19 +263,19 @@ def _row(rule: str, symmetry: str, room: float, kind: str, records: list[Record]
     published: tuple[float, float] | None = None
     if paper is not None and rule in PAPER_RULES:
         published = paper[PAPER_RULES.index(rule)]
-    told = [r["gap"] for r in records if r["gap"] is not None]
+    gaps = [r["gap"] for r in records if r["gap"] is not None]
     slack = 1e-6
     return {
         "rule": rule,
         "symmetry": symmetry,
         "room": room,
         "class": kind,
-        "gap %": float(np.mean(told)),
+        "gap %": float(np.mean(gaps)),
         "paper's": "-" if published is None else published[0],
         "iterations": float(np.mean([r["iterations"] for r in records])),
         "paper's iterations": "-" if published is None else published[1],
         "most iterations": max(r["iterations"] for r in records),
-        "closed to .25 %": f"{sum(gap <= 0.25 + 1e-9 for gap in told)} of {len(records)}",
+        "closed to .25 %": f"{sum(gap <= 0.25 + 1e-9 for gap in gaps)} of {len(records)}",
         "above": sum(r["lower"] > r["best"] * (1 + slack) for r in records),
         "missed": sum(r["upper"] > r["best"] * (1 + slack) for r in records),
         "limited": float(np.mean([r["limited"] for r in records])),

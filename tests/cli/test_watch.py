@@ -136,7 +136,7 @@ EXPECTED = [
 ]
 
 
-def told(events: list[dict[str, str]]) -> list[tuple[object, object, object]]:
+def event_keys(events: list[dict[str, str]]) -> list[tuple[object, object, object]]:
     return [(each["event"], each.get("round"), each.get("site")) for each in events]
 
 
@@ -174,7 +174,7 @@ def test_every_event_is_told_when_it_comes_over_broken_connections(
         [stage.end, b"id: 20\nevent: session.completed\ndata: {}\n\n", seen],
     ]
     events = watched(stage, capsys, never)
-    assert told(events) == EXPECTED
+    assert event_keys(events) == EXPECTED
     assert stage.asked == [None, "14", "15"]
     first, whole, both, again = looks
     # A keep-alive and half an event: no look. Two events in two pieces: one each.
@@ -189,7 +189,7 @@ def test_where_events_cannot_be_had_it_looks_now_and_then(
     stage = Stage([[b"<html>", b"a proxy's page</html>"]])
     happens = iter([stage.join, stage.first, stage.rest, stage.end])
     events = watched(stage, capsys, lambda: next(happens)())
-    assert told(events) == EXPECTED
+    assert event_keys(events) == EXPECTED
     assert set(stage.asked) == {None}
 
 

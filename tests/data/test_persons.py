@@ -195,14 +195,14 @@ def test_a_column_of_text_is_no_column_of_levels() -> None:
 
 def test_progress_is_reported_with_the_number_of_rows_where_it_is_known(tmp_path: Path) -> None:
     _frame().to_csv(tmp_path / "rows.csv", index=False)
-    told: list[tuple[str, int, int | None]] = []
+    reported: list[tuple[str, int, int | None]] = []
     for source, name, total in (
         (_frame(), "the DataFrame", 60),
         (tmp_path / "rows.csv", "rows.csv", None),
     ):
-        told.clear()
-        _read(Dataset(source, mapping=MAPPING, on_read=lambda *each: told.append(each)))
-        assert told == [(name, 0, total), (name, 60, total), (name, 60, 60)]
+        reported.clear()
+        _read(Dataset(source, mapping=MAPPING, on_read=lambda *each: reported.append(each)))
+        assert reported == [(name, 0, total), (name, 60, total), (name, 60, 60)]
 
 
 # --- pinned columns -------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ RUN = SessionState.RUNNING
 
 
 @pytest.mark.parametrize(
-    ("session", "own", "current", "addressed", "answered", "told"),
+    ("session", "own", "current", "addressed", "answered", "expected"),
     [
         (SessionState.RECRUITING, ParticipationState.INVITED, None, False, False, "invited"),
         (SessionState.RECRUITING, J, None, False, False, "waiting"),
@@ -216,7 +216,7 @@ def test_what_a_site_is_told(
     current: RoundState | None,
     addressed: bool,
     answered: bool,
-    told: str,
+    expected: str,
 ) -> None:
     status = status_of(session, own, current, addressed=addressed, answered=answered)
-    assert status is TaskStatus(told)
+    assert status is TaskStatus(expected)

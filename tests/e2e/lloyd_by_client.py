@@ -134,8 +134,8 @@ class Site:
         digest = task.digest
         if isinstance(task, PrepareTaskDocument):
             n, mean, m2 = moments(self._rows)
-            told = SiteMoments(n=n, observed=[n] * len(mean), mean=mean, m2=m2)
-            return PrepareSubmission(phase="prepare", task_digest=digest, payload=told)
+            sent = SiteMoments(n=n, observed=[n] * len(mean), mean=mean, m2=m2)
+            return PrepareSubmission(phase="prepare", task_digest=digest, payload=sent)
         scaled = in_space(self._rows, known(TaskSpace, task.common.space))
         if isinstance(task, CellsTaskDocument):
             asked = known(CellsTask, task.common.parameters)

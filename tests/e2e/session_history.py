@@ -108,13 +108,13 @@ def _statuses(history: History) -> Iterator[str]:
 
 def _rounds(history: History) -> Iterator[str]:
     last = max((number for number, _ in history.expected_answers), default=0)
-    told = [entry for entry in history.trail if entry[0] in _ROUND]
+    recorded = [entry for entry in history.trail if entry[0] in _ROUND]
     expected = [(action, number) for number in range(1, last + 1) for action in _ROUND]
-    for action, number in sorted({*told, *expected}, key=str):
-        n, due = told.count((action, number)), expected.count((action, number))
+    for action, number in sorted({*recorded, *expected}, key=str):
+        n, due = recorded.count((action, number)), expected.count((action, number))
         if n != due:
             yield f"{action} of round {number} stands {n} times in the trail, not {due}"
-    if Counter(told) == Counter(expected) and told != expected:
+    if Counter(recorded) == Counter(expected) and recorded != expected:
         yield "the rounds of the trail are out of order"
     ends = [action for action, _ in history.trail if action == "session.completed"]
     if len(ends) != 1:
@@ -193,10 +193,10 @@ def wakes(requests: Sequence[Request], faults: Sequence[Fault], apart_s: float) 
         A wake this close to a fault is left out.
     """
     found = []
-    told = [r for r in requests if r.kind == "task" and r.status == 200 and r.round is not None]
-    for number in {r.round for r in told}:
+    tasks = [r for r in requests if r.kind == "task" and r.status == 200 and r.round is not None]
+    for number in {r.round for r in tasks}:
         first: dict[str, Request] = {}
-        for each in sorted(told, key=lambda r: r.ended):
+        for each in sorted(tasks, key=lambda r: r.ended):
             if each.round == number:
                 first.setdefault(each.site, each)
         opened = min(each.ended for each in first.values())

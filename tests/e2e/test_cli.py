@@ -171,10 +171,10 @@ def test_from_the_first_token_to_labels_with_agents(shell: Shell) -> None:
         assert process.returncode == 0, said
         assert "heart: completed: 3 clusters" in said
 
-    told = [json.loads(line) for line in events.splitlines()]
-    assert told[-1]["event"] == "session.completed"
-    answered = {(e["round"], e["site"]) for e in told if e["event"] == "site.answered"}
-    closed = [e["round"] for e in told if e["event"] == "round.closed"]
+    watched = [json.loads(line) for line in events.splitlines()]
+    assert watched[-1]["event"] == "session.completed"
+    answered = {(e["round"], e["site"]) for e in watched if e["event"] == "site.answered"}
+    closed = [e["round"] for e in watched if e["event"] == "round.closed"]
     assert closed == list(range(1, max(closed) + 1))
     assert answered == {(number, site) for number in closed for site in SITES}
 

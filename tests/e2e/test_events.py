@@ -258,9 +258,9 @@ def test_a_cut_trail_is_found_by_a_sites_ledger(
         assert "has all" in capsys.readouterr().out
         # By another name it is another coordinator: that is said, not passed over.
         assert verify(server.base_url.replace("127.0.0.1", "localhost")) == 0
-        told = capsys.readouterr().out
-        assert "nothing to compare" in told
-        assert server.base_url in told
+        output = capsys.readouterr().out
+        assert "nothing to compare" in output
+        assert server.base_url in output
         server.stop()
         number = int(body_lines(tmp_path / name)[-1]["audit_head"].split(":")[0]) - 1
         base = ["audit", "verify", "--data-dir", str(server.data_dir)]

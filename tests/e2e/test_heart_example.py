@@ -37,10 +37,10 @@ def _write(directory: Path) -> None:
             values = [50 + 12 * sick + rng.normal(), row % 2, 2 + 2 * sick, 120 + 15 * sick]
             values += [0 if number == 2 else 200 + 60 * sick, 0, sick, 170 - 40 * sick, sick]
             values += [2.0 * sick + 0.1 * rng.random(), 1 + sick, sick, 3 + 3 * sick]
-            told = [f"{value:g}" for value in values]
+            cells = [f"{value:g}" for value in values]
             if number:  # Cleveland alone has the last two
-                told[-2:] = ["?", "?"]
-            lines.append(",".join([*told, str(sick * int(rng.integers(1, 5)))]))
+                cells[-2:] = ["?", "?"]
+            lines.append(",".join([*cells, str(sick * int(rng.integers(1, 5)))]))
         (directory / f"processed.{file}.data").write_text("\n".join(lines) + "\n", "ascii")
 
 
@@ -85,9 +85,9 @@ def test_the_example_runs_from_raw_files_to_reports(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert [each["session"] for each in told] == ["heart-shared", "heart-all"]
-    for each in told:
+    printed = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [each["session"] for each in printed] == ["heart-shared", "heart-all"]
+    for each in printed:
         assert each["labelled"] == each["rows"] == 320
         assert each["accuracy"] > 0.95
         report = (out / f"{each['session']}.html").read_text("utf-8")

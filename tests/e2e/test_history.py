@@ -191,12 +191,12 @@ def test_a_falsified_history_is_found(
 
 
 def test_wakes_are_measured_from_the_first_site_that_was_told() -> None:
-    told = [
+    requests = [
         task(1, "north", 0.0),
         task(1, "south", 0.3),  # asked after the round had opened
         Request("west", "task", 0.0, 2.1, 200, round=1, state="work"),
         Request("west", "task", 5.0, 9.0, 200, round=2, state="work"),
         Request("north", "task", 5.0, 6.0, 200, round=2, state="work"),
     ]
-    assert wakes(told, [], 1.0) == pytest.approx([0.1, 2.0, 3.0])
-    assert wakes(told, [Fault("kill", 0, 4.0, 5.5)], 1.0) == pytest.approx([0.1, 2.0])
+    assert wakes(requests, [], 1.0) == pytest.approx([0.1, 2.0, 3.0])
+    assert wakes(requests, [Fault("kill", 0, 4.0, 5.5)], 1.0) == pytest.approx([0.1, 2.0])

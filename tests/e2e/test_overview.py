@@ -51,10 +51,13 @@ def test_operators_read_who_is_late_since_when(
         assert [row[0] for row in rows] == ["north", "west", "south"]
         assert rows[0][1:5] == ["joined", "no", "2", "h"]
         assert "since" not in " ".join(rows[2])
-        told = json.loads(run(api, "operator", "list", "--json"))[0]["standing"]
-        assert told["bytes_in"] == len(body)
-        assert [site["name"] for site in told["sites"] if site["late_since"]] == ["north", "west"]
-        assert json.loads(run(api, "operator", "show", "heart", "--json"))["standing"] == told
+        standing = json.loads(run(api, "operator", "list", "--json"))[0]["standing"]
+        assert standing["bytes_in"] == len(body)
+        assert [site["name"] for site in standing["sites"] if site["late_since"]] == [
+            "north",
+            "west",
+        ]
+        assert json.loads(run(api, "operator", "show", "heart", "--json"))["standing"] == standing
 
         # An analyst may not ask for it, and reads what a session itself tells: nothing is refused.
         asked: list[str] = []

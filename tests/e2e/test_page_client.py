@@ -134,13 +134,13 @@ class PageSite:
         headers = {"Authorization": f"Bearer {token}"}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
         self._at, self._journal, self._etag = f"/v1/sessions/{session}", journal, ""
-        told = self._http.get(self._at).raise_for_status().json()
-        self.definition = told["definition"]
+        shown = self._http.get(self._at).raise_for_status().json()
+        self.definition = shown["definition"]
         text = json.dumps(
             self.definition, sort_keys=True, ensure_ascii=False, separators=(",", ":")
         )
         self._hash = hashlib.sha256(text.encode()).hexdigest()
-        assert self._hash == told["definition_sha256"]
+        assert self._hash == shown["definition_sha256"]
         features, policy = self.definition["features"], self.definition["policy"]
         self._yesno = np.array([feature["kind"] == "binary" for feature in features])
         self._p = policy["min_group_size"]
@@ -175,8 +175,8 @@ class PageSite:
         view = msgpack.unpackb(reply.content)
         if view["status"] == "work":
             task = view["task"]
-            told = msgpack.packb({"common": task["common"], "site": task["site"]})
-            assert hashlib.sha256(told).hexdigest() == task["digest"]
+            content = msgpack.packb({"common": task["common"], "site": task["site"]})
+            assert hashlib.sha256(content).hexdigest() == task["digest"]
             self._submit(view["round"], task)
         return str(view["status"])
 

@@ -25,9 +25,9 @@ from support.same_table import (
     SiteFile,
     changed_places,
     of_records,
+    released_by,
     rows_for,
     site_of,
-    told_by,
 )
 from support.server import running_server
 
@@ -81,11 +81,14 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, World
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDCLUST_STATE_DIR", str(place / "own" / "state"))
         table = SITE.form(place / "own" / ME)
-        told, records = told_by(table, SITE), of_records(SITE, table, CohortStore().secret())
+        released, records = (
+            released_by(table, SITE),
+            of_records(SITE, table, CohortStore().secret()),
+        )
         patch.setenv("FEDCLUST_STATE_DIR", str(place / "records" / "state"))
-        assert told_by(records.form(place / "records" / ME), SITE) == told
+        assert released_by(records.form(place / "records" / ME), SITE) == released
         patch.setenv("FEDCLUST_STATE_DIR", str(place / "tried"))
-        assert told_by(PLACES.form(place / "tried"), SITE) == told
+        assert released_by(PLACES.form(place / "tried"), SITE) == released
     files = {"own": SITE, "places": PLACES, "records": records}
     with ExitStack() as stack:
         yield {name: world(stack, file, place / name) for name, file in files.items()}

@@ -64,7 +64,7 @@ def test_a_session_survives_and_a_skew_is_refused_with_the_command(
         for name, X in data.items():
             write_csv(places[name] / "rows.csv", X)
         # Too new and too old: refused before anything is sent, with what to install.
-        for release, spoken, told in (
+        for release, spoken, advice in (
             ("9.0.0", METHOD.version + 1, 'pip install "fedclust=='),
             ("0.0.1", METHOD.version - 1, "pip install --upgrade"),
         ):
@@ -72,7 +72,7 @@ def test_a_session_survives_and_a_skew_is_refused_with_the_command(
             skewed.start()
             assert skewed.wait() != 0
             said = " ".join(skewed.log.read_text("utf-8").split())
-            assert told in said
+            assert advice in said
             assert "Traceback" not in said
             skewed.log.unlink()
         # Three sites join and wait; the coordinator is upgraded under them and keeps the version.
@@ -176,9 +176,9 @@ def test_a_database_of_the_version_before(tmp_path: Path) -> None:
             ):
                 refused = api.request(method, path, who, json=body)
                 assert refused.status_code == 409, (method, path, refused.text)
-        told = api.request("GET", "/v1/sessions/done", "ada").json()
-        assert told["type"].endswith("version-unsupported")
-        assert "Create the session again" in told["detail"]
+        problem = api.request("GET", "/v1/sessions/done", "ada").json()
+        assert problem["type"].endswith("version-unsupported")
+        assert "Create the session again" in problem["detail"]
         api.ok("GET", "/v1/admin/overview", api.operator)
         assert len(api.ok("GET", "/v1/admin/sessions", api.operator)["items"]) == len(states())
 

@@ -56,11 +56,11 @@ def test_it_is_live_and_survives_the_coordinators_death(tmp_path: Path) -> None:
         finally:
             watch.kill()
         assert watch.returncode == 0, errors
-        told = [json.loads(line) for line in rest.splitlines()]
+        watched = [json.loads(line) for line in rest.splitlines()]
         rounds = api.ok("GET", "/v1/sessions/heart/rounds", "ada")["items"]
         numbers = sorted(each["number"] for each in rounds)
-        assert [e["round"] for e in told if e["event"] == "round.closed"] == numbers
-        assert {(e["round"], e["site"]) for e in told if e["event"] == "site.answered"} == {
+        assert [e["round"] for e in watched if e["event"] == "round.closed"] == numbers
+        assert {(e["round"], e["site"]) for e in watched if e["event"] == "site.answered"} == {
             (number, site) for number in numbers for site in SITES
         } - {(1, "north")}
-        assert told[-1]["event"] == "session.completed"
+        assert watched[-1]["event"] == "session.completed"

@@ -148,12 +148,12 @@ def test_a_task_without_the_limit_is_refused() -> None:
 def test_moments_that_are_made_up_move_nothing() -> None:
     plan = plan_for(2, {"n_clusters": 4}, {"protection": "none"})
     first = drive(plan, honest()).rounds[0]
-    told = dict(first.payloads)
-    lie = told["d"].model_copy(update={"mean": np.full(2, -1e200), "m2": np.full(2, 1e300)})
+    payloads = dict(first.payloads)
+    lie = payloads["d"].model_copy(update={"mean": np.full(2, -1e200), "m2": np.full(2, 1e300)})
     config = engine.coordinator._config(plan, first.state, "abcd", None)
     spaces = []
     for last in (lie, None):
-        answers = [Contribution(s, told[s], 1) for s in "abc"] + [Contribution("d", last, 1)]
+        answers = [Contribution(s, payloads[s], 1) for s in "abc"] + [Contribution("d", last, 1)]
         space, warnings = preparation.merge(answers, config)
         spaces.append((space.center, space.scale))
         assert len(warnings) == (last is not None)

@@ -295,7 +295,7 @@ def test_a_list_asks_as_much_of_the_database_for_one_session_as_for_many(watched
     """And tells of each what is told of it alone."""
     api = watched.api
 
-    def told() -> tuple[Any, Any]:
+    def read_lists() -> tuple[Any, Any]:
         listed = api.ok("GET", "/v1/sessions?limit=200", "ada")["items"]
         return listed, watched.get("sessions?limit=200")["items"]
 
@@ -307,12 +307,12 @@ def test_a_list_asks_as_much_of_the_database_for_one_session_as_for_many(watched
             seen.append(statement)
 
         event.listen(engine, "before_cursor_execute", count)
-        told()
+        read_lists()
         event.remove(engine, "before_cursor_execute", count)
         return len(seen)
 
     _start(watched, "heart")
-    told()  # Who was last seen when is noted at the first request.
+    read_lists()  # Who was last seen when is noted at the first request.
     alone = statements()
     for name in ("liver", "lung", "skin"):
         _start(watched, name)
@@ -322,9 +322,9 @@ def test_a_list_asks_as_much_of_the_database_for_one_session_as_for_many(watched
     api.define("ada", "later", list(SITES))
     api.ok("POST", "/v1/sessions/skin/cancel", "ada")
     watched.clock.advance(90_000)
-    told()
+    read_lists()
     assert statements() == alone
-    listed, standing = told()
+    listed, standing = read_lists()
     assert [each["name"] for each in listed] == [each["name"] for each in standing]
     for each, known in zip(listed, standing, strict=True):
         one = api.ok("GET", f"/v1/sessions/{each['name']}", "ada")

@@ -55,12 +55,12 @@ def test_the_address_itself_says_what_answers(running: Running) -> None:
     for name in linked:
         assert running.api.request("GET", name).status_code == 200, name
     for accept in ("*/*", "application/json"):
-        told = running.api.request("GET", "/", headers={"Accept": accept})
-        assert told.headers["Content-Type"] == "application/json"
-        assert told.json()["docs"] == "/docs"
-        assert told.headers["Vary"] == "Accept"
+        about = running.api.request("GET", "/", headers={"Accept": accept})
+        assert about.headers["Content-Type"] == "application/json"
+        assert about.json()["docs"] == "/docs"
+        assert about.headers["Vary"] == "Accept"
         # Who runs which version is told to those with a token, and by openapi.json.
-        assert not re.search(r"\d+\.\d+", told.text + page.text)
+        assert not re.search(r"\d+\.\d+", about.text + page.text)
     head = running.api.request("HEAD", "/", headers={"Accept": BROWSER})
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["Content-Length"] == str(len(page.content))

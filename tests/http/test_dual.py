@@ -78,13 +78,13 @@ def test_a_site_that_leaves_completes_the_session_with_the_bounds_so_far(
         api.ok("GET", f"/v1/sessions/{session}/rounds/{n}", "ada")["metrics"]
         for n in range(1, number)
     ]
-    told = [metrics["lower_bound"] for metrics in history if "lower_bound" in metrics]
+    bounds = [metrics["lower_bound"] for metrics in history if "lower_bound" in metrics]
     api.ok("DELETE", f"/v1/sessions/{session}/participation", "west")
     assert api.finish(session, ["north", "south"]) == "completed"
 
     result = result_of(api, session)
     assert result["stopped_because"] == "site_left"
-    assert result["bounds"]["lower"] == max(told)
+    assert result["bounds"]["lower"] == max(bounds)
     assert result["bounds"]["lower"] <= result["bounds"]["upper"]
     assert result["bounds"]["certified"]
     # The round that it left says nothing of its own.

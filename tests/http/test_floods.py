@@ -35,8 +35,8 @@ TASK = "/v1/sessions/heart/task"
 def small(place: Path, **settings: int) -> Iterator[Running]:
     """Return a coordinator with few connections, its session in round 1."""
     clock = ManualClock()
-    told = {name: str(value) for name, value in settings.items()}
-    with local_coordinator(place, clock=clock, **told) as local:
+    texts = {name: str(value) for name, value in settings.items()}
+    with local_coordinator(place, clock=clock, **texts) as local:
         yield Running(local, populate(local), clock)
 
 

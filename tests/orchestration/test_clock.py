@@ -155,9 +155,9 @@ class SlowDatabase:
             raise StoreUnavailable("no answer")
         # The answer is given halfway.
         self.machine.advance(self.takes_s / 2)
-        told = self.machine.wall() + timedelta(seconds=self.ahead_s)
+        reading = self.machine.wall() + timedelta(seconds=self.ahead_s)
         self.machine.advance(self.takes_s / 2)
-        return told
+        return reading
 
 
 @pytest.mark.parametrize("days", [31, -31])
@@ -367,9 +367,9 @@ def test_a_fault_is_seen_by_operators_and_by_readiness(tmp_path: Path) -> None:
         api = ApiCaller(local.base_url, local.operator_token)
 
         def seen() -> tuple[float, str | None]:
-            told = api.ok("GET", "/v1/admin/overview", api.operator)["clock"]
-            assert (told["database_s"], told["limit_s"]) == (None, 60.0)
-            return told["machine_s"], told["fault"]
+            clocks = api.ok("GET", "/v1/admin/overview", api.operator)["clock"]
+            assert (clocks["database_s"], clocks["limit_s"]) == (None, 60.0)
+            return clocks["machine_s"], clocks["fault"]
 
         assert seen() == (0.0, None)
         assert api.request("GET", "/readyz").status_code == 200

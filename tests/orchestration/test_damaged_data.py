@@ -66,8 +66,8 @@ def failed(direct: DirectApi, what: str, where: str | None, number: int = 1) -> 
     found = direct.store.read("test.round", lambda tx: tx.rounds.latest(row.id))
     assert found is not None
     assert (found.number, found.state.value, found.close_reason) == (number, "failed", MARK)
-    told = {"round": number, "what": what, "site": where}
-    assert direct.audit(action="round.damaged") == [("coordinator", "round.damaged", told)]
+    details = {"round": number, "what": what, "site": where}
+    assert direct.audit(action="round.damaged") == [("coordinator", "round.damaged", details)]
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["in a thread", "in a process"])

@@ -81,8 +81,8 @@ def test_repetitions_are_counted_and_told_once_an_interval() -> None:
     assert repeats.admits({**failed, "raised": ["OSError at b:2"]})
     assert repeats.counted() == []
     seconds[0] = 10.0
-    told = {"event": "repeated", "of": "accept_failed", "count": 499, "level": "error"}
-    assert repeats.counted() == [{**told, "raised": "['OSError at a:1']"}]
+    line = {"event": "repeated", "of": "accept_failed", "count": 499, "level": "error"}
+    assert repeats.counted() == [{**line, "raised": "['OSError at a:1']"}]
     assert repeats.counted() == []
     assert repeats.admits(failed)
 

@@ -124,15 +124,15 @@ def test_what_is_waited_for_is_known_by_its_newest_version() -> None:
     assert run(main()) == [{}, {"heart": 3, "lungs": 7}, {"heart": 4, "lungs": 7}, {}]
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["notified", "read again"])
+@pytest.mark.parametrize("notified", [True, False], ids=["notified", "read again"])
 def test_a_commit_of_another_process_wakes(
-    postgres_url: str, clock: ManualClock, told: bool
+    postgres_url: str, clock: ManualClock, notified: bool
 ) -> None:
     here, there = (DirectApi(Store.open(postgres_url, clock), clock) for _ in range(2))
-    here.co.limits = Limits(reread_s=3600 if told else 0.01)
+    here.co.limits = Limits(reread_s=3600 if notified else 0.01)
     there.session(rounds=2)
     version = here.view("heart", "north").version
-    if not told:
+    if not notified:
         # A pooler in transaction mode takes LISTEN and forwards nothing.
         assert here.co.listener is not None
         here.co.listener._dispatch = lambda *_: None  # type: ignore[method-assign]

@@ -37,8 +37,8 @@ def refused(direct: DirectApi, token: str) -> str:
 def test_a_token_speaks_for_its_site(direct: DirectApi) -> None:
     actor = use.authenticate(direct.co, issue(direct))
     assert (actor.role, actor.name) == (Role.SITE, "north")
-    told = use.whoami(direct.co, actor)
-    assert (told.role, told.name, told.protocol_version) == ("site", "north", 1)
+    identity = use.whoami(direct.co, actor)
+    assert (identity.role, identity.name, identity.protocol_version) == ("site", "north", 1)
 
 
 def test_several_tokens_are_valid_until_revoked(direct: DirectApi) -> None:

@@ -128,8 +128,8 @@ def test_newcomers_follow_the_pinned_rules() -> None:
     site.update(people | {name: row * 5 for name, row in persons(20, first=100).items()})
 
     assert site.cohort.table(["x0"]).columns == (pinned,)
-    told = site.cohort.table(["x0"]).released[0]
-    assert told.max() <= pinned.upper + pinned.step
+    released = site.cohort.table(["x0"]).released[0]
+    assert released.max() <= pinned.upper + pinned.step
 
 
 def test_a_new_column_is_released_for_the_same_groups() -> None:
@@ -161,12 +161,12 @@ def test_a_group_that_lacks_one_value_never_releases_the_column_real_record() ->
     assert first != second
 
     site.update(absent)
-    told = site.cohort.table(["x3"]).released[0]
-    assert set(np.flatnonzero(np.isnan(told))) == {first, second}
+    released = site.cohort.table(["x3"]).released[0]
+    assert set(np.flatnonzero(np.isnan(released))) == {first, second}
     site.update(whole)
 
-    told = site.cohort.table(["x3"]).released[0]
-    assert np.flatnonzero(np.isnan(told)).tolist() == [first], "absence leaves a group open"
+    released = site.cohort.table(["x3"]).released[0]
+    assert np.flatnonzero(np.isnan(released)).tolist() == [first], "absence leaves a group open"
 
 
 def test_a_column_of_other_persons_is_open_to_those_who_come_later() -> None:
@@ -177,8 +177,8 @@ def test_a_column_of_other_persons_is_open_to_those_who_come_later() -> None:
 
     site.update({name: row for name, row in first.items() if name != "P1"} | second)
 
-    told = site.cohort.table(["x3"]).released[0]
-    assert np.flatnonzero(np.isnan(told)).tolist() == [site.group_of("P1")]
+    released = site.cohort.table(["x3"]).released[0]
+    assert np.flatnonzero(np.isnan(released)).tolist() == [site.group_of("P1")]
 
 
 def test_a_renamed_column_releases_nothing_new() -> None:

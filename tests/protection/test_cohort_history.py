@@ -143,8 +143,8 @@ class Site(RuleBasedStateMachine):
             return False
         assert len(self.memory.cohorts) == 1
         after = self.memory.cohorts[0]
-        told = self.released.note(before, after, self.values, column=self.column)
-        assert not self.withdrawn & told
+        noted = self.released.note(before, after, self.values, column=self.column)
+        assert not self.withdrawn & noted
         return True
 
     def column(self, pinned: str) -> str:

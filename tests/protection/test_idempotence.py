@@ -75,8 +75,8 @@ def _check_counts(
     column: TableColumn, released: FloatArray, sizes: NDArray[np.int64], p: int
 ) -> None:
     assert np.all((released == 0) | (released >= p)), column
-    told = released.sum(axis=1)
-    assert np.all((told == 0) | (told == sizes)), column
+    totals = released.sum(axis=1)
+    assert np.all((totals == 0) | (totals == sizes)), column
     assert np.all((released > 0).sum(axis=1)[sizes < 2 * p] <= 1), column
 
 

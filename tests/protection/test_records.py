@@ -53,7 +53,9 @@ def _certain(groups: list[tuple[int, ...]], answers: list[float], p: int) -> int
     sets = [set(each) for size in range(1, 7) for each in itertools.combinations(range(7), size)]
     found = 0
     for answer in set(answers):
-        worlds = [group for group, told in zip(groups, answers, strict=True) if told == answer]
+        worlds = [
+            group for group, released in zip(groups, answers, strict=True) if released == answer
+        ]
         found += any(
             all(0 < sum(value in values for value in group) < p for group in worlds)
             for values in sets
@@ -78,15 +80,15 @@ def test_a_mean_half_way_between_two_steps_is_rounded_to_the_even_one() -> None:
     column = NumericColumn("temperature", 0.1, 0.0, -math.inf, math.inf)
     values = np.array([36.1, 36.2, 36.2, 36.3])
 
-    told = _means(column, values, np.array([0, 0, 1, 1]))
+    means = _means(column, values, np.array([0, 0, 1, 1]))
 
-    np.testing.assert_allclose(told, [36.2, 36.2])
+    np.testing.assert_allclose(means, [36.2, 36.2])
 
 
 def test_a_group_with_one_missing_value_releases_no_mean() -> None:
     column = NumericColumn("age", 1.0, 0.0, -math.inf, math.inf)
 
-    told = _means(column, np.array([1.0, np.nan, 3.0, 5.0]), np.array([0, 0, 1, 1]))
+    means = _means(column, np.array([1.0, np.nan, 3.0, 5.0]), np.array([0, 0, 1, 1]))
 
-    assert math.isnan(told[0])
-    assert told[1] == 4.0
+    assert math.isnan(means[0])
+    assert means[1] == 4.0

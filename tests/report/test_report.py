@@ -137,8 +137,8 @@ def cohort() -> tuple[Any, pd.DataFrame, Any]:
 
 def test_the_profile_is_that_of_pandas(cohort: Any) -> None:
     result, rows, labels = cohort
-    told = json.loads(json_text(Facts(result.result_, result.definition_)))
-    for cluster in told["clusters"]:
+    document = json.loads(json_text(Facts(result.result_, result.definition_)))
+    for cluster in document["clusters"]:
         own = rows[labels == cluster["cluster"]]
         assert cluster["size"] == len(own)
         assert cluster["share"] == pytest.approx(len(own) / len(rows))
@@ -152,11 +152,11 @@ def test_the_profile_is_that_of_pandas(cohort: Any) -> None:
         assert by_name["smoker"]["sd"] is None
         widest = max(("age", "smoker", "bp"), key=lambda n: abs(by_name[n]["difference"]))
         assert cluster["sets_apart"] == [] or cluster["sets_apart"][0] == widest
-        for site, sizes in told["sizes_by_site"].items():
+        for site, sizes in document["sizes_by_site"].items():
             assert sizes[cluster["cluster"]] == (own["site"] == site).sum()
-    assert [entry["inertia"] for entry in told["history"]][-1] == result.inertia_
-    assert told["definition"]["seed"] == 1
-    assert told["provenance"] is None
+    assert [entry["inertia"] for entry in document["history"]][-1] == result.inertia_
+    assert document["definition"]["seed"] == 1
+    assert document["provenance"] is None
 
 
 def test_csv_holds_what_json_does(cohort: Any) -> None:
@@ -225,13 +225,13 @@ def test_shares_of_levels_and_geometric_means_are_those_of_the_rows() -> None:
     labels = np.concatenate([result.labels_[name] for name in "abc"])
     for cluster in Facts(result.result_, result.definition_).clusters:
         own = rows[labels == cluster.number]
-        told = {entry.column.name: entry for entry in cluster.entries}
+        columns = {entry.column.name: entry for entry in cluster.entries}
         for level in levels:
-            assert told[f"pain={level}"].mean == pytest.approx((own["pain"] == level).mean())
+            assert columns[f"pain={level}"].mean == pytest.approx((own["pain"] == level).mean())
         logs = np.log(own["crp"])
-        assert told["crp"].mean == pytest.approx(np.exp(logs.mean()))
+        assert columns["crp"].mean == pytest.approx(np.exp(logs.mean()))
         low, high = np.exp(logs.mean() + np.array([-1, 1]) * logs.std(ddof=0))
-        assert (told["crp"].low, told["crp"].high) == pytest.approx((low, high))
+        assert (columns["crp"].low, columns["crp"].high) == pytest.approx((low, high))
 
 
 def test_the_page_stands_alone_and_runs_nothing(cohort: Any) -> None:
@@ -280,8 +280,8 @@ def test_every_plot_says_what_it_shows_and_has_its_numbers_beside_it(cohort: Any
             assert 0 <= x <= x + width <= wide + 0.1
             assert 0 <= y <= y + height <= high + 0.1
     lines = drawn[3].findall(f"{space}polyline")
-    told = [entry for entry in result.history_ if entry.inertia is not None]
-    assert len(str(lines[0].get("points")).split()) == len(told)
+    measured = [entry for entry in result.history_ if entry.inertia is not None]
+    assert len(str(lines[0].get("points")).split()) == len(measured)
 
 
 def test_names_that_are_markup_stay_names() -> None:
@@ -417,18 +417,18 @@ def test_a_sweep_shows_every_number_of_clusters_and_the_reason() -> None:
     ]
     whole = {"sweep": tuple(tried), "n_clusters": 2, "recommendation": f"2: {HOSTILE}"}
     shown = Facts(found.model_copy(update=whole), _definition([{"name": "u"}]))
-    page, told = _Page(html(shown)), json.loads(json_text(shown))
+    page, document = _Page(html(shown)), json.loads(json_text(shown))
 
     assert "script" not in {tag for tag, _ in page.tags}
     assert "2 (reported here)" in page.words
     assert "Choosing the number of clusters" in page.words
     assert page.words.count(HOSTILE) >= 2
-    assert [(each["n_clusters"], each["reported"]) for each in told["sweep"]] == [
+    assert [(each["n_clusters"], each["reported"]) for each in document["sweep"]] == [
         (2, True),
         (3, False),
         (4, False),
     ]
-    assert told["sweep"][2]["stability"] is None
+    assert document["sweep"][2]["stability"] is None
 
 
 def test_two_centroids_differ_along_one_axis() -> None:
@@ -564,10 +564,10 @@ def test_each_reader_gets_a_report_of_what_it_may_see(
         for entry in analyst["provenance"]["submissions"]
     }
     for name in sites:
-        told = own[name]
-        assert told["sizes_by_site"].keys() == {name}
-        assert told["clusters"] == analyst["clusters"]
-        listed = {e["round"]: e["sha256"] for e in told["provenance"]["submissions"]}
+        document = own[name]
+        assert document["sizes_by_site"].keys() == {name}
+        assert document["clusters"] == analyst["clusters"]
+        listed = {e["round"]: e["sha256"] for e in document["provenance"]["submissions"]}
         assert listed == {number: digest for (site, number), digest in sent.items() if site == name}
         ledger = Ledger(tmp_path / "journals" / name)
         assert set(listed.values()) <= {entry.get("sha256") for entry in ledger.read()}
@@ -612,18 +612,18 @@ def test_simulate_writes_a_report_of_files(
 
 def test_a_report_begins_with_why(cohort: Any) -> None:
     result, _, _ = cohort
-    told = {
+    changed = {
         "title": "Smokers <at> three sites",
         "purpose": "Which groups of smokers do three hospitals share?",
         "contact": "Ada, ada@example.org",
         "approval": "Ethics committee, 2026-01",
         "expires": datetime(2030, 1, 1, tzinfo=UTC),
     }
-    page = html(Facts(result.result_, result.definition_.model_copy(update=told)))
+    page = html(Facts(result.result_, result.definition_.model_copy(update=changed)))
     opening = page[page.index("<h1>") : page.index("clusters over")]
     assert "Smokers &lt;at&gt; three sites" in opening
     for name in ("purpose", "contact", "approval"):
-        assert str(told[name]) in opening
+        assert str(changed[name]) in opening
     assert "2030-01-01 00:00 UTC" in opening
-    told = json.loads(json_text(Facts(result.result_, result.definition_)))
-    assert told["definition"]["purpose"] == ""
+    document = json.loads(json_text(Facts(result.result_, result.definition_)))
+    assert document["definition"]["purpose"] == ""

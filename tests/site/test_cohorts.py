@@ -375,8 +375,8 @@ def test_separate_groups_need_an_approval_and_end_at_three(hospital: Hospital) -
         hospital.update(people, table="no")
     with pytest.raises(errors.PersonsRefused, match="no person of this source"):
         hospital.update(mixed(80, 500), table=second.table_id)
-    told = [(line["what"], line.get("approval")) for line in hospital.lines()]
-    assert told == [
+    changes = [(line["what"], line.get("approval")) for line in hospital.lines()]
+    assert changes == [
         ("created", None),
         ("separate", "board decision 7"),
         ("separate", "board decision 8"),

@@ -47,9 +47,9 @@ from support.same_table import (
     feature,
     later,
     of_records,
+    released_by,
     rows_for,
     sites,
-    told_by,
 )
 
 OTHERS = ("alpha", "beta", "gamma")
@@ -81,13 +81,13 @@ def two_worlds(site: SiteFile, way: str, seed: int) -> Iterator[tuple[World, Wor
         first = World(site, Path(directory) / "first")
         with first.here():
             table = site.form(first.place)
-            told, secret = told_by(table, site), CohortStore().secret()
+            released, secret = released_by(table, site), CohortStore().secret()
         second = World(other_site(site, way, seed, table, secret), Path(directory) / "second")
         if way == "later":
             shutil.copytree(first.place, second.place)
         with second.here():
             # Seldom a group changes with the places.
-            assume(told == told_by(second.site.form(second.place), site))
+            assume(released == released_by(second.site.form(second.place), site))
         yield first, second
 
 

@@ -96,13 +96,13 @@ def test_no_row_and_no_token_is_in_a_log(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_progress_is_reported(tmp_path: Path) -> None:
-    told: list[Progress] = []
+    reported: list[Progress] = []
     fake = coordinator()
-    fake.site(tmp_path).participate("heart", MINE, on_progress=told.append)
-    events = [event.event for event in told]
+    fake.site(tmp_path).participate("heart", MINE, on_progress=reported.append)
+    events = [event.event for event in reported]
     assert events[0] == "joined"
     assert events[-1] == "done"
-    assert [e.round for e in told if e.event == "sent"] == sorted(fake.accepted)
+    assert [e.round for e in reported if e.event == "sent"] == sorted(fake.accepted)
 
 
 def test_a_completed_session_gives_its_result_again_and_sends_nothing(tmp_path: Path) -> None:
@@ -511,8 +511,8 @@ def test_a_round_that_has_moved_on_is_recorded_and_the_next_one_answered(tmp_pat
     # Closed without this site just before its answer arrived: at the deadline, with the quorum.
     fake = FakeCoordinator({**OTHERS, "gamma": rows(40, 9)})
     answering(fake, 3, "round-closed", lambda: fake.close_round())
-    told: list[Progress] = []
-    result = fake.site(tmp_path).participate("heart", MINE, on_progress=told.append)
+    reported: list[Progress] = []
+    result = fake.site(tmp_path).participate("heart", MINE, on_progress=reported.append)
     assert result.labels_ is not None
     assert 3 not in fake.accepted
     assert {2, 4} <= fake.accepted.keys()
@@ -520,7 +520,7 @@ def test_a_round_that_has_moved_on_is_recorded_and_the_next_one_answered(tmp_pat
     assert entries[3]["refused"] == "round-closed"
     assert entries[3]["receipt"] is None
     assert entries[4]["receipt"]["round"] == 4
-    assert [e.round for e in told if e.event == "refused"] == [3]
+    assert [e.round for e in reported if e.event == "refused"] == [3]
     # Its memory is kept all the same: the bytes left.
     assert 3 in journal(fake, tmp_path).answers
 
@@ -865,7 +865,7 @@ def test_json_is_what_it_says(tmp_path: Path) -> None:
 def test_waiting_reports_how_many_have_answered(tmp_path: Path) -> None:
     """Counts stand outside the ETag: a poll that ends quietly asks once without one."""
     fake = coordinator()
-    answered, told = iter((1, 2)), []
+    answered, reported = iter((1, 2)), []
 
     def waits(request: httpx.Request) -> httpx.Response | None:
         if not request.url.path.endswith("/task"):
@@ -884,8 +884,8 @@ def test_waiting_reports_how_many_have_answered(tmp_path: Path) -> None:
         return in_json(view, ETag='"wait"')
 
     fake.before = waits
-    fake.site(tmp_path).participate("heart", MINE, on_progress=told.append)
-    waiting = [(each.answered, each.addressed) for each in told if each.event == "waiting"]
+    fake.site(tmp_path).participate("heart", MINE, on_progress=reported.append)
+    waiting = [(each.answered, each.addressed) for each in reported if each.event == "waiting"]
     assert waiting == [(1, 3), (2, 3)]
     quiet = [request for request in fake.requests if request.endswith("/task")]
     assert len(quiet) >= 4

@@ -138,8 +138,8 @@ def test_a_reconnect_reads_again_at_once(
     def heard() -> bool:
         # What is told before it listens again reaches nobody.
         touch(writer, "lungs")
-        told = [ear.changed.get_nowait() for _ in range(ear.changed.qsize())]
-        return "lungs" in dict(told)
+        changes = [ear.changed.get_nowait() for _ in range(ear.changed.qsize())]
+        return "lungs" in dict(changes)
 
     eventually(heard)
 

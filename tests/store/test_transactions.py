@@ -86,8 +86,8 @@ def test_an_exception_undoes_everything_and_arrives_as_it_is(store: Store) -> No
 
 def test_a_savepoint_undoes_only_its_block(store: Store) -> None:
     session = store.run_tx("add", add_session)
-    told: list[object] = []
-    store.on_touch(told.extend)
+    notified: list[object] = []
+    store.on_touch(notified.extend)
 
     def undone(tx: Tx) -> None:
         with tx.savepoint():
@@ -108,7 +108,7 @@ def test_a_savepoint_undoes_only_its_block(store: Store) -> None:
 
     store.run_tx("work", work)
     assert names(store) == ["first", "third"]
-    assert told == [("heart", 2)]
+    assert notified == [("heart", 2)]
 
 
 def test_reading_refuses_to_write(store: Store) -> None:
@@ -328,12 +328,12 @@ def test_a_transaction_may_do_nothing(store: Store) -> None:
 def test_listeners_hear_of_commits_and_of_nothing_else(store: Store) -> None:
     first = store.run_tx("add", lambda tx: add_session(tx, "a"))
     second = store.run_tx("add", lambda tx: add_session(tx, "b"))
-    told: list[tuple[str, int]] = []
+    notified: list[tuple[str, int]] = []
     seen: list[int] = []
 
     def listen(touched: object) -> None:
-        told.extend(touched)  # type: ignore[arg-type]
-        # What is told is there for everybody: read it in another thread.
+        notified.extend(touched)  # type: ignore[arg-type]
+        # What listeners hear of is there for everybody: read it in another thread.
         with ThreadPoolExecutor(1) as pool:
             found = pool.submit(store.read, "look", lambda tx: tx.sessions.get("a")).result()
         assert found is not None
@@ -345,10 +345,10 @@ def test_listeners_hear_of_commits_and_of_nothing_else(store: Store) -> None:
         tx.sessions.touch(first.id)
         tx.sessions.touch(second.id)
         tx.sessions.touch(first.id)
-        assert told == []
+        assert notified == []
 
     store.run_tx("touch", work)
-    assert sorted(told) == [("a", 3), ("b", 2)]
+    assert sorted(notified) == [("a", 3), ("b", 2)]
     assert seen == [3]
 
     def undone(tx: Tx) -> None:
@@ -358,28 +358,28 @@ def test_listeners_hear_of_commits_and_of_nothing_else(store: Store) -> None:
     with pytest.raises(LookupError):
         store.run_tx("undone", undone)
     store.run_tx("quiet", add("zurich"))
-    assert len(told) == 2
+    assert len(notified) == 2
 
 
 def test_a_listener_that_fails_stops_nobody(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     session = store.run_tx("add", add_session)
-    told: list[object] = []
+    notified: list[object] = []
 
     def broken(_: object) -> None:
         raise ValueError("secret-bytes")
 
     store.on_touch(broken)
-    store.on_touch(told.extend)
+    store.on_touch(notified.extend)
     assert store.run_tx("touch", lambda tx: tx.sessions.touch(session.id)) == 2
-    assert told == [("heart", 2)]
+    assert notified == [("heart", 2)]
     assert "ValueError" in caplog.text
     assert "secret" not in caplog.text
 
 
 def test_a_repeated_transaction_is_told_once(postgres: Store) -> None:
     session = postgres.run_tx("add", add_session)
-    told: list[object] = []
-    postgres.on_touch(told.extend)
+    notified: list[object] = []
+    postgres.on_touch(notified.extend)
     runs: list[int] = []
 
     def work(tx: Tx) -> None:
@@ -389,7 +389,7 @@ def test_a_repeated_transaction_is_told_once(postgres: Store) -> None:
 
     postgres.run_tx("work", work)
     assert runs == [2, 2]
-    assert told == [("heart", 2)]
+    assert notified == [("heart", 2)]
 
 
 def test_transactions_are_counted_by_name(store: Store) -> None:

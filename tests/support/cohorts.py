@@ -140,8 +140,8 @@ class Released:
         group = {p: int(after.groups[at]) for p, at in zip(people, places, strict=True) if at >= 0}
         old = {} if before is None else dict(_releases(before))
         noted: set[str] = set()
-        for (name, row), told in _releases(after):
-            if old.get((name, row)) == told:
+        for (name, row), released in _releases(after):
+            if old.get((name, row)) == released:
                 continue
             members = [person for person in group if group[person] == row]
             assert len(members) == after.sizes[row] >= self.p
@@ -163,8 +163,8 @@ class Released:
 def _releases(cohort: Cohort) -> Iterator[tuple[tuple[str, int], tuple[float, ...]]]:
     for pinned in cohort.columns:
         for name in source_names(pinned.column):
-            for row, told in enumerate(pinned.released):
-                values = tuple(np.atleast_1d(told).tolist())
+            for row, released in enumerate(pinned.released):
+                values = tuple(np.atleast_1d(released).tolist())
                 if not np.isnan(values).any() and (len(values) == 1 or sum(values) > 0):
                     yield (name, row), values
 

@@ -245,7 +245,7 @@ def of_records(site: SiteFile, cohort: Cohort, secret: bytes) -> SiteFile:
     return SiteFile(site.ids, {name: columns[name] for name in site.columns}, groups, cohort)
 
 
-def told_by(cohort: Cohort, site: SiteFile) -> Any:
+def released_by(cohort: Cohort, site: SiteFile) -> Any:
     """Return what a table tells, in no order of the groups, and what it tells of each person.
 
     The state directory that is set is that of the table.
