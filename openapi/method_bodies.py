@@ -16,7 +16,13 @@ from typing import Any
 
 from fedclust import engine
 from fedclust.methods.registry import METHODS
-from fedclust.wire.submissions import BINARY, JSON, read_head, read_submission, write_submission
+from fedclust.wire.submissions import (
+    BINARY,
+    JSON,
+    read_submission,
+    read_submission_head,
+    write_submission,
+)
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import local_coordinator
@@ -108,7 +114,7 @@ class _Session:
         return dict(response.json())
 
     def _in_binary(self, body: bytes) -> bytes:
-        head = read_head(body, JSON)
+        head = read_submission_head(body, JSON)
         _, payload = read_submission(engine.phase(METHODS[self.method], head.phase), body, JSON)
         return write_submission(head.phase, head.task_digest, payload, BINARY)
 

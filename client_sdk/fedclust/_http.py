@@ -122,7 +122,7 @@ class Http:
                 },
                 # Plain HTTP gets an empty context: loading the trusted authorities takes long.
                 verify=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-                proxy=_proxy(self.options.proxy, tls),
+                proxy=_httpx_proxy(self.options.proxy, tls),
                 # Plain HTTP must not leave this machine, so it ignores proxies.
                 trust_env=not plain,
                 follow_redirects=False,
@@ -216,7 +216,7 @@ class Http:
             raise ProtocolError(f"{self.url} redirects elsewhere; give the address itself")
         if status == 407:
             raise ProxyError(_PROXY_CREDENTIALS)
-        refusal = from_problem(_problem(status, body))
+        refusal = from_problem(_problem_of(status, body))
         if status in _RETRIED_STATUS:
             # A server that answers 429 has not started to work on the request.
             unsent, after_s = status == 429, _retry_after(headers)
@@ -303,7 +303,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _proxy(address: str | None, tls: ssl.SSLContext | None) -> httpx.Proxy | None:
+def _httpx_proxy(address: str | None, tls: ssl.SSLContext | None) -> httpx.Proxy | None:
     if address is None:
         return None
     secure = address.lower().startswith("https:")
@@ -354,7 +354,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _problem(status: int, body: bytes) -> Problem:
+def _problem_of(status: int, body: bytes) -> Problem:
     try:
         return Problem.model_validate_json(body)
     except ValidationError:

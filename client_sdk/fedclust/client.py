@@ -187,7 +187,7 @@ class Client:
     def result(self, session: str) -> models.ResultDocument:
         """Return a completed session's result, limited to what this token may see."""
         path = _path("sessions", session, "result")
-        return _read(models.ResultDocument, self._http.request("GET", path, accept=BINARY))
+        return _read_reply(models.ResultDocument, self._http.request("GET", path, accept=BINARY))
 
     # --- a site's part ----------------------------------------------------------------------------
 
@@ -216,14 +216,14 @@ class Client:
             accept=BINARY,
             wait_s=wait_s,
         )
-        self.audit_head = read_head(reply.headers) or self.audit_head
+        self.audit_head = read_audit_head(reply.headers) or self.audit_head
         if reply.status == 304:
             return None, etag
         tag = reply.headers.get("ETag")
         if not tag:
             # Without an ETag each request is answered at once, so this would become a busy loop.
             raise ProtocolError("the task came without its ETag: a proxy in between may remove it")
-        return _read(models.TaskResponse, reply), tag
+        return _read_reply(models.TaskResponse, reply), tag
 
     def submit(
         self, session: str, round_number: int, body: bytes, media: str = BINARY
@@ -231,8 +231,8 @@ class Client:
         """Send a submission's exact bytes; return the receipt and the ETag for the next task."""
         path = _path("sessions", session, "rounds", str(round_number), "submission")
         reply = self._http.request("PUT", path, body=body, media=media)
-        self.audit_head = read_head(reply.headers) or self.audit_head
-        return _read(models.Receipt, reply), reply.headers.get("Fedclust-Task-ETag")
+        self.audit_head = read_audit_head(reply.headers) or self.audit_head
+        return _read_reply(models.Receipt, reply), reply.headers.get("Fedclust-Task-ETag")
 
     def audit_head_at(self, number: int) -> models.AuditHead:
         """Return the present hash of an entry of the coordinator's audit trail."""
@@ -245,7 +245,7 @@ class Client:
         return self._pages(model, _path("admin", what), **query)
 
     def _get(self, model: type[M], path: str) -> M:
-        return _read(model, self._http.request("GET", path))
+        return _read_reply(model, self._http.request("GET", path))
 
     def _send(
         self,
@@ -258,14 +258,16 @@ class Client:
     ) -> M:
         # Only fields that were set: the coordinator fills in the defaults of the others.
         data = None if body is None else body.model_dump_json(exclude_unset=True).encode()
-        return _read(model, self._http.request(method, path, body=data, repeatable=repeatable))
+        return _read_reply(
+            model, self._http.request(method, path, body=data, repeatable=repeatable)
+        )
 
     def _pages(self, model: type[M], path: str, **query: str | None) -> Iterator[M]:
         params: dict[str, str | int] = {k: v for k, v in query.items() if v is not None}
         while True:
-            page = _read(models.Page, self._http.request("GET", path, params=params))
+            page = _read_reply(models.Page, self._http.request("GET", path, params=params))
             for item in page.items:
-                yield _parse(model, codec.to_json(item), JSON)
+                yield _parse_body(model, codec.to_json(item), JSON)
             if page.next is None:
                 return
             params["cursor"] = page.next
@@ -275,11 +277,13 @@ def _path(*parts: str) -> str:
     return "/".join(["/v1", *(quote(part, safe="") for part in parts)])
 
 
-def _read(model: type[M], reply: Reply) -> M:
-    return _parse(model, reply.body, reply.headers.get("Content-Type", "").split(";")[0].strip())
+def _read_reply(model: type[M], reply: Reply) -> M:
+    return _parse_body(
+        model, reply.body, reply.headers.get("Content-Type", "").split(";")[0].strip()
+    )
 
 
-def _parse(model: type[M], body: bytes, media: str) -> M:
+def _parse_body(model: type[M], body: bytes, media: str) -> M:
     try:
         if media == BINARY:
             return codec.decode_model(model, body)
@@ -292,7 +296,7 @@ def _parse(model: type[M], body: bytes, media: str) -> M:
         ) from None
 
 
-def read_head(headers: Mapping[str, str]) -> str | None:
+def read_audit_head(headers: Mapping[str, str]) -> str | None:
     """Return ``NUMBER:HASH`` of the coordinator's audit trail from an answer's headers, or None."""
     head = headers.get("Fedclust-Audit-Head", "")
     return head if re.fullmatch(r"[0-9]{1,15}:[0-9a-f]{64}", head) else None

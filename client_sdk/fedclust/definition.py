@@ -222,7 +222,8 @@ def _check_features(definition: SessionCreate) -> list[FieldError]:
     for index, feature in enumerate(features):
         at = f"/features/{index}"
         errors += [
-            _error(at + pointer, rule, message) for pointer, rule, message in _faults(feature)
+            _error(at + pointer, rule, message)
+            for pointer, rule, message in _feature_faults(feature)
         ]
         needs_bounds = definition.policy.scaling == "bounds" and feature.kind == "numeric"
         if needs_bounds and (feature.lower is None or feature.upper is None):
@@ -251,7 +252,7 @@ def _check_columns(features: tuple[Feature, ...]) -> list[FieldError]:
     return errors
 
 
-def _faults(feature: Feature) -> list[tuple[str, str, str]]:
+def _feature_faults(feature: Feature) -> list[tuple[str, str, str]]:
     faults = []
     if not 1 / MAX_WEIGHT <= feature.weight <= MAX_WEIGHT:
         message = f"from {1 / MAX_WEIGHT:g} to {MAX_WEIGHT:g}: more would drown other features"

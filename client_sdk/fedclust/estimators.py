@@ -174,7 +174,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         several sites have none. ``params`` are parameters that the session's definition does not
         fix. ValueError for a method of another estimator.
         """
-        definition = _definition(result)
+        definition = _definition_of(result)
         estimator = cls(**cls._defined(definition), **params)
         estimator._take_names(definition.features)
         estimator._keep(result, result.labels_ if isinstance(result, SiteResult) else None)
@@ -214,7 +214,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             ("method", method, definition.algorithm),
             ("n_clusters", config["n_clusters"], definition.config.get("n_clusters")),
         ):
-            if own != _plain(there):
+            if own != _comparable(there):
                 raise ValueError(
                     f"{session} has {name} {there!r}, this estimator {own!r}: give it the "
                     "session's, or ask the analyst for another session. Nothing was sent."
@@ -263,7 +263,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _config(self, **named: Any) -> dict[str, Any]:
         """Return the method's options; the named ones override ``options``."""
         wanted = {**mapping_option("options", self.options), "n_clusters": self.n_clusters, **named}
-        return {name: _plain(value) for name, value in wanted.items()}
+        return {name: _comparable(value) for name, value in wanted.items()}
 
     def _declared(self) -> Any:
         if self.features is not None:
@@ -302,7 +302,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _fitted_features(self) -> Any:
         """Return the declared features; None where the columns were taken as they came."""
         live = isinstance(self.result_, SiteResult)
-        return _definition(self.result_).features if live else self.features
+        return _definition_of(self.result_).features if live else self.features
 
     def _pooled(self, sites: Mapping[str, Any]) -> tuple[Any, NDArray[np.str_]]:
         """Return the concatenated rows of all sites, and the site of each row."""
@@ -409,7 +409,7 @@ class FederatedKMeans(
     def _squares(self, X: Any) -> FloatArray:
         check_is_fitted(self)
         rows = self._checked(X, reset=False)
-        definition = _definition(self.result_)
+        definition = _definition_of(self.result_)
         lacking = definition.policy.missing == "mask"
         with value_errors():
             table = load(rows, definition.features, lacking=lacking, new=True)
@@ -485,11 +485,11 @@ def _has_centroids(method: str) -> bool:
     return method in METHODS and not METHODS[method].by_prototypes
 
 
-def _definition(result: SimulationResult | SiteResult) -> Definition:
+def _definition_of(result: SimulationResult | SiteResult) -> Definition:
     return result.definition_ if isinstance(result, SimulationResult) else result.definition
 
 
-def _plain(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
     """Return several numbers of clusters as a list, so that they can be compared."""
     if isinstance(value, np.ndarray):
         return value.tolist()

@@ -105,7 +105,7 @@ class SimulationResult(ResultAttributes):
         their labels are -1. With ``missing: mask`` the features of that site count; without a site
         those for which the rows have a column. Missing values in them are imputed.
         """
-        table = _table(rows, self.definition_, None, new=True)
+        table = _read_table(rows, self.definition_, None, new=True)
         mask = engine.has_features(self._plan, table.columns)
         if site is not None:
             mask &= self._masks[site]
@@ -129,7 +129,7 @@ class SimulationResult(ResultAttributes):
         space = self.result_.space
         rows, labels = {}, {}
         for site, found in self.labels_.items():
-            own = _table(sites[site], self.definition_, None).X
+            own = _read_table(sites[site], self.definition_, None).X
             if self.result_.impute is not None:
                 own = np.where(np.isnan(own), self.result_.impute, own)
             known = np.asarray(found if target is None else target[site], dtype=np.int64)
@@ -231,7 +231,7 @@ def simulate(
     engine.check_installed(plan, "site")
     engine.check_installed(plan, "coordinator")
     engine.check_roster(plan, list(parts), masks)
-    result, trace = _run(plan, parts, arrival)
+    result, trace = _run_rounds(plan, parts, arrival)
 
     def labelled(of: Result) -> dict[str, NDArray[np.int64]]:
         return {
@@ -256,7 +256,7 @@ class _Site:
     memory: Memory = field(default_factory=dict)
 
 
-def _run(
+def _run_rounds(
     plan: Plan,
     sites: Mapping[str, _Site],
     arrival: Callable[[int, list[str]], Sequence[str]] | None,
@@ -307,7 +307,7 @@ def _read_site(
     plan: Plan, definition: Definition, name: str, source: Source, persons: Any
 ) -> _Site:
     """Read a site's rows, and form what it computes from."""
-    table = _table(source, definition, persons, name)
+    table = _read_table(source, definition, persons, name)
     try:
         if len(table.X):
             p = plan.policy.min_group_size
@@ -330,11 +330,11 @@ def _define(
     request = {
         "name": _SESSION,
         "algorithm": method,
-        "config": _plain(config),
-        "seed": _plain(seed),
+        "config": _json_value(config),
+        "seed": _json_value(seed),
         "features": _features(sites, features, (policy or {}).get("missing") == "mask"),
         "sites": sorted(sites),
-        "policy": {"min_sites": min(3, len(sites)), **_plain(policy or {})},
+        "policy": {"min_sites": min(3, len(sites)), **_json_value(policy or {})},
     }
     try:
         body = codec.canonical_json(request)
@@ -383,7 +383,7 @@ def _features(
         if isinstance(features, str):
             raise ValueError("features must be a sequence of features or of their names")
         return [
-            {"name": feature} if isinstance(feature, str) else _plain(feature)
+            {"name": feature} if isinstance(feature, str) else _json_value(feature)
             for feature in features
         ]
     framed = [site for site in sorted(sites) if hasattr(sites[site], "columns")]
@@ -403,18 +403,18 @@ def _features(
     return [{"name": f"x{j}"} for j in range(shape[1])]
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return mappings, sequences, arrays and models as JSON has them."""
     if isinstance(value, Model):
         return value.model_dump(mode="json")
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _json_value(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_json_value(item) for item in value]
     return value
 
 
@@ -439,7 +439,7 @@ def _spread_out(
     return spread, names
 
 
-def _table(
+def _read_table(
     source: Source,
     definition: Definition,
     persons: Any,

@@ -303,7 +303,7 @@ def db_current(settings: Settings) -> None:
     with explain_store_errors(settings):
         found = migrate.current(settings.store_url)
     _say(f"database: {found or 'empty'}")
-    _say(f"program:  {migrate.head()}")
+    _say(f"program:  {migrate.newest_migration()}")
 
 
 @audit.command("verify")

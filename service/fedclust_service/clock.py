@@ -129,7 +129,7 @@ class StoreClock:
             elif not doubt_s:
                 self._agreed = (self._agreed[0] if self._agreed else at, at)
         if level != before:
-            _tell(level, Skew(machine_s, database_s), self.limit_s)
+            _log_skew(level, Skew(machine_s, database_s), self.limit_s)
 
     @property
     def skew(self) -> Skew:
@@ -190,7 +190,7 @@ def _doubt(took_s: float) -> float:
     return took_s if took_s > _LONGEST_ROUND_TRIP_S else 0.0
 
 
-def _tell(level: str | None, skew: Skew, limit_s: float) -> None:
+def _log_skew(level: str | None, skew: Skew, limit_s: float) -> None:
     facts = {"machine_s": skew.machine_s, "database_s": skew.database_s, "limit_s": limit_s}
     if level is None:
         log.info("clocks_agree", **facts)

@@ -126,7 +126,9 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
 
     out.rule(f"[bold]2. the analyst {ANALYST} defines a session of each method")
     out.print(f"K={K}, {len(features)} features, standard scaling")
-    sessions = [analyst.create_session(_definition(name, features, hospitals)) for name in SESSIONS]
+    sessions = [
+        analyst.create_session(_session_definition(name, features, hospitals)) for name in SESSIONS
+    ]
     for session in sessions:
         out.print(f"{session.name}: every hospital consents to the definition with the SHA-256")
         out.print(f"  {session.definition_sha256}")
@@ -163,7 +165,7 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
         out.print(f"  {again}", soft_wrap=True)
 
 
-def _definition(
+def _session_definition(
     session: str, features: Sequence[str], hospitals: Sequence[Hospital]
 ) -> SessionCreate:
     return SessionCreate.model_validate(
@@ -262,7 +264,7 @@ def _command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", f"import sys, {module}; sys.exit({module}.main())", *arguments]
 
 
-def _environment() -> dict[str, str]:
+def _own_environment() -> dict[str, str]:
     """Return the environment without the user's fedclust settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDCLUST_")}
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
@@ -279,7 +281,7 @@ def _start(
             stdout=file,
             stderr=subprocess.STDOUT,
             cwd=directory,
-            env=_environment() | {"FEDCLUST_STATE_DIR": str(directory / "groups")},
+            env=_own_environment() | {"FEDCLUST_STATE_DIR": str(directory / "groups")},
         )
     stack.callback(_end, process)
     return process
@@ -307,7 +309,12 @@ class _Coordinator:
         data_dir = ("--data-dir", str(place.coordinator))
         command = _command("fedclust_service.cli", "init", *data_dir)
         init = subprocess.run(  # noqa: S603 - our own program, no shell
-            command, capture_output=True, text=True, env=_environment(), cwd=place.root, check=False
+            command,
+            capture_output=True,
+            text=True,
+            env=_own_environment(),
+            cwd=place.root,
+            check=False,
         )
         token = re.search(r"fco_\S+", init.stdout)
         if init.returncode or token is None:

@@ -173,7 +173,7 @@ def serve(
     ``say`` prints a line for the operator. ``ready_file`` is written with the address once the
     server answers requests. ``accept_clock`` is that of `open_coordinator`.
     """
-    context = _checked(settings)
+    context = _check_settings(settings)
     connections = connections_within_limit(settings)
     if ready_file is not None and not ready_file.parent.is_dir():
         raise StartFailure(Exit.SETTINGS, f"the folder of the ready file {ready_file} is missing")
@@ -184,7 +184,9 @@ def serve(
             for line in opened.lines():
                 say(line)
             with explain_store_errors(settings):
-                _run(settings, opened.coordinator, connections, listener, context, say, ready_file)
+                _run_server(
+                    settings, opened.coordinator, connections, listener, context, say, ready_file
+                )
         finally:
             if ready_file is not None:
                 ready_file.unlink(missing_ok=True)
@@ -193,7 +195,7 @@ def serve(
         listener.close()
 
 
-def _checked(settings: Settings) -> ssl.SSLContext | None:
+def _check_settings(settings: Settings) -> ssl.SSLContext | None:
     try:
         settings.check_listening()
         return settings.ssl_context() if settings.tls else None
@@ -201,7 +203,7 @@ def _checked(settings: Settings) -> ssl.SSLContext | None:
         raise StartFailure(Exit.SETTINGS, str(error)) from None
 
 
-def _run(
+def _run_server(
     settings: Settings,
     coordinator: Coordinator,
     connections: Connections,

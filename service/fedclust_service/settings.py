@@ -142,12 +142,12 @@ class Settings(BaseSettings):
     @field_validator("secret_key", mode="before")
     @classmethod
     def _split_keys(cls, value: Any) -> Any:
-        return _split(value) if isinstance(value, str) else value
+        return _split_list(value) if isinstance(value, str) else value
 
     @field_validator("behind_proxy", mode="before")
     @classmethod
     def _split_networks(cls, value: Any) -> Any:
-        return tuple(map(ip_network, _split(value))) if isinstance(value, str) else value
+        return tuple(map(ip_network, _split_list(value))) if isinstance(value, str) else value
 
     @field_validator("secret_key")
     @classmethod
@@ -241,7 +241,7 @@ def _no_password() -> str:
     )
 
 
-def _split(value: str) -> tuple[str, ...]:
+def _split_list(value: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
@@ -285,7 +285,7 @@ def load_settings(
     try:
         return Settings(_env_file=env_file, _secrets_dir=folder, **given)
     except ValidationError as error:
-        raise SettingsError("; ".join(_faults(error))) from None
+        raise SettingsError("; ".join(_setting_faults(error))) from None
 
 
 def _secrets_folder(
@@ -307,7 +307,7 @@ def _unknown(variables: Mapping[str, str | None]) -> set[str]:
     return {name for name in names if name.startswith(PREFIX)} - known
 
 
-def _faults(error: ValidationError) -> list[str]:
+def _setting_faults(error: ValidationError) -> list[str]:
     faults = []
     for item in error.errors(include_url=False, include_input=False):
         name = str(item["loc"][0]) if item["loc"] else "settings"

@@ -20,7 +20,7 @@ from fedclust.data import Dataset, SqlQuery, load
 from fedclust.data.profile import IdDetector, profile
 from fedclust.data.row_source import RowSource
 from fedclust.errors import DataError
-from fedclust.schema.encoding import encode
+from fedclust.schema.encoding import encode_features
 from fedclust.schema.feature import Feature
 
 AGE = Feature(name="age", unit="years")
@@ -94,7 +94,7 @@ def test_the_matrix_is_the_same_whatever_the_source_and_the_blocks(
     sex = [np.nan if c["sex"] is None else c["sex"] for c in cells]
     cp = [CP_CODES[c["cp"]] for c in cells]
     kind = [-1 if not c["type"] else c["type"] for c in cells]
-    expected = encode(FEATURES, [np.array(values) for values in (chol, sex, cp, kind)])
+    expected = encode_features(FEATURES, [np.array(values) for values in (chol, sex, cp, kind)])
     with tempfile.TemporaryDirectory() as folder:
         for name, source in written(frame, Path(folder), rows).items():
             opened = RowSource(source, FEATURES, text=("note",))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedclust_service.domain.access import Role
-from fedclust_service.domain.tokens import SecretKeys, TokenError, TokenText, new_token, read_token
+from fedclust_service.domain.tokens import SecretKeys, TokenError, TokenText, new_token, parse_token
 
 OLD, NEW, OTHER = (secrets.token_bytes(32) for _ in range(3))
 
@@ -21,7 +21,7 @@ def test_a_token_names_its_role_and_reads_back(role: Role, prefix: str) -> None:
     token = new_token(role)
     text = token.reveal()
     assert text.startswith(prefix)
-    assert read_token(text) == token
+    assert parse_token(text) == token
 
 
 def test_two_tokens_share_nothing() -> None:
@@ -37,7 +37,7 @@ def test_one_wrong_letter_is_not_a_token(position: int, letter: str) -> None:
     if changed == text:
         return
     with pytest.raises(TokenError):
-        read_token(changed)
+        parse_token(changed)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 10, 64])
@@ -45,7 +45,7 @@ def test_a_cut_or_padded_token_is_not_one(cut: int) -> None:
     text = new_token(Role.ANALYST).reveal()
     for changed in (text[:cut], text + " ", text + "\n", " " + text, text[cut + 1 :]):
         with pytest.raises(TokenError):
-            read_token(changed)
+            parse_token(changed)
 
 
 def test_the_secret_is_in_no_repr() -> None:

@@ -16,7 +16,7 @@ from fedclust_service.domain.session import (
     ParticipationState,
     SessionState,
 )
-from fedclust_service.domain.transition import IllegalTransition, Transition, advance
+from fedclust_service.domain.transition import IllegalTransition, Transition, next_state
 
 TABLES = [
     (SESSION_TRANSITIONS, SessionState),
@@ -34,10 +34,10 @@ def test_only_rows_of_the_table_are_allowed(table: Table, states: type[StrEnum])
     allowed = {(row.source, row.target) for row in table}
     for source, target in product(states, states):
         if (source, target) in allowed:
-            assert advance(table, source, target) is target
+            assert next_state(table, source, target) is target
         else:
             with pytest.raises(IllegalTransition, match=f"{source.value} -> {target.value}"):
-                advance(table, source, target)
+                next_state(table, source, target)
 
 
 @pytest.mark.parametrize(("table", "states"), TABLES)

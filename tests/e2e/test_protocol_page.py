@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fedclust.wire import codec
-from fedclust_service.http.examples import recorded
+from fedclust_service.http.examples import recorded_bodies
 from operation_bodies import SITES
 from support.api_caller import ApiCaller
 from support.server import running_server
@@ -208,7 +208,7 @@ def test_the_definitions_hash_is_as_the_page_tells_it() -> None:
     assert block is not None
     text, digest = block[1].replace("\n", ""), block[2]
     assert hashlib.sha256(text.encode()).hexdigest() == digest
-    frozen = recorded()["create_session"]["responses"]["201"]
+    frozen = recorded_bodies()["create_session"]["responses"]["201"]
     assert (json.loads(text), digest) == (frozen["definition"], frozen["definition_sha256"])
     assert digest in "".join(CONSOLE)
 

@@ -150,7 +150,7 @@ def test_moments_that_are_made_up_move_nothing() -> None:
     first = drive(plan, honest()).rounds[0]
     payloads = dict(first.payloads)
     lie = payloads["d"].model_copy(update={"mean": np.full(2, -1e200), "m2": np.full(2, 1e300)})
-    config = engine.coordinator._config(plan, first.state, "abcd", None)
+    config = engine.coordinator._run_config(plan, first.state, "abcd", None)
     spaces = []
     for last in (lie, None):
         answers = [Contribution(s, payloads[s], 1) for s in "abc"] + [Contribution("d", last, 1)]

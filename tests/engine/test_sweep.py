@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 from fedclust import engine, simulate
 from fedclust.definition import DefinitionError
 from fedclust.engine import Plan, sweep
-from fedclust.engine.model_selection import agreement, recommend, stability
+from fedclust.engine.model_selection import adjusted_rand_index, recommend, stability
 from fedclust.methods.common.options import MAX_SWEEP_SIZE
 from fedclust.methods.lloyd import METHOD as LLOYD
 from fedclust.methods.lloyd.config import Config
@@ -147,7 +147,7 @@ def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
     first, second = sweep.measured(raw, contributions, config)
     assert first is not None
     assert second is None
-    done = sweep.complete(raw, (first, second), together.history_)
+    done = sweep.complete_sweep(raw, (first, second), together.history_)
     assert done.n_clusters == 2
     unmeasured = done.at(5)
     assert (unmeasured.sizes, unmeasured.quality, unmeasured.profile) == (None, None, None)
@@ -283,10 +283,10 @@ def test_agreement_is_the_adjusted_rand_index_of_the_rows() -> None:
     rng = np.random.default_rng(2)
     a, b, counts = rng.integers(0, 3, 12), rng.integers(0, 4, 12), rng.integers(1, 9, 12)
     expected = adjusted_rand_score(np.repeat(a, counts), np.repeat(b, counts))
-    assert agreement(a, b, counts) == pytest.approx(expected, rel=1e-12)
-    assert agreement(a, a, counts) == 1.0
+    assert adjusted_rand_index(a, b, counts) == pytest.approx(expected, rel=1e-12)
+    assert adjusted_rand_index(a, a, counts) == 1.0
     zeros = np.zeros(12, dtype=np.int64)
-    assert agreement(zeros, zeros, counts) == 1.0
+    assert adjusted_rand_index(zeros, zeros, counts) == 1.0
 
 
 def test_stability_is_high_at_the_clusters_there_are() -> None:

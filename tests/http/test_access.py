@@ -178,9 +178,9 @@ def _bad_tokens(api: ApiCaller, clock: ManualClock, place: Path) -> dict[str, st
 
 def _as_operator(token: str) -> str:
     """Return a site's token relabelled as an operator's, its checksum made right again."""
-    from fedclust_service.domain.tokens import TokenText, read_token
+    from fedclust_service.domain.tokens import TokenText, parse_token
 
-    text = read_token(token)
+    text = parse_token(token)
     return TokenText(Role.OPERATOR, text.id, text.secret).reveal()
 
 

@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from fedclust.wire.submissions import BINARY, JSON
-from fedclust_service.http.examples import recorded
+from fedclust_service.http.examples import recorded_bodies
 from support.api_caller import ApiCaller
 from support.contract_watch import ANALYST_OPERATIONS, MARK, OTHERS, SITE_OPERATIONS, Sent, Watch
 
@@ -71,7 +71,7 @@ def _targets(api: ApiCaller, session: str) -> list[tuple[str, str, str, str, Any
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             name = operation["operationId"]
-            good = recorded().get(name, {}).get("request")
+            good = recorded_bodies().get(name, {}).get("request")
             if good is None:
                 continue
             # Nobody whose token the rest depends on is changed.

@@ -28,10 +28,10 @@ from fedclust.wire.models import (
     TaskResponse,
 )
 from fedclust.wire.problems import CATALOGUE, PREFIX, Problem
-from fedclust.wire.submissions import BINARY, JSON, read_head, read_submission
+from fedclust.wire.submissions import BINARY, JSON, read_submission, read_submission_head
 from fedclust_service.http import describe
 from fedclust_service.http.app import api_routes, openapi_text
-from fedclust_service.http.examples import recorded
+from fedclust_service.http.examples import recorded_bodies
 from method_bodies import SITE, SITES, record_methods, session_of
 from operation_bodies import record_operations
 from support.api_caller import ApiCaller
@@ -268,7 +268,7 @@ def test_statuses_that_any_request_may_get_are_named_everywhere() -> None:
     for _, _, operation in operations():
         assert {"400", "413", "415", "500", "503"} <= operation["responses"].keys()
         shown = {status for status in operation["responses"] if status[0] == "2"}
-        recorded_ones = recorded().get(operation["operationId"], {}).get("responses", {})
+        recorded_ones = recorded_bodies().get(operation["operationId"], {}).get("responses", {})
         assert recorded_ones.keys() <= shown
 
 
@@ -287,7 +287,7 @@ def test_links_lead_to_operations_with_parameters_of_theirs() -> None:
 
 def test_the_examples_are_one_story(tmp_path: Path) -> None:
     """Recorded anew they are the same, to the last bits of numbers and the hashes over them."""
-    alike(record_operations(tmp_path), recorded(), "story")
+    alike(record_operations(tmp_path), recorded_bodies(), "story")
 
 
 def test_changes_are_told() -> None:
@@ -326,8 +326,8 @@ def test_examples_of_a_phase_fit_models_and_schemas(method: str, phase: str) -> 
     binary = (EXAMPLES / folder / "submission.msgpack").read_bytes()
     fits(json.loads(body), "Submission")
     fits(json.loads(body)["payload"], parts["payload"])
-    head = read_head(body, JSON)
-    assert head == read_head(binary, BINARY)
+    head = read_submission_head(body, JSON)
+    assert head == read_submission_head(binary, BINARY)
     assert (head.phase, head.task_digest) == (phase, response.task.digest)
     payload, same = (
         read_submission(described, sent, media)[1]

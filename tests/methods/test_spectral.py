@@ -16,7 +16,7 @@ from fedclust.engine import Plan
 from fedclust.methods import spectral
 from fedclust.methods.spectral import client, embedding, landmark_clustering, messages
 from fedclust.methods.spectral import graph as spectral_graph
-from fedclust.methods.spectral.landmark_clustering import agreement, cluster_landmarks, is_dense
+from fedclust.methods.spectral.landmark_clustering import cluster_landmarks, is_dense, matched_share
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
@@ -53,7 +53,7 @@ def _moons(
 
 def _share_correct(result: SimulationResult, truth: dict[str, NDArray[np.int64]]) -> float:
     found = np.concatenate([result.labels_[site] for site in truth])
-    return agreement(found, np.concatenate(list(truth.values())))
+    return matched_share(found, np.concatenate(list(truth.values())))
 
 
 def _config(**options: Any) -> RunConfig:
@@ -107,8 +107,8 @@ def test_equal_eigenvalues_of_components_are_all_found() -> None:
 
     assert (found.values[:3] == 0).all()
     assert found.values[3] > 0
-    assert spectral_graph.relative_gap(found.values, 3) == 1.0
-    assert spectral_graph.relative_gap(found.values, 2) == 0.0
+    assert spectral_graph.eigengap(found.values, 3) == 1.0
+    assert spectral_graph.eigengap(found.values, 2) == 0.0
 
 
 def test_the_embedding_agrees_with_scikit_learn() -> None:
@@ -153,7 +153,7 @@ def test_a_sampled_rbf_graph_separates_clusters(
         sites["s0"], 2, np.random.default_rng(0), gamma=50.0, neighbours=10
     )
     assert len(basis.points) == 400
-    assert agreement((vectors[:, 1] > 0).astype(np.int64), truth["s0"]) == 1.0
+    assert matched_share((vectors[:, 1] > 0).astype(np.int64), truth["s0"]) == 1.0
 
 
 def test_alignment_reverts_signs_and_rotations() -> None:
@@ -229,7 +229,7 @@ def test_a_neighbour_count_with_unstable_components_is_not_chosen(
         return SimpleNamespace(values=np.zeros(3), vectors=np.zeros((40, 3)))
 
     monkeypatch.setattr(landmark_clustering, "spectrum", next_spectrum)
-    monkeypatch.setattr(landmark_clustering, "relative_gap", lambda *_: outcome[0])
+    monkeypatch.setattr(landmark_clustering, "eigengap", lambda *_: outcome[0])
     monkeypatch.setattr(landmark_clustering, "_cluster_vectors", lambda *_: outcome[1])
     chosen = cluster_landmarks(points, 2, np.random.default_rng(0), counts=(3, 4, 5, 6))
     assert (chosen.neighbours, chosen.gap) == (4, 0.8)
@@ -252,7 +252,7 @@ def test_landmarks_find_moons_for_any_split_over_sites(uneven: bool) -> None:
     assert result.quality_.simplified_silhouette is None
     # A late site's rows, and new ones, go by the landmarks.
     late, known = _moons(50, 1, 9)
-    assert agreement(result.predict(late["s0"]), known["s0"]) == 1.0
+    assert matched_share(result.predict(late["s0"]), known["s0"]) == 1.0
 
 
 @pytest.mark.parametrize("alignment", ["sign", "procrustes"])
@@ -313,9 +313,9 @@ def test_a_site_labels_new_rows_by_nystroem() -> None:
     new, known = _moons(40, 1, 8)
     placed = engine.label(plan, step.result, new["s0"], memory["s1"], "s1")
 
-    same = agreement(own, truth["s1"])
+    same = matched_share(own, truth["s1"])
     assert same == 1.0
-    joined = agreement(np.append(own, placed), np.append(truth["s1"], known["s0"]))
+    joined = matched_share(np.append(own, placed), np.append(truth["s1"], known["s0"]))
     assert joined == 1.0
 
 

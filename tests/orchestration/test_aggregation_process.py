@@ -29,7 +29,7 @@ from fedclust_service.orchestration.aggregation import (
     Opening,
     Raised,
     StoredAnswer,
-    compute,
+    aggregate_round,
 )
 from fedclust_service.orchestration.aggregation_process import AggregationProcess, ProcessLost
 from fedclust_service.orchestration.coordinator import Coordinator
@@ -128,7 +128,7 @@ def both_ways(
         answers = [
             StoredAnswer(site, 5, payload_bytes(payload)) for site, payload in each.payloads.items()
         ]
-        here = compute(plan, job, list(answers))
+        here = aggregate_round(plan, job, list(answers))
         found.append((here, AggregationProcess().run(job, len(answers), answers)))
     return found
 
@@ -403,6 +403,6 @@ def test_it_does_not_outlive_a_coordinator_that_is_killed(
 def test_it_is_not_told_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDCLUST_SECRET_KEY", "k" * 32)
     monkeypatch.setenv("FEDCLUST_DATABASE_URL", "postgresql+psycopg://u:p@h/n")
-    kept = module._environment()
+    kept = module._environment_without_secrets()
     assert not [name for name in kept if name.startswith("FEDCLUST_")]
     assert kept["OPENBLAS_NUM_THREADS"] == "1"

@@ -165,7 +165,7 @@ def test_one_damaged_session_leaves_the_lists_whole(
         ("heart", True),
         ("lung", False),
     ]
-    seen = admin.list_sessions(direct.co, OPERATOR).items
+    seen = admin.list_all_sessions(direct.co, OPERATOR).items
     assert [each.name for each in seen] == ["heart", "lung"]
     assert admin.overview(direct.co, OPERATOR, tmp_path).sessions["running"] == 2
 

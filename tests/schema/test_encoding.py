@@ -13,7 +13,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.schema.encoding import (
     blocks_of,
     columns_of,
-    encode,
+    encode_features,
     feature_names,
     transformed,
     undone,
@@ -66,7 +66,7 @@ def test_values_become_one_column_for_each_level_and_are_undone() -> None:
             [50, 1, 0, 0, nan, nan, np.log(10)],
         ]
     )
-    found = encode(FEATURES, raw)
+    found = encode_features(FEATURES, raw)
     np.testing.assert_allclose(found, expected, rtol=1e-15)
     columns = columns_of(FEATURES)
     original = undone(columns, found)
@@ -84,7 +84,7 @@ def test_two_levels_are_as_far_apart_as_yes_and_no(scaling: str) -> None:
     )
     places = [np.array([0.0, 1.0, 0, 0]), np.array([0, 0, 2, 0]), np.array([1, 1, 1, 0])]
     space = declared_space(columns_of(features), scaling)
-    scaled = space.to_scaled(encode(features, places))
+    scaled = space.to_scaled(encode_features(features, places))
     squares = ((scaled - scaled[0]) ** 2).sum(axis=1)
     np.testing.assert_allclose(squares, [0, 1, 1, 3], rtol=1e-12)
 
@@ -103,7 +103,7 @@ def test_standard_scaling_gives_a_category_the_variance_of_a_number() -> None:
         np.ones(400, dtype=np.int64),
         rng.normal(size=400),
     ]
-    X = encode(features, raw)
+    X = encode_features(features, raw)
     columns = columns_of(features)
     mean = X.mean(axis=0)
     scale = standard_scale(columns, mean, X.var(axis=0))

@@ -28,7 +28,7 @@ from fedclust.schema.points import Points
 from fedclust.schema.task import Contribution, Next
 from fedclust.site import cohorts
 from fedclust.site.cohorts import CohortStore
-from fedclust.site.compute import compute
+from fedclust.site.compute import compute_answer
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import SiteRows
@@ -147,7 +147,7 @@ class Answering:
         """Return what the site sends, or why it refuses; it goes on from there with ``keep``."""
         number = document.common["round"]
         try:
-            found = compute(self.request, self.data, number, document, self.memory, BINARY)
+            found = compute_answer(self.request, self.data, number, document, self.memory, BINARY)
         except errors.FedclustError as error:
             return f"{type(error).__name__}: {error}"
         if keep:

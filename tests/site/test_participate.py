@@ -21,7 +21,7 @@ from fedclust.definition import canonical
 from fedclust.methods.registry import METHODS
 from fedclust.site import Preview, Progress, Site
 from fedclust.site.consent import ConsentRequest
-from fedclust.site.journal import Journal, recorded
+from fedclust.site.journal import Journal, recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.site.paths import coordinator_directory, default_directory
 from fedclust.site.result import SiteResult
@@ -778,7 +778,7 @@ def test_no_payload_and_no_label_is_in_a_repr(tmp_path: Path) -> None:
     result = site.participate(
         "heart", frame, id_column="mrn", ask=lambda preview: shown.append(repr(preview)) is None
     )
-    (answer, _), *_ = recorded(tmp_path)
+    (answer, _), *_ = recorded_answers(tmp_path)
     texts = [*shown, repr(result), repr(site), repr(answer)]
     assert all("SECRET" not in text and "labels_" not in text for text in texts)
     assert all("body=" not in text and "memory=" not in text for text in texts)

@@ -51,7 +51,7 @@ def schema(engine: Engine) -> dict[str, Any]:
 def test_up_down_and_up_again(empty_database_url: str) -> None:
     assert migrate.current(empty_database_url) is None
     migrate.upgrade(empty_database_url)
-    assert migrate.current(empty_database_url) == migrate.head()
+    assert migrate.current(empty_database_url) == migrate.newest_migration()
     first = on(empty_database_url, schema)
     assert set(first) == set(tables.metadata.tables)
     migrate.upgrade(empty_database_url)
@@ -80,7 +80,7 @@ def test_the_program_starts_after_down_and_up(database_url: str, clock: ManualCl
 
 
 def test_the_newest_migration_is_the_one_that_the_program_asks_for() -> None:
-    assert migrate.head() == tables.SCHEMA_REVISION
+    assert migrate.newest_migration() == tables.SCHEMA_REVISION
 
 
 def test_alembic_sees_no_difference_to_the_tables(database_url: str) -> None:

@@ -24,7 +24,7 @@ from fedclust.schema.task import Contribution, Done
 from fedclust.site import Site
 from fedclust.wire import codec, models
 from fedclust.wire.problems import CONTENT_TYPE, problem
-from fedclust.wire.submissions import read_head, read_submission
+from fedclust.wire.submissions import read_submission, read_submission_head
 from support.purpose import PURPOSE
 from support.rounds import data_of
 
@@ -218,7 +218,7 @@ class FakeCoordinator(httpx.BaseTransport):
             return refusal("round-closed")
         media = request.headers["Content-Type"]
         common, part = self._written(self.me)
-        if read_head(body, media).task_digest != codec.task_digest(common, part):
+        if read_submission_head(body, media).task_digest != codec.task_digest(common, part):
             return refusal("task-mismatch")
         phase = engine.phase(self.plan, self.step.task.phase)
         _, payload = read_submission(phase, body, media)

@@ -66,7 +66,7 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
             return
         show_table(
             ["name", "title", "state", "last seen", "tokens"],
-            map(_row, found),
+            map(_account_row, found),
             none=f"no {kind} yet; to register one: fedclust {one} add NAME",
         )
 
@@ -122,7 +122,7 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
     return app
 
 
-def _row(account: PrincipalInfo) -> tuple[str, ...]:
+def _account_row(account: PrincipalInfo) -> tuple[str, ...]:
     seen = account.last_seen_at
     valid = [each for each in account.tokens or () if each.revoked_at is None]
     return (

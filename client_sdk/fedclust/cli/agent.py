@@ -18,8 +18,8 @@ from fedclust.cli.console import (
     consent_question,
     consent_screen,
     err,
-    plain,
     print_json,
+    printable,
     show,
     show_table,
 )
@@ -72,9 +72,9 @@ def agent(
     # The token is read again for every connection, so that it can be replaced. This connection
     # sends no request; it only reports wrong settings now.
     connect().close()
-    _tell(f"agent of {connection.url}; its list of sessions is in {directory}")
-    Agent(AgentEntries(directory), connect, _tell).run(stopping, until_done=until_done)
-    _tell("stopped; the next run sends what is already written")
+    _print_line(f"agent of {connection.url}; its list of sessions is in {directory}")
+    Agent(AgentEntries(directory), connect, _print_line).run(stopping, until_done=until_done)
+    _print_line("stopped; the next run sends what is already written")
 
 
 @o.command(
@@ -149,5 +149,5 @@ def remove(session: o.Session, journal_dir: o.JournalDir = None, as_json: o.AsJs
     conclude(said, {"session": session, "state": "removed"}, as_json)
 
 
-def _tell(text: str) -> None:
-    show(err, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {plain(text)}")
+def _print_line(text: str) -> None:
+    show(err, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {printable(text)}")

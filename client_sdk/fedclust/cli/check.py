@@ -11,7 +11,7 @@ import typer
 
 from fedclust.cli import options as o
 from fedclust.cli.console import ProgressLine, consent_screen, out, print_json, show, show_table
-from fedclust.cli.session_file import read_definition
+from fedclust.cli.session_file import read_definition_file
 from fedclust.data.persons import read_persons
 from fedclust.data.profile import ColumnProfile, SourceProfile, profile
 from fedclust.data.site_data import held_features, measure_persons, session_rows, site_data
@@ -85,11 +85,11 @@ def check(
         except (DataError, DisclosureError) as error:
             found = dataclasses.replace(found, refused=error)
     if as_json:
-        print_json(_facts(body, found, request, usable, p, figures))
+        print_json(_check_facts(body, found, request, usable, p, figures))
     else:
         if request is not None:
             consent_screen(request, full=full)
-        _show(found, usable, p, figures)
+        _show_profile(found, usable, p, figures)
     if found.refused is not None:
         raise found.refused
 
@@ -97,7 +97,7 @@ def check(
 def _body(connection: o.Connection, session: str | None, definition: Path | None) -> SessionCreate:
     if session is None:
         assert definition is not None  # noqa: S101  (one of the two is given)
-        return read_definition(definition)
+        return read_definition_file(definition)
     with connection.client() as client:
         info = client.session(session)
     accepted_plan(session, info)
@@ -120,7 +120,7 @@ def _table_of(plan: Plan, rows: Any, p: int, persons: o.Persons) -> tuple[int, T
     return count_usable(plan, data), figures
 
 
-def _facts(
+def _check_facts(
     body: SessionCreate,
     found: SourceProfile,
     request: ConsentRequest | None,
@@ -150,15 +150,15 @@ def _unread(body: SessionCreate, error: DataError, p: int) -> dict[str, Any]:
     """Return the facts about a source that could not be read: the reason, but no counts."""
     found = SourceProfile(error.source, 0, 0, (), 0, (), error)
     unknown = dict.fromkeys(("rows", "usable_rows", "size_band", "enough_rows"))
-    return {**_facts(body, found, None, 0, p), **unknown}
+    return {**_check_facts(body, found, None, 0, p), **unknown}
 
 
-def _show(found: SourceProfile, usable: int, p: int, figures: TableFigures | None) -> None:
+def _show_profile(found: SourceProfile, usable: int, p: int, figures: TableFigures | None) -> None:
     show(out, f"{found.source}: {_matched(found)}, {found.rows} rows", "bold")
     headings = ["feature", "column here", "", "missing", "least", "mean", "sd", "most"]
-    show_table(headings, map(_row, found.columns), right=3)
+    show_table(headings, map(_column_row, found.columns), right=3)
     for column in found.columns:
-        for line in _lines(column):
+        for line in _column_lines(column):
             show(out, textwrap.fill(line, 98, initial_indent="  ", subsequent_indent="    "))
     if found.unused:
         show(out, f"features of the mapping that this session has not: {', '.join(found.unused)}")
@@ -192,7 +192,7 @@ def _show_table_figures(figures: TableFigures) -> None:
     show_table(["persons by column", *shares], rows, right=1)
 
 
-def _row(column: ColumnProfile) -> list[str]:
+def _column_row(column: ColumnProfile) -> list[str]:
     """Return what is shown of a feature."""
     unit = f" [{column.unit}]" if column.unit else ""
     cells = [column.feature + unit, column.column or "-", column.state]
@@ -208,7 +208,7 @@ def _matched(found: SourceProfile) -> str:
     return f"all {d} features" if there == d else f"{there} of {d} features"
 
 
-def _lines(column: ColumnProfile) -> list[str]:
+def _column_lines(column: ColumnProfile) -> list[str]:
     lines = [f"{column.feature}: {text}" for text in column.says]
     if column.levels and column.n:
         shares = (f"{name} {count / column.n:.1%}" for name, count in column.levels.items())

@@ -21,7 +21,7 @@ from fedclust.cli.console import (
     read_line,
     show,
 )
-from fedclust.cli.session_file import read_definition
+from fedclust.cli.session_file import read_definition_file
 from fedclust.errors import ConsentDeclined, PersonsRefused, UsageError
 from fedclust.protection.columns import source_names
 from fedclust.protection.table import TooFewPersons
@@ -69,9 +69,9 @@ class _Grouping:
     def asked(self) -> tuple[Feature, ...]:
         """Return the features of --features or of --definition; UsageError for none or both."""
         if self.features is not None and self.definition is None:
-            return _named(self.features)
+            return _features_named(self.features)
         if self.definition is not None and self.features is None:
-            return read_definition(self.definition).features
+            return read_definition_file(self.definition).features
         raise UsageError("give either --features NAMES or --definition FILE")
 
 
@@ -116,9 +116,9 @@ def create(
             ) from None
         store.keep(draft, ledger)
     if as_json:
-        print_json({**_facts(draft.record), "change": vars(draft.change)})
+        print_json({**_cohort_facts(draft.record), "change": vars(draft.change)})
         return
-    _show(draft.record)
+    _show_cohort(draft.record)
     change = draft.change
     show(
         err,
@@ -137,10 +137,10 @@ def show_all(journal_dir: o.JournalDir = None, as_json: o.AsJson = False) -> Non
     with state_errors(ledger.path.parent):
         records = store.records(ledger)
     if as_json:
-        print_json([_facts(record) for record in records.values()])
+        print_json([_cohort_facts(record) for record in records.values()])
         return
     for record in records.values():
-        _show(record)
+        _show_cohort(record)
     if not records:
         show(err, f"no table yet in {store.directory}; to form one: fedclust cohort create")
 
@@ -180,14 +180,14 @@ def backup(
     conclude(f"{len(copied)} files copied to {target} and verified", value, as_json)
 
 
-def _named(features: str) -> tuple[Feature, ...]:
+def _features_named(features: str) -> tuple[Feature, ...]:
     try:
         return tuple(Feature(name=name.strip()) for name in features.split(","))
     except ValidationError:
         raise UsageError("--features needs names of columns, comma-separated") from None
 
 
-def _facts(record: CohortRecord) -> dict[str, Any]:
+def _cohort_facts(record: CohortRecord) -> dict[str, Any]:
     cohort = record.cohort
     sizes = cohort.sizes[cohort.used]
     return {
@@ -207,8 +207,8 @@ def _facts(record: CohortRecord) -> dict[str, Any]:
     }
 
 
-def _show(record: CohortRecord) -> None:
-    facts = _facts(record)
+def _show_cohort(record: CohortRecord) -> None:
+    facts = _cohort_facts(record)
     sizes = facts["group_sizes"]
     between = f" of {sizes[0]} to {sizes[1]}" if sizes else ""
     show(out, f"table {facts['table']}, formed {facts['created']}", "bold")

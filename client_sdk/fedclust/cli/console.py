@@ -67,7 +67,7 @@ def flush_out() -> None:
         raise
 
 
-def plain(text: object) -> str:
+def printable(text: object) -> str:
     """Replace control characters, which could change what a terminal shows."""
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in str(text))
 
@@ -75,12 +75,12 @@ def plain(text: object) -> str:
 def show(console: Console, text: object = "", style: str | None = None) -> None:
     """Print text, with the style only on a terminal."""
     if console.is_terminal:
-        console.print(Text(plain(text), style=style or ""))
+        console.print(Text(printable(text), style=style or ""))
     elif console is out:
-        write_out(plain(text) + "\n")
+        write_out(printable(text) + "\n")
     else:
         with contextlib.suppress(OSError):
-            console.file.write(plain(text) + "\n")
+            console.file.write(printable(text) + "\n")
             console.file.flush()
 
 
@@ -96,7 +96,7 @@ def show_table(
     Columns from ``right`` on are aligned to the right. Without rows, standard error says ``none``.
     """
     lines = [
-        ["" if cell is None else plain(cell).replace("\n", " ") for cell in cells]
+        ["" if cell is None else printable(cell).replace("\n", " ") for cell in cells]
         for cells in (headings, *rows)
     ]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
@@ -115,7 +115,7 @@ def show_facts(facts: Mapping[str, object]) -> None:
     """Print a name and a value a line; those that are None or empty are left out."""
     for name, value in facts.items():
         if value not in (None, "", [], ()):
-            show(out, f"{name.replace('_', ' '):<16} {plain(value)}")
+            show(out, f"{name.replace('_', ' '):<16} {printable(value)}")
 
 
 def conclude(said: str, value: Any, as_json: bool) -> None:
@@ -305,7 +305,7 @@ class ProgressLine:
         if event.addressed and event.event == "waiting":
             missing = event.addressed - (event.answered or 0)
             text += f" for {missing} of {event.addressed} sites"
-        parts = [plain(text)]
+        parts = [printable(text)]
         if event.round is None or event.most_rounds is None or self._began is None:
             return parts
         since, first = self._began
@@ -330,7 +330,7 @@ class ProgressLine:
 def rows_read(source: str, done: int, total: int | None) -> str:
     """Return how far a source has been read."""
     of_all = "" if total in (None, done) else f" of {total:,}"
-    return plain(f"{source}: {done:,}{of_all} rows read")
+    return printable(f"{source}: {done:,}{of_all} rows read")
 
 
 #: Seconds after which reading a source is shown.

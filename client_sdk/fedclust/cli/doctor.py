@@ -131,7 +131,7 @@ def _findings(
     yield look("site.toml", _site_settings)
     definition: Definition | None = None
     try:
-        yield Finding("proxy", "ok", _proxy(connection))
+        yield Finding("proxy", "ok", _proxy_of(connection))
         http = Http(connection.url, _token_if_any(connection), connection.options(10.0))
     except errors.FedclustError as error:
         worst.append(error)
@@ -148,7 +148,7 @@ def _findings(
             yield token
             if session is not None and token.state in ("ok", "warning"):
                 known: list[Definition] = []
-                yield look("session", lambda: _session(client, session, known))
+                yield look("session", lambda: _check_session(client, session, known))
                 definition = known[0] if known else None
     if data is not None:
         yield look("data", lambda: _data(data, definition, how))
@@ -179,7 +179,7 @@ def _journal(directory: Path) -> str:
         try:
             with probe:
                 lines = len(list(Ledger(directory).read()))
-                flying = sum(outcome is None for _, outcome in journal.recorded(directory))
+                flying = sum(outcome is None for _, outcome in journal.recorded_answers(directory))
         finally:
             probe.path.unlink(missing_ok=True)
         shared = sys.platform != "win32" and directory.stat().st_mode & 0o077
@@ -206,7 +206,7 @@ def _site_settings() -> str:
     return f"{path}: {in_use}" if path.exists() else f"{in_use} (default; no {path})"
 
 
-def _proxy(connection: o.Connection) -> str:
+def _proxy_of(connection: o.Connection) -> str:
     parts = urlsplit(connection.url)
     if connection.proxy:
         return "given by --proxy or FEDCLUST_PROXY"
@@ -283,7 +283,7 @@ def _token(connection: o.Connection, client: Client | None) -> str:
     return said
 
 
-def _session(client: Client, session: str, known: list[Definition]) -> str:
+def _check_session(client: Client, session: str, known: list[Definition]) -> str:
     """Check that this site can run a session, and add its definition to ``known``."""
     info = client.session(session)
     accepted_plan(session, info)

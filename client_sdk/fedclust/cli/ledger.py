@@ -33,7 +33,7 @@ def ledger_show(
         lines = list(Ledger(directory).read())
         lines += [
             a.entry(journal.SubmissionOutcome())
-            for a, o_ in journal.recorded(directory)
+            for a, o_ in journal.recorded_answers(directory)
             if o_ is None
         ]
     lines = [line for line in lines if session in (None, line.get("session"))]
@@ -80,7 +80,7 @@ def ledger_verify(
         faults = [f"line {fault.line}: {fault.message}" for fault in ledger.verify(head)]
         if not faults:
             listed = {(e.get("session"), e.get("round"), e.get("sha256")) for e in ledger.read()}
-            for answer, outcome in journal.recorded(directory):
+            for answer, outcome in journal.recorded_answers(directory):
                 if outcome and (answer.session, answer.round, answer.sha256) not in listed:
                     faults.append(f"session {answer.session}, round {answer.round}: no line")
         lines, last = ledger.head()

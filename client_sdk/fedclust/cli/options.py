@@ -40,7 +40,7 @@ def arg(text: str) -> Any:
     return typer.Argument(help=text, show_default=False)
 
 
-def names(text: str) -> list[str]:
+def split_names(text: str) -> list[str]:
     """Return the names in a comma-separated list."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
@@ -100,7 +100,7 @@ LEAST_GROUP_SIZE: Final = (
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
 
 
-def read_token(path: Path | None) -> str:
+def read_given_token(path: Path | None) -> str:
     """Read a token from a file that only its owner may read, or from FEDCLUST_TOKEN."""
     if path is None:
         given = os.environ.get("FEDCLUST_TOKEN")
@@ -169,7 +169,7 @@ class Connection:
     @property
     def token(self) -> str:
         """The token; UsageError without one."""
-        return read_token(self.token_file)
+        return read_given_token(self.token_file)
 
     def site(
         self,

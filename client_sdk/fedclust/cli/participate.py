@@ -125,12 +125,12 @@ def participate(
         if report is not None:
             result.save_report(report)
     except UsageError as error:
-        show_result(result, as_json)
+        show_site_result(result, as_json)
         raise UsageError(
             f"{error}. The session is complete: run the same command again with a file that can be "
             "written; nothing is sent"
         ) from None
-    show_result(result, as_json)
+    show_site_result(result, as_json)
     if as_json:
         return
     if labels_out is not None and result.labels_ is not None:
@@ -253,7 +253,7 @@ def _show_preview(preview: Preview, path: Path | None, as_json: bool) -> None:
         preview_screen(preview)
 
 
-def show_result(result: SiteResult, as_json: bool) -> None:
+def show_site_result(result: SiteResult, as_json: bool) -> None:
     found = result.result_
     facts: dict[str, object] = {
         "session": result.document.session,

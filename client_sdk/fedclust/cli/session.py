@@ -62,7 +62,7 @@ def create(
     """
     with connection.client() as client:
         info = client.create_session(options.definition(session, client))
-    _show(info, (), as_json)
+    _show_session(info, (), as_json)
     _warn_of_bounds(info.definition)
     if not as_json:
         show(err, f"next: the sites run `fedclust participate {info.name} --data FILE`;")
@@ -89,7 +89,7 @@ def show_all(
         return
     show_table(
         ["session", "method", "state", "round", "joined", "answered", "late", "why"],
-        [_row(each, known.get(each.name)) for each in found],
+        [_session_row(each, known.get(each.name)) for each in found],
         none="no sessions; to create one: fedclust session create NAME",
     )
 
@@ -104,7 +104,7 @@ def show_one(connection: o.Connection, session: o.Session, as_json: o.AsJson = F
     with connection.client() as client:
         info, rounds = client.session(session), tuple(client.rounds(session))
         known = overviews(client, session=session)
-    _show(info, rounds, as_json, known)
+    _show_session(info, rounds, as_json, known)
 
 
 @o.command(app, "start", "fedclust session start heart-2026")
@@ -160,7 +160,7 @@ def invite(
     as_json: o.AsJson = False,
 ) -> None:
     """Invite more sites. If the session has completed, they can read its result."""
-    names = tuple(o.names(sites))
+    names = tuple(o.split_names(sites))
     if not names:
         raise errors.UsageError("name the sites, for example: basel,geneva")
     with connection.client() as client:
@@ -277,7 +277,7 @@ def _warn_of_bounds(definition: Definition) -> None:
         )
 
 
-def _row(info: SessionEntry, overview: AdminSessionView | None) -> list[object]:
+def _session_row(info: SessionEntry, overview: AdminSessionView | None) -> list[object]:
     joined = sum(site.state == "joined" for site in info.sites)
     late = ", ".join(site.name for site in info.sites if site.late)
     return [
@@ -298,7 +298,7 @@ def _overview_fields(known: Mapping[str, AdminSessionView], info: SessionEntry) 
     return {} if overview is None else {"standing": overview.model_dump(mode="json")}
 
 
-def _show(
+def _show_session(
     info: SessionInfo,
     rounds: tuple[RoundInfo, ...],
     as_json: bool,

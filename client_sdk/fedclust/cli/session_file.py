@@ -67,7 +67,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key != "method_version"}
 
 
-def read_definition(path: Path) -> SessionCreate:
+def read_definition_file(path: Path) -> SessionCreate:
     """Read a complete definition that keeps the rules; UsageError that names its faults."""
     body = definition(read_object(path), str(path))
     try:
@@ -88,7 +88,9 @@ def definition(body: Mapping[str, Any], source: str = "the definition") -> Sessi
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
         # pydantic drops faulty members of a list and then finds it too short as well.
-        said = [_fault(one) for one in faults if not any(_within(each, one) for each in faults)]
+        said = [
+            _describe_fault(one) for one in faults if not any(_within(each, one) for each in faults)
+        ]
         raise UsageError(f"{source}: {'; '.join(said)}") from None
 
 
@@ -98,7 +100,7 @@ def _within(inner: Mapping[str, Any], outer: Mapping[str, Any]) -> bool:
     return len(inner["loc"]) > n and inner["loc"][:n] == outer["loc"]
 
 
-def _fault(item: Mapping[str, Any]) -> str:
+def _describe_fault(item: Mapping[str, Any]) -> str:
     place = "".join(f"/{part}" for part in item["loc"])
     if item["type"] == "extra_forbidden":
         part = str(item["loc"][0]) if len(item["loc"]) > 1 else ""

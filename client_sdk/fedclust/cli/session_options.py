@@ -79,15 +79,15 @@ class SessionOptions:
         if self.expires is not None:
             said["expires"] = read_time(self.expires).isoformat()
         if self.features is not None:
-            said["features"] = [{"name": name} for name in o.names(self.features)]
+            said["features"] = [{"name": name} for name in o.split_names(self.features)]
         if self.sites is not None:
-            said["sites"] = o.names(self.sites)
+            said["sites"] = o.split_names(self.sites)
         body |= {key: value for key, value in said.items() if value is not None}
         if self.clusters is not None:
             n_clusters = read_clusters(self.clusters)
-            body["config"] = {**_object(body, "config"), "n_clusters": n_clusters}
+            body["config"] = {**_object_at(body, "config"), "n_clusters": n_clusters}
         if self.min_sites is not None:
-            body["policy"] = {**_object(body, "policy"), "min_sites": self.min_sites}
+            body["policy"] = {**_object_at(body, "policy"), "min_sites": self.min_sites}
         needed = ("purpose", "algorithm", "features", "sites")
         if lacking := [key for key in needed if not body.get(key)]:
             options = ", ".join(f"--{key}" for key in lacking)
@@ -108,7 +108,7 @@ def read_time(text: str) -> datetime:
     raise UsageError("give the time with its offset, for example 2026-12-01T12:00Z")
 
 
-def _object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _object_at(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = body.get(key, {})
     if not isinstance(found, Mapping):
         raise UsageError(f"the definition: /{key}: give one JSON object, {{...}}")

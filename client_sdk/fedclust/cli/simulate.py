@@ -72,7 +72,10 @@ def simulate(
     }
     for name in sorted(mappings.keys() - files.keys()):
         raise errors.UsageError(f"--site-mapping {name}: there is no --site of that name")
-    options, rules = _object(session.config, "--config"), _object(session.policy, "--policy")
+    options, rules = (
+        _read_object(session.config, "--config"),
+        _read_object(session.policy, "--policy"),
+    )
     if session.clusters is not None:
         options["n_clusters"] = read_clusters(session.clusters)
     check_outputs(((report, is_report),), list(files.values()))
@@ -84,7 +87,7 @@ def simulate(
             raise errors.UsageError(f"{labels_dir}: {error.strerror}") from None
         outputs = [(labels_dir / f"{name}.csv", is_labels) for name in files]
         check_outputs(outputs, list(files.values()))
-    wanted = o.names(session.features) if session.features else None
+    wanted = o.split_names(session.features) if session.features else None
     try:
         with line:
             found = run(
@@ -99,12 +102,12 @@ def simulate(
     if report is not None:
         found.save_report(report)
     if as_json:
-        print_json(_facts(found))
+        print_json(_simulation_facts(found))
     else:
         show_result(found.result_)
 
 
-def _facts(found: SimulationResult) -> dict[str, Any]:
+def _simulation_facts(found: SimulationResult) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "clusters": len(found.cluster_centers_),
         "rounds": found.n_rounds_,
@@ -135,7 +138,7 @@ def _files(given: list[str], option: str) -> dict[str, Path]:
     return files
 
 
-def _object(text: str, option: str) -> dict[str, Any]:
+def _read_object(text: str, option: str) -> dict[str, Any]:
     found = read_json(text, option)
     if not isinstance(found, dict):
         raise errors.UsageError(f"{option} needs a JSON object, for example '{{\"tol\": 0.001}}'")

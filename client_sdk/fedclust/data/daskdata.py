@@ -39,7 +39,7 @@ class DaskArrayReader:
         """Yield chunks of at most ``rows`` rows, shorter where a partition ends."""
         places = self.origin.columns(self.header, columns, text)
         for number in range(self._rows.numblocks[0]):
-            block = unmasked(_computed(self.origin, self._rows.blocks[number], number))
+            block = unmasked(_compute_partition(self.origin, self._rows.blocks[number], number))
             for start in range(0, len(block), rows):
                 part = block[start : start + rows]
                 yield Chunk(len(part), {name: part[:, places[name]] for name in columns})
@@ -62,12 +62,12 @@ class DaskFrameReader:
         wanted = self._frame[[self._frame.columns[places[name]] for name in names]]
         here = {name: place for place, name in enumerate(names)}
         for number in range(wanted.npartitions):
-            part = _computed(self.origin, wanted.partitions[number], number)
+            part = _compute_partition(self.origin, wanted.partitions[number], number)
             for start in range(0, len(part), rows):
                 yield frame_chunk(part.iloc[start : start + rows], here, columns, text)
 
 
-def _computed(origin: Origin, partition: Any, number: int) -> Any:
+def _compute_partition(origin: Origin, partition: Any, number: int) -> Any:
     try:
         return partition.compute()
     except DataError:

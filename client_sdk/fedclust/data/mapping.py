@@ -94,7 +94,7 @@ class ReadOptions(Model):
         """Read the mapping file and combine it with these options; DataError names the file."""
         base = ColumnsFile()
         if isinstance(self.mapping, str):
-            base = _read(Path(self.mapping))
+            base = _read_mapping(Path(self.mapping))
         elif self.mapping is not None:
             base = _validated(self.mapping, "the mapping")
         features = dict(base.features)
@@ -206,7 +206,7 @@ def read_options(given: Mapping[str, Any]) -> ReadOptions:
         raise UsageError(f"{place or 'an option'} of the data: {why}") from None
 
 
-def _read(path: Path) -> ColumnsFile:
+def _read_mapping(path: Path) -> ColumnsFile:
     try:
         with path.open("rb") as file:
             tree = tomllib.load(file)

@@ -249,10 +249,10 @@ def _code_shares(
     if isinstance(column, NumericColumn):
         # Numbers requested as codes: possible if the groups release nothing but codes.
         distinct = np.unique(released[~np.isnan(released)])
-        own = _spelled(distinct.tolist(), codes)
+        own = _spell_codes(distinct.tolist(), codes)
         most = 2 if reading.feature.kind == "binary" or codes is not None else 1
         if len(own) > most or None in map(reading.meaning, own):
-            raise _numbers(reading, source)
+            raise _kept_as_numbers(reading, source)
         shares = (released[:, None] == distinct).astype(np.float64)
         shares[np.isnan(released)] = np.nan
         return own, shares
@@ -264,18 +264,18 @@ def _code_shares(
     share = released - low
     if high > low:
         share = share / (high - low)
-    own = _spelled(sorted({low, high}), codes)
+    own = _spell_codes(sorted({low, high}), codes)
     return own, np.column_stack([1.0 - share, share])[:, : len(own)]
 
 
-def _spelled(values: Sequence[float], codes: Sequence[str] | None) -> list[str]:
+def _spell_codes(values: Sequence[float], codes: Sequence[str] | None) -> list[str]:
     """Return the codes of a table column's values."""
     if codes is not None:
         return [codes[int(value)] for value in values]
     return [canonical_code(str(value)) for value in values]
 
 
-def _numbers(reading: FeatureReading, source: str) -> DataError:
+def _kept_as_numbers(reading: FeatureReading, source: str) -> DataError:
     message = f"the session asks for it as {reading.feature.kind}, and this site keeps it as "
     message += "numbers; ask the analyst for kind numeric, or give another column in the mapping "
     message += "file"

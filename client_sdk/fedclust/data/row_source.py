@@ -16,7 +16,7 @@ from fedclust.data.readings import FeatureReading, values_of_rows
 from fedclust.data.sources import describe, open_reader
 from fedclust.data.sql import SqlReader
 from fedclust.errors import DataError
-from fedclust.schema.encoding import encode
+from fedclust.schema.encoding import encode_features
 from fedclust.schema.feature import Feature
 
 #: Default number of rows in a block.
@@ -270,7 +270,7 @@ class RowSource:
             own if feature.transform == "none" else np.maximum(own, feature.lower or 0.0)
             for feature, own in zip(self.features, self.session_values(block), strict=True)
         ]
-        return encode(self.features, values)
+        return encode_features(self.features, values)
 
     def _decoder(
         self, reading: FeatureReading, codes: Mapping[str, Sequence[str] | None]

@@ -30,7 +30,7 @@ class Table:
     Attributes
     ----------
     X : (n, d) float64
-        The session's columns, as ``schema.encoding.encode`` gives them: NaN where missing.
+        The session's columns, as ``schema.encoding.encode_features`` gives them: NaN where missing.
     features : tuple of str
         Features that the source has; the columns of the others are NaN.
     persons : (n,) int64 or None

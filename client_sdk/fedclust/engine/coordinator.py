@@ -68,7 +68,7 @@ Masks: TypeAlias = Mapping[str, NDArray[np.bool_]]
 def check_roster(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> None:
     """Raise RuleViolation where these sites cannot serve the method; it says what to change."""
     state = EngineState(stage="prepare", round=0)
-    plan.method.check_roster(_config(plan, state, roster, masks))
+    plan.method.check_roster(_run_config(plan, state, roster, masks))
 
 
 def start(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> Next:
@@ -87,7 +87,7 @@ def start(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> Next
             return Next(EngineState(stage="prepare", round=1), preparation.task())
         space = declared_space(plan.columns, plan.policy.scaling)
         state = EngineState(stage="method", round=0, center=space.center, scale=space.scale)
-        return _start_method(plan, state, _config(plan, state, roster, masks), {})
+        return _start_method(plan, state, _run_config(plan, state, roster, masks), {})
 
 
 def advance(
@@ -128,10 +128,10 @@ def advance(
     if answered < plan.policy.min_sites:
         if state.stage == "evaluate" and state.result is not None:
             # The clustering itself rests on rounds that had enough.
-            return Done(_complete(plan, state, _unmeasured(state.result)))
+            return Done(_final_result(plan, state, _unmeasured(state.result)))
         open_phase = phase(plan, state.phase)
         if state.stage == "method" and (open_phase.ends_with_site or open_phase.optional):
-            return _end_early(plan, state, _config(plan, state, roster, masks), answered)
+            return _end_early(plan, state, _run_config(plan, state, roster, masks), answered)
         raise MethodFailure(
             "too_few_contributors",
             f"{answered} sites answered round {state.round} with something, "
@@ -140,7 +140,7 @@ def advance(
         )
     with one_thread(), np.errstate(over="raise", invalid="raise"):
         try:
-            config = _config(plan, state, roster, masks)
+            config = _run_config(plan, state, roster, masks)
             outcome = _advance(plan, state, ordered, config, answered)
             if not np.isfinite(list(outcome.metrics.values())).all():
                 raise FloatingPointError
@@ -152,7 +152,7 @@ def advance(
             ) from None
 
 
-def _config(
+def _run_config(
     plan: Plan, state: EngineState, roster: Sequence[str], masks: Masks | None
 ) -> RunConfig:
     every = np.ones(len(plan.columns), dtype=np.bool_)
@@ -189,7 +189,7 @@ def _advance(
                 "impute": space.impute,
                 "limit": space.limit,
                 "warnings": warnings,
-                "history": (_entry(state, preparation.NAME, answered, {}),),
+                "history": (_history_entry(state, preparation.NAME, answered, {}),),
             }
         )
         metrics = {"n_sites": float(answered)}
@@ -211,7 +211,7 @@ def _start_method(
         metrics,
         stage="method",
         method_rounds=1,
-        method=_tree(method_state),
+        method=method_state.model_dump(),
         phase=task.phase,
     )
 
@@ -239,7 +239,7 @@ def _close_method_round(
     outcome = method.aggregate(method.state.model_validate(state.method), contributions, config)
     metrics = {"n_sites": float(answered), **outcome.metrics}
     state = state.model_copy(
-        update={"history": (*state.history, _entry(state, state.phase, answered, metrics))}
+        update={"history": (*state.history, _history_entry(state, state.phase, answered, metrics))}
     )
     if isinstance(outcome, Done):
         return _end_method(plan, state, outcome.result, config, metrics)
@@ -253,7 +253,7 @@ def _close_method_round(
         config,
         metrics,
         method_rounds=state.method_rounds + 1,
-        method=_tree(outcome.state),
+        method=outcome.state.model_dump(),
         phase=outcome.task.phase,
     )
 
@@ -274,7 +274,7 @@ def _end_early(plan: Plan, state: EngineState, config: RunConfig, answered: int)
     finished = finished.model_copy(update=update)
     metrics = {"n_sites": float(answered)}
     state = state.model_copy(
-        update={"history": (*state.history, _entry(state, state.phase, answered, metrics))}
+        update={"history": (*state.history, _history_entry(state, state.phase, answered, metrics))}
     )
     return _end_method(plan, state, finished, config, metrics)
 
@@ -284,7 +284,7 @@ def _end_method(
 ) -> Next | Done:
     raw = raw.model_copy(update={"warnings": (*state.warnings, *raw.warnings)})
     if not (plan.options.evaluated and len(raw.centroids) > 0):
-        return Done(_complete(plan, state, raw), metrics)
+        return Done(_final_result(plan, state, raw), metrics)
     task = sweep.evaluation_task(raw) if raw.sweep else evaluation.task(raw)
     return _open(
         state, task, config, metrics, stage="evaluate", method=None, result=raw, phase=task.phase
@@ -304,15 +304,15 @@ def _close_evaluation(
     metrics = {"n_sites": float(answered)}
     if raw.sweep is not None:
         outcomes = sweep.measured(raw, contributions, config)
-        entry = _entry(state, state.phase, answered, metrics)
-        return Done(sweep.complete(raw, outcomes, (*state.history, entry)), metrics)
+        entry = _history_entry(state, state.phase, answered, metrics)
+        return Done(sweep.complete_sweep(raw, outcomes, (*state.history, entry)), metrics)
     outcome = evaluation.aggregate(raw, contributions, config)
     if outcome.quality is not None:
         metrics["inertia"] = outcome.quality.inertia
     state = state.model_copy(
-        update={"history": (*state.history, _entry(state, state.phase, answered, metrics))}
+        update={"history": (*state.history, _history_entry(state, state.phase, answered, metrics))}
     )
-    result = _complete(
+    result = _final_result(
         plan,
         state,
         raw,
@@ -333,9 +333,9 @@ def _unmeasured(raw: Result) -> Result:
     return raw.model_copy(update={"warnings": (*raw.warnings, warning)})
 
 
-def _complete(plan: Plan, state: EngineState, raw: Result, **measured: Any) -> Result:
+def _final_result(plan: Plan, state: EngineState, raw: Result, **measured: Any) -> Result:
     if raw.sweep is not None:
-        return sweep.complete(raw, None, state.history)
+        return sweep.complete_sweep(raw, None, state.history)
     wanted = plan.options.n_clusters
     return complete_result(
         raw,
@@ -346,7 +346,7 @@ def _complete(plan: Plan, state: EngineState, raw: Result, **measured: Any) -> R
     )
 
 
-def _entry(
+def _history_entry(
     state: EngineState, phase_name: str, answered: int, metrics: Mapping[str, float]
 ) -> HistoryEntry:
     return HistoryEntry(
@@ -358,7 +358,3 @@ def _entry(
         lower_bound=metrics.get("lower_bound"),
         upper_bound=metrics.get("upper_bound"),
     )
-
-
-def _tree(state: Model) -> dict[str, Tree]:
-    return dict(state.model_dump(mode="python"))

@@ -217,7 +217,7 @@ def local_step(task: SiteTask, points: Points, config: RunConfig) -> Evaluation 
     shared = np.broadcast_to(shared, centroids.shape)
     # The factor of masked_squared_distances.
     factor = centroids.shape[1] / np.maximum(shared.sum(axis=1), 1)
-    distances, silhouettes = _measure(common, points, labels, shared, factor, config)
+    distances, silhouettes = _sum_distances(common, points, labels, shared, factor, config)
     plain = cluster_sums(points, labels, np.where(config.mask, centroids, 0.0))
     costs = plain.costs
     if not shared.all():
@@ -264,7 +264,7 @@ def _masked_costs(
     return np.asarray(sums, dtype=np.float64)
 
 
-def _measure(
+def _sum_distances(
     common: EvaluationTask,
     points: Points,
     labels: IntArray,
@@ -397,12 +397,14 @@ def aggregate(
         quality=quality,
         sizes=tuple(int(count) for count in counts),
         site_sizes={site: tuple(int(n) for n in each.counts) for site, each in sent.items()},
-        profile=_profile(sent, config),
-        warnings=_warnings(raw, centroids, list(sent.values())),
+        profile=_cluster_profile(sent, config),
+        warnings=_resolution_warnings(raw, centroids, list(sent.values())),
     )
 
 
-def _warnings(raw: Result, centroids: FloatArray, sent: Sequence[Evaluation]) -> tuple[str, ...]:
+def _resolution_warnings(
+    raw: Result, centroids: FloatArray, sent: Sequence[Evaluation]
+) -> tuple[str, ...]:
     """Return the warning that clusters are finer than the sites' groups, where they are.
 
     Where prototypes tell clusters apart, centroids say nothing of how fine these are.
@@ -440,7 +442,7 @@ def _davies_bouldin(
     return float(((spread[:, None] + spread[None, :]) / apart).max(axis=1).mean())
 
 
-def _profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterProfile | None:
+def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterProfile | None:
     """Return means and standard deviations of each cluster and of all persons, in own units."""
     if not sent:
         return None

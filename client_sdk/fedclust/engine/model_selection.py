@@ -68,22 +68,24 @@ def stability(
     rngs = [server_rng(seed, f"stability-{n_clusters}-{start}") for start in range(_STARTS)]
     found = single_start_centroids(means, weights, n_clusters, rngs)
     labellings = [nearest_centroid(means, centroids) for centroids in found]
-    agreements = [agreement(a, b, counts) for a, b in combinations(labellings, 2)]
+    agreements = [adjusted_rand_index(a, b, counts) for a, b in combinations(labellings, 2)]
     return float(np.mean(agreements))
 
 
-def agreement(a: NDArray[np.int64], b: NDArray[np.int64], counts: NDArray[np.int64]) -> float:
+def adjusted_rand_index(
+    a: NDArray[np.int64], b: NDArray[np.int64], counts: NDArray[np.int64]
+) -> float:
     """Return the adjusted Rand index of two labellings (m,) of cells of ``counts`` (m,) rows."""
     table = np.zeros((int(a.max()) + 1, int(b.max()) + 1))
     np.add.at(table, (a, b), counts)
-    together = _pairs(table).sum()
-    in_a, in_b = _pairs(table.sum(axis=1)).sum(), _pairs(table.sum(axis=0)).sum()
-    by_chance = in_a * in_b / max(float(_pairs(table.sum())), 1.0)
+    together = _n_pairs(table).sum()
+    in_a, in_b = _n_pairs(table.sum(axis=1)).sum(), _n_pairs(table.sum(axis=0)).sum()
+    by_chance = in_a * in_b / max(float(_n_pairs(table.sum())), 1.0)
     most = (in_a + in_b) / 2.0
     return 1.0 if most == by_chance else float((together - by_chance) / (most - by_chance))
 
 
-def _pairs(rows: Any) -> Any:
+def _n_pairs(rows: Any) -> Any:
     return rows * (rows - 1.0) / 2.0
 
 
@@ -98,20 +100,24 @@ def recommend(entries: Sequence[SweepEntry]) -> tuple[int, str]:
     """
     judged = [entry for entry in entries if entry.simplified_silhouette is not None]
     if not judged:
-        best = _first(entries, [-_known(entry.stability) for entry in entries])
+        best = _first(entries, [-_or_lowest(entry.stability) for entry in entries])
         return best.n_clusters, (
             f"K = {best.n_clusters}: quality was not measured. "
             f"{_stability_says(best, entries) or 'Nothing tells the numbers of clusters apart.'}"
         )
     by_k = sorted(judged, key=lambda entry: entry.n_clusters)
-    ranked = [by_k[i] for i in tolerant_argsort([-_known(e.simplified_silhouette) for e in by_k])]
+    ranked = [
+        by_k[i] for i in tolerant_argsort([-_or_lowest(e.simplified_silhouette) for e in by_k])
+    ]
     best = ranked[0]
-    score = _known(best.simplified_silhouette)
+    score = _or_lowest(best.simplified_silhouette)
     says = [f"K = {best.n_clusters} has the highest simplified silhouette, {score:.3f}"]
-    close = [e for e in ranked[1:] if score - _known(e.simplified_silhouette) < _CLOSE]
+    close = [e for e in ranked[1:] if score - _or_lowest(e.simplified_silhouette) < _CLOSE]
     if len(ranked) > 1:
         second = ranked[1]
-        says[0] += f" (next: K = {second.n_clusters}, {_known(second.simplified_silhouette):.3f})"
+        says[0] += (
+            f" (next: K = {second.n_clusters}, {_or_lowest(second.simplified_silhouette):.3f})"
+        )
     says[0] += "."
     if close:
         others = ", ".join(str(e.n_clusters) for e in sorted(close, key=lambda e: e.n_clusters))
@@ -126,12 +132,12 @@ def _index_says(best: SweepEntry, judged: Sequence[SweepEntry]) -> str | None:
     indexed = [entry for entry in judged if entry.davies_bouldin is not None]
     if best.davies_bouldin is None or len(indexed) < 2:
         return None
-    least = _first(indexed, [_known(entry.davies_bouldin) for entry in indexed])
+    least = _first(indexed, [_or_lowest(entry.davies_bouldin) for entry in indexed])
     if least.n_clusters == best.n_clusters:
         return f"Davies-Bouldin agrees: lowest there, {best.davies_bouldin:.3f}."
     return (
         f"Davies-Bouldin disagrees: {best.davies_bouldin:.3f} there, lowest at "
-        f"K = {least.n_clusters}, {_known(least.davies_bouldin):.3f}."
+        f"K = {least.n_clusters}, {_or_lowest(least.davies_bouldin):.3f}."
     )
 
 
@@ -141,10 +147,10 @@ def _stability_says(best: SweepEntry, entries: Sequence[SweepEntry]) -> str | No
     if best.stability >= _STABLE:
         return f"Different starts agree on it (stability {best.stability:.2f})."
     known = [entry for entry in entries if entry.stability is not None]
-    most = _first(known, [-_known(entry.stability) for entry in known])
+    most = _first(known, [-_or_lowest(entry.stability) for entry in known])
     line = f"Different starts disagree on it (stability {best.stability:.2f}"
     if most.n_clusters != best.n_clusters:
-        line += f"; highest at K = {most.n_clusters}, {_known(most.stability):.2f}"
+        line += f"; highest at K = {most.n_clusters}, {_or_lowest(most.stability):.2f}"
     return f"{line})."
 
 
@@ -154,5 +160,5 @@ def _first(entries: Sequence[SweepEntry], values: Sequence[float]) -> SweepEntry
     return entries[by_k[int(tolerant_argmin([values[i] for i in by_k]))]]
 
 
-def _known(value: float | None) -> float:
+def _or_lowest(value: float | None) -> float:
     return -np.inf if value is None else value

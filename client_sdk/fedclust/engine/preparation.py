@@ -231,7 +231,7 @@ def merge(
     # A share is within its bounds.
     shares = np.maximum(mean - lower, upper - mean) / scale
     limit = np.where(binary_columns(config.columns), shares, limit)
-    return Space(mean, scale, impute, limit), _warnings(sent, apart, config)
+    return Space(mean, scale, impute, limit), _apart_warnings(sent, apart, config)
 
 
 def _standing_apart(sent: Mapping[str, SiteMoments], config: RunConfig) -> NDArray[np.bool_]:
@@ -264,7 +264,9 @@ def _median(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.nan_to_num(found))
 
 
-def _warnings(sites: Iterable[str], apart: NDArray[np.bool_], config: RunConfig) -> tuple[str, ...]:
+def _apart_warnings(
+    sites: Iterable[str], apart: NDArray[np.bool_], config: RunConfig
+) -> tuple[str, ...]:
     found = []
     for site, own in zip(sites, apart, strict=True):
         names = ", ".join(repr(name) for name in feature_names(config.columns, own)[:10])

@@ -133,7 +133,7 @@ def label(
     *,
     new: bool = False,
 ) -> NDArray[np.int64]:
-    """Label rows that ``encoding.encode`` gave.
+    """Label rows that ``encoding.encode_features`` gave.
 
     Parameters
     ----------

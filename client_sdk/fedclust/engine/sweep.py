@@ -32,7 +32,7 @@ from fedclust.engine.sweep_messages import (
     split_task,
     swept_phase,
 )
-from fedclust.methods.common.finalize import complete_result as complete_one
+from fedclust.methods.common.finalize import complete_result
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import AnyMethod, LocalAnswer
@@ -122,7 +122,7 @@ def swept(method: AnyMethod) -> AnyMethod:
     def start(config: RunConfig, seed: int) -> tuple[Model, Task]:
         begun = {k: method.start(config_at(config, k), seed) for k in several_of(config)}
         tasks = {k: task for k, (_, task) in begun.items()}
-        states = {str(k): _tree(state) for k, (state, _) in begun.items()}
+        states = {str(k): state.model_dump() for k, (state, _) in begun.items()}
         return State(phase=phase_of(tasks), seed=seed, states=states), join_tasks(tasks)
 
     def local_step(
@@ -137,7 +137,7 @@ def swept(method: AnyMethod) -> AnyMethod:
             memory = _remembered(memory, own, kept)
             parts.append(payload)
         first = len(parts) == len(several_of(config))
-        return _answer(swept(method).phase(task.phase), parts, empty=first), memory
+        return _merge_answers(swept(method).phase(task.phase), parts, empty=first), memory
 
     def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
         check_parts(task, payload, config, method.check)
@@ -195,10 +195,6 @@ def _memory_of(result: Result, memory: Memory) -> Memory:
     return {**memory, **memory.get(_OWN, {}).get(str(result.n_clusters), {})}
 
 
-def _tree(state: Model) -> dict[str, Tree]:
-    return dict(state.model_dump(mode="python"))
-
-
 # --- at a site ------------------------------------------------------------------------------------
 
 
@@ -212,7 +208,7 @@ def _remembered(memory: Memory, config: RunConfig, kept: Memory) -> Memory:
     return {**memory, _OWN: {**memory.get(_OWN, {}), str(number_of(config)): kept}}
 
 
-def _answer(phase: Phase, parts: Sequence[Model | None], *, empty: bool) -> Model | None:
+def _merge_answers(phase: Phase, parts: Sequence[Model | None], *, empty: bool) -> Model | None:
     """Return a site's answer; with ``empty``, None where nothing may be sent for any K.
 
     Once a K is done that answer is one without parts. A round of empty answers fails the session,
@@ -265,7 +261,7 @@ def _aggregate(
         if isinstance(outcome, Done):
             results[name] = outcome.result.model_copy(update={"history": history[name]})
         else:
-            states[name], tasks[k] = _tree(outcome.state), outcome.task
+            states[name], tasks[k] = outcome.state.model_dump(), outcome.task
     if not tasks and not results and failure is not None:
         raise failure
     following = state.model_copy(
@@ -311,7 +307,7 @@ def _raw(state: State) -> Result:
 # --- the closing evaluation -----------------------------------------------------------------------
 
 
-def _entries(raw: Result) -> tuple[SweepEntry, ...]:
+def _sweep_entries(raw: Result) -> tuple[SweepEntry, ...]:
     if raw.sweep is None:
         raise ValueError("this is no sweep's result")
     return raw.sweep
@@ -319,7 +315,7 @@ def _entries(raw: Result) -> tuple[SweepEntry, ...]:
 
 def evaluation_task(raw: Result) -> Task:
     """Return the task that evaluates the outcome of every K."""
-    tasks = {entry.n_clusters: evaluation.task(entry.result) for entry in _entries(raw)}
+    tasks = {entry.n_clusters: evaluation.task(entry.result) for entry in _sweep_entries(raw)}
     return join_tasks(tasks)
 
 
@@ -332,7 +328,7 @@ def check_evaluation_task(task: SiteTask, config: RunConfig) -> None:
 def evaluate(task: SiteTask, points: Points, config: RunConfig) -> Model | None:
     """Measure a site's scaled points against the centroids of every K."""
     parts = [evaluation.local_step(one, points, own) for one, own in split_task(task, config)]
-    return _answer(EVALUATION, parts, empty=True)
+    return _merge_answers(EVALUATION, parts, empty=True)
 
 
 def check_evaluation(task: SiteTask, payload: Model, config: RunConfig) -> None:
@@ -348,14 +344,14 @@ def measured(
     None for a K that fewer than ``min_sites`` sites measured.
     """
     outcomes: list[EvaluationOutcome | None] = []
-    for place, entry in enumerate(_entries(raw)):
+    for place, entry in enumerate(_sweep_entries(raw)):
         sent = part_of(contributions, place)
         enough = has_enough(sent, config)
         outcomes.append(evaluation.aggregate(entry.result, sent, config) if enough else None)
     return tuple(outcomes)
 
 
-def complete(
+def complete_sweep(
     raw: Result,
     outcomes: Sequence[EvaluationOutcome | None] | None,
     history: Sequence[HistoryEntry],
@@ -373,7 +369,7 @@ def complete(
     before = [entry for entry in history if entry.phase == preparation.NAME]
     after = [entry for entry in history if entry.phase == evaluation.NAME]
     entries = []
-    for place, entry in enumerate(_entries(raw)):
+    for place, entry in enumerate(_sweep_entries(raw)):
         k, own = entry.n_clusters, entry.result
         outcome = None if outcomes is None else outcomes[place]
         quality = None if outcome is None else outcome.quality
@@ -385,7 +381,7 @@ def complete(
             measures = dict(vars(outcome))
         elif outcomes is not None:
             measures = {"warnings": (_UNMEASURED,)}
-        result = complete_one(
+        result = complete_result(
             own,
             n_clusters=k,
             history=(*before, *rounds, *closing),

@@ -55,14 +55,14 @@ def swept_phase(phase: Phase) -> Phase:
     return replace(
         phase,
         summary=f"{phase.summary} All of it once for each number of clusters that is compared.",
-        task=_tasks(phase.task),
-        payload=_payloads(phase.payload),
+        task=_sweep_task(phase.task),
+        payload=_sweep_payload(phase.payload),
         discloses=tuple(_line(line) for line in phase.discloses),
     )
 
 
 @functools.cache
-def _tasks(task: Any) -> type[Model]:
+def _sweep_task(task: Any) -> type[Model]:
     parts: Any = (tuple[task, ...], ...)
     return create_model(
         _swept_name(task), __base__=SweepTask, __module__=task.__module__, parts=parts
@@ -70,7 +70,7 @@ def _tasks(task: Any) -> type[Model]:
 
 
 @functools.cache
-def _payloads(payload: Any) -> type[Model]:
+def _sweep_payload(payload: Any) -> type[Model]:
     parts: Any = (tuple[payload | None, ...], ...)
     return create_model(
         _swept_name(payload), __base__=SweepPayload, __module__=payload.__module__, parts=parts

@@ -95,7 +95,7 @@ class MethodRegistry(MutableMapping[str, AnyMethod]):
             except Exception as error:  # unreadable metadata
                 self._problems[distribution.name] = (
                     f"the entry points of the distribution {distribution.name} cannot be read: "
-                    f"{type(error).__name__}: {error}. {_remedy(distribution.name)}"
+                    f"{type(error).__name__}: {error}. {_upgrade_advice(distribution.name)}"
                 )
 
     def _load(self, entry: EntryPoint) -> AnyMethod:
@@ -103,16 +103,16 @@ class MethodRegistry(MutableMapping[str, AnyMethod]):
         if entry.name in self._problems:
             raise KeyError(entry.name)
         try:
-            return _checked(entry.name, entry.load())
+            return _require_method(entry.name, entry.load())
         except Exception as error:  # whatever a foreign module raises, the others still work
             self._problems[entry.name] = (
                 f"the method {entry.name!r} of {_owner(entry)} cannot be used: "
-                f"{type(error).__name__}: {error}. {_remedy(_distribution(entry))}"
+                f"{type(error).__name__}: {error}. {_upgrade_advice(_distribution(entry))}"
             )
             raise KeyError(entry.name) from error
 
 
-def _checked(name: str, found: object) -> AnyMethod:
+def _require_method(name: str, found: object) -> AnyMethod:
     """Return what an entry point holds, where it is a method of that name; else TypeError."""
     if not isinstance(found, Method):
         raise TypeError(f"{GROUP} needs a fedclust.schema.method.Method")
@@ -128,7 +128,7 @@ def _clash(entry: EntryPoint, other: EntryPoint) -> str:
     if other.dist is None:
         return (
             f"{_owner(entry)} provides a method {entry.name!r}, which fedclust has itself and "
-            f"uses. {_remedy(_distribution(entry))}"
+            f"uses. {_upgrade_advice(_distribution(entry))}"
         )
     return (
         f"{_owner(other)} and {_owner(entry)} both provide a method {entry.name!r}, and neither "
@@ -136,7 +136,7 @@ def _clash(entry: EntryPoint, other: EntryPoint) -> str:
     )
 
 
-def _remedy(name: str) -> str:
+def _upgrade_advice(name: str) -> str:
     return f"Upgrade or uninstall it: pip install --upgrade {name}, pip uninstall {name}"
 
 

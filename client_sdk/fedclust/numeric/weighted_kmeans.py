@@ -256,7 +256,7 @@ def _run_starts(
     cloud: _Cloud, n_clusters: int, rng: np.random.Generator, n_restarts: int
 ) -> list[Run]:
     """Run Lloyd to convergence from farthest-first and from each k-means++ start."""
-    runs = [_lloyd(cloud, _farthest_first(cloud, n_clusters))]
+    runs = [_lloyd(cloud, _seed_farthest_first(cloud, n_clusters))]
     runs += [_lloyd(cloud, _plus_plus(cloud, n_clusters, rng)) for _ in range(n_restarts)]
     return runs
 
@@ -351,7 +351,7 @@ class _Cloud:
         return np.where(mass > 0, sums / np.where(mass > 0, mass, 1.0) + self._origin, fallback)
 
 
-def _farthest_first(cloud: _Cloud, n_clusters: int) -> FloatArray:
+def _seed_farthest_first(cloud: _Cloud, n_clusters: int) -> FloatArray:
     """Return seeds (K, d): the innermost point, then each time the one farthest from all seeds."""
     chosen = [cloud.innermost()]
     gap = cloud.squared_distances_from(np.array(chosen))[:, 0]
@@ -364,12 +364,12 @@ def _farthest_first(cloud: _Cloud, n_clusters: int) -> FloatArray:
 def _plus_plus(cloud: _Cloud, n_clusters: int, rng: np.random.Generator) -> FloatArray:
     """Return seeds (K, d) by greedy weighted k-means++: the best of several draws for each seed."""
     n_trials = 2 + int(np.log(n_clusters))
-    chosen = _draw(cloud.weights, rng, 1)
+    chosen = _draw_points(cloud.weights, rng, 1)
     gap = cloud.squared_distances_from(chosen)[:, 0]
     while len(chosen) < n_clusters:
         # Underflow can leave no mass although distinct points remain: then draw by weight alone.
         mass = cloud.weights * gap
-        trials = _draw(mass if mass.sum() > 0 else cloud.weights, rng, n_trials)
+        trials = _draw_points(mass if mass.sum() > 0 else cloud.weights, rng, n_trials)
         gaps = np.minimum(cloud.squared_distances_from(trials), gap[:, None])
         best = int(tolerant_argmin(cloud.weights @ gaps))
         chosen = np.append(chosen, trials[best])
@@ -377,7 +377,7 @@ def _plus_plus(cloud: _Cloud, n_clusters: int, rng: np.random.Generator) -> Floa
     return cloud.points[chosen]
 
 
-def _draw(mass: FloatArray, rng: np.random.Generator, n: int) -> NDArray[np.intp]:
+def _draw_points(mass: FloatArray, rng: np.random.Generator, n: int) -> NDArray[np.intp]:
     """Draw the indices (n,) of ``n`` points with probability proportional to ``mass`` (m,)."""
     cumulative = np.cumsum(mass)
     drawn = np.searchsorted(cumulative, rng.random(n) * cumulative[-1], side="right")

@@ -105,7 +105,7 @@ class Facts:
                 number=k,
                 size=size,
                 share=None if size is None or not persons else size / persons,
-                entries=_entries(self.result, self.columns, k),
+                entries=_cluster_columns(self.result, self.columns, k),
             )
             for k, size in enumerate(sizes)
         )
@@ -136,7 +136,9 @@ def facts_of_document(document: ResultDocument, definition: Definition) -> Facts
     return Facts(result, definition, document.provenance, document.completed_at)
 
 
-def _entries(result: Result, columns: tuple[Column, ...], k: int) -> tuple[ClusterColumn, ...]:
+def _cluster_columns(
+    result: Result, columns: tuple[Column, ...], k: int
+) -> tuple[ClusterColumn, ...]:
     profile = result.profile
     if profile is None:
         known = np.ones(len(columns), dtype=np.bool_) if result.mask is None else result.mask[k]

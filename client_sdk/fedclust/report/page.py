@@ -22,15 +22,15 @@ def html(facts: Facts) -> str:
         [
             f"<h1>{escape(facts.definition.name)}</h1>",
             _purpose(facts.definition),
-            _summary(facts),
-            _clusters(facts),
-            _profile(facts),
-            _sizes(facts),
-            _positions(facts),
-            _choice(facts),
-            _bounds(facts),
-            _quality(facts),
-            _provenance(facts),
+            _summary_section(facts),
+            _clusters_section(facts),
+            _profile_section(facts),
+            _sizes_section(facts),
+            _positions_section(facts),
+            _choice_section(facts),
+            _bounds_section(facts),
+            _quality_section(facts),
+            _provenance_section(facts),
         ]
     )
     return html_document(title, body)
@@ -50,7 +50,7 @@ def _purpose(definition: Definition) -> str:
     )
 
 
-def _summary(facts: Facts) -> str:
+def _summary_section(facts: Facts) -> str:
     definition = facts.definition
     rows = "" if facts.result.quality is None else f" over {facts.result.quality.n_rows} rows"
     when = "" if facts.completed_at is None else f", completed {facts.completed_at:%Y-%m-%d}"
@@ -64,7 +64,7 @@ def _summary(facts: Facts) -> str:
     return f"<p>{lead}</p>{content}"
 
 
-def _clusters(facts: Facts) -> str:
+def _clusters_section(facts: Facts) -> str:
     rows = []
     for cluster in facts.clusters:
         size = _persons(cluster.size)
@@ -97,7 +97,7 @@ def _isolated(text: str) -> str:
     return text if text.isascii() else f"\u2068{text}\u2069"
 
 
-def _profile(facts: Facts) -> str:
+def _profile_section(facts: Facts) -> str:
     figure = _figure(
         Plots(facts).profile,
         "Means of each column and cluster; the colour is the difference from the mean of all rows, "
@@ -107,7 +107,7 @@ def _profile(facts: Facts) -> str:
         [
             column.name,
             column.unit if column.kind != "binary" else "share",
-            *(_spelled(cluster.entries[j]) for cluster in facts.clusters),
+            *(_mean_and_spread(cluster.entries[j]) for cluster in facts.clusters),
         ]
         for j, column in enumerate(facts.columns)
     ]
@@ -123,7 +123,7 @@ def _profile(facts: Facts) -> str:
     return f"<h2>Profile</h2>{figure}{note if figure else ''}{table}"
 
 
-def _spelled(entry: ClusterColumn) -> str:
+def _mean_and_spread(entry: ClusterColumn) -> str:
     if entry.column.kind == "binary" or entry.mean is None:
         return mean_of(entry)
     if entry.deviation is not None:
@@ -133,7 +133,7 @@ def _spelled(entry: ClusterColumn) -> str:
     return short(entry.mean)
 
 
-def _sizes(facts: Facts) -> str:
+def _sizes_section(facts: Facts) -> str:
     sites = sorted(facts.result.site_sizes)
     rows = [
         [
@@ -151,7 +151,7 @@ def _persons(size: int | None) -> str:
     return "not measured" if size is None else str(size)
 
 
-def _positions(facts: Facts) -> str:
+def _positions_section(facts: Facts) -> str:
     figure = _figure(
         Plots(facts).centroids,
         "Centroids in the scaled space, by principal component analysis of the centroids alone: "
@@ -168,7 +168,7 @@ def _positions(facts: Facts) -> str:
     return f"<h2>Centroids</h2>{figure}{html_folded('The numbers', table)}" if figure else ""
 
 
-def _choice(facts: Facts) -> str:
+def _choice_section(facts: Facts) -> str:
     reported = facts.result.n_clusters
     if not facts.result.sweep:
         return ""
@@ -192,7 +192,7 @@ def _choice(facts: Facts) -> str:
     return f"<h2>Number of clusters</h2>{content}{figure}{table}"
 
 
-def _bounds(facts: Facts) -> str:
+def _bounds_section(facts: Facts) -> str:
     found = facts.result.bounds
     if found is None:
         return ""
@@ -213,7 +213,7 @@ def _bounds(facts: Facts) -> str:
     return f"<h2>Bounds</h2>{content}{figure}{table}"
 
 
-def _quality(facts: Facts) -> str:
+def _quality_section(facts: Facts) -> str:
     figure = _figure(
         Plots(facts).convergence, "Sum of squared distances in the scaled space, by round."
     )
@@ -247,13 +247,13 @@ def _quality(facts: Facts) -> str:
     return f"<h2>Quality</h2>{content}{figure}{html_folded('The rounds', table)}"
 
 
-def _provenance(facts: Facts) -> str:
+def _provenance_section(facts: Facts) -> str:
     definition, provenance = facts.definition, facts.provenance
     policy = definition.policy.model_dump(mode="json")
     rows: list[list[object]] = [
         ["method", f"{definition.algorithm}, version {definition.method_version}"],
-        ["options", _pairs(definition.config)],
-        ["policy", _pairs(policy)],
+        ["options", _named_values(definition.config)],
+        ["policy", _named_values(policy)],
         ["seed", definition.seed],
         ["sites invited", ", ".join(definition.sites)],
     ]
@@ -265,7 +265,7 @@ def _provenance(facts: Facts) -> str:
             ["sites that answered", ", ".join(provenance.sites)],
             ["definition, SHA-256", provenance.definition_sha256],
             ["coordinator", f"fedclust {provenance.server_version}"],
-            ["platform", _pairs(provenance.platform)],
+            ["platform", _named_values(provenance.platform)],
         ]
         hashes = html_table(
             "SHA-256 of the bytes of every submission that the reader of this report may know of; "
@@ -282,7 +282,7 @@ def _provenance(facts: Facts) -> str:
     return f"<h2>Provenance</h2>{table}{submissions}"
 
 
-def _pairs(values: Mapping[str, object]) -> str:
+def _named_values(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name}: {value}" for name, value in values.items())
 
 

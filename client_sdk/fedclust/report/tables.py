@@ -17,7 +17,7 @@ from fedclust.schema.encoding import columns_of
 from fedclust.schema.result import Bounds
 from fedclust.wire.models import ResultDocument
 
-__all__ = ["FORMATS", "csv_text", "json_text", "plain", "report_bytes"]
+__all__ = ["FORMATS", "csv_text", "json_text", "report_bytes", "spreadsheet_text"]
 
 #: Endings of a report's file.
 FORMATS = (".html", ".json", ".csv")
@@ -94,11 +94,11 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         "size": cluster.size,
         "share": cluster.share,
         "sets_apart": [entry.column.name for entry in cluster.sets_apart],
-        "columns": [_entry(entry) for entry in cluster.entries],
+        "columns": [_column_fields(entry) for entry in cluster.entries],
     }
 
 
-def _entry(entry: ClusterColumn) -> dict[str, Any]:
+def _column_fields(entry: ClusterColumn) -> dict[str, Any]:
     column, mean = entry.column, entry.mean
     spread = (entry.deviation, entry.low, entry.high, entry.difference)
     described = (column.name, column.feature, column.level, column.kind, column.unit)
@@ -112,7 +112,7 @@ def csv_text(facts: Facts) -> str:
     writer.writeheader()
     for cluster in facts.clusters:
         for entry in cluster.entries:
-            row = {"cluster": cluster.number, "size": cluster.size, **_entry(entry)}
+            row = {"cluster": cluster.number, "size": cluster.size, **_column_fields(entry)}
             writer.writerow({name: _field(value) for name, value in row.items()})
     return text.getvalue()
 
@@ -122,10 +122,10 @@ def _field(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return repr(value)
-    return plain(str(value))
+    return spreadsheet_text(str(value))
 
 
-def plain(text: str) -> str:
+def spreadsheet_text(text: str) -> str:
     """Return a text that no spreadsheet reads as a formula.
 
     Some languages also use the wide forms of the signs.
@@ -154,7 +154,7 @@ def centroid_table(document: ResultDocument) -> bytes:
     columns = columns_of(document.features)
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["cluster", "size", *(plain(column.name) for column in columns)])
+    writer.writerow(["cluster", "size", *(spreadsheet_text(column.name) for column in columns)])
     for cluster, (size, centroid) in enumerate(zip(sizes, centroids.tolist(), strict=True)):
         writer.writerow([cluster, "" if size is None else size, *map(repr, centroid)])
     return text.getvalue().encode()

@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from fedclust.schema.feature import Feature
 
-__all__ = ["Column", "blocks_of", "columns_of", "encode", "feature_names", "transformed", "undone"]
+__all__ = [
+    "Column",
+    "blocks_of",
+    "columns_of",
+    "encode_features",
+    "feature_names",
+    "transformed",
+    "undone",
+]
 
 FloatArray = NDArray[np.float64]
 _TILE = 512
@@ -118,7 +126,7 @@ def _columns_of(features: tuple[Feature, ...]) -> tuple[Column, ...]:
     return tuple(found)
 
 
-def encode(features: Sequence[Feature], raw: Sequence[NDArray[Any]]) -> FloatArray:
+def encode_features(features: Sequence[Feature], raw: Sequence[NDArray[Any]]) -> FloatArray:
     """Return a site's values as the matrix (n, d) that methods see, before it is scaled.
 
     Parameters

@@ -84,7 +84,7 @@ def decode_cohort(
             width = () if isinstance(column, NumericColumn) else (column.n_levels,)
             prints = (n, len(source_names(column)), int(each["versions"]))
             shapes += [("float64", (m, *width)), ("bool", (m,)), ("uint8", prints)]
-        arrays = iter(_split(body, shapes))
+        arrays = iter(_split_arrays(body, shapes))
         by_name = {name: next(arrays) for name in ARRAYS}
         pinned = [
             PinnedColumn(
@@ -113,7 +113,7 @@ def _column(raw: Mapping[str, Any]) -> NumericColumn | LevelColumn:
     return LevelColumn(tuple(raw["names"]), raw["n_levels"], values)
 
 
-def _split(body: bytes, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[Any]:
+def _split_arrays(body: bytes, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[Any]:
     """Return the arrays that ``body`` holds one after another."""
     lengths = [np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes]
     # Checked before memory is allocated.

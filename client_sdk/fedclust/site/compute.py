@@ -102,7 +102,7 @@ def count_usable(plan: Plan, data: Points) -> int:
         raise DisclosureError(error.rule, error.message) from None
 
 
-def compute(
+def compute_answer(
     request: ConsentRequest,
     data: Points,
     number: int,

@@ -228,7 +228,7 @@ class ConsentRequest:
 
     def _shape(self, shape: str) -> str:
         """Return the shape of a field with the session's numbers for its letters (K, d, ...)."""
-        numbers = _numbers(self.plan)
+        numbers = _shape_numbers(self.plan)
         return re.sub(r"\b[A-Za-z]\b", lambda found: numbers.get(found[0], found[0]), shape)
 
     def refuse_tacit(self) -> None:
@@ -262,6 +262,6 @@ def feature_text(feature: Feature) -> str:
     return f"{text} ({', '.join(details)})" if details else text
 
 
-def _numbers(plan: Plan) -> dict[str, str]:
+def _shape_numbers(plan: Plan) -> dict[str, str]:
     """Return the session's numbers for the letters in the shapes of fields."""
     return {"d": str(len(plan.columns)), **plan.options.shape_numbers}

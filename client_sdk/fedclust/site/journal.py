@@ -203,10 +203,10 @@ class Journal:
 
     def _load(self) -> None:
         path = self.directory / "session"
-        self.record = _read(SessionRecord, path) if path.exists() else None
+        self.record = _read_entry(SessionRecord, path) if path.exists() else None
         self.answers, self.outcomes = {}, {}
         complete = True
-        for answer, outcome in _answers(self.directory):
+        for answer, outcome in _session_answers(self.directory):
             complete &= answer.after == max(self.answers, default=0)
             self.answers[answer.round] = answer
             if outcome is not None:
@@ -218,20 +218,20 @@ class Journal:
             )
 
 
-def recorded(directory: Path) -> Iterator[tuple[WrittenAnswer, SubmissionOutcome | None]]:
+def recorded_answers(directory: Path) -> Iterator[tuple[WrittenAnswer, SubmissionOutcome | None]]:
     """Yield every answer in a state directory, with its outcome, None while it is in flight."""
     for path in sorted(directory.glob("*/*/*/")):
-        yield from _answers(path)
+        yield from _session_answers(path)
 
 
-def _answers(directory: Path) -> Iterator[tuple[WrittenAnswer, SubmissionOutcome | None]]:
+def _session_answers(directory: Path) -> Iterator[tuple[WrittenAnswer, SubmissionOutcome | None]]:
     paths = sorted(directory.iterdir()) if directory.exists() else []
     for path in paths:
         if _ROUND.fullmatch(path.name):
             outcome = path.with_name(path.name + ".outcome")
             yield (
-                _read(WrittenAnswer, path),
-                _read(SubmissionOutcome, outcome) if outcome.exists() else None,
+                _read_entry(WrittenAnswer, path),
+                _read_entry(SubmissionOutcome, outcome) if outcome.exists() else None,
             )
 
 
@@ -239,7 +239,7 @@ def _name(number: int) -> str:
     return f"round-{number:05d}"
 
 
-def _read(model: type[M], path: Path) -> M:
+def _read_entry(model: type[M], path: Path) -> M:
     try:
         return codec.decode_model(model, read_sealed(path))
     except FileDamaged as error:

@@ -91,7 +91,7 @@ class Ledger:
         """Yield the lines, unverified; LedgerDamaged if one is not a JSON object."""
         if self.path.exists():
             for number, line in enumerate(self._lines(), 1):
-                entry = _parse(line)
+                entry = _parse_line(line)
                 if entry is None:
                     raise LedgerDamaged(f"{self.path}, line {number}: not a JSON object")
                 yield entry
@@ -106,7 +106,7 @@ class Ledger:
         """
         faults, previous, hashes, number = [], FIRST, [], 0
         for number, line in enumerate(self._lines() if self.path.exists() else [], 1):
-            entry = _parse(line)
+            entry = _parse_line(line)
             if entry is None:
                 faults.append(LedgerFault(number, "not a JSON object"))
             elif entry.get("previous") != previous:
@@ -175,7 +175,7 @@ class Ledger:
         tail = [line for line in beyond.splitlines(keepends=True) if line.endswith(b"\n")]
         if not tail:
             return head
-        entry = _parse(tail[0]) or {}
+        entry = _parse_line(tail[0]) or {}
         follows = entry.get("previous") == head.hash and entry.get("line") == head.lines + 1
         if len(tail) > 1 or not follows:
             raise LedgerDamaged(f"{self.path} holds lines that were not written one by one")
@@ -188,7 +188,7 @@ def _hash(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def _parse_line(line: bytes) -> dict[str, Any] | None:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):

@@ -132,7 +132,7 @@ def prepare(
         names = [each.column for each in persons.readings if each.column is not None]
         with cohort_refusals():
             points = table_points(persons, cohort.table(names, p_used))
-        figures = _measure(store, cohort, persons, names)
+        figures = _measure_closeness(store, cohort, persons, names)
     except TooFewPersons:
         return Prepared(row_points(np.empty((0, len(plan.columns)))), rows.features, p)
     return Prepared(points, held_features(plan, persons, points), p_used, draft, figures)
@@ -311,7 +311,7 @@ def _base_features(cohorts: Sequence[Cohort], persons: SitePersons) -> list[Feat
     return list(found.values())
 
 
-def _measure(
+def _measure_closeness(
     store: CohortStore, cohort: Cohort, persons: SitePersons, names: Sequence[str]
 ) -> TableFigures | None:
     """Return how close the table is to its persons; None if no column can be compared."""

@@ -19,7 +19,7 @@ from fedclust import errors
 from fedclust.client import Client
 from fedclust.data import LabelRows, Table
 from fedclust.site.cohorts import CohortStore
-from fedclust.site.compute import compute, first_task, refuse_foreign
+from fedclust.site.compute import compute_answer, first_task, refuse_foreign
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, SessionRecord, SubmissionOutcome, WrittenAnswer
 from fedclust.site.ledger import Ledger
@@ -235,7 +235,9 @@ class SessionRun:
     def compute(self, number: int, document: TaskDocument) -> WrittenAnswer:
         """Compute and check an answer; nothing is written or sent."""
         memory = self.journal.memory
-        computed = compute(self.request, self.prepared.data, number, document, memory, self.media)
+        computed = compute_answer(
+            self.request, self.prepared.data, number, document, memory, self.media
+        )
         return WrittenAnswer(
             coordinator=self.request.coordinator,
             site=self.request.site,

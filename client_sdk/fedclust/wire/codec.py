@@ -31,16 +31,16 @@ class CodecError(ValueError):
 
 def encode(tree: Tree) -> bytes:
     """Return the canonical bytes of a tree; CodecError for NaN, infinity or a foreign type."""
-    return bytes(msgpack.packb(_plain(tree), use_bin_type=True))
+    return bytes(msgpack.packb(_msgpack_value(tree), use_bin_type=True))
 
 
-def _plain(tree: Tree) -> Any:
+def _msgpack_value(tree: Tree) -> Any:
     if isinstance(tree, dict):
         if not all(isinstance(key, str) for key in tree):
             raise CodecError("map keys must be text")
-        return {key: _plain(tree[key]) for key in sorted(tree)}
+        return {key: _msgpack_value(tree[key]) for key in sorted(tree)}
     if isinstance(tree, (tuple, list)):
-        return [_plain(item) for item in tree]
+        return [_msgpack_value(item) for item in tree]
     if isinstance(tree, np.ndarray):
         name = tree.dtype.name
         if name not in _DTYPES:

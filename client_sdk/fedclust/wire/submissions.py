@@ -44,7 +44,7 @@ def submission_model(payload: type[Model]) -> type[BaseModel]:
     return cast("type[BaseModel]", Submission.__class_getitem__(payload))
 
 
-def read_head(body: bytes, media: str) -> SubmissionHead:
+def read_submission_head(body: bytes, media: str) -> SubmissionHead:
     """Read only the phase and the task that a body answers; SubmissionError."""
     head = read_body(_LenientHead, body, media)
     return SubmissionHead(phase=head.phase, task_digest=head.task_digest)

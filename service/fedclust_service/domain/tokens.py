@@ -54,10 +54,12 @@ class TokenText:
 
 def new_token(role: Role) -> TokenText:
     """Draw a token from the operating system's randomness."""
-    return TokenText(role, _draw(_ID_DIGITS, _ID_LENGTH), _draw(_DIGITS, _SECRET_LENGTH))
+    return TokenText(
+        role, _random_text(_ID_DIGITS, _ID_LENGTH), _random_text(_DIGITS, _SECRET_LENGTH)
+    )
 
 
-def read_token(text: str) -> TokenText:
+def parse_token(text: str) -> TokenText:
     """Parse a token; TokenError if its form or checksum is wrong."""
     match = _SHAPE.fullmatch(text)
     if match is None:
@@ -104,7 +106,7 @@ def _hmac(key: bytes, token: TokenText) -> str:
     return hmac.new(key, message, hashlib.sha256).hexdigest()
 
 
-def _draw(digits: str, length: int) -> str:
+def _random_text(digits: str, length: int) -> str:
     return "".join(secrets.choice(digits) for _ in range(length))
 
 

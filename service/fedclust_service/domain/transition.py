@@ -22,7 +22,7 @@ class Transition:
     why: str
 
 
-def advance(table: tuple[Transition, ...], source: S, target: S) -> S:
+def next_state(table: tuple[Transition, ...], source: S, target: S) -> S:
     """Return ``target`` if the table has a row for the change; IllegalTransition otherwise."""
     if not any(row.source == source and row.target == target for row in table):
         raise IllegalTransition(f"{type(source).__name__}: {source.value} -> {target.value}")

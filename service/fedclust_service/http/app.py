@@ -72,13 +72,13 @@ def describe_app() -> FastAPI:
     problems.install(app)
     # A flat list, so that a 405 can name every method of a path.
     app.router.routes.extend(api_routes())
-    app.router.routes.extend(docs.routes(lambda: openapi.build(app)))
+    app.router.routes.extend(docs.routes(lambda: openapi.build_description(app)))
     return app
 
 
 def openapi_text() -> str:
     """Return the API's description as in the repository's file."""
-    document = openapi.build(describe_app())
+    document = openapi.build_description(describe_app())
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -105,13 +105,13 @@ def described(
         by_status.setdefault(CATALOGUE[slug][0], []).append(slug)
     for status, slugs in sorted(by_status.items()):
         lines = [f"`{slug}`: {CATALOGUE[slug][1]}." for slug in slugs]
-        responses[status] = _problem("\n\n".join(lines), slugs)
+        responses[status] = _problem_response("\n\n".join(lines), slugs)
         if status == 401:
             responses[status]["headers"] = _headers({"WWW-Authenticate": "`Bearer`."})
         if _PASSING.intersection(slugs):
             text = "Seconds to wait before the next try. Absent if waiting does not help."
             responses[status]["headers"] = _headers({"Retry-After": text})
-    responses["default"] = _problem("Any other problem of the catalogue.", ())
+    responses["default"] = _problem_response("Any other problem of the catalogue.", ())
     extra: dict[str, Any] = {}
     if body is not None:
         extra["requestBody"] = {"required": body_required, "content": _content(body)}
@@ -136,7 +136,7 @@ def _headers(headers: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _problem(description: str, slugs: Iterable[str]) -> dict[str, Any]:
+def _problem_response(description: str, slugs: Iterable[str]) -> dict[str, Any]:
     content: Content = {"schema": {"$ref": "#/components/schemas/Problem"}}
     examples = {slug: {"$ref": f"#/components/examples/{slug}"} for slug in slugs}
     if examples:

@@ -83,8 +83,8 @@ def routes(document: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
     return [
         Route("/", _home, methods=["GET"]),
         Route("/openapi.json", description, methods=["GET"]),
-        Route("/docs", _page(_SWAGGER), methods=["GET"]),
-        Route("/redoc", _page(_REDOC), methods=["GET"]),
+        Route("/docs", _page_route(_SWAGGER), methods=["GET"]),
+        Route("/redoc", _page_route(_REDOC), methods=["GET"]),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
 
@@ -98,7 +98,7 @@ def _home(request: Request) -> Response:
     return Response(_HOME, media_type=HTML, headers=headers)
 
 
-def _page(html: str) -> Callable[[Request], Response]:
+def _page_route(html: str) -> Callable[[Request], Response]:
     def show(_: Request) -> Response:
         return Response(html, media_type=HTML, headers={"Content-Security-Policy": _POLICY})
 

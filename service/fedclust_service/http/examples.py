@@ -71,12 +71,12 @@ _LEADS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
 
 
 @cache
-def recorded() -> dict[str, Any]:
+def recorded_bodies() -> dict[str, Any]:
     """Return operation id -> ``{"request": body, "responses": {status: body}}``."""
     return dict(json.loads(FILE.read_text("utf-8"))) if FILE.exists() else {}
 
 
-def complete(document: dict[str, Any]) -> None:
+def add_examples(document: dict[str, Any]) -> None:
     """Add examples of parameters and bodies, and links, to a description, in place."""
     paths = {
         operation["operationId"]: path
@@ -85,12 +85,12 @@ def complete(document: dict[str, Any]) -> None:
     }
     for path, methods in document["paths"].items():
         for operation in methods.values():
-            _parameters(path, operation.get("parameters", ()))
-            _bodies(operation, recorded().get(operation["operationId"], {}))
+            _add_parameter_examples(path, operation.get("parameters", ()))
+            _bodies(operation, recorded_bodies().get(operation["operationId"], {}))
             _links(operation, paths)
 
 
-def _parameters(path: str, parameters: Any) -> None:
+def _add_parameter_examples(path: str, parameters: Any) -> None:
     for parameter in parameters:
         if parameter["in"] != "path":
             continue

@@ -233,13 +233,13 @@ class _Exchange:
         }
         if actor is not None:
             fields["role"], fields["actor"] = actor.role.value, actor.name
-        fields |= dict(_named(self.scope.get("path_params", {}).items()))
+        fields |= dict(_logged_names(self.scope.get("path_params", {}).items()))
         quiet = route in {"/healthz", "/readyz", "/metrics"} and self.status < 400
         write: Callable[..., Any] = log.debug if quiet else log.info
         write(event, **fields)
 
 
-def _named(params: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, str]]:
+def _logged_names(params: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, str]]:
     for name, value in params:
         # Anything but a name may be something that a user pasted into the address.
         if name in _LOGGED and _NAME.fullmatch(str(value)):

@@ -56,7 +56,7 @@ _TAGS = {
 }
 
 
-def build(app: FastAPI) -> dict[str, Any]:
+def build_description(app: FastAPI) -> dict[str, Any]:
     """Return the description of an application."""
     lines = [
         f"- `{PREFIX}{slug}` ({status}): {title}." for slug, (status, title) in CATALOGUE.items()
@@ -105,7 +105,7 @@ def build(app: FastAPI) -> dict[str, Any]:
     for operation in document["paths"].get("/metrics", {}).values():
         operation["security"].append({})  # the coordinator's machine needs no token
     parts["examples"] = problem_examples()
-    examples.complete(document)
+    examples.add_examples(document)
     return document
 
 

@@ -49,7 +49,7 @@ def respond(
 def install(app: FastAPI) -> None:
     """Answer every error of the application with a problem document."""
     answer(app, Refusal, lambda _, refusal: refusal)
-    answer(app, RequestValidationError, _parameters)
+    answer(app, RequestValidationError, _refuse_parameters)
     app.add_exception_handler(HTTPException, _http)
 
 
@@ -79,7 +79,7 @@ def invalid(errors: list[problems.FieldError]) -> Refusal:
     return Refusal("invalid", "Correct the fields named in errors and send it again.", errors)
 
 
-def _parameters(request: Request, error: RequestValidationError) -> Refusal:
+def _refuse_parameters(request: Request, error: RequestValidationError) -> Refusal:
     """Refuse invalid parameters; 401 comes first, even if the route reads the token later."""
     try:
         if request.url.path.startswith("/v1/"):

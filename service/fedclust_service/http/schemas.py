@@ -31,23 +31,23 @@ from fedclust_service.http.describe import LISTED
 def derived() -> list[type[BaseModel]]:
     """Return the models, under the names that the routes use."""
     by_name = phases()
-    tasks = _choice(
+    tasks = _choice_model(
         "TaskDocument",
         models.TaskDocument.__doc__,
         "phase",
         [_task(name, each) for name, each in by_name.items()],
     )
     return [
-        *map(_page, LISTED.values()),
+        *map(_page_model, LISTED.values()),
         _with(models.ResultDocument, result=Result),
         _with(models.TaskResponse, task=(tasks | None, None)),
-        _choice(
+        _choice_model(
             "SessionCreate",
             models.SessionCreate.__doc__,
             "algorithm",
-            [_definition(name) for name in BUILT_IN],
+            [_definition_model(name) for name in BUILT_IN],
         ),
-        _choice(
+        _choice_model(
             "Submission",
             "A site's answer to a round.",
             "phase",
@@ -96,7 +96,7 @@ def _submission(name: str, users: Sequence[Phase]) -> type[BaseModel]:
     )
 
 
-def _definition(method: str) -> type[BaseModel]:
+def _definition_model(method: str) -> type[BaseModel]:
     return create_model(
         f"{_camel(method)}SessionCreate",
         __base__=models.SessionCreate,
@@ -107,7 +107,7 @@ def _definition(method: str) -> type[BaseModel]:
     )
 
 
-def _page(model: type[BaseModel]) -> type[BaseModel]:
+def _page_model(model: type[BaseModel]) -> type[BaseModel]:
     following = Field(description="The cursor of the next page; null on the last one.")
     return create_model(
         f"{model.__name__}Page",
@@ -126,7 +126,7 @@ def _with(model: type[BaseModel], **fields: Any) -> type[BaseModel]:
     return changed
 
 
-def _choice(
+def _choice_model(
     name: str, doc: str | None, discriminator: str, variants: Sequence[type[BaseModel]]
 ) -> type[BaseModel]:
     root: Any = Annotated[_union(variants), Field(discriminator=discriminator)]

@@ -189,7 +189,7 @@ def _skew(co: Coordinator) -> ClockSkew:
     )
 
 
-def list_sessions(
+def list_all_sessions(
     co: Coordinator,
     actor: Actor,
     limit: int = 50,
@@ -205,7 +205,7 @@ def list_sessions(
     def work(tx: Tx) -> Page:
         rows = tx.overview.page(limit=size + 1, after_id=after, state=state, name=name)
         more = str(rows[size - 1].session.id) if len(rows) > size else None
-        return Page(items=tuple(_session(each, now) for each in rows[:size]), next=more)
+        return Page(items=tuple(_admin_session(each, now) for each in rows[:size]), next=more)
 
     return co.store.read("admin.sessions", work)
 
@@ -233,7 +233,7 @@ def list_audit(
     return co.store.read("admin.audit", work)
 
 
-def _session(each: SessionOverview, now: datetime) -> AdminSession:
+def _admin_session(each: SessionOverview, now: datetime) -> AdminSession:
     session, current, sites = each.session, each.round, each.sites
     late = each.late_since(now)
     return AdminSession(
@@ -257,11 +257,11 @@ def _session(each: SessionOverview, now: datetime) -> AdminSession:
         refusals=sum(site.refusals for site in sites),
         bytes_in=sum(site.bytes_in for site in sites),
         bytes_out=sum(site.bytes_out for site in sites),
-        sites=tuple(_site(site, late) for site in sites),
+        sites=tuple(_admin_site(site, late) for site in sites),
     )
 
 
-def _site(site: SiteOverview, late: datetime | None) -> AdminSite:
+def _admin_site(site: SiteOverview, late: datetime | None) -> AdminSite:
     shown = {**vars(site), "name": site.site, "state": site.state.value}
     shown["answered"] = site.answered if site.asked else None
     shown["late_since"] = late if site.asked and not site.answered else None

@@ -94,7 +94,7 @@ class AggregationOutcome:
     metrics: dict[str, float]
 
 
-def compute(plan: Plan, job: Job, answers: Iterable[StoredAnswer]) -> AggregationOutcome:
+def aggregate_round(plan: Plan, job: Job, answers: Iterable[StoredAnswer]) -> AggregationOutcome:
     """Aggregate a round; an exception of the method is an outcome too.
 
     ``plan`` is that of ``job.definition``; ``answers`` come in any order.
@@ -127,10 +127,10 @@ def _step(plan: Plan, job: Job, answers: Iterable[StoredAnswer]) -> Next | Done:
 def _ready(plan: Plan, job: Job, step: Next | Done) -> Opening | Finished:
     if isinstance(step, Done):
         return Finished(codec.encode_model(step.result), step.result.stopped_because)
-    return prepare(job.session, plan, job.number + 1, job.roster, step)
+    return encode_opening(job.session, plan, job.number + 1, job.roster, step)
 
 
-def prepare(
+def encode_opening(
     session: str, plan: Plan, number: int, roster: Sequence[str], following: Next
 ) -> Opening:
     """Encode the engine's next task for storage and for the sites."""

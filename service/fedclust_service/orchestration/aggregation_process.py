@@ -29,7 +29,7 @@ from fedclust_service.orchestration.aggregation import (
     Opening,
     Raised,
     StoredAnswer,
-    compute,
+    aggregate_round,
 )
 
 #: ``-P``: never import modules from the folder that the server runs in.
@@ -97,7 +97,7 @@ class AggregationProcess:
             # A process that failed early stops reading, but still sends its outcome.
             with contextlib.suppress(OSError):
                 _send_job(jobs, job, count, answers)
-            return _computed(codec.decode(_receive(outcomes)))
+            return _decode_outcome(codec.decode(_receive(outcomes)))
         except (OSError, EOFError):
             raise ProcessLost from None
         finally:
@@ -120,7 +120,7 @@ class AggregationProcess:
                     stdout=subprocess.PIPE,
                     # A traceback may hold what sites sent.
                     stderr=subprocess.DEVNULL,
-                    env=_environment(),
+                    env=_environment_without_secrets(),
                     creationflags=_LOW_PRIORITY,
                 )
             except OSError:
@@ -135,7 +135,7 @@ class AggregationProcess:
                 self._process.kill()
 
 
-def _environment() -> dict[str, str]:
+def _environment_without_secrets() -> dict[str, str]:
     """Return this environment without the secret key and the database's password."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDCLUST_")}
     return {**kept, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -150,7 +150,7 @@ def _send_job(pipe: IO[bytes], job: Job, count: int, answers: Iterable[StoredAns
     pipe.flush()
 
 
-def _computed(tree: Any) -> AggregationOutcome:
+def _decode_outcome(tree: Any) -> AggregationOutcome:
     return AggregationOutcome(_KINDS[tree["kind"]](**tree["what"]), tree["metrics"])
 
 
@@ -191,7 +191,7 @@ def main() -> None:
         count = head.pop("answers")
         job = Job(**head)
         plan = plan_of(read_definition(job.definition))
-        computed = compute(plan, job, _answers(jobs, count))
+        computed = aggregate_round(plan, job, _receive_answers(jobs, count))
         reply: Any = {
             "kind": _NAMES[type(computed.what)],
             "what": vars(computed.what),
@@ -200,7 +200,7 @@ def main() -> None:
         _send(outcomes, codec.encode(reply))
 
 
-def _answers(jobs: IO[bytes], count: int) -> Iterator[StoredAnswer]:
+def _receive_answers(jobs: IO[bytes], count: int) -> Iterator[StoredAnswer]:
     """Yield the answers as they arrive; then watch for the coordinator's end."""
     for _ in range(count):
         site, p, empty = cast("tuple[str, int, bool]", codec.decode(_receive(jobs)))

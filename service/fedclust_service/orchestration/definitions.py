@@ -20,7 +20,7 @@ from fedclust_service.store import DataDamaged
 
 # Exceptions are not cached, so damage is found again each time.
 @functools.lru_cache(maxsize=64)
-def _read(definition: bytes, sha256: str) -> Definition:
+def _read_verified(definition: bytes, sha256: str) -> Definition:
     if codec.sha256(definition) != sha256:
         raise DataDamaged("definition")
     return read_definition(definition)
@@ -32,12 +32,12 @@ def definition_of(session: Session) -> Definition:
     DataDamaged if the stored bytes are others; DefinitionError if an earlier version wrote the
     definition in a form that this version does not read.
     """
-    return _read(session.definition, session.definition_sha256)
+    return _read_verified(session.definition, session.definition_sha256)
 
 
 @functools.lru_cache(maxsize=64)
 def _plan(definition: bytes, sha256: str) -> Plan:
-    return plan_of(_read(definition, sha256))
+    return plan_of(_read_verified(definition, sha256))
 
 
 def plan_for(session: Session) -> Plan:

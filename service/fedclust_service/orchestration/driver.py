@@ -27,7 +27,7 @@ from fedclust_service.clock import ClockFault
 from fedclust_service.domain.round import ROUND_TRANSITIONS, FailureReason, Lease, Round, RoundState
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.domain.submission import Submission
-from fedclust_service.domain.transition import advance
+from fedclust_service.domain.transition import next_state
 from fedclust_service.orchestration.access_queries import joined_sites
 from fedclust_service.orchestration.aggregation import (
     AggregationOutcome,
@@ -37,7 +37,7 @@ from fedclust_service.orchestration.aggregation import (
     Opening,
     Raised,
     StoredAnswer,
-    compute,
+    aggregate_round,
 )
 from fedclust_service.orchestration.aggregation_process import (
     AggregationProcess,
@@ -299,7 +299,7 @@ class Driver(BackgroundThread):
             except NotStarted:
                 log.warning("aggregation_process_not_started", session=job.session)
             full = self._co.store.read("driver.load", lambda tx: tx.submissions.list(work.round.id))
-        return compute(plan, job, [stored.answer(each) for each in full])
+        return aggregate_round(plan, job, [stored.answer(each) for each in full])
 
     def _one_by_one(self, work: _Work, stored: _Stored) -> Iterator[StoredAnswer]:
         """Yield the answers of a large round, with a pause after each for other requests.
@@ -330,7 +330,7 @@ class Driver(BackgroundThread):
             reason, message = outcome.what.reason, outcome.what.message
             end_session(uow, session, SessionState.FAILED, reason=reason, failure=message)
             return "failed"
-        closed = advance(ROUND_TRANSITIONS, current.state, RoundState.CLOSED)
+        closed = next_state(ROUND_TRANSITIONS, current.state, RoundState.CLOSED)
         if not tx.rounds.finish(
             work.round.id,
             work.lease.token,

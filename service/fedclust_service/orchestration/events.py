@@ -79,7 +79,7 @@ def read_events(co: Coordinator, token: str, session: str, after: int) -> EventB
         rows = tx.chain.about(found.name, after, PAGE)
         kept = [row for row in rows if end is None or (row.number or 0) <= end]
         last = kept[-1].number or after if kept else after
-        shown = tuple(event for row in kept if (event := _shown(actor, row)) is not None)
+        shown = tuple(event for row in kept if (event := _event_of(actor, row)) is not None)
         return EventBatch(
             shown, last, more=len(rows) == PAGE, ended=end is not None and last >= end
         )
@@ -87,7 +87,7 @@ def read_events(co: Coordinator, token: str, session: str, after: int) -> EventB
     return co.store.read("events.read", look)
 
 
-def _shown(actor: Actor, entry: AuditEntry) -> Event | None:
+def _event_of(actor: Actor, entry: AuditEntry) -> Event | None:
     if entry.number is None or entry.action not in _FOR_ALL:
         return None
     role, _, name = entry.actor.partition(":")

@@ -22,7 +22,7 @@ from fedclust_service.domain.session import (
     Session,
     SessionState,
 )
-from fedclust_service.domain.transition import advance
+from fedclust_service.domain.transition import next_state
 from fedclust_service.orchestration.access_queries import is_slug, own_session, session_for
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.definitions import definition_of, plan_or_refuse
@@ -63,7 +63,7 @@ def join(
         joined = dataclasses.replace(
             own,
             **_declared(body),
-            state=advance(PARTICIPATION_TRANSITIONS, own.state, ParticipationState.JOINED),
+            state=next_state(PARTICIPATION_TRANSITIONS, own.state, ParticipationState.JOINED),
             table_id=body.table_id,
             separate_groups=body.separate_groups,
             sdk_version=body.sdk_version,
@@ -81,7 +81,7 @@ def join(
             separate_groups=body.separate_groups,
         )
         start_if_complete(uow, found, actor, start)
-        return _info(found, joined), not late
+        return _participation_info(found, joined), not late
 
     return with_start(co, "participation.join", work)
 
@@ -118,7 +118,7 @@ def _rejoin(
     if own.sdk_version != body.sdk_version:
         own = dataclasses.replace(own, sdk_version=body.sdk_version)
         uow.tx.participations.update(own)
-    return _info(session, own)
+    return _participation_info(session, own)
 
 
 def _check_state(session: Session, own: Participation, now: datetime) -> None:
@@ -154,7 +154,7 @@ def _check_consent(tx: Tx, actor: Actor, session: Session, body: JoinRequest) ->
             "and consent to its definition.",
         )
     _check_version(session, body)
-    _check_features(definition, body)
+    _check_own_features(definition, body)
     _check_band(body)
     missing = []
     if definition.policy.min_sites == 2:
@@ -211,7 +211,7 @@ def _check_version(session: Session, body: JoinRequest) -> None:
     )
 
 
-def _check_features(definition: Definition, body: JoinRequest) -> None:
+def _check_own_features(definition: Definition, body: JoinRequest) -> None:
     wanted, given = [each.name for each in definition.features], set(body.features)
     faults = [
         (f"/features/{index}", "unknown-feature", "the session has no such feature")
@@ -242,7 +242,7 @@ def _check_band(body: JoinRequest) -> None:
         raise broken_rule(violation, "Declare one of the bands.", "/size_band") from None
 
 
-def _info(session: Session, own: Participation) -> ParticipationInfo:
+def _participation_info(session: Session, own: Participation) -> ParticipationInfo:
     return ParticipationInfo(
         session=session.name,
         site=own.site,
@@ -297,7 +297,7 @@ def _depart(
     if session.state.ended:
         raise Refusal("wrong-state", "The session has ended: a site cannot leave it any more.")
     gone = dataclasses.replace(
-        own, state=advance(PARTICIPATION_TRANSITIONS, own.state, target), left_at=uow.now
+        own, state=next_state(PARTICIPATION_TRANSITIONS, own.state, target), left_at=uow.now
     )
     tx.participations.update(gone)
     tx.sessions.touch(session.id)

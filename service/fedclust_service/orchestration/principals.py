@@ -28,7 +28,7 @@ from fedclust_service.domain.access import (
     sees_tokens,
 )
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.domain.tokens import TokenError, TokenText, new_token, read_token
+from fedclust_service.domain.tokens import TokenError, TokenText, new_token, parse_token
 from fedclust_service.orchestration.access_queries import is_slug
 from fedclust_service.orchestration.coordinator import Coordinator
 from fedclust_service.orchestration.paging import name_in_list, page_size, read_cursor
@@ -39,7 +39,7 @@ from fedclust_service.store import SiteView, Tx
 T = TypeVar("T")
 
 
-def _remedy(role: Role) -> str:
+def _token_advice(role: Role) -> str:
     if role is Role.OPERATOR:
         return (
             "Another operator issues one (fedclust operator token NAME); without any, run "
@@ -100,7 +100,7 @@ def _actor(row: Token, principal: Principal) -> Actor:
 
 def _parsed(token: str) -> TokenText:
     try:
-        return read_token(token)
+        return parse_token(token)
     except TokenError:
         raise _unauthenticated(
             "This is not a complete token: copy it again, from fcs_, fca_ or fco_ on."
@@ -111,12 +111,14 @@ def _valid(
     co: Coordinator, text: TokenText, found: tuple[Token, Principal] | None, now: datetime
 ) -> tuple[Token, Principal]:
     if found is None or not co.keys.verify(text, found[0].secret_hmac):
-        raise _unauthenticated(f"This coordinator does not know the token. {_remedy(text.role)}")
+        raise _unauthenticated(
+            f"This coordinator does not know the token. {_token_advice(text.role)}"
+        )
     row, principal = found
     if row.revoked_at is not None:
-        raise _unauthenticated(f"The token has been revoked. {_remedy(text.role)}")
+        raise _unauthenticated(f"The token has been revoked. {_token_advice(text.role)}")
     if row.expires_at <= now:
-        raise _unauthenticated(f"The token has expired. {_remedy(text.role)}")
+        raise _unauthenticated(f"The token has expired. {_token_advice(text.role)}")
     if principal.disabled:
         raise _unauthenticated(
             f"The {principal.role.value} of this token is disabled. Ask the coordinator's operator."
@@ -163,7 +165,7 @@ def issue_token(
     require(actor, "token.issue")
 
     def work(uow: UnitOfWork) -> TokenIssued:
-        principal = _named(uow.tx, role, name)
+        principal = _principal_named(uow.tx, role, name)
         return _issue(co, uow, actor, principal, timedelta(days=body.expires_in_days))
 
     return commit(co, "token.issue", work)
@@ -188,7 +190,7 @@ def revoke_token(co: Coordinator, actor: Actor, role: Role, name: str, token_id:
 
     def work(uow: UnitOfWork) -> None:
         _lock(uow.tx, role)
-        principal = _named(uow.tx, role, name)
+        principal = _principal_named(uow.tx, role, name)
         row = uow.tx.tokens.get(token_id) if token_id.isalnum() else None
         if row is None or row.principal_id != principal.id:
             raise absent("token")
@@ -257,10 +259,10 @@ def create_principal(
                     f"There is {_an(role)} of this name with another title. Change it with PATCH, "
                     "or choose another name.",
                 )
-            return _info(tx, actor, there), False
+            return _principal_info(tx, actor, there), False
         added = tx.principals.add(role, body.name, body.title)
         uow.audit(actor, f"{role.value}.created", _subject(added))
-        return _info(tx, actor, added), True
+        return _principal_info(tx, actor, added), True
 
     return commit(co, "principal.create", work)
 
@@ -275,7 +277,7 @@ def list_principals(
 
     def work(tx: Tx) -> Page:
         rows = tx.principals.list(role, size + 1, after)
-        items = tuple(_info(tx, actor, each) for each in rows[:size])
+        items = tuple(_principal_info(tx, actor, each) for each in rows[:size])
         return Page(items=items, next=rows[size - 1].name if len(rows) > size else None)
 
     return co.store.read("principal.list", work)
@@ -284,7 +286,9 @@ def list_principals(
 def get_principal(co: Coordinator, actor: Actor, role: Role, name: str) -> PrincipalInfo:
     """Return one principal; only operators see its tokens' metadata."""
     require(actor, f"{role.value}.read")
-    return co.store.read("principal.get", lambda tx: _info(tx, actor, _named(tx, role, name)))
+    return co.store.read(
+        "principal.get", lambda tx: _principal_info(tx, actor, _principal_named(tx, role, name))
+    )
 
 
 def patch_principal(
@@ -298,7 +302,7 @@ def patch_principal(
 
     def work(uow: UnitOfWork) -> PrincipalInfo:
         _lock(uow.tx, role)
-        before = _named(uow.tx, role, name)
+        before = _principal_named(uow.tx, role, name)
         after = dataclasses.replace(
             before,
             title=before.title if body.title is None else body.title,
@@ -312,19 +316,19 @@ def patch_principal(
             _keep_an_operator(uow, role)
             done = "disabled" if after.disabled else "enabled"
             uow.audit(actor, f"{role.value}.{done}", _subject(after))
-        return _info(uow.tx, actor, after)
+        return _principal_info(uow.tx, actor, after)
 
     return commit(co, "principal.change", work)
 
 
-def _named(tx: Tx, role: Role, name: str) -> Principal:
+def _principal_named(tx: Tx, role: Role, name: str) -> Principal:
     principal = tx.principals.get(role, name) if is_slug(name) else None
     if principal is None:
         raise absent(role.value)
     return principal
 
 
-def _info(tx: Tx, actor: Actor, principal: Principal) -> PrincipalInfo:
+def _principal_info(tx: Tx, actor: Actor, principal: Principal) -> PrincipalInfo:
     tokens = None
     if sees_tokens(actor):
         rows = tx.tokens.list_for(principal.id)

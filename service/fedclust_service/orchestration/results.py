@@ -39,7 +39,7 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
         stored = tx.results.get(found.id)
         if stored is None:
             raise _not_ready(found)
-        return found, stored, _provenance(tx, actor, found, stored)
+        return found, stored, _result_provenance(tx, actor, found, stored)
 
     found, stored, provenance = co.store.read("result.get", look)
     definition = definition_of(found)
@@ -71,7 +71,7 @@ def _not_ready(session: Session) -> Refusal:
     return Refusal("result-not-ready", "Wait until the session has completed.", retry_after_s=10)
 
 
-def _provenance(tx: Tx, actor: Actor, session: Session, stored: StoredResult) -> Provenance:
+def _result_provenance(tx: Tx, actor: Actor, session: Session, stored: StoredResult) -> Provenance:
     definition = definition_of(session)
     numbers = tx.rounds.numbers(session.id)
     answers = tx.submissions.summaries(session_id=session.id)

@@ -27,7 +27,7 @@ from fedclust_service.domain.round import (
     decide_round,
 )
 from fedclust_service.domain.session import SESSION_TRANSITIONS, Session, SessionState
-from fedclust_service.domain.transition import advance
+from fedclust_service.domain.transition import next_state
 from fedclust_service.orchestration.access_queries import joined_sites
 from fedclust_service.orchestration.aggregation import Opening, task_digests
 from fedclust_service.orchestration.definitions import definition_of, plan_for
@@ -188,7 +188,7 @@ def _stop_collecting(
     uow: UnitOfWork, session: Session, current: Round, decision: Aggregate, actor: Actor | str
 ) -> None:
     tx, reason = uow.tx, decision.reason.value
-    target = advance(ROUND_TRANSITIONS, current.state, RoundState.AGGREGATING)
+    target = next_state(ROUND_TRANSITIONS, current.state, RoundState.AGGREGATING)
     if not tx.rounds.transition(current.id, current.state, target, close_reason=reason):
         return
     # This wakes the sites that need not answer any more. The others wait for the next round.
@@ -226,12 +226,12 @@ def end_session(
     tx, now = uow.tx, uow.now
     current = tx.rounds.latest(session.id)
     if current is not None and current.state in (RoundState.COLLECTING, RoundState.AGGREGATING):
-        failed = advance(ROUND_TRANSITIONS, current.state, RoundState.FAILED)
+        failed = next_state(ROUND_TRANSITIONS, current.state, RoundState.FAILED)
         tx.rounds.transition(current.id, current.state, failed, closed_at=now, close_reason=reason)
         uow.audit(actor, "round.failed", session.name, round=current.number, reason=reason)
     ended = dataclasses.replace(
         session,
-        state=advance(SESSION_TRANSITIONS, session.state, target),
+        state=next_state(SESSION_TRANSITIONS, session.state, target),
         ended_at=now,
         stopped_because=reason,
         failure=failure,

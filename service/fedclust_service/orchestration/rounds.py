@@ -31,7 +31,7 @@ def list_rounds(
     def work(tx: Tx) -> Page:
         found, _ = session_for(tx, actor, session)
         rows = tx.rounds.list(found.id, size + 1, after)
-        items = tuple(_info(tx, actor, found, each, now) for each in rows[:size])
+        items = tuple(_round_info(tx, actor, found, each, now) for each in rows[:size])
         return Page(items=items, next=str(rows[size - 1].number) if len(rows) > size else None)
 
     return co.store.read("round.list", work)
@@ -44,7 +44,7 @@ def get_round(co: Coordinator, actor: Actor, session: str, number: int) -> Round
 
     def work(tx: Tx) -> RoundInfo:
         found, _ = session_for(tx, actor, session)
-        return _info(tx, actor, found, _numbered(tx, found, number), now)
+        return _round_info(tx, actor, found, _numbered(tx, found, number), now)
 
     return co.store.read("round.get", work)
 
@@ -66,7 +66,7 @@ def close_round(co: Coordinator, actor: Actor, session: str, number: int) -> Rou
             current = update_round(uow, found, current, asked=True, actor=actor)
         if current.state is RoundState.COLLECTING:
             raise _still_open(tx, found, current)
-        return _info(tx, actor, found, current, uow.now)
+        return _round_info(tx, actor, found, current, uow.now)
 
     return commit(co, "round.close", work)
 
@@ -92,7 +92,7 @@ def _numbered(tx: Tx, session: Session, number: int) -> Round:
     return found
 
 
-def _info(tx: Tx, actor: Actor, session: Session, shown: Round, now: datetime) -> RoundInfo:
+def _round_info(tx: Tx, actor: Actor, session: Session, shown: Round, now: datetime) -> RoundInfo:
     answers = {each.site: each for each in tx.submissions.summaries(round_id=shown.id)}
     past = now >= shown.deadline or shown.state is not RoundState.COLLECTING
     return RoundInfo(

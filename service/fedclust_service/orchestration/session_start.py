@@ -24,9 +24,9 @@ from fedclust_service.domain.session import (
     Session,
     SessionState,
 )
-from fedclust_service.domain.transition import advance
+from fedclust_service.domain.transition import next_state
 from fedclust_service.orchestration.access_queries import joined, joined_sites
-from fedclust_service.orchestration.aggregation import Opening, prepare
+from fedclust_service.orchestration.aggregation import Opening, encode_opening
 from fedclust_service.orchestration.core import CoordinatorCore
 from fedclust_service.orchestration.definitions import definition_of, masks_of, plan_or_refuse
 from fedclust_service.orchestration.round_lifecycle import end_session, open_round
@@ -71,7 +71,7 @@ def _make_start(session: Session, joined: tuple[Participation, ...]) -> Start:
     try:
         engine.check_roster(plan, roster, masks)
         first = engine.start(plan, roster, masks)
-        return Start(roster, prepare(session.name, plan, 1, roster, first))
+        return Start(roster, encode_opening(session.name, plan, 1, roster, first))
     except (MethodFailure, RuleViolation) as failure:
         return Start(roster, failure)
 
@@ -82,7 +82,7 @@ def needed_to_start(session: Session) -> int:
     return max(policy.min_sites, policy.quorum or 0)
 
 
-def _complete(session: Session, participations: Sequence[Participation]) -> bool:
+def _recruiting_over(session: Session, participations: Sequence[Participation]) -> bool:
     """Whether a recruiting session waits for no invited site and has enough joined ones."""
     if session.state is not SessionState.RECRUITING:
         return False
@@ -93,7 +93,7 @@ def _complete(session: Session, participations: Sequence[Participation]) -> bool
 
 def unsuitable(session: Session, participations: Sequence[Participation]) -> str | None:
     """Return why the method cannot start with the joined sites; None while sites are invited."""
-    if not _complete(session, participations):
+    if not _recruiting_over(session, participations):
         return None
     plan = plan_or_refuse(session)
     present = joined(participations)
@@ -111,7 +111,7 @@ def start_if_complete(uow: UnitOfWork, session: Session, actor: Actor, start: St
     if definition_of(session).start != "when_all_joined":
         return
     participations = uow.tx.participations.list(session.id)
-    if not _complete(session, participations):
+    if not _recruiting_over(session, participations):
         return
     roster = joined_sites(participations)
     if start is not None and start.roster == roster and isinstance(start.first, RuleViolation):
@@ -135,7 +135,7 @@ def begin(uow: UnitOfWork, session: Session, actor: Actor, start: Start | None) 
         raise Refusal("sites-unsuitable", start.first.message)
     running = dataclasses.replace(
         session,
-        state=advance(SESSION_TRANSITIONS, session.state, SessionState.RUNNING),
+        state=next_state(SESSION_TRANSITIONS, session.state, SessionState.RUNNING),
         started_at=uow.now,
     )
     tx.sessions.update(running)

@@ -75,7 +75,7 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
                     "A session of this name was created with another definition or by somebody "
                     "else. Names are never reused: choose another one.",
                 )
-            return _info(tx, there, uow.now), False
+            return _session_info(tx, there, uow.now), False
         _require_registered(tx, body.sites, "/sites")
         if body.expires is not None and body.expires <= uow.now:
             past = FieldError(
@@ -100,7 +100,7 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
         for site in body.sites:
             tx.participations.add(_invitation(session, site, uow.now))
         uow.audit(actor, "session.created", session.name, definition=session.definition_sha256)
-        return _info(tx, session, uow.now), True
+        return _session_info(tx, session, uow.now), True
 
     return commit(co, "session.create", work)
 
@@ -126,7 +126,7 @@ def list_sessions(
             state=state,
             after_id=after,
         )
-        items = _entries(tx, rows[:size], now)
+        items = _session_entries(tx, rows[:size], now)
         return Page(items=items, next=str(rows[size - 1].id) if len(rows) > size else None)
 
     return co.store.read("session.list", work)
@@ -139,7 +139,7 @@ def get_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
 
     def work(tx: Tx) -> SessionInfo:
         session, _ = session_for(tx, actor, name)
-        info = _info(tx, session, now)
+        info = _session_info(tx, session, now)
         if actor.role is Role.SITE:
             return info
         why = unsuitable(session, tx.participations.list(session.id))
@@ -163,7 +163,7 @@ def patch_session(co: Coordinator, actor: Actor, name: str, body: SessionPatch) 
             _invite(uow, actor, session, body.invite)
         if body.deadline is not None:
             _move_deadline(uow, actor, session, body.deadline)
-        return _info(uow.tx, _reloaded(uow.tx, session), uow.now)
+        return _session_info(uow.tx, _reloaded(uow.tx, session), uow.now)
 
     return commit(co, "session.change", work)
 
@@ -222,7 +222,7 @@ def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
         tx = uow.tx
         session, _ = session_for(tx, actor, name, lock=True)
         if session.started_at is not None:
-            return _info(tx, session, uow.now)
+            return _session_info(tx, session, uow.now)
         if session.state is not SessionState.RECRUITING:
             raise Refusal("wrong-state", "The session has ended. Create another one.")
         present = len(joined(tx.participations.list(session.id)))
@@ -232,7 +232,7 @@ def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
                 f"{present} of the {needed_to_start(session)} sites that the session needs have "
                 "joined. Wait for the others, or invite more.",
             )
-        return _info(tx, begin(uow, session, actor, start), uow.now)
+        return _session_info(tx, begin(uow, session, actor, start), uow.now)
 
     return with_start(co, "session.start", work)
 
@@ -250,7 +250,7 @@ def cancel_session(co: Coordinator, actor: Actor, name: str) -> SessionEntry:
             session = end_session(
                 uow, session, SessionState.CANCELLED, reason="cancelled", actor=actor
             )
-        return _entries(tx, [session], uow.now)[0]
+        return _session_entries(tx, [session], uow.now)[0]
 
     return commit(co, "session.cancel", work)
 
@@ -278,19 +278,21 @@ def _reloaded(tx: Tx, session: Session) -> Session:
     return tx.sessions.get_by_id(session.id) or session
 
 
-def _info(tx: Tx, session: Session, now: datetime) -> SessionInfo:
+def _session_info(tx: Tx, session: Session, now: datetime) -> SessionInfo:
     """Return one session as shown; raises as `definition_of` if its definition is unreadable."""
     definition_of(session)
-    return SessionInfo(**dict(_entries(tx, [session], now)[0]))
+    return SessionInfo(**dict(_session_entries(tx, [session], now)[0]))
 
 
-def _entries(tx: Tx, sessions: Sequence[Session], now: datetime) -> tuple[SessionEntry, ...]:
+def _session_entries(
+    tx: Tx, sessions: Sequence[Session], now: datetime
+) -> tuple[SessionEntry, ...]:
     """Return sessions as shown, read from the database together."""
     known = tx.overview.attendance([each.id for each in sessions])
-    return tuple(_shown(each, known[each.id], now) for each in sessions)
+    return tuple(_session_entry(each, known[each.id], now) for each in sessions)
 
 
-def _shown(session: Session, known: Attendance, now: datetime) -> SessionEntry:
+def _session_entry(session: Session, known: Attendance, now: datetime) -> SessionEntry:
     current = known.round
     past = current is not None and now >= current.deadline
     definition: Definition | None = None

@@ -13,7 +13,12 @@ from fedclust.schema.model import Model
 from fedclust.wire import codec
 from fedclust.wire.models import Receipt
 from fedclust.wire.problems import FieldError
-from fedclust.wire.submissions import SubmissionError, payload_bytes, read_head, read_submission
+from fedclust.wire.submissions import (
+    SubmissionError,
+    payload_bytes,
+    read_submission,
+    read_submission_head,
+)
 from fedclust_service.domain.access import Actor, require
 from fedclust_service.domain.refusal import Refusal, broken_rule
 from fedclust_service.domain.round import Addressee, Round, RoundState, TaskStatus
@@ -125,7 +130,7 @@ def submit(
     plan = plan_or_refuse(seen.session)
     try:
         # (5): parse, digest, contents. What a site declared does not change once it has joined.
-        payload = payload_bytes(_read(plan, seen, body))
+        payload = payload_bytes(_read_payload(plan, seen, body))
     except Refusal as refusal:
         refused = refusal
     checked = _Checked(digest, len(body.content), payload, refused)
@@ -215,7 +220,7 @@ def _admit(tx: Tx, seen: SiteView | None, digest: str) -> Submitted | Admitted:
     return Admitted(session, own, asked, addressee)
 
 
-def _read(plan: Plan, seen: Admitted, body: Body) -> Model | None:
+def _read_payload(plan: Plan, seen: Admitted, body: Body) -> Model | None:
     """Parse and check a body; Refusal for whatever is wrong with it."""
     if body.check is not None:
         body.check(body.content)
@@ -226,7 +231,7 @@ def _read(plan: Plan, seen: Admitted, body: Body) -> Model | None:
             head, payload = read_submission(phase, body.content, body.media)
         except SubmissionError:
             # A payload of another phase is no error in a payload of this one.
-            head = read_head(body.content, body.media)
+            head = read_submission_head(body.content, body.media)
             if head.phase == phase.name:
                 raise
     except SubmissionError as error:

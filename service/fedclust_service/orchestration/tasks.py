@@ -30,7 +30,7 @@ class TaskView:
     version: int
 
 
-def read_task(
+def current_task(
     co: Coordinator,
     token: str,
     session: str,

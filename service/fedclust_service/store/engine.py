@@ -70,7 +70,7 @@ def sqlite_file(url: URL) -> Path | None:
     return Path(url.database or "").expanduser().resolve()
 
 
-def build(url: URL, *, busy_timeout_s: float, pool_size: int) -> Engines:
+def build_engines(url: URL, *, busy_timeout_s: float, pool_size: int) -> Engines:
     """Make the engines; for SQLite also the file, which only its owner can read."""
     path = sqlite_file(url)
     if path is None:

@@ -40,11 +40,11 @@ def folder() -> Path:
     raise FileNotFoundError("the migrations are missing from this installation")
 
 
-def head() -> str:
+def newest_migration() -> str:
     """Return the newest migration of this program."""
     from alembic.script import ScriptDirectory
 
-    found = ScriptDirectory.from_config(_config()).get_current_head()
+    found = ScriptDirectory.from_config(_alembic_config()).get_current_head()
     assert found is not None  # noqa: S101  # there is at least the first
     return found
 
@@ -69,12 +69,12 @@ def upgrade(url: str, revision: str = "head") -> None:
 
     SchemaNewer if a later version wrote it; StoreLocked while a process serves it.
     """
-    _move(url, revision, up=True)
+    _migrate(url, revision, up=True)
 
 
 def downgrade(url: str, revision: str) -> None:
     """Downgrade a database to a migration; ``base`` drops every table of fedclust."""
-    _move(url, revision, up=False)
+    _migrate(url, revision, up=False)
 
 
 def revision_of(connection: Connection) -> str | None:
@@ -98,7 +98,7 @@ def check(connection: Connection) -> None:
                 "the database holds tables that are not fedclust's; give one of its own"
             )
         raise SchemaMissing(f"the database is empty; run `{UPGRADE_COMMAND}`")
-    _known(found)
+    _check_known(found)
     raise SchemaOlder(
         f"the database is at migration {found} and this version needs {tables.SCHEMA_REVISION}; "
         f"make a backup, then run `{UPGRADE_COMMAND}`"
@@ -107,15 +107,15 @@ def check(connection: Connection) -> None:
 
 def upgrade_with(engine: Engine, revision: str = "head") -> None:
     """Upgrade as `upgrade` does, over a write engine and without a lock."""
-    _run(engine, revision, up=True)
+    _run_migration(engine, revision, up=True)
 
 
-def _move(url: str, revision: str, *, up: bool) -> None:
+def _migrate(url: str, revision: str, *, up: bool) -> None:
     made = _engines(url)
     try:
         lock = serving_lock(made.file) if made.file else None
         try:
-            _run(made.write, revision, up=up)
+            _run_migration(made.write, revision, up=up)
         finally:
             if lock:
                 lock.release()
@@ -123,10 +123,10 @@ def _move(url: str, revision: str, *, up: bool) -> None:
         made.dispose()
 
 
-def _run(engine: Engine, revision: str, *, up: bool) -> None:
+def _run_migration(engine: Engine, revision: str, *, up: bool) -> None:
     from alembic import command
 
-    config = _config()
+    config = _alembic_config()
     try:
         with engine.begin() as connection:
             if connection.dialect.name == "postgresql":
@@ -135,19 +135,19 @@ def _run(engine: Engine, revision: str, *, up: bool) -> None:
                 )
             found = revision_of(connection)
             if found is not None:
-                _known(found)
+                _check_known(found)
             config.attributes["connection"] = connection
             (command.upgrade if up else command.downgrade)(config, revision)
     except DBAPIError as error:
         raise translate(error, "migrate") from None
 
 
-def _known(found: str) -> None:
+def _check_known(found: str) -> None:
     from alembic.script import ScriptDirectory
     from alembic.util import CommandError
 
     try:
-        ScriptDirectory.from_config(_config()).get_revision(found)
+        ScriptDirectory.from_config(_alembic_config()).get_revision(found)
     except CommandError:
         raise SchemaNewer(
             f"the database is at migration {found}, which a later version of fedclust made; "
@@ -155,7 +155,7 @@ def _known(found: str) -> None:
         ) from None
 
 
-def _config() -> Config:
+def _alembic_config() -> Config:
     from alembic.config import Config
 
     config = Config()
@@ -165,4 +165,4 @@ def _config() -> Config:
 
 
 def _engines(url: str) -> engines.Engines:
-    return engines.build(engines.parse_url(url), busy_timeout_s=10.0, pool_size=1)
+    return engines.build_engines(engines.parse_url(url), busy_timeout_s=10.0, pool_size=1)

@@ -119,7 +119,7 @@ class OverviewQueries(Repository):
         self, names: dict[int, str], rounds: dict[int, RoundOverview]
     ) -> dict[int, list[SiteOverview]]:
         seen, refusals = self._last_seen(), self._refusals(names)
-        answers, tasks = _answers(names).subquery(), _tasks(names).subquery()
+        answers, tasks = _select_answers(names).subquery(), _select_tasks(names).subquery()
         p = tables.participations
         query = (
             select(
@@ -237,7 +237,7 @@ class OverviewQueries(Repository):
         return int(self._all(query).scalar_one())
 
 
-def _answers(ids: Iterable[int]) -> Select[int, str, int, int]:
+def _select_answers(ids: Iterable[int]) -> Select[int, str, int, int]:
     """Select the bytes of each site's answers and the last round that it answered.
 
     The newest round of a session has the largest id.
@@ -254,7 +254,7 @@ def _answers(ids: Iterable[int]) -> Select[int, str, int, int]:
     )
 
 
-def _tasks(ids: Iterable[int]) -> Select[int, str, int, int]:
+def _select_tasks(ids: Iterable[int]) -> Select[int, str, int, int]:
     """Select the bytes of each site's tasks and the last round that waits or waited for it.
 
     Neither database reads a task to get its length.

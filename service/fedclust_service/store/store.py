@@ -133,7 +133,7 @@ class Store:
         parsed = engines.parse_url(url)
         file = engines.sqlite_file(parsed)
         lock: FileLock | None = None
-        made = engines.build(parsed, busy_timeout_s=busy_timeout_s, pool_size=pool_size)
+        made = engines.build_engines(parsed, busy_timeout_s=busy_timeout_s, pool_size=pool_size)
         try:
             if serving and file:
                 lock = serving_lock(file)

@@ -348,19 +348,19 @@ class ChainRow(Row, table=True):
     lease_expires_at: datetime | None = Field(sa_type=UtcDateTime)
 
 
-def _table(row: type[Row]) -> Table:
+def _table_of(row: type[Row]) -> Table:
     return cast(Table, row.__table__)  # type: ignore[attr-defined]  # SQLModel sets it at run time
 
 
 metadata = Row.metadata
-principals = _table(PrincipalRow)
-tokens = _table(TokenRow)
-sessions = _table(SessionRow)
-participations = _table(ParticipationRow)
-rounds = _table(RoundRow)
-addressees = _table(AddresseeRow)
-submissions = _table(SubmissionRow)
-states = _table(StateRow)
-results = _table(ResultRow)
-audit = _table(AuditRow)
-audit_chain = _table(ChainRow)
+principals = _table_of(PrincipalRow)
+tokens = _table_of(TokenRow)
+sessions = _table_of(SessionRow)
+participations = _table_of(ParticipationRow)
+rounds = _table_of(RoundRow)
+addressees = _table_of(AddresseeRow)
+submissions = _table_of(SubmissionRow)
+states = _table_of(StateRow)
+results = _table_of(ResultRow)
+audit = _table_of(AuditRow)
+audit_chain = _table_of(ChainRow)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedclust.methods.common.finalize import raw_result
 from fedclust.methods.dual.config import Config
 from fedclust.methods.dual.feasible_set import CERTIFIED
-from fedclust.methods.dual.state import State, require
+from fedclust.methods.dual.state import State, require_value
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.result import Bounds, Result, relative_gap
 from fedclust.schema.run_config import RunConfig
@@ -42,14 +42,14 @@ def finish(state: State, config: RunConfig[Config]) -> Result:
     if centroids is None:
         raise MethodFailure("no_centroids", "no round of the method was closed: raise max_rounds")
     result = raw_result(
-        centroids, config, stopped_because=state.ended, warnings=_warnings(state, config)
+        centroids, config, stopped_because=state.ended, warnings=_bound_warnings(state, config)
     )
-    return result.model_copy(update={"bounds": _bounds(state, config)})
+    return result.model_copy(update={"bounds": _final_bounds(state, config)})
 
 
-def _bounds(state: State, config: RunConfig[Config]) -> Bounds:
+def _final_bounds(state: State, config: RunConfig[Config]) -> Bounds:
     options = config.options
-    n_clusters = len(require(state.references))
+    n_clusters = len(require_value(state.references))
     certified = options.symmetry in CERTIFIED
     of_rows = config.policy.protection == "none"
     statement = _CERTIFIED.format(
@@ -69,10 +69,10 @@ def _bounds(state: State, config: RunConfig[Config]) -> Bounds:
     )
 
 
-def _warnings(state: State, config: RunConfig[Config]) -> tuple[str, ...]:
+def _bound_warnings(state: State, config: RunConfig[Config]) -> tuple[str, ...]:
     options = config.options
     warnings = []
-    n_clusters = len(require(state.references))
+    n_clusters = len(require_value(state.references))
     if n_clusters < options.n_clusters:
         warnings.append(
             f"the bounds hold for {n_clusters} clusters, not for the {options.n_clusters} that "

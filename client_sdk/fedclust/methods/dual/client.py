@@ -53,7 +53,7 @@ def local_step(
         case DualTask() as common, DualPart() as part:
             return _solve_node(common, part, points, config, memory)
         case PrimalTask() as common, _:
-            return _measure_candidates(common, points), memory
+            return _measure_own_candidates(common, points), memory
     raise TypeError("each site has a part of a dual round's task")
 
 
@@ -111,7 +111,7 @@ def _solve_node(
     return answer, {**memory, "iterations": iterations, "labels": solution.labels}
 
 
-def _measure_candidates(task: PrimalTask, points: Points) -> PrimalAnswer:
+def _measure_own_candidates(task: PrimalTask, points: Points) -> PrimalAnswer:
     steps = [kmeans_rounds.site_lloyd_step(centroids, points) for centroids in task.centroids]
     return PrimalAnswer(
         counts=np.array([step.counts for step in steps]),

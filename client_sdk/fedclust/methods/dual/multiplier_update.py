@@ -304,8 +304,8 @@ def update_multipliers(
     if np.linalg.norm(slopes) <= ascent.residual:
         return ascent, Proposal(ascent.lambdas, finished=True, reason="residual")
     if ascent.rule == "subgradient":
-        return _move(ascent, _subgradient_step(ascent, slopes))
-    return _move(ascent, _cutting_plane_step(ascent, slopes))
+        return _move_multipliers(ascent, _subgradient_step(ascent, slopes))
+    return _move_multipliers(ascent, _cutting_plane_step(ascent, slopes))
 
 
 def add_assignments(ascent: Ascent, assignments: Sequence[SiteAssignment]) -> Ascent:
@@ -360,7 +360,7 @@ def known_cost(ascent: Ascent, centroids: FloatArray) -> float:
 # --- The paper's rules ----------------------------------------------------------------------------
 
 
-def _move(ascent: Ascent, step: FloatArray) -> tuple[Ascent, Proposal]:
+def _move_multipliers(ascent: Ascent, step: FloatArray) -> tuple[Ascent, Proposal]:
     lambdas = ascent.lambdas + step
     return ascent.model_copy(update={"lambdas": lambdas}), Proposal(lambdas)
 
@@ -423,7 +423,7 @@ def _propose_by_bundle(
     if optimum is None:
         if slopes is None:
             return ascent, Proposal(ascent.lambdas)
-        return _move(ascent, _subgradient_step(ascent, slopes))
+        return _move_multipliers(ascent, _subgradient_step(ascent, slopes))
     exact = np.isfinite(optimum.error)
     best = -np.inf if ascent.best is None else ascent.best
     reason: Reason = ""

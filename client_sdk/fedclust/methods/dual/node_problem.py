@@ -183,7 +183,7 @@ class _Problem:
         self.places = places.reshape(-1)
         merged_weights = np.zeros(len(distinct), dtype=np.int64)
         np.add.at(merged_weights, self.places, weights)
-        self.order = _farthest_first(distinct)
+        self.order = _order_farthest_first(distinct)
         self.rows, self.weights = distinct[self.order], merged_weights[self.order]
         self.mu, self.region = mu, region
         self.center = 0.5 * (region.lower + region.upper)
@@ -263,7 +263,7 @@ def _squared_distances(rows: FloatArray, centroids: FloatArray) -> FloatArray:
     return np.asarray(((rows[:, None, :] - centroids[None, :, :]) ** 2).sum(axis=2))
 
 
-def _farthest_first(rows: FloatArray) -> IntArray:
+def _order_farthest_first(rows: FloatArray) -> IntArray:
     """Return an order of rows in which each is the farthest from all rows before it.
 
     The first rows then have a cost under any labels, which prunes the search. Rows are sorted

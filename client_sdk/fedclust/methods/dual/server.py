@@ -40,7 +40,7 @@ from fedclust.methods.dual.multiplier_update import (
     update_multipliers,
 )
 from fedclust.methods.dual.primal_step import lloyd_step, step_from_cells, total_cost
-from fedclust.methods.dual.state import SiteTotals, State, require
+from fedclust.methods.dual.state import SiteTotals, State, require_value
 from fedclust.numeric.canonical import round_to_tolerance
 from fedclust.numeric.distances import squared_distances
 from fedclust.numeric.random import server_rng
@@ -182,12 +182,12 @@ def _open_dual(state: State, metrics: Mapping[str, float]) -> Next[State, AnyTas
             scatter=totals.scatter,
         )
         for mu, (site, totals) in zip(
-            site_multipliers(require(state.lambdas)), state.sites.items(), strict=True
+            site_multipliers(require_value(state.lambdas)), state.sites.items(), strict=True
         )
     }
     box = None if state.splitting is None else state.splitting.current
     task = DualTask(
-        references=require(state.references),
+        references=require_value(state.references),
         origin=state.origin,
         lower=None if box is None else box.lower,
         upper=None if box is None else box.upper,
@@ -229,7 +229,7 @@ def _close_dual(
 
 def _dual_round(state: State, answers: Mapping[str, DualAnswer]) -> DualRound:
     """Return the sites' answers relative to the origin."""
-    origin, lambdas = state.origin, require(state.lambdas)
+    origin, lambdas = state.origin, require_value(state.lambdas)
     centroids, assignments = [], []
     value = objective = 0.0
     for mu, (site, totals) in zip(site_multipliers(lambdas), state.sites.items(), strict=True):
@@ -258,7 +258,7 @@ def _update_rule(
     if len(state.sites) == 1:
         return state.end("dual_optimum"), None
     domain = state.domain(config)
-    ascent, proposal = update_multipliers(require(state.ascent), dual_round, domain.region)
+    ascent, proposal = update_multipliers(require_value(state.ascent), dual_round, domain.region)
     ended: str = proposal.reason if proposal.finished else ""
     if not ended and state.iterations >= options.iterations:
         ended = "iterations"
@@ -283,8 +283,8 @@ def _close_primal(
     state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig[Config]
 ) -> Next[State, AnyTask] | Done:
     options = config.options
-    state, candidates, least = _measure_candidates(state, answers, config)
-    lower, upper = require(state.lower), require(state.upper)
+    state, candidates, least = _improve_candidates(state, answers, config)
+    lower, upper = require_value(state.lower), require_value(state.upper)
     gap = relative_gap(lower, upper)
     metrics = {"upper_bound": least, "inertia": least, "gap": gap}
     shape = (-1, *state.candidates.shape[1:])
@@ -298,14 +298,14 @@ def _close_primal(
     if not state.ended:
         return _open_dual(state, metrics)
     if state.ended in SPLITTABLE and options.splits:
-        n_clusters = len(require(state.references))
+        n_clusters = len(require_value(state.references))
         splitting = start_splitting(*scaled_bounds(config), n_clusters, lower)
         state = state.model_copy(update={"splitting": splitting})
         return _continue_splitting(state, config, metrics, None)
     return Done(finish(state, config), metrics)
 
 
-def _measure_candidates(
+def _improve_candidates(
     state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig[Config]
 ) -> tuple[State, list[FloatArray], float]:
     """Keep the best candidate, and take a Lloyd step from each.
@@ -350,13 +350,13 @@ def _learn_candidate(
     # Imported here because it is slow to import, and sites do not need it.
     from scipy.optimize import linear_sum_assignment
 
-    squares = squared_distances(require(state.references), centroids)
+    squares = squared_distances(require_value(state.references), centroids)
     order = linear_sum_assignment(round_to_tolerance(squares))[1]
     renumbered = {
         site: Step(counts=step.counts[order], sums=step.sums[order], costs=step.costs[order])
         for site, step in steps.items()
     }
-    return _add_steps(state, require(state.ascent), renumbered)
+    return _add_steps(state, require_value(state.ascent), renumbered)
 
 
 def _keep_best(state: State, cost: float, centroids: FloatArray) -> State:
@@ -374,15 +374,15 @@ def _close_box_round(
     state: State, dual_round: DualRound, config: RunConfig[Config], metrics: dict[str, float]
 ) -> Next[State, AnyTask] | Done:
     """Close a dual round of one box; a primal round follows if better centroids are known."""
-    box = require(require(state.splitting).current)
+    box = require_value(require_value(state.splitting).current)
     domain = state.domain(config)
     region = domain.restrict(box)
-    ascent, proposal = update_multipliers(require(state.ascent), dual_round, region)
+    ascent, proposal = update_multipliers(require_value(state.ascent), dual_round, region)
     state = state.model_copy(update={"ascent": ascent})
     if proposal.consensus is not None and config.options.polished:
         # The cost under known assignments is an upper bound that needs no round.
         cost = known_cost(ascent, proposal.consensus)
-        if cost < require(state.upper) * (1.0 - _SAME_COST):
+        if cost < require_value(state.upper) * (1.0 - _SAME_COST):
             better = np.clip(proposal.consensus + domain.origin, *scaled_bounds(config))
             return _open_primal(state.model_copy(update={"candidates": better[None]}), metrics)
     return _continue_splitting(state, config, metrics, proposal)
@@ -393,19 +393,19 @@ def _continue_splitting(
 ) -> Next[State, AnyTask] | Done:
     """Open a dual round of the next box; end the session if there is none."""
     options = config.options
-    target = require(state.upper) * (1.0 - max(options.gap, _LEAST_GAP))
+    target = require_value(state.upper) * (1.0 - max(options.gap, _LEAST_GAP))
     # Points that lie on their centroids have a cost by rounding, which no bound reaches.
     target -= _ROUNDING * sum(totals.scatter for totals in state.sites.values())
     splitting, ascent, query = next_query(
-        require(state.splitting),
-        require(state.ascent),
+        require_value(state.splitting),
+        require_value(state.ascent),
         state.domain(config),
         target=target,
         max_splits=options.splits,
         proposal=proposal,
     )
-    lower = metrics["lower_bound"] = max(require(state.lower), splitting.bound)
-    metrics["gap"] = relative_gap(lower, require(state.upper))
+    lower = metrics["lower_bound"] = max(require_value(state.lower), splitting.bound)
+    metrics["gap"] = relative_gap(lower, require_value(state.upper))
     state = state.model_copy(update={"splitting": splitting, "ascent": ascent, "lower": lower})
     if query.lambdas is None:
         reason = "gap" if metrics["gap"] <= options.gap else query.reason

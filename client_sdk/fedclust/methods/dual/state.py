@@ -18,7 +18,7 @@ from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
 
-__all__ = ["SiteTotals", "State", "require"]
+__all__ = ["SiteTotals", "State", "require_value"]
 
 _Value = TypeVar("_Value")
 
@@ -93,7 +93,7 @@ class State(Model):
     @property
     def origin(self) -> NDArray[np.float64]:
         """The mean (d,) of the references, to which the dual problem is relative."""
-        return np.asarray(require(self.references).mean(axis=0))
+        return np.asarray(require_value(self.references).mean(axis=0))
 
     def end(self, reason: str) -> State:
         """Return the state with the reason why it ended."""
@@ -103,12 +103,12 @@ class State(Model):
         """Return the feasible set of the centroids, relative to the origin."""
         origin = self.origin
         lower, upper = scaled_bounds(config)
-        references = require(self.references) - origin
+        references = require_value(self.references) - origin
         symmetry = config.options.symmetry
         return Domain(Region(lower - origin, upper - origin, references, symmetry), origin)
 
 
-def require(value: _Value | None) -> _Value:
+def require_value(value: _Value | None) -> _Value:
     """Return the value; ValueError if it is not known yet."""
     if value is None:
         raise ValueError("an earlier round has to be closed first")

@@ -197,7 +197,7 @@ def _cluster_means(
     )
     metrics: dict[str, float] = {}
     if state.centroids is not None:
-        centroids, shift = match_centroids(centroids, state.centroids[0])
+        centroids, shift = order_centroids(centroids, state.centroids[0])
         metrics["centroid_shift"] = shift
     closed = state.closed + 1
     following = State(phase="means", seed=state.seed, closed=closed, centroids=centroids[None])
@@ -206,7 +206,7 @@ def _cluster_means(
     return Next(following, Task("means", MeansTask(centroids=centroids)), metrics)
 
 
-def match_centroids(
+def order_centroids(
     centroids: NDArray[np.float64], before: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
     """Order centroids (K, d) as in the round before, by the cheapest matching (Hungarian).

@@ -79,12 +79,12 @@ def check_covariances(matrices: FloatArray, variances: FloatArray) -> None:
     d = variances.shape[1]
     check_shape(matrices, (len(variances), d, d), "/covariances")
     for cell, matrix in enumerate(matrices):
-        fault = _fault(matrix, variances[cell])
+        fault = _covariance_fault(matrix, variances[cell])
         if fault is not None:
             raise RuleViolation(fault[0], f"cell {cell}: {fault[1]}", f"/covariances/{cell}")
 
 
-def _fault(matrix: FloatArray, variances: FloatArray) -> tuple[str, str] | None:
+def _covariance_fault(matrix: FloatArray, variances: FloatArray) -> tuple[str, str] | None:
     """Return rule and message if a matrix (d_i, d_i) is no covariance of these variances."""
     if not np.array_equal(matrix, matrix.T):
         return "symmetry", "a covariance matrix must be symmetric"

@@ -69,7 +69,7 @@ def local_step(
                 return _find_anchors(common.n_anchors, points, options, rng), memory
             return _no_anchors(common.n_anchors, points.X.shape[1], options), memory
         case EigenConfig() as options, EigenTask() as common:
-            return _cluster_eigenvectors(common, points, options, rng, memory)
+            return _cluster_own_eigenvectors(common, points, options, rng, memory)
     raise TypeError("the task is of another variant")
 
 
@@ -93,7 +93,7 @@ def _find_anchors(
     eligible = np.flatnonzero(cells.counts > 1)
     if not len(eligible):
         return _no_anchors(n_anchors, points.X.shape[1], options)
-    chosen = eligible[_farthest_first(cells.means[eligible], n_anchors, rng)]
+    chosen = eligible[_draw_farthest_first(cells.means[eligible], n_anchors, rng)]
     _, vectors = _embed(points, cells.means[chosen], options, rng)
     missing = (0, n_anchors - len(chosen))
     return Anchors(
@@ -103,7 +103,7 @@ def _find_anchors(
     )
 
 
-def _farthest_first(points: FloatArray, n: int, rng: np.random.Generator) -> list[int]:
+def _draw_farthest_first(points: FloatArray, n: int, rng: np.random.Generator) -> list[int]:
     """Return the indices of ``n`` points (m, d): a random one, then always the farthest."""
     chosen = [int(rng.integers(len(points)))]
     squares = squared_distances(points, points[chosen])[:, 0]
@@ -126,7 +126,7 @@ def _embed(
     )
 
 
-def _cluster_eigenvectors(
+def _cluster_own_eigenvectors(
     task: EigenTask,
     points: Points,
     options: EigenConfig,

@@ -188,7 +188,7 @@ def _component_spectrum(
     return values[:k], canonical_eigenbasis(values, vectors, np.sqrt(degrees))[:, :k]
 
 
-def relative_gap(values: FloatArray, n_clusters: int) -> float:
+def eigengap(values: FloatArray, n_clusters: int) -> float:
     """Return (l_K+1 - l_K) / l_K+1 of ascending eigenvalues l; 0 if more than K of them are 0.
 
     It is 1 if the graph has exactly K components, whether or not these are the clusters.

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.methods.spectral.graph import (
+    eigengap,
     nearest_others,
-    relative_gap,
     self_tuning_graph,
     spectrum,
 )
@@ -24,7 +24,7 @@ from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 
-__all__ = ["EIGEN_N_INIT", "LandmarkClustering", "agreement", "cluster_landmarks", "is_dense"]
+__all__ = ["EIGEN_N_INIT", "LandmarkClustering", "cluster_landmarks", "is_dense", "matched_share"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -115,20 +115,20 @@ def cluster_landmarks(
     for count in tried:
         graph, _ = self_tuning_graph(points, count)
         found = spectrum(graph, n_clusters + 1, rng)
-        gaps.append(relative_gap(found.values, n_clusters))
+        gaps.append(eigengap(found.values, n_clusters))
         labels.append(_cluster_vectors(found.vectors[:, :n_clusters], n_clusters, rng))
     if wanted is not None:
         best = tried.index(min(wanted, limit))
     else:
         best = int(tolerant_argmax([_score(i, gaps, labels) for i in range(len(tried))]))
-    others = [agreement(labels[best], own) for i, own in enumerate(labels) if i != best]
+    others = [matched_share(labels[best], own) for i, own in enumerate(labels) if i != best]
     mean_agreement = float(np.mean(others)) if others else 1.0
     return LandmarkClustering(labels[best], tried[best], gaps[best], mean_agreement)
 
 
 def _score(i: int, gaps: Sequence[float], labels: Sequence[IntArray]) -> float:
     window = range(max(i - _WINDOW, 0), min(i + _WINDOW + 1, len(gaps)))
-    return sum(gaps[j] * agreement(labels[i], labels[j]) ** _POWER for j in window)
+    return sum(gaps[j] * matched_share(labels[i], labels[j]) ** _POWER for j in window)
 
 
 def _cluster_vectors(vectors: FloatArray, n_clusters: int, rng: np.random.Generator) -> IntArray:
@@ -139,7 +139,7 @@ def _cluster_vectors(vectors: FloatArray, n_clusters: int, rng: np.random.Genera
     return nearest_centroid(rows, weighted_kmeans(rows, weights, n_clusters, rng, EIGEN_N_INIT))
 
 
-def agreement(a: IntArray, b: IntArray) -> float:
+def matched_share(a: IntArray, b: IntArray) -> float:
     """Return the share of points with equal labels (m,) under the best matching of clusters."""
     from scipy.optimize import linear_sum_assignment
 

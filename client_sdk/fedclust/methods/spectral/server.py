@@ -120,7 +120,7 @@ def aggregate(
     if state.phase == "anchors":
         anchors = payloads_of(contributions, Anchors).get(state.asked[-1])
         return _close_anchors(state, anchors, config.roster, options)
-    return _cluster_eigenvectors(state.seed, payloads_of(contributions, Eigen), config, options)
+    return _cluster_all_eigenvectors(state.seed, payloads_of(contributions, Eigen), config, options)
 
 
 # --- Landmarks ------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def _cluster_landmarks(
     found = cluster_landmarks(points, options.n_clusters, rng, options.neighbours)
     labels = found.labels[_graph_places(means, points)]
     raw = raw_result(
-        _cluster_means(means, counts, labels),
+        _weighted_means(means, counts, labels),
         config,
         stopped_because="finished",
         warnings=_warn_if_unreliable(found),
@@ -174,7 +174,7 @@ def _graph_places(means: FloatArray, points: FloatArray) -> IntArray:
     )
 
 
-def _cluster_means(means: FloatArray, counts: FloatArray, labels: IntArray) -> FloatArray:
+def _weighted_means(means: FloatArray, counts: FloatArray, labels: IntArray) -> FloatArray:
     """Return the weighted means (K', d) of the clusters that ``labels`` (m,) name."""
     mass = np.bincount(labels, weights=counts)
     sums = np.zeros((len(mass), means.shape[1]))
@@ -208,7 +208,7 @@ def _close_anchors(
     return Next(state.model_copy(update={"phase": "eigen"}), Task("eigen", common))
 
 
-def _cluster_eigenvectors(
+def _cluster_all_eigenvectors(
     seed: int, sent: Mapping[str, Eigen], config: RunConfig[Variants], options: EigenConfig
 ) -> Done:
     all_counts = np.concatenate([eigen.counts for eigen in sent.values()])
@@ -222,7 +222,7 @@ def _cluster_eigenvectors(
     used, places = np.unique(nearest_centroid(vectors, centres), return_inverse=True)
     labels = places.reshape(-1).astype(np.int64)
     # The engine requires distinct centroids, so clusters with equal means are merged.
-    centroids = _cluster_means(means, counts.astype(np.float64), labels)
+    centroids = _weighted_means(means, counts.astype(np.float64), labels)
     distinct, merged_into = merge_equal_centroids(centroids)
     numbers = _sorted_numbers(centroids[distinct])[merged_into]
     owners = np.repeat(np.arange(len(sent)), [len(eigen.counts) for eigen in sent.values()])[filled]

@@ -76,7 +76,7 @@ def sessions(
     state: StateOf = None,
     session: NameOf = None,
 ) -> Response:
-    return reply(admin.list_sessions(co, actor, limit, cursor, state=state, name=session))
+    return reply(admin.list_all_sessions(co, actor, limit, cursor, state=state, name=session))
 
 
 @router.get(

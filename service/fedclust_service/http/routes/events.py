@@ -86,10 +86,10 @@ async def events(
         head = Response(None, 200, _HEADERS, STREAM)
         del head.headers["Content-Length"]
         return head
-    return _EventStream(_lines(co, token, session, first))
+    return _EventStream(_event_lines(co, token, session, first))
 
 
-async def _lines(
+async def _event_lines(
     co: Coordinator, token: str, session: str, batch: EventBatch
 ) -> AsyncIterator[bytes]:
     yield b"retry: 2000\n\n"

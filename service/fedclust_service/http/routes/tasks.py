@@ -80,7 +80,7 @@ async def get_task(
 
     # Each look authenticates again: the token may have been revoked during the wait.
     def look(recorded: bool) -> tuple[TaskView, Response | None]:
-        return _shown(co, tasks.read_task(*asking, recorded=recorded), known, media)
+        return _view_response(co, tasks.current_task(*asking, recorded=recorded), known, media)
 
     view, response = await for_site(request, lambda: look(True))
     while response is None:
@@ -94,7 +94,7 @@ async def get_task(
     return response
 
 
-def _shown(
+def _view_response(
     co: Coordinator, view: TaskView, known: set[str], media: str
 ) -> tuple[TaskView, Response | None]:
     """Return a view with its response; None if the client has this view already.
