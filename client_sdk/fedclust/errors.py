@@ -83,7 +83,7 @@ class DataError(FedclustError):
         Stable short name of what is wrong, for example ``"missing-column"``.
     column : str or None
     row : int or None
-        Line of a CSV file (the header is line 1); elsewhere the row's index, from 0.
+        Line of a CSV file or row of a spreadsheet, from 1; elsewhere the row's index, from 0.
     count : int or None
         How many values are wrong, where more than one is.
     """

@@ -48,7 +48,10 @@ def split_names(text: str) -> list[str]:
 Session = Annotated[str, arg("Name of the session.")]
 Data = Annotated[
     Path,
-    opt("--data", "CSV file with a header; Parquet file or directory; .sql file with a query."),
+    opt(
+        "--data",
+        "CSV or Excel file with a header; Parquet file or directory; .sql file with a query.",
+    ),
 ]
 IdColumn = Annotated[
     str | None, opt("--id-column", "Column that identifies rows in the label file; never sent.")
@@ -252,6 +255,18 @@ class Reading:
         str | None,
         opt("--columns", "Names of the columns of a CSV file without a header, comma-separated."),
     ] = None
+    sheet: Annotated[
+        str | None,
+        opt("--sheet", "Sheet of an Excel workbook. By default the only sheet with rows."),
+    ] = None
+    header_row: Annotated[
+        int | None,
+        opt(
+            "--header-row",
+            "Number of the header's row in the sheet. By default the first row that is not empty.",
+            min=1,
+        ),
+    ] = None
     min_present: Annotated[
         float | None,
         opt(
@@ -297,6 +312,8 @@ class Reading:
                 "columns": [name.strip() for name in self.columns.split(",")]
                 if self.columns
                 else [],
+                "sheet": self.sheet,
+                "header_row": self.header_row,
                 "min_present": self.min_present,
                 "sql_url_file": absolute(self.sql_url_file),
                 "out_of_core": bool(self.out_of_core),

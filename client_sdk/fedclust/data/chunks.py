@@ -14,6 +14,11 @@ from fedclust.errors import DataError
 #: Stata write them.
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "."})
 
+#: Errors of formulas, as spreadsheets write them. ``#N/A`` is a missing value instead.
+SHEET_ERRORS = frozenset(
+    {"#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!", "#spill!", "#calc!"}
+)
+
 #: A column of a chunk: an array of numbers or dates, or a list of cells.
 Cells: TypeAlias = "NDArray[Any] | list[Any]"
 
@@ -26,12 +31,14 @@ class DataWarning(UserWarning):
 class Origin:
     """Where rows come from, for messages.
 
-    ``numbers`` are the line numbers of the rows of a CSV file, which may span several lines.
+    ``numbers`` are the numbers of the rows, if they do not count from 0: the lines of a CSV file,
+    the rows of a spreadsheet. ``hint`` says what to do if no column has a name that is looked for.
     """
 
     source: str
     unit: Literal["line", "row"] = "row"
     numbers: Sequence[int] | None = None
+    hint: str = ""
 
     def fault(
         self,
@@ -69,8 +76,8 @@ class Origin:
             if missing[0].casefold() in map(str.casefold, places):
                 message += "; upper and lower case are different"
             message += "; if it has another name here, say so in a mapping file"
-            if self.unit == "line" and not places.keys() & set(wanted):
-                message += "; if the first line is no header, name the columns (--columns)"
+            if self.hint and not places.keys() & set(wanted):
+                message += f"; {self.hint}"
             raise self.fault("missing-column", message, column=missing[0])
         # Only now it is certain that the message repeats a header and no record.
         if twice and wanted:
@@ -82,9 +89,8 @@ class Origin:
 class Chunk:
     """Consecutive rows of a source, by column.
 
-    ``text`` are the columns that are kept as text, ``numbers`` the lines of the rows in a text
-    file. If the source is several files, ``part`` names the file and ``start`` is the index of the
-    first row in it.
+    ``text`` are the columns that are kept as text, ``numbers`` as in :class:`Origin`. If the source
+    is several files, ``part`` names the file and ``start`` is the index of the first row in it.
     """
 
     n: int

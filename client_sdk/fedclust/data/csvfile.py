@@ -53,7 +53,8 @@ class CsvReader:
     textual, named, n_rows = True, True, None
 
     def __init__(self, path: Path, written: ColumnsFile, wanted: Sequence[str]) -> None:
-        self._path, self.origin = path, Origin(path.name, "line")
+        hint = "if the first line is no header, name the columns (--columns)"
+        self._path, self.origin = path, Origin(path.name, "line", hint=hint)
         self._before = 0  # lines before the header
         self._encoding = self._known_encoding(written.encoding)
         self._given = tuple(name.strip() for name in written.columns)

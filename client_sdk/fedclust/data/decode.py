@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.chunks import MISSING, Cells
+from fedclust.data.chunks import MISSING, SHEET_ERRORS, Cells
 from fedclust.data.mapping import canonical_code, number_or_none
 
 _PLAIN_NUMBER: Final = frozenset("0123456789+-.eE ")
@@ -39,6 +39,10 @@ _TRUTH: Final = {"false": 0.0, "true": 1.0}
 #: Why a value cannot be used: (rule, message).
 Wrong = tuple[str, str]
 _NOT_FINITE: Final[Wrong] = ("not-finite", "infinite, or beyond what a double holds")
+_AN_ERROR: Final[Wrong] = (
+    "error-cell",
+    "an error of a spreadsheet's formula; correct it, or name it as a missing value with --missing",
+)
 
 
 @dataclass(frozen=True)
@@ -187,6 +191,8 @@ class Decoder:
     def _text(self, text: str) -> float | Wrong:
         if text in self.rule.markers:
             return math.nan
+        if text.casefold() in SHEET_ERRORS:
+            return _AN_ERROR
         value = self._parsed(text)
         if value is not None and value in self._is_sentinel:
             return math.nan

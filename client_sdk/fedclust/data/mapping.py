@@ -23,6 +23,8 @@ _PLAIN_NUMBER = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?|[+-]?\.[0-9]+", re.
 #: Called with a source's name, the rows read so far, and the number of all rows if known.
 OnRead: TypeAlias = Callable[[str, int, int | None], None]
 Delimiter = Annotated[str, StringConstraints(min_length=1, max_length=1)]
+#: A row of a spreadsheet, counted from 1.
+RowNumber = Annotated[int, Field(ge=1)]
 
 
 class ColumnMap(Model):
@@ -66,6 +68,8 @@ class ColumnsFile(Model):
     encoding: Text | None = None
     decimal: Literal[".", ","] = "."
     columns: tuple[Text, ...] = ()
+    sheet: Text | None = None
+    header_row: RowNumber | None = None
     missing: tuple[Text, ...] = ()
     min_present: Share = 0.0
     features: dict[str, ColumnMap] = Field(default_factory=dict)
@@ -75,8 +79,8 @@ class ReadOptions(Model):
     """The options of a :class:`Dataset`, validated.
 
     ``mapping`` is the path of a mapping file or its contents. ``missing`` and ``sentinels`` are
-    added to the file's; ``delimiter``, ``encoding``, ``decimal``, ``columns`` and ``min_present``
-    replace them.
+    added to the file's; ``delimiter``, ``encoding``, ``decimal``, ``columns``, ``sheet``,
+    ``header_row`` and ``min_present`` replace them.
     """
 
     mapping: str | dict[str, Any] | None = None
@@ -86,6 +90,8 @@ class ReadOptions(Model):
     encoding: Text | None = None
     decimal: Literal[".", ","] | None = None
     columns: tuple[Text, ...] = ()
+    sheet: Text | None = None
+    header_row: RowNumber | None = None
     min_present: Share | None = None
     sql_url_file: str | None = None
     out_of_core: bool = False
@@ -107,6 +113,8 @@ class ReadOptions(Model):
             encoding=self.encoding or base.encoding,
             decimal=self.decimal or base.decimal,
             columns=self.columns or base.columns,
+            sheet=self.sheet or base.sheet,
+            header_row=self.header_row or base.header_row,
             missing=(*base.missing, *self.missing),
             min_present=base.min_present if self.min_present is None else self.min_present,
             features=features,
@@ -133,6 +141,8 @@ class Dataset:
         Numbers that mean a missing value, by feature, in the unit here.
     delimiter, encoding, decimal, columns : optional
         The format of a CSV file; ``columns`` names its columns if it has no header.
+    sheet, header_row : optional
+        Name of the sheet of an Excel workbook, and the number of its row with the header, from 1.
     min_present : float, optional
         A feature with a smaller share of values than this is treated as lacking.
     sql_url_file : path, optional
@@ -161,6 +171,8 @@ class Dataset:
         encoding: str | None = None,
         decimal: str | None = None,
         columns: Sequence[str] = (),
+        sheet: str | None = None,
+        header_row: int | None = None,
         min_present: float | None = None,
         sql_url_file: str | os.PathLike[str] | None = None,
         out_of_core: bool = False,
@@ -177,6 +189,8 @@ class Dataset:
             "encoding": encoding,
             "decimal": decimal,
             "columns": list(columns),
+            "sheet": sheet,
+            "header_row": header_row,
             "min_present": min_present,
             "sql_url_file": None if sql_url_file is None else os.fspath(sql_url_file),
             "out_of_core": out_of_core,

@@ -11,13 +11,15 @@ from fedclust.data.arrays import ArrayReader
 from fedclust.data.chunks import Origin, Reader
 from fedclust.data.csvfile import CsvReader
 from fedclust.data.daskdata import DaskArrayReader, DaskFrameReader, is_dask
+from fedclust.data.excel import ExcelReader
 from fedclust.data.frame import FrameReader, is_frame
 from fedclust.data.mapping import ColumnsFile
 from fedclust.data.parquet import ParquetReader
 from fedclust.data.sql import SqlQuery, SqlReader
 
 _PARQUET: Final = (".parquet", ".pq")
-_SPREADSHEETS: Final = (".xlsx", ".xlsm", ".xls", ".ods", ".numbers")
+_EXCEL: Final = (".xlsx", ".xlsm")
+_SPREADSHEETS: Final = (".xls", ".xlsb", ".ods", ".numbers")
 
 
 def describe(source: Any) -> str:
@@ -45,7 +47,7 @@ def open_reader(
     ----------
     source : Source
     written : ColumnsFile
-        How a CSV file is written.
+        How a CSV file or a workbook is written.
     names : sequence of str
         The session's features: the columns of an array.
     wanted : sequence of str
@@ -78,7 +80,9 @@ def open_reader(
         return ParquetReader(path)
     if kind == ".sql":
         return SqlReader(SqlQuery.read(path, sql_url_file))
+    if kind in _EXCEL:
+        return ExcelReader(path, written)
     if kind in _SPREADSHEETS:
-        message = "this is a spreadsheet: save the sheet as CSV UTF-8, or as Parquet"
+        message = "this kind of spreadsheet is not read; save it as .xlsx, or a sheet as CSV UTF-8"
         raise Origin(path.name).fault("spreadsheet", message)
     return CsvReader(path, written, wanted)

@@ -19,7 +19,8 @@ from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature
 
 #: An array (n, d) whose columns are the session's features in order; a pandas or Dask DataFrame or
-#: Dask array; the path of a CSV, Parquet or SQL file; a SqlQuery; or any of these in a Dataset.
+#: Dask array; the path of a CSV, Excel, Parquet or SQL file; a SqlQuery; or one of these in a
+#: Dataset.
 Source: TypeAlias = Any
 
 

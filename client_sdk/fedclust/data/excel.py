@@ -1,0 +1,280 @@
+"""Excel workbooks by openpyxl: the stored values of one sheet, a chunk of rows at a time."""
+
+from __future__ import annotations
+
+import re
+import warnings
+import zipfile
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from fedclust.data.chunks import SHEET_ERRORS, Chunk, Origin, extra_missing
+from fedclust.data.mapping import ColumnsFile
+from fedclust.errors import DataError
+
+#: The first bytes of a zip file, which a workbook is, and of the container of .xls files and of
+#: encrypted workbooks.
+_ZIP: Final = b"PK\x03\x04"
+_CONTAINER: Final = b"\xd0\xcf\x11\xe0"
+#: The element of a formula in a sheet, with or without a namespace's prefix.
+_FORMULA: Final = re.compile(rb"<(?:\w+:)?f[\s/>]")
+_PIECE, _OVERLAP = 2**20, 64
+#: Spreadsheets store numbers with 15 digits: longer ones were rounded when they were typed.
+_EXACT: Final = 10**15
+#: A formula whose result is not in the file.
+_NO_RESULT: Final = object()
+
+
+class ExcelReader:
+    """A sheet of an Excel workbook (.xlsx, .xlsm). Rows are numbered as the spreadsheet does.
+
+    Parameters
+    ----------
+    path : Path
+    written : ColumnsFile
+        Sheet, number of the header's row, and columns, if given. By default the only visible sheet
+        with rows, and its first row that is not empty.
+
+    Raises
+    ------
+    DataError
+        openpyxl is not installed; the file is no workbook; the sheet is not clear.
+    """
+
+    textual, named, n_rows = False, True, None
+
+    def __init__(self, path: Path, written: ColumnsFile) -> None:
+        self._path, self.origin = path, Origin(path.name)
+        try:
+            import openpyxl
+        except ImportError:
+            raise extra_missing(path.name, "Excel", "excel") from None
+        self._load: Any = openpyxl.load_workbook
+        # These quote values.
+        warnings.filterwarnings("ignore", module=r"openpyxl\.")
+        with self._reading():
+            self._check_beginning()
+            self._has_formulas = _has_formulas(path)
+            with self._open() as book:
+                self._sheet = self._choose_sheet(book, written.sheet)
+            self._top, names = self._find_header(written.header_row)
+        self._below = self._top
+        self.header: Sequence[str] = names
+        if written.columns:
+            self.header = tuple(name.strip() for name in written.columns)
+            if names == list(self.header) and written.header_row is None:
+                message = f"row {self._top} is a header, and columns are given too: give none"
+                raise self.origin.fault("header-twice", message)
+            if written.header_row is None:
+                self._below = self._top - 1
+        else:
+            hint = f"row {self._top} is read as the header; name another one with --header-row"
+            self.origin = Origin(path.name, hint=hint)
+
+    def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
+        """Yield chunks of ``rows`` rows; the last may be shorter. Empty rows are skipped."""
+        places = self.origin.columns(self.header, columns, text)
+        unnamed = self._unnamed_neighbours(places)
+        records: list[Sequence[Any]] = []
+        numbers = array("q")
+
+        def chunk() -> Chunk:
+            cells: dict[str, Any] = {
+                name: [_cell(record, places[name]) for record in records] for name in columns
+            }
+            kept = {
+                name: [
+                    self._as_text(_cell(record, places[name]), name, number)
+                    for record, number in zip(records, numbers, strict=True)
+                ]
+                for name in text
+            }
+            return Chunk(len(records), cells, kept, numbers)
+
+        with self._reading():
+            for number, record in self._rows():
+                if number <= self._below:
+                    continue
+                self._check_record(number, record, places, unnamed)
+                records.append(record)
+                numbers.append(number)
+                if len(records) == rows:
+                    yield chunk()
+                    records, numbers = [], array("q")
+            if records:
+                yield chunk()
+
+    def _unnamed_neighbours(self, places: dict[str, int]) -> dict[int, str]:
+        """Return the columns without a name to the right of a wanted one, with its name."""
+        last = len(self.header)
+        return {
+            place + 1: name
+            for name, place in places.items()
+            if place + 1 >= last or not self.header[place + 1]
+        }
+
+    def _check_record(
+        self, number: int, record: Sequence[Any], places: dict[str, int], unnamed: dict[int, str]
+    ) -> None:
+        for place, name in unnamed.items():
+            if not _is_blank(_cell(record, place)):
+                message = "the column to its right has values and no name, as below a merged cell; "
+                message += "unmerge the header, and name each column"
+                raise DataError(self._path.name, "merged-header", message, column=name)
+        for name, place in places.items():
+            if _cell(record, place) is _NO_RESULT:
+                message = "a formula without a stored result; open the file in a spreadsheet "
+                message += "program and save it"
+                raise DataError(self._path.name, "no-result", message, column=name, row=number)
+
+    def _as_text(self, cell: Any, column: str, number: int) -> str:
+        """Return an identifier as text: the number 123.0 is "123"."""
+        if isinstance(cell, float) and cell.is_integer():
+            cell = int(cell)
+        if isinstance(cell, int) and not isinstance(cell, bool) and abs(cell) >= _EXACT:
+            message = "an identifier of more than 15 digits is stored as a number, and was "
+            message += "rounded; store identifiers as text"
+            raise DataError(self._path.name, "rounded", message, column=column, row=number)
+        found = "" if cell is None else str(cell).strip()
+        if found.casefold() in SHEET_ERRORS:
+            message = "an error of a formula; correct it in the spreadsheet"
+            raise DataError(self._path.name, "error-cell", message, column=column, row=number)
+        return found
+
+    def _check_beginning(self) -> None:
+        with self._path.open("rb") as file:
+            start = file.read(4)
+        if start == _CONTAINER:
+            message = "it is protected by a password, or an old .xls file; save it as .xlsx "
+            message += "without a password"
+            raise self.origin.fault("spreadsheet", message)
+        if start != _ZIP:
+            raise self.origin.fault("spreadsheet", "this is no Excel workbook")
+
+    def _choose_sheet(self, book: Any, wanted: str | None) -> str:
+        names = [sheet.title for sheet in book.worksheets]
+        if not names:
+            raise self.origin.fault("sheet", "it has no sheet with cells")
+        if wanted is not None:
+            if wanted not in names:
+                message = f"there is no sheet {wanted!r}; it has {_listed(names)}"
+                raise self.origin.fault("sheet", message)
+            return wanted
+        filled = [
+            sheet.title
+            for sheet in book.worksheets
+            if sheet.sheet_state == "visible" and _has_rows(sheet)
+        ]
+        if len(filled) > 1:
+            message = f"several sheets have rows, {_listed(filled)}; choose one with --sheet"
+            raise self.origin.fault("sheet", message)
+        return str(filled[0] if filled else names[0])
+
+    def _find_header(self, wanted: int | None) -> tuple[int, list[str]]:
+        """Return the number of the header's row, and the names in it."""
+        for number, record in self._rows():
+            if number == (wanted or number):
+                names = [_name(cell) for cell in record]
+                while names and not names[-1]:
+                    names.pop()
+                return number, names
+        if wanted is not None:
+            message = f"row {wanted} is empty, and --header-row says that it is the header"
+            raise self.origin.fault("no-header", message)
+        raise self.origin.fault("no-header", "the sheet is empty; a header is needed")
+
+    def _rows(self) -> Iterator[tuple[int, Sequence[Any]]]:
+        """Yield the number and the values of each row that is not empty."""
+        with ExitStack() as stack:
+            found = _values(stack.enter_context(self._open())[self._sheet])
+            if self._has_formulas:
+                results = stack.enter_context(self._open())[self._sheet]
+                formulas = stack.enter_context(self._open(stored=False))[self._sheet]
+                found = _values_with_results(results, formulas)
+            for number, record in enumerate(found, start=1):
+                if not all(map(_is_blank, record)):
+                    yield number, record
+
+    @contextmanager
+    def _open(self, *, stored: bool = True) -> Iterator[Any]:
+        """Open the workbook for the stored values of its formulas, or for the formulas."""
+        with self._path.open("rb") as file:
+            book = self._load(file, read_only=True, data_only=stored, keep_links=False)
+            try:
+                yield book
+            finally:
+                book.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (DataError, MemoryError):
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.strerror:
+                raise self.origin.fault("unreadable", error.strerror) from None
+            # openpyxl, zipfile and the XML parser raise many kinds; their messages quote cells.
+            raise self.origin.fault("spreadsheet", "the workbook is damaged") from None
+
+
+def _has_formulas(path: Path) -> bool:
+    """Return whether a sheet of the workbook has a formula."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if "/worksheets/" not in f"/{name}" or not name.endswith(".xml"):
+                continue
+            with archive.open(name) as part:
+                last = b""
+                while piece := part.read(_PIECE):
+                    if _FORMULA.search(last + piece):
+                        return True
+                    last = piece[-_OVERLAP:]
+    return False
+
+
+def _values(sheet: Any) -> Iterator[Sequence[Any]]:
+    # Programs write a wrong size of the sheet; rows below and columns beyond it would be lost.
+    sheet.reset_dimensions()
+    found: Iterator[Sequence[Any]] = sheet.iter_rows(values_only=True)
+    return found
+
+
+def _values_with_results(results: Any, formulas: Any) -> Iterator[Sequence[Any]]:
+    """Yield the rows of a sheet, with ``_NO_RESULT`` for formulas without a stored result."""
+    results.reset_dimensions()
+    formulas.reset_dimensions()
+    for values, sources in zip(results.iter_rows(), formulas.iter_rows(), strict=True):
+        # An empty text that a formula gave is a result, of the type "str".
+        yield [
+            _NO_RESULT
+            if value.value is None and value.data_type == "n" and source.data_type == "f"
+            else value.value
+            for value, source in zip(values, sources, strict=True)
+        ]
+
+
+def _has_rows(sheet: Any) -> bool:
+    """Return whether a sheet has a header and a row."""
+    filled = (record for record in _values(sheet) if not all(map(_is_blank, record)))
+    return next(filled, None) is not None and next(filled, None) is not None
+
+
+def _cell(record: Sequence[Any], place: int) -> Any:
+    return record[place] if place < len(record) else None
+
+
+def _name(cell: Any) -> str:
+    """Return a column's name in one line; "" for a cell without one."""
+    return "" if cell is None or cell is _NO_RESULT else " ".join(str(cell).split())
+
+
+def _is_blank(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, str) and not cell.strip())
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
