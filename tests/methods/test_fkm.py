@@ -284,7 +284,7 @@ def test_an_empty_cluster_that_is_kept_takes_the_farthest_point() -> None:
 
 def test_centroids_keep_their_order_between_rounds() -> None:
     before = np.array([[0.0, 0], [5, 5], [9, 9]])
-    after, shift = fkm.server.match_centroids(
+    after, shift = fkm.server.order_centroids(
         np.array([[9.0, 8], [0, 1], [5, 7], [70, 70]]), before
     )
 

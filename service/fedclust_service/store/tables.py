@@ -348,19 +348,19 @@ class ChainRow(Row, table=True):
     lease_expires_at: datetime | None = Field(sa_type=UtcDateTime)
 
 
-def _table_of(row: type[Row]) -> Table:
+def _sql_table(row: type[Row]) -> Table:
     return cast(Table, row.__table__)  # type: ignore[attr-defined]  # SQLModel sets it at run time
 
 
 metadata = Row.metadata
-principals = _table_of(PrincipalRow)
-tokens = _table_of(TokenRow)
-sessions = _table_of(SessionRow)
-participations = _table_of(ParticipationRow)
-rounds = _table_of(RoundRow)
-addressees = _table_of(AddresseeRow)
-submissions = _table_of(SubmissionRow)
-states = _table_of(StateRow)
-results = _table_of(ResultRow)
-audit = _table_of(AuditRow)
-audit_chain = _table_of(ChainRow)
+principals = _sql_table(PrincipalRow)
+tokens = _sql_table(TokenRow)
+sessions = _sql_table(SessionRow)
+participations = _sql_table(ParticipationRow)
+rounds = _sql_table(RoundRow)
+addressees = _sql_table(AddresseeRow)
+submissions = _sql_table(SubmissionRow)
+states = _sql_table(StateRow)
+results = _sql_table(ResultRow)
+audit = _sql_table(AuditRow)
+audit_chain = _sql_table(ChainRow)
