@@ -186,15 +186,15 @@ class Journal:
         previous = max(self.answers, default=0)
         if answer.after != previous or answer.round <= previous:
             raise JournalDamaged(f"round {answer.round} was answered already ({self.directory})")
-        self._write({_name(answer.round): answer})
+        self._write({_round_file_name(answer.round): answer})
         self.answers[answer.round] = answer
 
     def settle(self, number: int, outcome: SubmissionOutcome) -> None:
         """Write the outcome of an answer, and drop the memory before it."""
-        written: dict[str, Model] = {_name(number) + ".outcome": outcome}
+        written: dict[str, Model] = {_round_file_name(number) + ".outcome": outcome}
         if previous := self.answers.get(self.answers[number].after):
             previous = previous.model_copy(update={"memory": None})
-            written[_name(previous.round)] = self.answers[previous.round] = previous
+            written[_round_file_name(previous.round)] = self.answers[previous.round] = previous
         self._write(written)
         self.outcomes[number] = outcome
 
@@ -235,7 +235,7 @@ def _session_answers(directory: Path) -> Iterator[tuple[WrittenAnswer, Submissio
             )
 
 
-def _name(number: int) -> str:
+def _round_file_name(number: int) -> str:
     return f"round-{number:05d}"
 
 
